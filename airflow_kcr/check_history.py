@@ -37,13 +37,13 @@ Place = tuple[str, str, int]
 Ranges = list[list[int]]  # [from, to) each
 
 
-class Wrong(Exception):
+class WrongHistory(Exception):
     """What was found."""
 
 
 def require(condition: object, what: str) -> None:
     if not condition:
-        raise Wrong(what)
+        raise WrongHistory(what)
 
 
 def text(document: object) -> str:
@@ -120,7 +120,7 @@ class Partition:
         point = self.point
         if offset is not None:
             if point is None or offset < point:
-                raise Wrong(f"{self.name} is at {offset} in a checkpoint, its restore point is {point}")
+                raise WrongHistory(f"{self.name} is at {offset} in a checkpoint, its restore point is {point}")
             require(width([*self.done, [point, offset]]) == offset - point, f"{self.name} has more than its checkpoint")
             covered = joined([*self.done, *self.gaps, *self.skips])
             inside = width([[max(a, point), min(b, offset)] for a, b in covered if b > point and a < offset])
@@ -128,7 +128,7 @@ class Partition:
         self.rebase(offset)
 
 
-class History:
+class LineHistory:
     """What a region's lines add up to."""
 
     def __init__(self) -> None:
@@ -240,7 +240,7 @@ class History:
             require(pair[0] == pair[1], f"the certificate says of {place} {pair[0]}, the lines {pair[1]}")
 
 
-def check_file(path: Path, history: History, number: int, region: str | None, previous: str) -> Json:
+def check_file(path: Path, history: LineHistory, number: int, region: str | None, previous: str) -> Json:
     """Check the next file; return its header."""
     place, digest = 1, hashlib.sha256()
     try:
@@ -267,10 +267,10 @@ def check_file(path: Path, history: History, number: int, region: str | None, pr
                 history.line(line)
         require(digest.hexdigest() == body["content"], "the digest of the lines is not that of the certificate")
         history.certified(body)
-    except Wrong as wrong:
-        raise Wrong(f"{path}: line {place}: {wrong}") from None
+    except WrongHistory as wrong:
+        raise WrongHistory(f"{path}: line {place}: {wrong}") from None
     except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise Wrong(f"{path}: line {place}: can't be read: {type(error).__name__} {error}") from None
+        raise WrongHistory(f"{path}: line {place}: can't be read: {type(error).__name__} {error}") from None
     return dict(header)
 
 
@@ -278,7 +278,7 @@ def check(folder: Path, newest: str | None = None) -> str:
     """Check a folder; return what was found to hold."""
     files = sorted(path for path in folder.iterdir() if not path.name.endswith(".part"))
     require(files, f"{folder}: there is no archive file")
-    history = History()
+    history = LineHistory()
     header: Json = {"region": None, "digest": ""}
     for number, path in enumerate(files, 1):
         require(path.name == f"{number:08}.jsonl.gz", f"{path}: number {number:08} is missing, or this is no such file")
@@ -294,6 +294,6 @@ if __name__ == "__main__":
         sys.exit(2)
     try:
         print(check(Path(sys.argv[1]), *sys.argv[3:]))
-    except (Wrong, OSError) as wrong:
+    except (WrongHistory, OSError) as wrong:
         print(wrong)
         sys.exit(1)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from airflow_kcr.embedded.jars import delta, resolve, spark_connector
-from airflow_kcr.embedded.kafka import Cluster, start_cluster
+from airflow_kcr.embedded.kafka import KafkaCluster, start_cluster
 from tests.support import airflow_home, postgres
 from tests.support import kafka as kafka_support
 from tests.support.turns import Turn
@@ -169,7 +169,7 @@ class StartKafka(Protocol):
 @pytest.fixture
 def kafka_set(tmp_path: Path) -> Iterator[StartKafka]:
     """Starts clusters of one to three brokers that this test may stop, kill and suspend."""
-    started: list[Cluster] = []
+    started: list[KafkaCluster] = []
 
     def start(
         brokers: int = 1,

@@ -15,7 +15,7 @@ from airflow_kcr.api.archives import ClosedRecords
 from airflow_kcr.api.documents import View, document_of, run_of
 from airflow_kcr.api.regions import record_named, require_groups
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.invariants.accounting import Delivery, Redelivery, delivery_of, redeliveries
+from airflow_kcr.protocol.invariants.accounting import OffsetDelivery, Redelivery, delivery_of, redeliveries
 from airflow_kcr.protocol.invariants.history import History, Index
 from airflow_kcr.protocol.invariants.replay import indexed
 from airflow_kcr.protocol.region.events import Event
@@ -51,7 +51,7 @@ class Fate(StrEnum):
 class Begin(View):
     """One time that a record was begun."""
 
-    delivery: Delivery
+    delivery: OffsetDelivery
     begun_at: datetime
     ended_at: datetime | None
     process: str
@@ -252,7 +252,7 @@ class _Record:
         back = self.region.archive.went_back(self.partition, self.offset, earlier)
         return _UNACCOUNTED if back is None or back.epoch > batch.epoch else str(back.cause)
 
-    def _checkpoint(self, delivery: Delivery) -> CheckpointNumber | None:
+    def _checkpoint(self, delivery: OffsetDelivery) -> CheckpointNumber | None:
         """Return the checkpoint that has what a batch did: the first on the path that lies beyond it."""
         if not delivery.is_accepted:
             return None

@@ -93,7 +93,7 @@ class Lag(View):
         }
 
 
-class Finding(StrEnum):
+class CommitFinding(StrEnum):
     """How a checkpoint's offset and Kafka go together, the worst first."""
 
     NO_LOG = "no_log"
@@ -133,21 +133,21 @@ class Comparison(View):
     """Whether the log is of another topic than the checkpoint."""
 
     @property
-    def finding(self) -> Finding:
+    def finding(self) -> CommitFinding:
         """The worst that can be said."""
         if self.log_start is None or self.log_end is None:
-            return Finding.NO_LOG
+            return CommitFinding.NO_LOG
         if self.is_recreated:
-            return Finding.RECREATED
+            return CommitFinding.RECREATED
         if self.offset < self.log_start:
-            return Finding.OVERTAKEN
+            return CommitFinding.OVERTAKEN
         if self.offset > self.log_end:
-            return Finding.BEYOND_END
+            return CommitFinding.BEYOND_END
         if self.committed is None:
-            return Finding.NOT_COMMITTED
+            return CommitFinding.NOT_COMMITTED
         if self.committed == self.offset:
-            return Finding.EQUAL
-        return Finding.KAFKA_BEHIND if self.committed < self.offset else Finding.KAFKA_AHEAD
+            return CommitFinding.EQUAL
+        return CommitFinding.KAFKA_BEHIND if self.committed < self.offset else CommitFinding.KAFKA_AHEAD
 
     def facts(self) -> Mapping[str, object]:
         """Return it as in `checkpoint compare`."""

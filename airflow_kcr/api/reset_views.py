@@ -16,7 +16,7 @@ from typing import Final
 from airflow_kcr.api.documents import View
 from airflow_kcr.errors import ConfigurationError, UnknownReset
 from airflow_kcr.ports import Replayed, Span
-from airflow_kcr.protocol.region.rows import PersonReset, Requester, Reset, ResetState
+from airflow_kcr.protocol.region.rows import PersonReset, Requester, ResetAttempt, ResetState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of
 from airflow_kcr.protocol.targets import describe
@@ -36,7 +36,7 @@ class ResetView(View):
     """One reset: a person's, or an automatic one."""
 
     region: str
-    attempts: tuple[Reset, ...]
+    attempts: tuple[ResetAttempt, ...]
     """Oldest first; none: it has not begun, or never will."""
 
     asked: PersonReset | None
@@ -123,7 +123,7 @@ class ResetView(View):
         }
 
 
-def _attempt(row: Reset) -> dict[str, object]:
+def _attempt(row: ResetAttempt) -> dict[str, object]:
     return {
         "attempt": row.attempt,
         "epoch": row.epoch,
@@ -239,9 +239,9 @@ def region_of_id(reset_id: str) -> str:
     return region
 
 
-def _chains(attempts: Iterable[Reset]) -> list[tuple[Reset, ...]]:
+def _chains(attempts: Iterable[ResetAttempt]) -> list[tuple[ResetAttempt, ...]]:
     """Return the attempts, those of one reset together."""
-    chains: list[tuple[Reset, ...]] = []
+    chains: list[tuple[ResetAttempt, ...]] = []
     for attempt in attempts:
         if attempt.attempt > 1 and chains and chains[-1][-1].state is ResetState.SUPERSEDED:
             chains[-1] = (*chains[-1], attempt)
@@ -250,7 +250,7 @@ def _chains(attempts: Iterable[Reset]) -> list[tuple[Reset, ...]]:
     return chains
 
 
-def _attempts(region: StoredRegion, one: Reset) -> tuple[Reset, ...]:
+def _attempts(region: StoredRegion, one: ResetAttempt) -> tuple[ResetAttempt, ...]:
     """Return all attempts of the reset that one belongs to."""
     known = [one]
     while known[0].attempt > 1:
@@ -266,6 +266,6 @@ def _attempts(region: StoredRegion, one: Reset) -> tuple[Reset, ...]:
     return tuple(known)
 
 
-def _asked(attempts: Columns[Reset], asked: Mapping[RequestId, PersonReset]) -> PersonReset | None:
+def _asked(attempts: Columns[ResetAttempt], asked: Mapping[RequestId, PersonReset]) -> PersonReset | None:
     request_id = attempts[0].person
     return None if request_id is None else asked.get(request_id)

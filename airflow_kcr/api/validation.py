@@ -21,7 +21,7 @@ from airflow_kcr.api.regions import require_groups
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, ForeignConsumerInGroup, KcrError, UnknownTopics
 from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.commands import ReportGroups
-from airflow_kcr.protocol.evidence import Check, Evidence, Participants, Question, Verdict
+from airflow_kcr.protocol.evidence import Check, CheckVerdict, Evidence, Participants, Question
 from airflow_kcr.protocol.group_checks import foreign_consumers_in
 from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen
 from airflow_kcr.protocol.membership_checks import is_all_right, judge
@@ -352,7 +352,7 @@ def preflight(
 
 
 def _failed(found: Validation, question: Question) -> tuple[Check, ...]:
-    return tuple(c for c in found.checks if c.question is question and c.verdict is Verdict.FAILED)
+    return tuple(c for c in found.checks if c.question is question and c.verdict is CheckVerdict.FAILED)
 
 
 # Looks at the groups of a region again and again while members run: at every checkpoint, and every few seconds.
@@ -432,7 +432,7 @@ class GroupWatch:
 
     def _say(self, found: Validation) -> None:
         """Log what failed, each only when it begins."""
-        failed = frozenset(f"group {c.group}: {c.detail}" for c in found.checks if c.verdict is Verdict.FAILED)
+        failed = frozenset(f"group {c.group}: {c.detail}" for c in found.checks if c.verdict is CheckVerdict.FAILED)
         for text in sorted(failed - self._said):
             _LOG.warning("%s", text)
         self._said = failed

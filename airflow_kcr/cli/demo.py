@@ -20,7 +20,7 @@ from airflow_kcr.cli.output import Answer, note, reported, show
 
 if TYPE_CHECKING:
     from airflow_kcr.embedded.demo.judgement import Summary
-    from airflow_kcr.embedded.demo.stage import Audience, Phase
+    from airflow_kcr.embedded.demo.stage import Audience, DemoPhase
 
 Keep = Annotated[bool, typer.Option("--keep", help="Leave everything running at the end; print addresses and logins.")]
 Folder = Annotated[
@@ -42,13 +42,13 @@ def demo(keep: Keep = False, folder: Folder = None, output: Output = None) -> No
     """
     from airflow_kcr.embedded.demo.judgement import own_folder, performed
     from airflow_kcr.embedded.demo.stage import Curtain, tied
-    from airflow_kcr.embedded.services import Register
+    from airflow_kcr.embedded.services import ServiceRegister
 
     with ExitStack() as stack:
         stack.enter_context(_ended_by_signals())
         home = _usable(folder) if folder is not None else stack.enter_context(own_folder(keep=keep))
         audience = stack.enter_context(screen())
-        register, curtain = Register(home), Curtain()
+        register, curtain = ServiceRegister(home), Curtain()
         launches = register.launch if keep else tied
         summary = stack.enter_context(performed(audience, home, curtain=curtain, launches=launches))
         if keep:
@@ -159,7 +159,7 @@ class _Bars:
     progress: Progress
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[Phase]:
+    def phase(self, name: str) -> Iterator[DemoPhase]:
         task = self.progress.add_task(name, total=None, told="")
         yield _Bar(self.progress, task)
         self.progress.update(task, total=1, completed=1, told="")
@@ -179,7 +179,7 @@ class _Lines:
     """Lines where there is no terminal."""
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[Phase]:
+    def phase(self, name: str) -> Iterator[DemoPhase]:
         note(f"{name} …")
         begun = time.monotonic()
         yield _Silent()

@@ -40,11 +40,11 @@ def doctor(
     Example: kcr doctor -f flights.yaml
     """
     from airflow_kcr.driver.doctor import examine
-    from airflow_kcr.protocol.evidence import Verdict
+    from airflow_kcr.protocol.evidence import CheckVerdict
 
     spec = None if file is None else spec_in(file)
     found = list(examine(spec, store))
     rows = [{**asdict(one), "verdict": str(one.verdict)} for one in found]
     show(Answer(document=rows, columns=CHECKED, rows=rows), output)
-    if any(one.verdict in {Verdict.FAILED, Verdict.UNKNOWN} for one in found):
+    if any(one.verdict in {CheckVerdict.FAILED, CheckVerdict.UNKNOWN} for one in found):
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from airflow_kcr.cli.options import Format, Name, Output, Url, region_of
+from airflow_kcr.cli.options import Name, Output, OutputFormat, Url, region_of
 from airflow_kcr.cli.output import Answer, chosen, csv_line, note, reported, show, show_line
 
 if TYPE_CHECKING:
@@ -104,16 +104,16 @@ def _all_after(region: Region, after: int) -> list[Event]:
     return found
 
 
-def _follow(region: Region, after: int, output: Format) -> None:
+def _follow(region: Region, after: int, output: OutputFormat) -> None:
     """Write events as they happen; Ctrl-C is how this ends."""
-    if output is Format.CSV:
+    if output is OutputFormat.CSV:
         typer.echo(csv_line(EVENT))
     for event in region.follow(after):
-        if output is Format.JSON:
+        if output is OutputFormat.JSON:
             show_line(_json(event))
         else:
             row = _row(event)
-            typer.echo(csv_line([row[column] for column in EVENT]) if output is Format.CSV else _line(row))
+            typer.echo(csv_line([row[column] for column in EVENT]) if output is OutputFormat.CSV else _line(row))
 
 
 def _line(row: Mapping[str, object]) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TEN_MINUTES: Final = timedelta(minutes=10)
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """How a result is written to standard output."""
 
     TABLE = "table"
@@ -105,7 +105,7 @@ OptionalUrl = Annotated[
     ),
 ]
 Output = Annotated[
-    Format | None,
+    OutputFormat | None,
     typer.Option(
         "--output",
         "-o",

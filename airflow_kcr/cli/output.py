@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeAlias, TypeVar
 
 import typer
 
-from airflow_kcr.cli.options import TEN_MINUTES, Format
+from airflow_kcr.cli.options import TEN_MINUTES, OutputFormat
 from airflow_kcr.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -63,21 +63,21 @@ class Answer:
     """What to say, on standard error, to a person who gets a table without rows."""
 
 
-def chosen(output: Format | None) -> Format:
+def chosen(output: OutputFormat | None) -> OutputFormat:
     """Return the format that was asked for, or the one that suits whoever reads standard output."""
     if output is not None:
         return output
-    return Format.TABLE if sys.stdout.isatty() else Format.JSON
+    return OutputFormat.TABLE if sys.stdout.isatty() else OutputFormat.JSON
 
 
-def show(answer: Answer, output: Format | None) -> None:
+def show(answer: Answer, output: OutputFormat | None) -> None:
     """Write a command's result to standard output."""
     match chosen(output):
-        case Format.JSON:
+        case OutputFormat.JSON:
             typer.echo(json.dumps(answer.document, indent=2, ensure_ascii=False))
-        case Format.CSV:
+        case OutputFormat.CSV:
             typer.echo(_csv(answer), nl=False)
-        case Format.TABLE:
+        case OutputFormat.TABLE:
             _show_table(answer)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from airflow_kcr.cli.options import TEN_MINUTES, Format, Name, Output, Timeout, Url, Wait, region_of
+from airflow_kcr.cli.options import TEN_MINUTES, Name, Output, OutputFormat, Timeout, Url, Wait, region_of
 from airflow_kcr.cli.output import Answer, chosen, note, progress, reported, require_wait, show
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.instants import format_instant
@@ -179,7 +179,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _show_plan(found: PlanView, save: Path | None, output: Output) -> None:
-    if chosen(output) is Format.CSV:
+    if chosen(output) is OutputFormat.CSV:
         typer.echo(found.to_csv(), nl=False)
     else:
         show(planned(found), output)
@@ -196,7 +196,7 @@ def _show_plan(found: PlanView, save: Path | None, output: Output) -> None:
             f"{', '.join(map(str, found.upserts))}: mode upsert keeps no history, the table is right again when the "
             "replay has passed where the region is now; to apply the plan, consent with --consent-upsert"
         )
-    if chosen(output) is Format.TABLE:
+    if chosen(output) is OutputFormat.TABLE:
         how = "plan once more with --save plan.json, then `kcr reset apply plan.json --reason …`"
         note(f"nothing was changed; to apply it: {how if save is None else f'kcr reset apply {save} --reason …'}")
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_kcr import __version__
 from airflow_kcr.api.validation import GroupWatch, preflight, real_reader
-from airflow_kcr.driver.lines import Application
+from airflow_kcr.driver.lines import RunningApplication
 from airflow_kcr.driver.parts import Parts, SpecTrial, load, told
 from airflow_kcr.driver.task import look
 from airflow_kcr.errors import ConfigurationError, MemberInUse, StoreError
@@ -28,7 +28,7 @@ from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings, member_settings, spark_options, subscription
 from airflow_kcr.ports import Membership, MembershipListener
 from airflow_kcr.protocol.commands import Reconcile, StartRegion
-from airflow_kcr.protocol.evidence import Verdict
+from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.region.rows import RegionState, Requester
 from airflow_kcr.protocol.region.state import is_live
@@ -134,7 +134,7 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
         parts = load(spec, run.group, environ)
         found = preflight(store, run.region, run.members, real_reader, kafka_names)
     for check in found.checks:
-        if check.verdict is not Verdict.OK:
+        if check.verdict is not CheckVerdict.OK:
             _LOG.warning("group %s: %s", check.group, check.detail)
     return Prepared(run=run, spec=spec, revision=revision, digest=digest, parts=parts, store_clock=store_clock)
 
@@ -208,7 +208,7 @@ def follow(store: RegionStore, prepared: Prepared, member_pool: MemberPool) -> P
 class Hosted:
     """A running application and its members."""
 
-    application: Application
+    application: RunningApplication
     member_pool: MemberPool
 
 
@@ -282,10 +282,10 @@ def _opened(store: RegionStore, prepared: Prepared, spark: SparkSession) -> Open
     )
 
 
-def _application(spark: SparkSession) -> Application:
+def _application(spark: SparkSession) -> RunningApplication:
     """Return this process's application, as whoever looks for it finds it."""
     state = look(os.getpid())
-    return Application(
+    return RunningApplication(
         application=spark.sparkContext.applicationId or "",
         ui=spark.sparkContext.uiWebUrl or "",
         host=socket.gethostname(),

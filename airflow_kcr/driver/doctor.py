@@ -24,7 +24,7 @@ from airflow_kcr.api.validation import real_reader, validate
 from airflow_kcr.errors import KcrError
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.commands import DeclareRegion
-from airflow_kcr.protocol.evidence import Verdict
+from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import GroupId, region_name
 from airflow_kcr.sinks.custom.adapters import custom_targets
@@ -58,7 +58,7 @@ class Diagnosis:
     """Empty: it is of this machine, not of a group."""
 
     check: str
-    verdict: Verdict
+    verdict: CheckVerdict
     detail: str
 
 
@@ -72,7 +72,7 @@ def examine(
         given_store: the store's URL; None: there is no store to look at.
         environ: where Java is found, and the variables that the spec names.
     """
-    yield _of_machine("python", lambda: (Verdict.OK, platform.python_version()))
+    yield _of_machine("python", lambda: (CheckVerdict.OK, platform.python_version()))
     yield _of_machine("spark", _spark)
     yield _of_machine("java", lambda: _java(environ))
     yield _of_machine("airflow", _airflow)
@@ -81,40 +81,42 @@ def examine(
         yield store
     if spec is None:
         return
-    reachable = given_store if store is not None and store.verdict is not Verdict.FAILED else None
+    reachable = given_store if store is not None and store.verdict is not CheckVerdict.FAILED else None
     for group in spec.groups:
         yield from _of_group(spec, GroupId(group.group_id), reachable, environ)
 
 
-def _of_machine(check: str, look: Callable[[], tuple[Verdict, str]]) -> Diagnosis:
+def _of_machine(check: str, look: Callable[[], tuple[CheckVerdict, str]]) -> Diagnosis:
     return _diagnosis("", check, look)
 
 
-def _diagnosis(group: str, check: str, look: Callable[[], tuple[Verdict, str]]) -> Diagnosis:
+def _diagnosis(group: str, check: str, look: Callable[[], tuple[CheckVerdict, str]]) -> Diagnosis:
     try:
         verdict, detail = look()
     except KcrError as error:
-        verdict, detail = Verdict.FAILED, error.message
+        verdict, detail = CheckVerdict.FAILED, error.message
     return Diagnosis(group=group, check=check, verdict=verdict, detail=detail)
 
 
 # -- the machine -----------------------------------------------------------------------------------------------------
 
 
-def _spark() -> tuple[Verdict, str]:
+def _spark() -> tuple[CheckVerdict, str]:
     try:
         import pyspark
         import pyspark.sql
     except ImportError as error:
         missing = no_pyspark(error)
         absent = _version_of("pyspark") is None
-        return (Verdict.WARNING, f"{missing.message}; without it no member runs here") if absent else _failed(missing)
+        return (
+            (CheckVerdict.WARNING, f"{missing.message}; without it no member runs here") if absent else _failed(missing)
+        )
     client = _version_of("pyspark-client")
     beside = f", beside pyspark-client {client}" if client else ""
-    return Verdict.OK, f"PySpark {pyspark.__version__}{beside}"
+    return CheckVerdict.OK, f"PySpark {pyspark.__version__}{beside}"
 
 
-def _java(environ: Mapping[str, str]) -> tuple[Verdict, str]:
+def _java(environ: Mapping[str, str]) -> tuple[CheckVerdict, str]:
     require_java(environ)
     home = environ.get("JAVA_HOME", "")
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH", os.defpath))
@@ -128,24 +130,27 @@ def _java(environ: Mapping[str, str]) -> tuple[Verdict, str]:
             env=dict(environ),
         ).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Verdict.FAILED, f"{program} -version does not answer: {type(error).__name__}"
+        return CheckVerdict.FAILED, f"{program} -version does not answer: {type(error).__name__}"
     version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', told)
     if version is None:
-        return Verdict.FAILED, f"{program} -version names no version; it says: {told.strip()[:200] or 'nothing'}"
+        return CheckVerdict.FAILED, f"{program} -version names no version; it says: {told.strip()[:200] or 'nothing'}"
     if int(version[1]) < OLDEST_JAVA:
-        return Verdict.FAILED, f"{program} is Java {version[1]}; install {OLDEST_JAVA} or newer, or set JAVA_HOME to it"
-    return Verdict.OK, f"Java {version[1]}, {program}"
+        return (
+            CheckVerdict.FAILED,
+            f"{program} is Java {version[1]}; install {OLDEST_JAVA} or newer, or set JAVA_HOME to it",
+        )
+    return CheckVerdict.OK, f"Java {version[1]}, {program}"
 
 
-def _airflow() -> tuple[Verdict, str]:
+def _airflow() -> tuple[CheckVerdict, str]:
     version = _version_of("apache-airflow")
     if version is None:
-        return Verdict.OK, "not installed here; only machines that run DAGs need it"
+        return CheckVerdict.OK, "not installed here; only machines that run DAGs need it"
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST_AIRFLOW:
         needed = ".".join(map(str, OLDEST_AIRFLOW))
-        return Verdict.FAILED, f"Airflow {version}; install {needed} or newer: pip install 'airflow-kcr[airflow]'"
-    return Verdict.OK, f"Airflow {version}"
+        return CheckVerdict.FAILED, f"Airflow {version}; install {needed} or newer: pip install 'airflow-kcr[airflow]'"
+    return CheckVerdict.OK, f"Airflow {version}"
 
 
 def _version_of(package: str) -> str | None:
@@ -155,14 +160,14 @@ def _version_of(package: str) -> str | None:
         return None
 
 
-def _failed(error: KcrError) -> tuple[Verdict, str]:
-    return Verdict.FAILED, error.message
+def _failed(error: KcrError) -> tuple[CheckVerdict, str]:
+    return CheckVerdict.FAILED, error.message
 
 
 # -- the store -------------------------------------------------------------------------------------------------------
 
 
-def _store(given: str) -> tuple[Verdict, str]:
+def _store(given: str) -> tuple[CheckVerdict, str]:
     url = store_url(given)
     server = server_at(url)
     with connect(url) as transactions:
@@ -171,13 +176,13 @@ def _store(given: str) -> tuple[Verdict, str]:
     told, now = server_at(url), datetime.now(UTC)
     described = f"Postgres {server.version}{' behind a pooler' if server.is_pooled else ''}"
     if server.is_standby:
-        return Verdict.FAILED, f"{described}, a standby, which takes no changes; give the address of the primary"
+        return CheckVerdict.FAILED, f"{described}, a standby, which takes no changes; give the address of the primary"
     if skew := _skew(told, before, now):
-        return Verdict.WARNING, (
+        return CheckVerdict.WARNING, (
             f"{described}; the clocks of this machine and of the store differ by {skew.total_seconds():.1f} s: have "
             "both follow a time server, or boundaries divide records by another time than you see"
         )
-    return Verdict.OK, f"{described}, its schema is current"
+    return CheckVerdict.OK, f"{described}, its schema is current"
 
 
 def _skew(server: Server, before: datetime, after: datetime) -> timedelta:
@@ -204,20 +209,22 @@ def _of_group(
             is_declared = region_name(spec.region) in store.names()
             yield from _checks(store if is_declared else _declared_in_memory(spec), spec, group)
     except KcrError as error:
-        yield Diagnosis(group=group, check="kafka", verdict=Verdict.FAILED, detail=error.message)
+        yield Diagnosis(group=group, check="kafka", verdict=CheckVerdict.FAILED, detail=error.message)
 
 
-def _pipeline(spec: RegionSpec, group: GroupId) -> tuple[Verdict, str]:
+def _pipeline(spec: RegionSpec, group: GroupId) -> tuple[CheckVerdict, str]:
     name = spec.group(group).pipeline
     load_pipeline(name)
-    return Verdict.OK, name
+    return CheckVerdict.OK, name
 
 
-def _sinks(spec: RegionSpec, group: GroupId, environ: Mapping[str, str]) -> tuple[Verdict, str]:
+def _sinks(spec: RegionSpec, group: GroupId, environ: Mapping[str, str]) -> tuple[CheckVerdict, str]:
     checked_sinks(spec, group, environ)
     file_targets(spec, environ)
     custom_targets(spec, environ)
-    return Verdict.OK, ", ".join(f"{sink.name} ({sink.kind})" for sink in spec.group(group).sinks) or "none declared"
+    return CheckVerdict.OK, ", ".join(
+        f"{sink.name} ({sink.kind})" for sink in spec.group(group).sinks
+    ) or "none declared"
 
 
 def _checks(store: RegionStore, spec: RegionSpec, group: GroupId) -> Iterator[Diagnosis]:

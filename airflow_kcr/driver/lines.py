@@ -1,7 +1,7 @@
 """What a driver writes for whoever has started it, and how to tell it from everything that Spark writes beside it.
 
 A driver's output comes mixed with that of its JVM. One line of it is for programs: it begins with `PREFIX` and is JSON,
-the `Application`. The others are for people: log lines, progress, and the sentence with which a command ends.
+the `RunningApplication`. The others are for people: log lines, progress, and the sentence with which a command ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SPARKS: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Application:
+class RunningApplication:
     """A running application and the members that it hosts."""
 
     application: str

@@ -27,7 +27,7 @@ import psutil
 
 from airflow_kcr.embedded.airflow_client import AirflowClient, heartbeats
 from airflow_kcr.embedded.airflow_settings import MARKER, AirflowPlan, Kept, User, environment, kept
-from airflow_kcr.embedded.processes import Child, Launch, Recorded, happened, start_tied, tail
+from airflow_kcr.embedded.processes import Launch, Recorded, ServiceProcess, happened, start_tied, tail
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
 from airflow_kcr.protocol.durations import format_duration
 from airflow_kcr.schedules import Every
@@ -58,8 +58,8 @@ class Airflow:
     known: Kept = field(repr=False)
     environment: Mapping[str, str] = field(repr=False)
     launch: Launch = field(repr=False)
-    children: dict[Component, Child] = field(default_factory=dict, repr=False)
-    left: list[Child] = field(default_factory=list, repr=False)
+    children: dict[Component, ServiceProcess] = field(default_factory=dict, repr=False)
+    left: list[ServiceProcess] = field(default_factory=list, repr=False)
     """Processes that were killed alone; what they have started still runs."""
 
     @property
@@ -310,7 +310,7 @@ def _is_of(process: psutil.Process, folder: Path) -> bool:
         return False
 
 
-def _together(children: Sequence[Child]) -> None:
+def _together(children: Sequence[ServiceProcess]) -> None:
     """Stop all at once, and raise what the first of them raised when all are done."""
     with ThreadPoolExecutor(max_workers=max(1, len(children))) as pool:
         running = [pool.submit(child.stop, within=STOP_WITHIN) for child in children]

@@ -90,7 +90,7 @@ class AirflowClient:
 
     def trigger(
         self, dag: str, conf: Mapping[str, object] | None = None, *, logical_date: datetime | None = None
-    ) -> Run:
+    ) -> AirflowRun:
         """Start a run; without a logical date it has no data interval.
 
         Raises:
@@ -98,18 +98,20 @@ class AirflowClient:
         """
         date = None if logical_date is None else logical_date.isoformat()
         told = {"logical_date": date, "conf": dict(conf or {})}
-        return Run.read(self._ask("POST", f"dags/{_part(dag)}/dagRuns", told))
+        return AirflowRun.read(self._ask("POST", f"dags/{_part(dag)}/dagRuns", told))
 
-    def run(self, dag: str, run_id: str) -> Run:
+    def run(self, dag: str, run_id: str) -> AirflowRun:
         """Return a run as it is now."""
-        return Run.read(self._ask("GET", _run_path(dag, run_id)))
+        return AirflowRun.read(self._ask("GET", _run_path(dag, run_id)))
 
-    def runs(self, dag: str) -> tuple[Run, ...]:
+    def runs(self, dag: str) -> tuple[AirflowRun, ...]:
         """Return the runs of a DAG, oldest first."""
         found = self._pages(f"dags/{_part(dag)}/dagRuns", "dag_runs", order_by="id")
-        return tuple(Run.read(one) for one in found)
+        return tuple(AirflowRun.read(one) for one in found)
 
-    def wait_for_run(self, dag: str, run_id: str, states: Collection[str] = RUN_ENDS, *, within: float = 300.0) -> Run:
+    def wait_for_run(
+        self, dag: str, run_id: str, states: Collection[str] = RUN_ENDS, *, within: float = 300.0
+    ) -> AirflowRun:
         """Wait until a run is in one of some states, and return it.
 
         Raises:
@@ -191,14 +193,14 @@ class AirflowClient:
 
     # -- questions to a person -----------------------------------------------------------------------------------
 
-    def question(self, dag: str, run_id: str, task: str) -> Question:
+    def question(self, dag: str, run_id: str, task: str) -> HumanQuestion:
         """Return what a task asks.
 
         Raises:
             ServiceFailed: it asks nothing (yet).
         """
         found = self._ask("GET", _question_path(dag, run_id, task))
-        return Question(
+        return HumanQuestion(
             subject=found["subject"],
             body=found["body"] or "",
             options=tuple(found["options"]),
@@ -290,7 +292,7 @@ def _question_path(dag: str, run_id: str, task: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class AirflowRun:
     """A run of a DAG."""
 
     dag_id: str
@@ -347,7 +349,7 @@ class TaskInstance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class HumanQuestion:
     """What a task asks a person."""
 
     subject: str

@@ -18,7 +18,7 @@ from typing import Final
 from uuid import uuid4
 
 from airflow_kcr.embedded.jars import KAFKA_BROKER, QUICK_START, java, resolve
-from airflow_kcr.embedded.processes import Child, Launch, Recorded, accepts, free_port, start_tied
+from airflow_kcr.embedded.processes import Launch, Recorded, ServiceProcess, accepts, free_port, start_tied
 from airflow_kcr.errors import ConfigurationError, ServiceFailed
 
 READY_WITHIN: Final = 90.0
@@ -70,7 +70,7 @@ class Broker:
     cluster_id: str
     folder: Path
     launch: Launch = field(repr=False)
-    child: Child | None = field(default=None, repr=False)
+    child: ServiceProcess | None = field(default=None, repr=False)
 
     @property
     def address(self) -> str:
@@ -144,7 +144,7 @@ class Broker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class KafkaCluster:
     """Brokers that form one cluster."""
 
     brokers: tuple[Broker, ...]
@@ -184,7 +184,7 @@ def start_cluster(
     launch: Launch = start_tied,
     settings: Mapping[str, str] | None = None,
     sasl_users: Mapping[str, str] | None = None,
-) -> Cluster:
+) -> KafkaCluster:
     """Start a new cluster, or that of the folder again, with the data it had.
 
     Args:
@@ -201,7 +201,7 @@ def start_cluster(
     if not 1 <= brokers <= LARGEST_SET:
         raise ConfigurationError(f"a set has one to {LARGEST_SET} brokers, not {brokers}")
     resolve(KAFKA_BROKER)
-    cluster = Cluster(brokers=_planned(folder, brokers, launch))
+    cluster = KafkaCluster(brokers=_planned(folder, brokers, launch))
     controllers = {one.node_id: one.controller_port for one in cluster.brokers if one.controller_port is not None}
     for broker in cluster.brokers:
         own = _listeners(broker, controllers, sasl_users or {}) | _copies(brokers)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 from psycopg import sql
 
-from airflow_kcr.embedded.processes import Child, Launch, free_port, start_tied
+from airflow_kcr.embedded.processes import Launch, ServiceProcess, free_port, start_tied
 from airflow_kcr.errors import ServiceFailed, ToolMissing
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Postgres:
     port: int
     settings: Mapping[str, str]
     launch: Launch = field(repr=False)
-    child: Child | None = field(default=None, repr=False)
+    child: ServiceProcess | None = field(default=None, repr=False)
 
     @property
     def data(self) -> Path:

@@ -112,7 +112,7 @@ class Recorded:
 
 
 @dataclass(slots=True)
-class Child:
+class ServiceProcess:
     """A service's process, started by us."""
 
     name: str
@@ -184,14 +184,14 @@ class Launch(Protocol):
 
     def __call__(
         self, command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
-    ) -> Child:
+    ) -> ServiceProcess:
         """Start the command; its output is appended to the log."""
         ...
 
 
 def start_tied(
     command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
-) -> Child:
+) -> ServiceProcess:
     """Start a service that ends with this process at the latest, however this process ends."""
     guard, child = _start(_TIED, subprocess.PIPE, command, name=name, log=log, env=env, user=user)
     child.guard = guard
@@ -200,7 +200,7 @@ def start_tied(
 
 def start_detached(
     command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
-) -> Child:
+) -> ServiceProcess:
     """Start a service that goes on after this process, until it is stopped by its `recorded`."""
     launcher, child = _start(_DETACHED, subprocess.DEVNULL, command, name=name, log=log, env=env, user=user)
     _ended(launcher, name)
@@ -216,7 +216,7 @@ def _start(
     log: Path,
     env: Mapping[str, str],
     user: str | None,
-) -> tuple[subprocess.Popen[str], Child]:
+) -> tuple[subprocess.Popen[str], ServiceProcess]:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         begin = output.tell()
@@ -233,7 +233,7 @@ def _start(
     if shell.stdout is None:
         raise ServiceFailed(f"{name} could not be started")
     pid = int(_first_line(shell.stdout, shell, name))
-    return shell, Child(name, Recorded(pid, shell.pid, _created(pid)), log, begin)
+    return shell, ServiceProcess(name, Recorded(pid, shell.pid, _created(pid)), log, begin)
 
 
 def _first_line(output: IO[str], shell: subprocess.Popen[str], name: str) -> str:

@@ -25,7 +25,7 @@ from airflow_kcr.embedded.airflow_settings import AirflowPlan, kept
 from airflow_kcr.embedded.flights import spec as flights
 from airflow_kcr.embedded.kafka import start_cluster
 from airflow_kcr.embedded.postgres import start_postgres
-from airflow_kcr.embedded.processes import Child, Launch, Recorded, start_detached
+from airflow_kcr.embedded.processes import Launch, Recorded, ServiceProcess, start_detached
 from airflow_kcr.embedded.spark import spark_home, start_standalone
 from airflow_kcr.errors import ConfigurationError, ServiceFailed
 from airflow_kcr.file_locks import locked
@@ -245,7 +245,7 @@ _STARTS: Final[dict[str, Callable[[Path, Starting, Report], str]]] = {
 
 
 @dataclass(slots=True)
-class Register:
+class ServiceRegister:
     """Services that somebody else starts in a folder and may leave running: `status` shows them, `down` stops them."""
 
     folder: Path
@@ -261,7 +261,7 @@ class Register:
 
         def start(
             command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
-        ) -> Child:
+        ) -> ServiceProcess:
             with self._turn:
                 return _launch(self.folder, self.services, service, command, name=name, log=log, env=env, user=user)
 
@@ -284,7 +284,7 @@ def _launch(
     log: Path,
     env: Mapping[str, str],
     user: str | None = None,
-) -> Child:
+) -> ServiceProcess:
     """Start a process that stays, and write down at once which it is."""
     child = start_detached(command, name=name, log=log, env=env, user=user)
     service.processes.append(child.recorded)

@@ -12,7 +12,7 @@ from typing import Final
 import psutil
 
 from airflow_kcr.embedded.jars import QUICK_START, java, pyspark_jars
-from airflow_kcr.embedded.processes import Child, Launch, Recorded, free_port, start_tied
+from airflow_kcr.embedded.processes import Launch, Recorded, ServiceProcess, free_port, start_tied
 from airflow_kcr.errors import ServiceFailed
 
 READY_WITHIN: Final = 90.0
@@ -63,8 +63,8 @@ class StandaloneCluster:
     cores: int
     memory: str
     launch: Launch = field(repr=False)
-    master: Child | None = field(default=None, repr=False)
-    workers: list[Child] = field(default_factory=list, repr=False)
+    master: ServiceProcess | None = field(default=None, repr=False)
+    workers: list[ServiceProcess] = field(default_factory=list, repr=False)
 
     @property
     def address(self) -> str:
@@ -146,10 +146,10 @@ class StandaloneCluster:
             self._wait_for(worker)
 
     @staticmethod
-    def _wait_for(worker: Child) -> None:
+    def _wait_for(worker: ServiceProcess) -> None:
         worker.wait_until(lambda: worker.has_logged("Successfully registered with master"), within=READY_WITHIN)
 
-    def _spawn(self, name: str, main: str, *arguments: str) -> Child:
+    def _spawn(self, name: str, main: str, *arguments: str) -> ServiceProcess:
         return self.launch(
             [str(spark_home() / "bin" / "spark-class"), main, "--host", "127.0.0.1", *arguments],
             name=name,

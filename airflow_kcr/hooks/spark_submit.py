@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
-from airflow_kcr.driver.lines import Application, Sieve
+from airflow_kcr.driver.lines import RunningApplication, Sieve
 from airflow_kcr.driver.task import look
 from airflow_kcr.errors import BatchError, ConfigurationError, KcrError, RefusedError, ServiceFailed, ToolMissing
 from airflow_kcr.spark.launch import PACKAGES, fetched_alone, submit_environment
@@ -61,7 +61,13 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         options: those of the Spark provider's hook.
     """
 
-    def __init__(self, *, environment: Mapping[str, str], heard: Callable[[Application], None], **options: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        *,
+        environment: Mapping[str, str],
+        heard: Callable[[RunningApplication], None],
+        **options: Any,  # noqa: ANN401
+    ) -> None:
         try:
             super().__init__(**options)
         except (NameError, RuntimeError) as error:  # the provider misses what it did not find when it was imported
@@ -73,7 +79,7 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         self._fetching = ExitStack()
         """Held while Spark fetches jars."""
 
-        self.application: Application | None = None
+        self.application: RunningApplication | None = None
         """What the driver has said of itself; where it runs in a cluster, what the cluster's client has."""
 
         if self.is_cluster:
@@ -187,7 +193,7 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         for line in itr:
             if _FETCHED.search(line):
                 self._fetching.close()
-            application = Application.read(line)
+            application = RunningApplication.read(line)
             if application is not None:
                 self.application = application
                 self._heard(application)
@@ -199,7 +205,7 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         seen: set[str] = set()
         for line in lines:
             if page := _PAGE.search(line):
-                self.application = Application(application=self.accepted, ui=page[1])
+                self.application = RunningApplication(application=self.accepted, ui=page[1])
                 self._heard(self.application)
             names = set(_NAMES.findall(line))
             if names - seen or _STATUS.search(line):

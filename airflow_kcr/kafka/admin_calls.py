@@ -51,7 +51,7 @@ RENEWAL: Final = 1.0
 
 
 @dataclass(slots=True)
-class Question(Generic[K, T]):
+class BrokerQuestion(Generic[K, T]):
     """Something asked for each of several keys; `found` and `failed` hold the answers, each key is in one of them.
 
     Args:
@@ -118,7 +118,7 @@ class AdminCalls:
         self._settings, self.timeout = settings, timeout
         # What the client calls back knows nothing of its owner: in a ring, only garbage collection would end them.
         self._notes = _Notes()
-        self._held = Held(make_admin(settings, self._notes.note))
+        self._held = HeldClient(make_admin(settings, self._notes.note))
         self._kept = in_our_thread(self, self._held)
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class AdminCalls:
         self._kept.detach()
         self._held.client = None
 
-    def answer(self, *questions: Question[Any, Any], timeout: timedelta | None = None) -> None:
+    def answer(self, *questions: BrokerQuestion[Any, Any], timeout: timedelta | None = None) -> None:
         """Ask until every key is answered.
 
         Args:
@@ -149,7 +149,7 @@ class AdminCalls:
             self._pause(patience, what, error)
             self._renew(patience)
 
-    def answer_once(self, question: Question[Any, Any], timeout: timedelta) -> None:
+    def answer_once(self, question: BrokerQuestion[Any, Any], timeout: timedelta) -> None:
         """Ask without asking again: for what changes something.
 
         Raises:
@@ -202,7 +202,7 @@ class AdminCalls:
             )
         return CredentialsRefused(f"the brokers at {servers} do not allow {what}: {self.told(error)}; grant that right")
 
-    # No frame that raises keeps the client in a variable: the traceback would hold it (`Held`).
+    # No frame that raises keeps the client in a variable: the traceback would hold it (`HeldClient`).
 
     def _client(self, what: str) -> AdminClient:
         admin = self._held.client  # read once: another thread may close it
@@ -215,7 +215,9 @@ class AdminCalls:
         self._client(what).poll(0)
         self._notes.clear()
 
-    def _attempt(self, questions: Sequence[Question[Any, Any]], patience: _Patience) -> tuple[str, KafkaError] | None:
+    def _attempt(
+        self, questions: Sequence[BrokerQuestion[Any, Any]], patience: _Patience
+    ) -> tuple[str, KafkaError] | None:
         """Ask for what is open, and wait; return what may heal, or raise for a refusal."""
         seconds, what = patience.next_attempt(), questions[0].what
         sent = [future for question in questions for future in question.send(self._client(what), seconds)]
@@ -347,23 +349,23 @@ def _text(key: object) -> str:
 
 
 @dataclass(slots=True)
-class Held:
+class HeldClient:
     """What an owner has of its client, and all that it has: whoever empties it destroys the client."""
 
     client: AdminClient | None
 
 
-_DROPPED: Final[queue.SimpleQueue[Held]] = queue.SimpleQueue()
+_DROPPED: Final[queue.SimpleQueue[HeldClient]] = queue.SimpleQueue()
 _lock: Final = threading.Lock()
 _threads: Final[list[threading.Thread]] = []
 """The thread that lets go, once it is needed; one that did not survive a fork is replaced."""
 
 
-def in_our_thread(owner: object, held: Held) -> weakref.finalize[[Held], object]:
+def in_our_thread(owner: object, held: HeldClient) -> weakref.finalize[[HeldClient], object]:
     """Keep a client until its owner is gone, and destroy it in a thread of ours then.
 
-    The collecting thread still has what it collects when our thread is told of it, hence a `Held`: the client itself
-    would be destroyed by whichever of the two is the last to let go.
+    The collecting thread still has what it collects when our thread is told of it, hence a `HeldClient`: the client
+    itself would be destroyed by whichever of the two is the last to let go.
 
     Args:
         owner: has the client in `held`; nobody else may, not even for the time of a call that can raise.

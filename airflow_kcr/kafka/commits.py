@@ -28,7 +28,7 @@ from confluent_kafka import KafkaException
 
 from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.failures import Kind
-from airflow_kcr.kafka.group_consumer import Answer
+from airflow_kcr.kafka.group_consumer import CommitResponse
 from airflow_kcr.ports import CommitAnswer, CommittedOffset, always
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import GroupId, GroupPartition
@@ -72,7 +72,7 @@ class Committing(Protocol):
         """Send a commit."""
         ...
 
-    def commit_answer(self) -> Answer | None:
+    def commit_answer(self) -> CommitResponse | None:
         """Return the answer to the last one."""
         ...
 
@@ -83,7 +83,7 @@ class Committing(Protocol):
         ...
 
 
-class Stage(Enum):
+class CommitStage(Enum):
     """Where a commit is."""
 
     WAITING = auto()
@@ -92,7 +92,7 @@ class Stage(Enum):
 
 
 @dataclass(slots=True, kw_only=True)
-class Commit:
+class PendingCommit:
     """One commit that was asked for."""
 
     offsets: OffsetMap
@@ -101,7 +101,7 @@ class Commit:
     timeout: timedelta
     answered: Callable[[CommitAnswer], None]
     may_write: Callable[[], bool] = always
-    stage: Stage = Stage.WAITING
+    stage: CommitStage = CommitStage.WAITING
     failure: str = ""
     sent_in: int = 0
     """The assignment in which it was sent last."""
@@ -118,7 +118,7 @@ class Commit:
 
     def read(self, failure: str) -> None:
         """Go on to reading, with what has gone wrong."""
-        self.stage, self.failure = Stage.READING, failure
+        self.stage, self.failure = CommitStage.READING, failure
 
 
 class Commits:
@@ -131,14 +131,14 @@ class Commits:
 
     def __init__(self, group: GroupId, hide: Callable[[str], str]) -> None:
         self._group, self._hide = group, hide
-        self._queue: deque[Commit] = deque()
+        self._queue: deque[PendingCommit] = deque()
 
     @property
     def busy(self) -> bool:
         """Whether an answer of the broker is awaited."""
-        return bool(self._queue) and self._queue[0].stage is not Stage.WAITING
+        return bool(self._queue) and self._queue[0].stage is not CommitStage.WAITING
 
-    def add(self, commit: Commit) -> None:
+    def add(self, commit: PendingCommit) -> None:
         """Take a commit; one that can't be is answered at once, and replaces none that waits."""
         foreign = [str(p) for p in commit.offsets if p.group != self._group]
         if foreign:
@@ -159,14 +159,14 @@ class Commits:
         if not self._queue:
             return
         commit = self._queue[0]
-        if commit.stage is Stage.WAITING:
+        if commit.stage is CommitStage.WAITING:
             self._send(commit, group_consumer, now)
-        if commit.stage is Stage.SENT:
+        if commit.stage is CommitStage.SENT:
             self._hear(commit, group_consumer, now)
-        if commit.stage is Stage.READING:
+        if commit.stage is CommitStage.READING:
             self._read(commit, group_consumer, now)
 
-    def _send(self, commit: Commit, group_consumer: Committing, now: float) -> None:
+    def _send(self, commit: PendingCommit, group_consumer: Committing, now: float) -> None:
         """Send a commit if that is possible, or find that it never will be."""
         outdated = len(self._queue) > 1 and not group_consumer.commit_open
         elsewhere = group_consumer.assigned is not None and not commit.offsets.keys() <= group_consumer.assigned
@@ -191,16 +191,16 @@ class Commits:
         elif elsewhere:
             commit.read(_both(commit.failure, self._why_not(commit, group_consumer)))
 
-    def _put(self, commit: Commit, group_consumer: Committing) -> None:
+    def _put(self, commit: PendingCommit, group_consumer: Committing) -> None:
         commit.sent_in = group_consumer.assignments
         try:
             group_consumer.send_commit(commit.offsets, commit.metadata)
         except KafkaException as exception:
             commit.read(failures.told(failures.of(exception), self._hide))
         else:
-            commit.stage = Stage.SENT
+            commit.stage = CommitStage.SENT
 
-    def _hear(self, commit: Commit, group_consumer: Committing, now: float) -> None:
+    def _hear(self, commit: PendingCommit, group_consumer: Committing, now: float) -> None:
         answer = group_consumer.commit_answer()
         if answer is not None:
             kinds = answer.kinds
@@ -208,7 +208,7 @@ class Commits:
             if kinds == {Kind.REJOIN}:
                 # Nothing was written. Sent again only in another assignment: in this one it would be refused again,
                 # or fence a static member.
-                commit.stage, commit.failure = Stage.WAITING, why
+                commit.stage, commit.failure = CommitStage.WAITING, why
             else:
                 commit.read(why)
         elif group_consumer.fatal or now >= commit.reads_at:
@@ -217,7 +217,7 @@ class Commits:
                 "the client was fenced" if group_consumer.fatal else f"Kafka did not answer within {waited:.1f} s"
             )
 
-    def _read(self, commit: Commit, group_consumer: Committing, now: float) -> None:
+    def _read(self, commit: PendingCommit, group_consumer: Committing, now: float) -> None:
         left = timedelta(seconds=commit.ends_at - now)
         held: dict[GroupPartition, CommittedOffset] = {}
         try:
@@ -236,7 +236,7 @@ class Commits:
         self._queue.popleft()
         self._answer(commit, held, commit.failure)
 
-    def _told(self, answer: Answer) -> str:
+    def _told(self, answer: CommitResponse) -> str:
         parts = [
             f"{p.topic}-{p.partition}: {failures.told(error, self._hide)}" for p, error in answer.partitions.items()
         ]
@@ -247,7 +247,7 @@ class Commits:
         return parts[0] + f" (and {len(parts) - 1} more)" if len(same) == 1 and len(parts) > 3 else "; ".join(parts)
 
     @staticmethod
-    def _why_not(commit: Commit, group_consumer: Committing) -> str:
+    def _why_not(commit: PendingCommit, group_consumer: Committing) -> str:
         if group_consumer.commit_open:
             return "not sent: an earlier commit is still on its way"
         if group_consumer.assigned is None:
@@ -260,11 +260,11 @@ class Commits:
         return "not sent again: there was no new assignment in time"
 
     @staticmethod
-    def _answer(commit: Commit, held: dict[GroupPartition, CommittedOffset], failure: str) -> None:
+    def _answer(commit: PendingCommit, held: dict[GroupPartition, CommittedOffset], failure: str) -> None:
         commit.answered(CommitAnswer(held=held, failure=failure))
 
 
-def _verdict(commit: Commit, held: dict[GroupPartition, CommittedOffset]) -> str:
+def _verdict(commit: PendingCommit, held: dict[GroupPartition, CommittedOffset]) -> str:
     """Return what is wrong after reading: what Kafka holds counts, not what it said."""
     expected = {p: CommittedOffset(offset=o, metadata=commit.metadata) for p, o in commit.offsets.items()}
     if held == expected:

@@ -24,7 +24,7 @@ from confluent_kafka import KafkaException
 
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, ProtocolError
 from airflow_kcr.kafka import failures
-from airflow_kcr.kafka.commits import READ_SLICE, Commit, Commits, Committing
+from airflow_kcr.kafka.commits import READ_SLICE, Commits, Committing, PendingCommit
 from airflow_kcr.kafka.failures import Kind
 from airflow_kcr.kafka.group_consumer import (
     Complaint,
@@ -62,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class CommittedRead:
     """One look, wanted until `by` (monotonic seconds)."""
 
     partitions: frozenset[GroupPartition]
@@ -80,14 +80,14 @@ class Reads:
 
     def __init__(self, settings: KafkaSettings, group: GroupId) -> None:
         self._settings, self._group = settings, group
-        self._queue: deque[Read] = deque()
+        self._queue: deque[CommittedRead] = deque()
 
     @property
     def busy(self) -> bool:
         """Whether somebody waits."""
         return bool(self._queue)
 
-    def add(self, read: Read) -> None:
+    def add(self, read: CommittedRead) -> None:
         """Take a look that is wanted."""
         self._queue.append(read)
 
@@ -111,7 +111,7 @@ class Reads:
         )
 
     def _look(
-        self, group_consumer: Committing, read: Read
+        self, group_consumer: Committing, read: CommittedRead
     ) -> Mapping[GroupPartition, CommittedOffset] | KcrError | None:
         """Return the answer, or an error that does not heal, or None: look again."""
         left = read.by - time.monotonic()
@@ -131,7 +131,7 @@ class Reads:
                 return self.unavailable(told)
 
 
-def _settle(read: Read, outcome: Mapping[GroupPartition, CommittedOffset] | KcrError) -> None:
+def _settle(read: CommittedRead, outcome: Mapping[GroupPartition, CommittedOffset] | KcrError) -> None:
     # Whoever waited may have given up in this very moment.
     with suppress(InvalidStateError):
         if isinstance(outcome, KcrError):
@@ -162,7 +162,7 @@ class _End:
     by: float
 
 
-_Command: TypeAlias = _Join | _Leave | _Close | _End | Read | Commit
+_Command: TypeAlias = _Join | _Leave | _Close | _End | CommittedRead | PendingCommit
 
 
 class ControlConsumer:
@@ -228,7 +228,7 @@ class ControlConsumer:
         once the event thread has ended.
         """
         self._commands.put(
-            Commit(
+            PendingCommit(
                 offsets=offsets,
                 metadata=metadata,
                 asked_at=time.monotonic(),
@@ -250,7 +250,7 @@ class ControlConsumer:
         seconds = timeout.total_seconds()
         if not self._thread.is_alive():
             raise self._reads.unavailable("the member has ended")
-        read = Read(partitions, time.monotonic() + seconds)
+        read = CommittedRead(partitions, time.monotonic() + seconds)
         self._commands.put(read)
         try:
             return read.result.result(seconds)
@@ -337,10 +337,10 @@ class ControlConsumer:
                 self._tell(self._listener.left)
             case _End():
                 self._ending = command
-            case Read():
+            case CommittedRead():
                 self._group_consumer_to_use()
                 self._reads.add(command)
-            case Commit():
+            case PendingCommit():
                 self._commits.add(command)
                 if self._group_consumer is None:
                     self._commits.give_up("the member is not in its group")

@@ -64,7 +64,7 @@ News: TypeAlias = GroupConsumerAssigned | GroupConsumerRevoked | GroupConsumerLo
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommitResponse:
     """What a broker said to a commit: an error of the whole, and those of single partitions."""
 
     error: KafkaError | None
@@ -96,7 +96,7 @@ class GroupConsumer:
     def __init__(self, settings: KafkaSettings, group: GroupId) -> None:
         self._settings, self._group = settings, group
         self._news: deque[News] = deque()
-        self._answer: Answer | None = None
+        self._answer: CommitResponse | None = None
         self._client = make_consumer(settings, self._on_error, self._on_commit)
         self.assigned: frozenset[GroupPartition] | None = None
         """None while nothing is assigned: not yet, revoked or lost."""
@@ -161,7 +161,7 @@ class GroupConsumer:
         self._client.commit(offsets=rows, asynchronous=True)
         self.commit_open = True
 
-    def commit_answer(self) -> Answer | None:
+    def commit_answer(self) -> CommitResponse | None:
         """Return the answer to the last commit; None while there is none."""
         return self._answer
 
@@ -240,7 +240,7 @@ class GroupConsumer:
 
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         self.commit_open = False
-        self._answer = Answer(error, {p: p.error for p in partitions if p.error is not None})
+        self._answer = CommitResponse(error, {p: p.error for p in partitions if p.error is not None})
         if error is not None and Kind.FENCED in self._answer.kinds:
             self._fence(error)
 

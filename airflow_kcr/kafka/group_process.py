@@ -22,7 +22,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicP
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.kafka import failures
-from airflow_kcr.kafka.admin_calls import AdminCalls, Question
+from airflow_kcr.kafka.admin_calls import AdminCalls, BrokerQuestion
 from airflow_kcr.kafka_settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def describe(calls: AdminCalls, request: Request) -> Json:
     def ask(admin: AdminClient, groups: list[str], left: float) -> Mapping[str, Future[ConsumerGroupDescription]]:
         return dict(admin.describe_consumer_groups(groups, request_timeout=left))
 
-    found = _only(calls, request, Question("the description of group", [request.group], ask))
+    found = _only(calls, request, BrokerQuestion("the description of group", [request.group], ask))
     return {
         "state": found.state.name.lower(),
         "type": found.type.name.lower(),
@@ -80,7 +80,7 @@ def committed(calls: AdminCalls, request: Request) -> Json:
             )
         )
 
-    return _rows(_only(calls, request, Question("the committed offsets of group", [request.group], ask)))
+    return _rows(_only(calls, request, BrokerQuestion("the committed offsets of group", [request.group], ask)))
 
 
 def alter(calls: AdminCalls, request: Request) -> Json:
@@ -94,7 +94,7 @@ def alter(calls: AdminCalls, request: Request) -> Json:
             )
         )
 
-    question = Question("altering the offsets of group", [request.group], ask)
+    question = BrokerQuestion("altering the offsets of group", [request.group], ask)
     calls.answer_once(question, request.timeout)
     return _rows(_first(calls, question))
 
@@ -105,7 +105,7 @@ def groups(calls: AdminCalls, request: Request) -> Json:
     def ask(admin: AdminClient, keys: list[str], left: float) -> Mapping[str, Future[ListConsumerGroupsResult]]:
         return {key: admin.list_consumer_groups(request_timeout=left) for key in keys}
 
-    found = _only(calls, request, Question("the list of", ["groups"], ask))
+    found = _only(calls, request, BrokerQuestion("the list of", ["groups"], ask))
     # With brokers away it does not raise: what they would have said is just missing.
     if found.errors:
         raise KcrError("; ".join(calls.told(failures.of(error)) for error in found.errors))
@@ -155,12 +155,12 @@ def _request(message: Json) -> Request:
     )
 
 
-def _only(calls: AdminCalls, request: Request, question: Question[str, Any]) -> Any:  # noqa: ANN401 - the question's type
+def _only(calls: AdminCalls, request: Request, question: BrokerQuestion[str, Any]) -> Any:  # noqa: ANN401 - the question's type
     calls.answer(question, timeout=request.timeout)
     return _first(calls, question)
 
 
-def _first(calls: AdminCalls, question: Question[str, Any]) -> Any:  # noqa: ANN401 - the question's type
+def _first(calls: AdminCalls, question: BrokerQuestion[str, Any]) -> Any:  # noqa: ANN401 - the question's type
     for key, error in question.failed.items():
         raise KcrError(f"{question.what} {key}: {calls.told(error)}")
     return next(iter(question.found.values()))

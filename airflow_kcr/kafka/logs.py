@@ -15,7 +15,7 @@ from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec, TopicDescription
 
 from airflow_kcr.errors import BrokerUnavailable, KcrError
-from airflow_kcr.kafka.admin_calls import AdminCalls, Question
+from airflow_kcr.kafka.admin_calls import AdminCalls, BrokerQuestion
 from airflow_kcr.kafka.failures import Kind, kind
 from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
@@ -77,8 +77,12 @@ class BrokerLogs:
         topics = sorted({topic for topic, _ in logs})
         for _ in range(_TRIES):
             before = dict(self._topic_ids)
-            starts: Question[_Log, ListOffsetsResultInfo] = Question("the start of", list(logs), _ask_starts, _is_place)
-            ends: Question[_Log, ListOffsetsResultInfo] = Question("the end of", list(logs), _ask_ends, _is_place)
+            starts: BrokerQuestion[_Log, ListOffsetsResultInfo] = BrokerQuestion(
+                "the start of", list(logs), _ask_starts, _is_place
+            )
+            ends: BrokerQuestion[_Log, ListOffsetsResultInfo] = BrokerQuestion(
+                "the end of", list(logs), _ask_ends, _is_place
+            )
             self._answer(starts, ends)
             ids = self._ids(topics)
             if all(before.get(topic) == topic_id for topic, topic_id in ids.items()):
@@ -96,7 +100,7 @@ class BrokerLogs:
 
     def _ids(self, topics: Collection[str]) -> dict[str, TopicId]:
         """Return the ids that topics have now, and remember them; that of a topic that is not there is empty."""
-        asked: Question[str, TopicDescription] = Question("the id of topic", list(topics), _ask_topics)
+        asked: BrokerQuestion[str, TopicDescription] = BrokerQuestion("the id of topic", list(topics), _ask_topics)
         self._answer(asked)
         ids = {topic: _topic_id(asked.found.get(topic)) for topic in topics}
         # Replaced, not changed: other threads may be reading what was known before they asked.
@@ -128,7 +132,9 @@ class BrokerLogs:
         keys = {p: (str(p.topic), p.partition) for p in partitions}
         if not keys:
             return {}
-        question: Question[_Log, ListOffsetsResultInfo] = Question(what, sorted(set(keys.values())), ask, _is_place)
+        question: BrokerQuestion[_Log, ListOffsetsResultInfo] = BrokerQuestion(
+            what, sorted(set(keys.values())), ask, _is_place
+        )
         self._answer(question)
         return {p: Offset(question.found[key].offset) for p, key in keys.items() if key in question.found}
 
@@ -144,7 +150,7 @@ class BrokerLogs:
         if not instants:
             return {}
         keys: dict[GroupPartition, _Instant] = {p: (p.topic, p.partition, _ms(i)) for p, i in instants.items()}
-        times: Question[_Instant, ListOffsetsResultInfo] = Question(
+        times: BrokerQuestion[_Instant, ListOffsetsResultInfo] = BrokerQuestion(
             "the offset by time of", sorted(set(keys.values())), _ask_times, _is_place_or_none
         )
         self._answer(times)
@@ -160,7 +166,7 @@ class BrokerLogs:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
         if names:
-            asked: Question[str, TopicDescription] = Question("topic", sorted(names), _ask_topics)
+            asked: BrokerQuestion[str, TopicDescription] = BrokerQuestion("topic", sorted(names), _ask_topics)
             self._answer(asked)
             return {TopicName(name): len(topic.partitions) for name, topic in sorted(asked.found.items())}
         found = self._calls.blocking("the list of topics", lambda admin, left: admin.list_topics(timeout=left))
@@ -178,7 +184,7 @@ class BrokerLogs:
         """
         return str(self._calls.blocking("the id of the cluster", lambda admin, left: admin.cluster_id(timeout=left)))
 
-    def _answer(self, *questions: Question[Any, Any]) -> None:
+    def _answer(self, *questions: BrokerQuestion[Any, Any]) -> None:
         """Answer all questions; a key that is still not answered is one of a log that the cluster does not have.
 
         The client remembers for minutes how many partitions a topic has, and denies those that were added since. So
@@ -186,7 +192,7 @@ class BrokerLogs:
         """
         self._calls.answer(*questions)
         missing = [(q, key) for q in questions for key, error in q.failed.items() if kind(error) is Kind.ABSENT]
-        looked_up: Question[str, TopicDescription] = Question(
+        looked_up: BrokerQuestion[str, TopicDescription] = BrokerQuestion(
             "the partitions of topic", sorted({key[0] for _, key in missing if not isinstance(key, str)}), _ask_topics
         )
         if looked_up.open:

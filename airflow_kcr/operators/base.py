@@ -16,7 +16,7 @@ from airflow_kcr.hooks.contexts import translated
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.protocol.instants import format_instant, parse_instant
-from airflow_kcr.triggers.payloads import Answer, WaitingFor, waiting_for_from_json
+from airflow_kcr.triggers.payloads import TriggerAnswer, WaitingFor, waiting_for_from_json
 from airflow_kcr.triggers.region import RETRIES, RETRY_DELAY, RegionTrigger
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class WaitingOperator(RegionOperator):
 
         Args:
             context: the task's.
-            event: `payloads.Answer` as JSON.
+            event: `payloads.TriggerAnswer` as JSON.
             waiting_for: the payload as JSON; None, as `dag.test()` forgets what a deferred task has kept: it is asked
                 for once more, which does nothing.
             asked_at: the store's clock when the task began to wait; empty together with `waiting_for`.
@@ -148,7 +148,7 @@ class WaitingOperator(RegionOperator):
             AirflowFailException, AirflowException: as for `execute`.
         """
         with translated():
-            Answer.from_json(event).require_reached()
+            TriggerAnswer.from_json(event).require_reached()
             again = None if waiting_for is None else waiting_for_from_json(waiting_for)
         if again is None:
             return self.execute(context)

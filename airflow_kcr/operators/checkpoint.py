@@ -14,7 +14,7 @@ from airflow_kcr.hooks.contexts import translated
 from airflow_kcr.operators.base import WaitingOperator
 from airflow_kcr.protocol.durations import format_duration
 from airflow_kcr.protocol.instants import checked_instant, format_instant, parse_instant
-from airflow_kcr.triggers.payloads import Answer, CheckpointCommitted, CheckpointPublished
+from airflow_kcr.triggers.payloads import CheckpointCommitted, RequestPublished, TriggerAnswer
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,7 +49,7 @@ class KcrDrainOperator(WaitingOperator):
         self.until = until
         self.allow_inexact = allow_inexact
 
-    def ask(self, context: Context, region: Region) -> CheckpointPublished:
+    def ask(self, context: Context, region: Region) -> RequestPublished:
         """Ask for the checkpoint, under the name of run and task.
 
         Raises:
@@ -65,7 +65,7 @@ class KcrDrainOperator(WaitingOperator):
             allow_inexact=self.allow_inexact,
             purpose=CheckpointPurpose.REQUEST,
         )
-        return CheckpointPublished(request_id=asked.request.request_id)
+        return RequestPublished(request_id=asked.request.request_id)
 
     def resume(
         self,
@@ -79,7 +79,7 @@ class KcrDrainOperator(WaitingOperator):
         A checkpoint that a reset has undone meanwhile is asked for anew, under the same name.
         """
         with translated():
-            Answer.from_json(event).require_reached()
+            TriggerAnswer.from_json(event).require_reached()
         return self.execute(context)
 
     def answer(self, context: Context, region: Region) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from airflow.sdk import conf
 
 import airflow_kcr
 from airflow_kcr.confidential import is_secret, secrets_in
-from airflow_kcr.driver.lines import Application
+from airflow_kcr.driver.lines import RunningApplication
 from airflow_kcr.driver.submit import Submission
 from airflow_kcr.driver.task import DRAIN_WITHIN, Task
 from airflow_kcr.errors import ConfigurationError, KcrError, ServiceFailed
@@ -28,7 +28,7 @@ from airflow_kcr.hooks.links import RegionLink, SparkUiLink
 from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook
 from airflow_kcr.spark.reads import REFUSED_BY_NAME
 from airflow_kcr.spark.session import CONNECTOR, DELTA, POSTGRES_DRIVER
-from airflow_kcr.triggers.payloads import Answer, MembersEnded
+from airflow_kcr.triggers.payloads import MembersEnded, TriggerAnswer
 from airflow_kcr.triggers.region import RegionTrigger
 
 if TYPE_CHECKING:
@@ -207,13 +207,13 @@ class KcrConsumeOperator(SparkSubmitOperator):
 
         Args:
             context: the task's.
-            event: `payloads.Answer` as JSON.
+            event: `payloads.TriggerAnswer` as JSON.
 
         Raises:
             AirflowException: it has ended while the region goes on.
         """
         with translated():
-            Answer.from_json(event).require_reached()
+            TriggerAnswer.from_json(event).require_reached()
 
     def on_kill(self) -> None:
         """Have the application drain and end; it has not happened yet when this returns."""
@@ -296,7 +296,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
         self.name, self.conf = submission.name, dict(submission.conf)
         self.jars, self.packages = ",".join(submission.jars) or None, ",".join(submission.coordinates) or None
 
-        def heard(application: Application) -> None:
+        def heard(application: RunningApplication) -> None:
             context["ti"].xcom_push(key=APPLICATION, value=asdict(application))
             if application.ui:
                 SparkUiLink().persist(context, application.ui)

@@ -188,22 +188,22 @@ class KcrValidateGroupOperator(RegionOperator):
         Raises:
             AirflowException: a check failed, or could not be made.
         """
-        from airflow_kcr.protocol.evidence import Verdict
+        from airflow_kcr.protocol.evidence import CheckVerdict
 
         RegionLink().persist(context, self.region, self.kcr_conn_id)
         with translated():
             found = self.hook.validate(self.region, self.groups)
-        said: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}
+        said: dict[CheckVerdict, list[str]] = {verdict: [] for verdict in CheckVerdict}
         for check in found.checks:
             sentence = f"{check.group}, {check.question}: {check.detail}"
             said[check.verdict].append(sentence)
             self.log.info("%s: %s", check.verdict, sentence)
         if not found.is_all_right:
-            bad = [f"{v} {s}" for v in (Verdict.FAILED, Verdict.UNKNOWN) for s in said[v]]
+            bad = [f"{v} {s}" for v in (CheckVerdict.FAILED, CheckVerdict.UNKNOWN) for s in said[v]]
             raise AirflowException(
                 f"{len(bad)} check(s) of the groups of region {self.region} did not pass: {'; '.join(bad)}"
             )
-        return {"region": self.region, "ok": len(said[Verdict.OK]), "warnings": said[Verdict.WARNING]}
+        return {"region": self.region, "ok": len(said[CheckVerdict.OK]), "warnings": said[CheckVerdict.WARNING]}
 
 
 # Forgets the checkpoints that are old enough to go.

@@ -18,7 +18,7 @@ from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.operators.base import RegionOperator, WaitingOperator
 from airflow_kcr.operators.reset_documents import Planned, answered, asking, given, markdown, planned, responder
-from airflow_kcr.triggers.payloads import ResetDone
+from airflow_kcr.triggers.payloads import ResetFinished
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -439,7 +439,7 @@ class KcrApplyResetOperator(WaitingOperator):
         self.forced = forced
         self.consent_upsert = consent_upsert
 
-    def ask(self, context: Context, region: Region) -> ResetDone:
+    def ask(self, context: Context, region: Region) -> ResetFinished:
         """Apply the plan; one that is applied already is found.
 
         Raises:
@@ -466,7 +466,7 @@ class KcrApplyResetOperator(WaitingOperator):
                 f"{error.message}. Nothing was reset: clear the task that made the plan, and those after it"
             ) from error
         self.log.info("Reset %s of region %s is %s", view.reset_id, self.region, view.state)
-        return ResetDone(request_id=found.plan.plan)
+        return ResetFinished(request_id=found.plan.plan)
 
     def answer(self, context: Context, region: Region) -> dict[str, Any]:
         """Return what was reset: id, plan, epoch, timeline, what it undid, and who asked."""
@@ -490,13 +490,13 @@ class KcrApplyResetOperator(WaitingOperator):
         Raises:
             RegionInState: a check failed; the message has all that did.
         """
-        from airflow_kcr.protocol.evidence import Verdict
+        from airflow_kcr.protocol.evidence import CheckVerdict
         from airflow_kcr.protocol.region.rows import RegionState
 
         if region.show().state == RegionState.STOPPED:
             return  # its groups have to be empty, which is looked at when it is applied
         checks = self.hook.validate(self.region).checks
-        failed = [f"{c.group}, {c.question}: {c.detail}" for c in checks if c.verdict is Verdict.FAILED]
+        failed = [f"{c.group}, {c.question}: {c.detail}" for c in checks if c.verdict is CheckVerdict.FAILED]
         if failed:
             raise RegionInState(
                 f"{len(failed)} check(s) of the groups of region {self.region} failed: {'; '.join(failed)}. Nothing "

@@ -22,14 +22,16 @@ class Assignment:
     assignment: AssignmentId
     partitions: frozenset[GroupPartition] = NOTHING
 
-    def since(self, before: Assignment | None) -> Difference:
+    def since(self, before: Assignment | None) -> AssignmentChange:
         """Return what this assignment changes; `before` is None where there was none, as after a revoke."""
         had = NOTHING if before is None else before.partitions
-        return Difference(added=self.partitions - had, retained=self.partitions & had, removed=had - self.partitions)
+        return AssignmentChange(
+            added=self.partitions - had, retained=self.partitions & had, removed=had - self.partitions
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class AssignmentChange:
     """What changes between two assignments: added and retained are the new one, retained and removed the old."""
 
     added: frozenset[GroupPartition] = NOTHING

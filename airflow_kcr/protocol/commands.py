@@ -29,7 +29,7 @@ from airflow_kcr.protocol.region.rows import (
     SpecCheck,
 )
 from airflow_kcr.protocol.region.state import Region, Spec
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap
 from airflow_kcr.protocol.values import (
     AssignmentId,
@@ -122,7 +122,7 @@ class Renew(Command[Heartbeat]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRegion(Command[MemberView]):
+class ReadRegion(Command[MemberRegion]):
     """Read what a member sees of its region; takes no lock."""
 
     member: MemberId
@@ -177,7 +177,7 @@ class ReportNoted(Command[Region]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assigned:
+class AssignedPartition:
     """One partition of an assignment, as its new owner sees it."""
 
     bounds: LogBounds
@@ -186,17 +186,17 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimPartitions(Command[MemberView]):
+class ClaimPartitions(Command[MemberRegion]):
     """Replace the member's claims by its assignment, all of it and nothing else."""
 
     member: MemberId
     incarnation: Incarnation
     assignment: AssignmentId
-    partitions: Mapping[GroupPartition, Assigned]
+    partitions: Mapping[GroupPartition, AssignedPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class GroupStanding:
     """What a member is told about its group after it reported the brokers' partitions."""
 
     again: bool = False
@@ -210,7 +210,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportPartitions(Command[Standing]):
+class ReportPartitions(Command[GroupStanding]):
     """Report which partitions the brokers have, as one member read them."""
 
     member: MemberId
@@ -240,7 +240,7 @@ class AnswerEntries(Command[Region]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledge(Command[MemberView]):
+class Acknowledge(Command[MemberRegion]):
     """Acknowledge the epoch: the member is quiesced, its fences are raised and its positions set."""
 
     caller: Caller
@@ -315,7 +315,7 @@ class StoreBounds(Command[Region]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contribute(Command[MemberView]):
+class Contribute(Command[MemberRegion]):
     """Contribute a member's part to the draining checkpoint; the last part completes it."""
 
     sequence: CheckpointNumber
@@ -333,7 +333,7 @@ class Contribute(Command[MemberView]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportPublished(Command[MemberView]):
+class ReportPublished(Command[MemberRegion]):
     """Report that the member's sinks show what belongs to a complete checkpoint."""
 
     sequence: CheckpointNumber

@@ -58,7 +58,7 @@ class Question(StrEnum):
     """The region works, or waits for something and no longer than it may."""
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """What a check came to."""
 
     OK = "ok"
@@ -76,7 +76,7 @@ class Check:
 
     group: GroupId
     question: Question
-    verdict: Verdict
+    verdict: CheckVerdict
     detail: str
 
 
@@ -141,13 +141,13 @@ def answer(evidence: Evidence, question: Question, findings: Findings | None) ->
     """Return the line of one question; `findings` None: what it needs could not be read."""
     if findings is None:
         why = "; ".join((*evidence.refused, *evidence.silent)) or "it was not asked for"
-        verdict, detail = Verdict.UNKNOWN, f"could not be read: {why}"
+        verdict, detail = CheckVerdict.UNKNOWN, f"could not be read: {why}"
     elif findings.failed:
-        verdict, detail = Verdict.FAILED, listed((*findings.failed, *findings.warnings))
+        verdict, detail = CheckVerdict.FAILED, listed((*findings.failed, *findings.warnings))
     elif findings.warnings:
-        verdict, detail = Verdict.WARNING, listed(findings.warnings)
+        verdict, detail = CheckVerdict.WARNING, listed(findings.warnings)
     else:
-        verdict, detail = Verdict.OK, findings.fine
+        verdict, detail = CheckVerdict.OK, findings.fine
     return Check(group=evidence.group, question=question, verdict=verdict, detail=detail)
 
 

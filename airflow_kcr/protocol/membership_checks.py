@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.protocol import group_checks, log_checks
-from airflow_kcr.protocol.evidence import Check, Evidence, Findings, Question, Verdict, answer
+from airflow_kcr.protocol.evidence import Check, CheckVerdict, Evidence, Findings, Question, answer
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
 from airflow_kcr.protocol.region.state import Region
@@ -53,4 +53,4 @@ def progress(region: Region, now: datetime, evidence: Evidence, seen: Seen) -> F
 
 def is_all_right(checks: Iterable[Check]) -> bool:
     """Whether nothing failed and nothing remained unknown; a warning is all right."""
-    return all(c.verdict in {Verdict.OK, Verdict.WARNING} for c in checks)
+    return all(c.verdict in {CheckVerdict.OK, CheckVerdict.WARNING} for c in checks)

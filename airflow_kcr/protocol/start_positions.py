@@ -40,7 +40,7 @@ class Latest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class CommittedOrEarliest:
     """What Kafka has committed for the group, else the earliest: takes over from an application that ran before."""
 
 
@@ -74,11 +74,11 @@ class FromDuration:
         format_duration(self.back)
 
 
-StartPosition = Earliest | Latest | Committed | FromTimestamp | FromDuration
+StartPosition = Earliest | Latest | CommittedOrEarliest | FromTimestamp | FromDuration
 
 EARLIEST: Final = Earliest()
 LATEST: Final = Latest()
-COMMITTED: Final = Committed()
+COMMITTED: Final = CommittedOrEarliest()
 
 _ACCEPTED: Final = "earliest, latest, committed, timestamp:2026-01-01T00:00:00Z or duration:PT6H"
 
@@ -117,7 +117,7 @@ def format_start(start: StartPosition) -> str:
             return "earliest"
         case Latest():
             return "latest"
-        case Committed():
+        case CommittedOrEarliest():
             return "committed"
         case FromTimestamp(instant=instant):
             return f"timestamp:{format_instant(instant)}"
@@ -166,7 +166,7 @@ def resolve_start(start: StartPosition, partition: GroupPartition, log: LogView)
             return at_start(bounds, SeekSource.START_POSITION)
         case Latest():
             return at_end(bounds, SeekSource.START_POSITION)
-        case Committed():
+        case CommittedOrEarliest():
             committed = log.committed.get(partition)
             if committed is None:
                 return at_start(bounds, SeekSource.START_POSITION)

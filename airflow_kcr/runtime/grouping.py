@@ -105,7 +105,7 @@ class Grouping:
             if answer.failure:
                 self._failed(f"the commit of checkpoint {effect.sequence}: {answer.failure}")
             held = OffsetMap({p: row.offset for p, row in answer.held.items() if p in effect.offsets})
-            self._happened(events.Committed(sequence=effect.sequence, offsets=held))
+            self._happened(events.CommitAnswered(sequence=effect.sequence, offsets=held))
 
         self.membership.commit(effect.offsets, note.text(), self._who.timeouts.commit, answered, may_write)
 

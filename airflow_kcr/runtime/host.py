@@ -40,7 +40,7 @@ from airflow_kcr.protocol.commands import (
     RequestReset,
 )
 from airflow_kcr.protocol.member import effects, events, facts
-from airflow_kcr.protocol.member.state import Member, State, Why
+from airflow_kcr.protocol.member.state import MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.region.rows import CheckpointPhase, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules
@@ -139,7 +139,7 @@ class MemberHost:
         # What is left of the close time is for telling the store, and for closing the Kafka client.
         times = replace(who.timeouts, close=who.timeouts.close * CLOSE_SHARE)
         process = who.registration(sinks_fenced=world.sinks.fenced)
-        self._machine = Member(process=process, timeouts=times, static=who.group.static_membership)
+        self._machine = MemberMachine(process=process, timeouts=times, static=who.group.static_membership)
         self._happenings: queue.SimpleQueue[Happening] = queue.SimpleQueue()
         self._timers: list[tuple[Seconds, int, Callable[[], None]]] = []
         self._timer_numbers = count()
@@ -289,7 +289,7 @@ class MemberHost:
                 batch = self._machine.batch
                 records = 0 if batch is None else sum(r.width for r in batch.ranges.values())
                 self._metrics.add(Counts(batches=1, records=records))
-            case events.BatchFailed():
+            case events.PipelineFailed():
                 self._metrics.add(Counts(failed_batches=1))
             case events.Answered(command=DiscardBatch()) | events.Refused(command=DiscardBatch()):
                 self._metrics.add(Counts(discarded_batches=1))
@@ -305,7 +305,7 @@ class MemberHost:
             case _:
                 pass
 
-    def _show(self, before: Member) -> None:
+    def _show(self, before: MemberMachine) -> None:
         """Tell what changed in the member's state, and time its drains."""
         after = self._machine
         if (before.state, before.why) != (after.state, after.why):
@@ -363,13 +363,13 @@ class MemberHost:
                 self._grouping.membership.leave()
             case effects.CloseKeepingSlot():
                 self._grouping.membership.close_keeping_slot()
-            case effects.Claim():
+            case effects.ClaimAssignment():
                 self._claim(effect)
             case effects.DiscoverPartitions():
                 working.discover()
-            case effects.Plan():
+            case effects.PlanRanges():
                 self._plan(effect)
-            case effects.Run():
+            case effects.RunBatch():
                 self._run_batch(effect)
             case effects.Cancel():
                 working.cancel(effect)
@@ -389,7 +389,7 @@ class MemberHost:
             case _:
                 assert_never(effect)
 
-    def _claim(self, effect: effects.Claim) -> None:
+    def _claim(self, effect: effects.ClaimAssignment) -> None:
         view = self._machine.view
         initialised = view is not None and view.initialised
         newest = self._machine.newest_sequence
@@ -402,15 +402,15 @@ class MemberHost:
 
         self._working.claim(effect, initialised=initialised, ready=ready)
 
-    def _plan(self, effect: effects.Plan) -> None:
+    def _plan(self, effect: effects.PlanRanges) -> None:
         batch = self.who.batch_id(next(self._batch_numbers))
         self._size = self._size.warned(effect.view.failures)
         if self._world.is_ready():
             self._working.plan(effect, batch, self._size.records)
         else:
-            self.tell(events.Planned(batch=batch, ranges={}))  # nothing to read, for now
+            self.tell(events.RangesPlanned(batch=batch, ranges={}))  # nothing to read, for now
 
-    def _run_batch(self, effect: effects.Run) -> None:
+    def _run_batch(self, effect: effects.RunBatch) -> None:
         row, view = effect.row, self._machine.view
         records = sum(r.width for r in row.ranges.values())
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
-from airflow_kcr.protocol.member.state import Member, State, Why
+from airflow_kcr.protocol.member.state import MemberMachine, State, Why
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import recreated
 from airflow_kcr.protocol.region.rows import CheckpointPhase, Claim, RegionState
@@ -147,7 +147,7 @@ class Metrics:
         """Note a complaint of the client, of Kafka or of a sink that the member lives with."""
         self.add(Counts(troubles=1, last_trouble=why))
 
-    def snapshot(self, member: Member, ends: Mapping[GroupPartition, LogBounds]) -> Snapshot:
+    def snapshot(self, member: MemberMachine, ends: Mapping[GroupPartition, LogBounds]) -> Snapshot:
         """Return the member as it is now.
 
         Args:

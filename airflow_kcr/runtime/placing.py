@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from airflow_kcr.errors import UnknownTopics
 from airflow_kcr.ports import CommittedOffset, Logs, Membership
-from airflow_kcr.protocol.commands import Assigned, Found
+from airflow_kcr.protocol.commands import AssignedPartition, Found
 from airflow_kcr.protocol.observations import LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import OpenTarget
@@ -19,7 +19,7 @@ from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.start_positions import (
-    Committed,
+    CommittedOrEarliest,
     discovered_later,
     resolve_start,
     start_time_needed,
@@ -60,7 +60,9 @@ class Places:
     def __init__(self, logs: Logs, membership: Membership, group: GroupRules, store_clock: StoreClock) -> None:
         self._logs, self._membership, self._group, self._store_clock = logs, membership, group, store_clock
 
-    def assigned(self, partitions: frozenset[GroupPartition], *, initialised: bool) -> dict[GroupPartition, Assigned]:
+    def assigned(
+        self, partitions: frozenset[GroupPartition], *, initialised: bool
+    ) -> dict[GroupPartition, AssignedPartition]:
         """Return what a claim of these partitions proposes.
 
         Args:
@@ -75,9 +77,9 @@ class Places:
             return {}
         start, read_at = None if initialised else self._group.start, self._store_clock.now()
         instant = None if start is None else start_time_needed(start, read_at)
-        view = self._view(partitions, read_at, instant=instant, committed=isinstance(start, Committed))
+        view = self._view(partitions, read_at, instant=instant, committed=isinstance(start, CommittedOrEarliest))
         return {
-            p: Assigned(
+            p: AssignedPartition(
                 bounds=view.bounds[p],
                 initial=discovered_later(p, view) if start is None else resolve_start(start, p, view),
             )
@@ -122,7 +124,7 @@ class Places:
         """
         return self._group.partitions(self._logs.topics(self._group.topics))
 
-    def _starts(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Assigned]:
+    def _starts(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, AssignedPartition]:
         return self.assigned(frozenset(partitions), initialised=False)
 
     def committed(self, partitions: frozenset[GroupPartition]) -> Mapping[GroupPartition, CommittedOffset]:

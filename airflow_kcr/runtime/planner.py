@@ -14,12 +14,12 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from airflow_kcr.ports import Logs
-from airflow_kcr.protocol.member.events import Planned
+from airflow_kcr.protocol.member.events import RangesPlanned
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import boundaries, recreated
 from airflow_kcr.protocol.region.rows import BoundaryOffset
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
 from airflow_kcr.runtime.clocks import Clock, StoreClock
 from airflow_kcr.runtime.sizes import shares
@@ -35,7 +35,7 @@ RECENT: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class LogsSeen:
     """The logs as they were read, and the time index as it was asked after that."""
 
     logs: Mapping[GroupPartition, LogBounds]
@@ -68,7 +68,7 @@ class Linger:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class ReadableRanges:
     """How far one partition may be read now."""
 
     ranges: dict[GroupPartition, int] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Reach:
     outside: dict[GroupPartition, LogBounds] = field(default_factory=dict)
 
 
-NOTHING: Final = Reach()
+NOTHING: Final = ReadableRanges()
 """Nothing to read, nothing to tell."""
 
 NO_LINGER: Final = Linger()
@@ -106,11 +106,11 @@ class Planner:
         self.linger = linger
         """As `grace`."""
 
-        self._seen: Seen | None = None
+        self._seen: LogsSeen | None = None
         self._few_since: float | None = None
         """Since when there have been records, too few to be taken."""
 
-    def plan(self, batch: BatchId, positions: OffsetMap, view: MemberView, size: int) -> Planned:
+    def plan(self, batch: BatchId, positions: OffsetMap, view: MemberRegion, size: int) -> RangesPlanned:
         """Return the next ranges, and where the boundary falls in partitions that lacked it.
 
         Args:
@@ -128,20 +128,22 @@ class Planner:
         )
         if seen is not None and reach == NOTHING and self._has_nothing_new(seen, positions, view):
             self._few_since = None
-            return Planned(batch=batch, ranges={}, boundary=view.limit)
+            return RangesPlanned(batch=batch, ranges={}, boundary=view.limit)
         # Outside of a log is declared only after it was read again, and a boundary only from a look-up of its own.
         if reach is None or reach.outside or _available(reach, positions) < size:
             seen = self._seen = self._look(positions, view)
             reach = self._reach(positions, view, seen)
         if self._lingers(positions, view, reach, size):
-            return Planned(batch=batch, ranges={}, boundary=view.limit, outside=reach.outside)
+            return RangesPlanned(batch=batch, ranges={}, boundary=view.limit, outside=reach.outside)
         most = size if view.records_left is None else min(size, view.records_left)
         backlog = {p: to - positions[p] for p, to in reach.ranges.items()}
         taken = shares(backlog, most) if most > 0 else {}
         ranges = {p: Range(positions[p], Offset(positions[p] + n)) for p, n in sorted(taken.items())}
-        return Planned(batch=batch, ranges=ranges, boundary=view.limit, bounds=reach.bounds, outside=reach.outside)
+        return RangesPlanned(
+            batch=batch, ranges=ranges, boundary=view.limit, bounds=reach.bounds, outside=reach.outside
+        )
 
-    def _lingers(self, positions: OffsetMap, view: MemberView, reach: Reach, size: int) -> bool:
+    def _lingers(self, positions: OffsetMap, view: MemberRegion, reach: ReadableRanges, size: int) -> bool:
         """Whether there is so little to read that more is waited for.
 
         Never where somebody waits for it to be read: before a boundary that has passed, in an open checkpoint, or where
@@ -180,11 +182,11 @@ class Planner:
         seen = self._seen
         return {} if seen is None else seen.logs
 
-    def _is_fresh(self, seen: Seen, positions: OffsetMap, view: MemberView) -> bool:
+    def _is_fresh(self, seen: LogsSeen, positions: OffsetMap, view: MemberRegion) -> bool:
         young = self._clock() - seen.at < KEPT
         return young and seen.boundary == view.limit and positions.keys() <= seen.logs.keys()
 
-    def _has_nothing_new(self, seen: Seen, positions: OffsetMap, view: MemberView) -> bool:
+    def _has_nothing_new(self, seen: LogsSeen, positions: OffsetMap, view: MemberRegion) -> bool:
         """Whether the logs still end where they did when there was nothing to read, which is asked most of the time.
 
         Where a boundary is looked for that has passed, time itself may tell where it falls, so all is asked.
@@ -195,7 +197,7 @@ class Planner:
         ends = self._logs.stable_ends(positions.keys())
         return all(p in ends and ends[p] == seen.logs[p].end for p in positions)
 
-    def _look(self, positions: OffsetMap, view: MemberView) -> Seen:
+    def _look(self, positions: OffsetMap, view: MemberRegion) -> LogsSeen:
         at, now, boundary = self._clock(), self._store_clock.now(), view.limit
         unknown = {p for p in positions if p in view.claims and p not in view.boundary_offsets}
         is_late = boundary is not None and now >= boundary + self.grace
@@ -205,10 +207,10 @@ class Planner:
         if boundary is not None:
             asked = dict.fromkeys(unknown & logs.keys(), boundary)
             answers = self._logs.first_at_or_after(asked) if asked else {}
-        return Seen(logs=logs, boundary=boundary, answers=answers, at=at, now=now, highs=highs)
+        return LogsSeen(logs=logs, boundary=boundary, answers=answers, at=at, now=now, highs=highs)
 
-    def _reach(self, positions: OffsetMap, view: MemberView, seen: Seen) -> Reach:
-        reach = Reach()
+    def _reach(self, positions: OffsetMap, view: MemberRegion, seen: LogsSeen) -> ReadableRanges:
+        reach = ReadableRanges()
         for partition, position in positions.items():
             log = seen.logs.get(partition)
             if log is None:
@@ -227,7 +229,7 @@ class Planner:
         return reach
 
     def _boundary_offset(
-        self, partition: GroupPartition, view: MemberView, log: LogBounds, seen: Seen
+        self, partition: GroupPartition, view: MemberRegion, log: LogBounds, seen: LogsSeen
     ) -> BoundaryOffset | None:
         known, answer = view.boundary_offsets.get(partition), seen.answers.get(partition)
         if known is not None or answer is None or seen.boundary is None:
@@ -243,11 +245,11 @@ class Planner:
         )
 
 
-def _available(reach: Reach, positions: OffsetMap) -> int:
+def _available(reach: ReadableRanges, positions: OffsetMap) -> int:
     return sum(to - positions[p] for p, to in reach.ranges.items())
 
 
-def _is_outside(position: Offset, log: LogBounds, partition: GroupPartition, view: MemberView) -> bool:
+def _is_outside(position: Offset, log: LogBounds, partition: GroupPartition, view: MemberRegion) -> bool:
     claim = view.claims.get(partition)
     if claim is not None and recreated.is_another(claim.topic_id, log.topic_id):
         return True

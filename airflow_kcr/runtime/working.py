@@ -86,25 +86,25 @@ class Working:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def plan(self, effect: effects.Plan, batch: BatchId, size: int) -> None:
+    def plan(self, effect: effects.PlanRanges, batch: BatchId, size: int) -> None:
         """Plan a batch; where the brokers don't answer there is nothing to read, for now."""
 
         def task() -> None:
             if self._holding.is_set():
-                self._happened(events.Planned(batch=batch, ranges={}))
+                self._happened(events.RangesPlanned(batch=batch, ranges={}))
                 return
             try:
                 planned = self._planner.plan(batch, effect.positions, effect.view, size)
             except KcrError as error:
                 _LOG.warning("%s: nothing can be planned: %s", self._who.member, error)
-                planned = events.Planned(batch=batch, ranges={})
+                planned = events.RangesPlanned(batch=batch, ranges={})
             self._happened(planned)
 
         self._reader.post(task)
 
     def claim(
         self,
-        effect: effects.Claim,
+        effect: effects.ClaimAssignment,
         *,
         initialised: bool,
         ready: Callable[[ClaimPartitions, Mapping[GroupPartition, CommittedOffset]], None],
@@ -248,10 +248,10 @@ class Working:
             report = self._engine.run(call)
         except BatchCancelled as error:
             # Cancelled by somebody else, in Spark's own page for instance, it is a failure like any other.
-            return self._quiesced(call.batch) or events.BatchFailed(batch=call.batch, why=error.message)
+            return self._quiesced(call.batch) or events.PipelineFailed(batch=call.batch, why=error.message)
         except BatchError as error:
             _LOG.warning("%s: %s", self._who.member, error)
-            return self._quiesced(call.batch) or events.BatchFailed(batch=call.batch, why=error.message)
+            return self._quiesced(call.batch) or events.PipelineFailed(batch=call.batch, why=error.message)
         for warning in report.warnings:
             _LOG.warning("%s: batch %s: %s", self._who.member, call.batch, warning)
         return events.BatchFinished(batch=call.batch)

@@ -16,7 +16,7 @@ from airflow_kcr.hooks.contexts import translated
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.protocol.instants import format_instant
-from airflow_kcr.triggers.payloads import Answer, WaitingFor
+from airflow_kcr.triggers.payloads import TriggerAnswer, WaitingFor
 from airflow_kcr.triggers.region import RETRIES, RETRY_DELAY, RegionTrigger
 
 if TYPE_CHECKING:
@@ -114,11 +114,11 @@ class RegionSensor(BaseSensorOperator):
 
         Args:
             context: the task's.
-            event: `payloads.Answer` as JSON.
+            event: `payloads.TriggerAnswer` as JSON.
         """
         with self._translated():
             try:
-                Answer.from_json(event).require_reached()
+                TriggerAnswer.from_json(event).require_reached()
             except TimedOut as late:
                 raise AirflowSensorTimeout(late.message) from late
 

@@ -35,7 +35,7 @@ WANTED: Final = "def process(batch: DataFrame, context: BatchContext) -> None"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class NamedFunction:
     """A function of the user's, as the spec names it; as a text, what messages call it."""
 
     what: str
@@ -67,12 +67,12 @@ def load_pipeline(name: str) -> Pipeline:
     return cast("Pipeline", load_function(pipeline_named(name)))
 
 
-def pipeline_named(name: str) -> Named:
+def pipeline_named(name: str) -> NamedFunction:
     """Return the pipeline of that name, as messages call it; nothing is imported."""
-    return Named(what="pipeline", name=name, wanted=WANTED, called_with="a batch and its context")
+    return NamedFunction(what="pipeline", name=name, wanted=WANTED, called_with="a batch and its context")
 
 
-def load_function(named: Named) -> Callable[[object, object], object]:
+def load_function(named: NamedFunction) -> Callable[[object, object], object]:
     """Return a function of two arguments, imported and looked at.
 
     Args:
@@ -90,7 +90,7 @@ def load_function(named: Named) -> Callable[[object, object], object]:
     return _checked(_function(module, attribute, named), named)
 
 
-def _module(place: str, named: Named) -> ModuleType:
+def _module(place: str, named: NamedFunction) -> ModuleType:
     working = str(Path.cwd())
     if working not in sys.path and "" not in sys.path:
         sys.path.insert(0, working)
@@ -110,7 +110,7 @@ def _module(place: str, named: Named) -> ModuleType:
         raise _import_failed(named, error) from error
 
 
-def _file(path: Path, named: Named) -> ModuleType:
+def _file(path: Path, named: NamedFunction) -> ModuleType:
     full = path.expanduser().absolute()
     if not full.is_file():
         raise PipelineUnusable(f"{named} can't be loaded: there is no file {full}")
@@ -142,7 +142,7 @@ def _loaded(full: Path) -> ModuleType | None:
     return None if found is None or found.__name__ == "__main__" else found
 
 
-def require_free_name(named: Named) -> None:
+def require_free_name(named: NamedFunction) -> None:
     """Refuse a function in a file whose module's name another module has in this process; imports nothing.
 
     Raises:
@@ -168,7 +168,7 @@ def _send_with_functions(folder: Path) -> None:
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
-def _import_failed(named: Named, error: BaseException) -> PipelineUnusable:
+def _import_failed(named: NamedFunction, error: BaseException) -> PipelineUnusable:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames and frames[-1].filename != __file__ else ""
     if isinstance(error, SyntaxError) and error.filename:
@@ -177,7 +177,7 @@ def _import_failed(named: Named, error: BaseException) -> PipelineUnusable:
     return PipelineUnusable(f"importing {named} failed: {type(error).__name__}: {text}{where}")
 
 
-def _function(module: ModuleType, attribute: str, named: Named) -> object:
+def _function(module: ModuleType, attribute: str, named: NamedFunction) -> object:
     found: object = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -194,7 +194,7 @@ def _function(module: ModuleType, attribute: str, named: Named) -> object:
     return found
 
 
-def _checked(found: object, named: Named) -> Callable[[object, object], object]:
+def _checked(found: object, named: NamedFunction) -> Callable[[object, object], object]:
     if inspect.isclass(found) or not callable(found):
         raise PipelineUnusable(f"{named} is a {_kind(found)}, not a function; wanted is\n  {named.wanted}")
     # An object with __call__ is what its __call__ is; for a function this is the interpreter's own, which is harmless.

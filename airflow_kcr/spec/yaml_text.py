@@ -48,7 +48,7 @@ _resolver("float", r"[-+]?(?:[0-9]{1,18}\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class YamlDocument:
     """What a text said."""
 
     value: Plain
@@ -60,7 +60,7 @@ class Read:
     equal keys."""
 
 
-def read_yaml(text: str) -> Read:
+def read_yaml(text: str) -> YamlDocument:
     """Return what `text` says.
 
     Args:
@@ -81,7 +81,7 @@ def read_yaml(text: str) -> Read:
         raise SpecError((("spec", "is nested too deeply"),)) from None
     builder = _Builder()
     value = None if node is None else builder.build(node, ())
-    return Read(value=value, lines=builder.lines, refused=tuple(builder.findings))
+    return YamlDocument(value=value, lines=builder.lines, refused=tuple(builder.findings))
 
 
 class _Builder:

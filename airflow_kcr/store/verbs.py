@@ -25,6 +25,7 @@ from airflow_kcr.protocol.commands import (
     DeleteRegion,
     DiscardBatch,
     FinishBatch,
+    GroupStanding,
     Heartbeat,
     KeepSlot,
     KillRegion,
@@ -50,7 +51,6 @@ from airflow_kcr.protocol.commands import (
     RequestCheckpoint,
     RequestReset,
     RetireCheckpoints,
-    Standing,
     StartBatch,
     StartRegion,
     StopRegion,
@@ -77,7 +77,7 @@ from airflow_kcr.protocol.region import (
 )
 from airflow_kcr.protocol.region.rows import Batch, CheckpointRequest, Outcome, PersonReset
 from airflow_kcr.protocol.region.state import Region, person_reset_of, record, request_of, require_member
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import MemberId, RegionName
 
 
@@ -134,7 +134,7 @@ def _seen(kind: type[C], rule: Decision[C], see: Callable[[Region, datetime, C],
     return kind, handler
 
 
-def _shown(kind: type[O], rule: Decision[O]) -> Row[O, MemberView]:
+def _shown(kind: type[O], rule: Decision[O]) -> Row[O, MemberRegion]:
     """Answer with what the member sees after it, so that it need not read the region again."""
     return _seen(kind, rule, lambda region, now, command: member_view.of_member(region, command.member, now))
 
@@ -142,7 +142,7 @@ def _shown(kind: type[O], rule: Decision[O]) -> Row[O, MemberView]:
 # -- commands with a transaction of their own ----------------------------------------------------------------------
 
 
-def _read(transactions: Transactions, name: RegionName, command: ReadRegion) -> MemberView:
+def _read(transactions: Transactions, name: RegionName, command: ReadRegion) -> MemberRegion:
     return transactions.look(
         name, command.member, lambda region, now: member_view.of_member(region, command.member, now)
     )
@@ -182,8 +182,8 @@ def _finish_batch(transactions: Transactions, name: RegionName, command: FinishB
             raise
 
 
-def _report_partitions(transactions: Transactions, name: RegionName, command: ReportPartitions) -> Standing:
-    standing: list[Standing] = []
+def _report_partitions(transactions: Transactions, name: RegionName, command: ReportPartitions) -> GroupStanding:
+    standing: list[GroupStanding] = []
 
     def rule(region: Region, now: datetime) -> Region:
         after = unowned.report(region, now, command)

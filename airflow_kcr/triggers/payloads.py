@@ -43,7 +43,7 @@ class _Payload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointPublished(_Payload):
+class RequestPublished(_Payload):
     """The request of a request id is answered by a checkpoint that is published."""
 
     kind: ClassVar[str] = "checkpoint_published"
@@ -101,7 +101,7 @@ class Progresses(_Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResetDone(_Payload):
+class ResetFinished(_Payload):
     """A person's accepted reset, by its request id, is done."""
 
     kind: ClassVar[str] = "reset_done"
@@ -155,12 +155,12 @@ class LagBelow(_Payload):
 
 
 WaitingFor: TypeAlias = (
-    CheckpointPublished
+    RequestPublished
     | CheckpointCommitted
     | CheckpointExists
     | RegionReaches
     | Progresses
-    | ResetDone
+    | ResetFinished
     | MembersEnded
     | MembershipHealthy
     | LagBelow
@@ -169,12 +169,12 @@ WaitingFor: TypeAlias = (
 _KINDS: Final[Mapping[str, Callable[..., WaitingFor]]] = {
     each.kind: each
     for each in (
-        CheckpointPublished,
+        RequestPublished,
         CheckpointCommitted,
         CheckpointExists,
         RegionReaches,
         Progresses,
-        ResetDone,
+        ResetFinished,
         MembersEnded,
         MembershipHealthy,
         LagBelow,
@@ -212,7 +212,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class TriggerAnswer:
     """What a trigger's event says."""
 
     status: Status
@@ -240,7 +240,7 @@ class Answer:
                 raise StoreUnavailable(self.detail)
 
     @classmethod
-    def from_json(cls, event: Mapping[str, object] | None) -> Answer:
+    def from_json(cls, event: Mapping[str, object] | None) -> TriggerAnswer:
         """Return what an event says.
 
         Raises:

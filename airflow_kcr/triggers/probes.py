@@ -19,24 +19,24 @@ from airflow_kcr.api.validation import validate
 from airflow_kcr.api.waiting import AWAY, Progress, missing, reconciled
 from airflow_kcr.errors import BrokerUnavailable, KcrError, TimedOut
 from airflow_kcr.ports import Sign
-from airflow_kcr.protocol.evidence import Verdict
+from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.instants import parse_instant
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, MemberId, RegionName, RequestId
 from airflow_kcr.store.regions import RegionStore
 from airflow_kcr.triggers.payloads import (
-    Answer,
     CheckpointCommitted,
     CheckpointExists,
-    CheckpointPublished,
     LagBelow,
     MembersEnded,
     MembershipHealthy,
     Progresses,
     Reaching,
     RegionReaches,
-    ResetDone,
+    RequestPublished,
+    ResetFinished,
     Status,
+    TriggerAnswer,
     WaitingFor,
 )
 
@@ -64,7 +64,7 @@ def goal_of(waiting_for: WaitingFor) -> Goal | None:
         ConfigurationError: its instant is none.
     """
     match waiting_for:
-        case CheckpointPublished(request_id=request_id):
+        case RequestPublished(request_id=request_id):
             return goals.published(RequestId(request_id))
         case CheckpointCommitted(sequence=sequence):
             return goals.committed(CheckpointNumber(sequence))
@@ -75,7 +75,7 @@ def goal_of(waiting_for: WaitingFor) -> Goal | None:
             )
         case RegionReaches(state=state):
             return _STATES[state]
-        case ResetDone(request_id=request_id):
+        case ResetFinished(request_id=request_id):
             return goals.reset_done(RequestId(request_id))
         case MembersEnded(group=group, indexes=indexes, before=before):
             members = (MemberId(GroupId(group), index) for index in indexes)
@@ -162,7 +162,7 @@ def _membership(
     wrong = [
         f"group {check.group}, {check.question}: {check.detail}"
         for check in checks
-        if check.verdict in {Verdict.FAILED, Verdict.UNKNOWN}
+        if check.verdict in {CheckVerdict.FAILED, CheckVerdict.UNKNOWN}
     ]
     return _missing("its membership to be healthy", region, (*absent, *wrong)) if absent or wrong else None
 
@@ -179,10 +179,10 @@ def _missing(what: str, region: StoredRegion, named: Collection[str]) -> Progres
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class ProbeResult:
     """What one look has found for one who waits."""
 
-    answer: Answer | None = None
+    answer: TriggerAnswer | None = None
     """None: it is not reached yet."""
 
     missing: str = ""
@@ -198,7 +198,7 @@ class _Seen:
 
     sign: Sign
     at: float
-    found: Mapping[WaitingFor, Finding]
+    found: Mapping[WaitingFor, ProbeResult]
 
 
 class Looks:
@@ -219,7 +219,7 @@ class Looks:
 
     def look_at_all(
         self, wanted: Mapping[RegionName, Mapping[WaitingFor, KcrHook]]
-    ) -> dict[tuple[RegionName, WaitingFor], Finding]:
+    ) -> dict[tuple[RegionName, WaitingFor], ProbeResult]:
         """Return what there is of what is waited for in several regions, for which only the store is asked.
 
         One statement asks for the signs of all. A region is read if its sign has changed, if there is something else to
@@ -228,10 +228,10 @@ class Looks:
         try:
             signs = self._store.signs(wanted)
         except AWAY as error:
-            return _all_of(wanted, Finding(missing=f"waiting for the store: {error.message}"))
+            return _all_of(wanted, ProbeResult(missing=f"waiting for the store: {error.message}"))
         except KcrError as error:
-            return _all_of(wanted, Finding(answer=Answer(status=Status.REFUSED, detail=error.message)))
-        found: dict[tuple[RegionName, WaitingFor], Finding] = {}
+            return _all_of(wanted, ProbeResult(answer=TriggerAnswer(status=Status.REFUSED, detail=error.message)))
+        found: dict[tuple[RegionName, WaitingFor], ProbeResult] = {}
         for name, each in wanted.items():
             seen, (sign, now) = self._seen.get(name), signs.get(name, (None, None))
             if seen is None or sign is None or not _is_known(seen, sign, each):
@@ -246,36 +246,38 @@ class Looks:
         self._seen = {name: seen for name, seen in self._seen.items() if name in wanted}
         return found
 
-    def _remember(self, name: RegionName, sign: Sign | None, found: Mapping[WaitingFor, Finding]) -> None:
+    def _remember(self, name: RegionName, sign: Sign | None, found: Mapping[WaitingFor, ProbeResult]) -> None:
         """Remember what was found where a sign tells whether it still holds; the sign is from before the look."""
         self._seen.pop(name, None)
         if sign is not None and all(goal_of(what) is not None for what in found):
             self._seen[name] = _Seen(sign=sign, at=monotonic(), found=found)
 
-    def look(self, name: RegionName, waiting_for: Collection[WaitingFor], hook: KcrHook) -> dict[WaitingFor, Finding]:
+    def look(
+        self, name: RegionName, waiting_for: Collection[WaitingFor], hook: KcrHook
+    ) -> dict[WaitingFor, ProbeResult]:
         """Return what there is of each of these in one region, which is read once for all."""
         try:
             region, now = reconciled(self._store, name)
         except AWAY as error:
-            return dict.fromkeys(waiting_for, Finding(missing=f"waiting for the store: {error.message}"))
+            return dict.fromkeys(waiting_for, ProbeResult(missing=f"waiting for the store: {error.message}"))
         except KcrError as error:
-            refused = Answer(status=Status.REFUSED, detail=error.message)
-            return dict.fromkeys(waiting_for, Finding(answer=refused))
+            refused = TriggerAnswer(status=Status.REFUSED, detail=error.message)
+            return dict.fromkeys(waiting_for, ProbeResult(answer=refused))
         return {each: self._found(region, now, each, hook) for each in waiting_for}
 
-    def _found(self, region: StoredRegion, now: datetime, waiting_for: WaitingFor, hook: KcrHook) -> Finding:
-        found = partial(Finding, now=now)
+    def _found(self, region: StoredRegion, now: datetime, waiting_for: WaitingFor, hook: KcrHook) -> ProbeResult:
+        found = partial(ProbeResult, now=now)
         try:
             left = _progress(self._store, region, now, waiting_for, hook)
         except AWAY as error:
-            return Finding(missing=f"waiting for the store: {error.message}")
+            return ProbeResult(missing=f"waiting for the store: {error.message}")
         except BrokerUnavailable as error:
             return found(missing=f"waiting for Kafka: {error.message}")
         except TimedOut as error:
-            return found(answer=Answer(status=Status.TIMED_OUT, detail=error.message))
+            return found(answer=TriggerAnswer(status=Status.TIMED_OUT, detail=error.message))
         except KcrError as error:
-            return found(answer=Answer(status=Status.REFUSED, detail=error.message))
-        return found(answer=Answer(status=Status.REACHED)) if left is None else found(missing=str(left))
+            return found(answer=TriggerAnswer(status=Status.REFUSED, detail=error.message))
+        return found(answer=TriggerAnswer(status=Status.REACHED)) if left is None else found(missing=str(left))
 
 
 def _is_known(seen: _Seen, sign: Sign, wanted: Collection[WaitingFor]) -> bool:
@@ -289,6 +291,6 @@ def _is_known(seen: _Seen, sign: Sign, wanted: Collection[WaitingFor]) -> bool:
 
 
 def _all_of(
-    wanted: Mapping[RegionName, Collection[WaitingFor]], finding: Finding
-) -> dict[tuple[RegionName, WaitingFor], Finding]:
+    wanted: Mapping[RegionName, Collection[WaitingFor]], finding: ProbeResult
+) -> dict[tuple[RegionName, WaitingFor], ProbeResult]:
     return {(name, what): finding for name, each in wanted.items() for what in each}

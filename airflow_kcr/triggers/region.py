@@ -29,7 +29,7 @@ from airflow_kcr.errors import KcrError
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.protocol.instants import parse_instant
 from airflow_kcr.protocol.values import region_name
-from airflow_kcr.triggers.payloads import Answer, Status, WaitingFor, waiting_for_from_json
+from airflow_kcr.triggers.payloads import Status, TriggerAnswer, WaitingFor, waiting_for_from_json
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
     from airflow_kcr.protocol.values import RegionName
-    from airflow_kcr.triggers.probes import Finding, Looks
+    from airflow_kcr.triggers.probes import Looks, ProbeResult
 
 STORE_AWAY: Final = 30.0
 """Seconds for which the store may be away before that is the answer."""
@@ -49,7 +49,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class TriggerWait:
     """What one trigger waits for, and for how long."""
 
     region: RegionName
@@ -66,16 +66,16 @@ class Wait:
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    wait: Wait
+    wait: TriggerWait
     ends_at: float
-    answered: asyncio.Future[Answer]
+    answered: asyncio.Future[TriggerAnswer]
     missing: str = ""
     away_since: float | None = None
     is_dated: bool = False
     """Whether the store's clock has been compared with `asked_at`."""
 
 
-_Found: TypeAlias = "Mapping[tuple[RegionName, WaitingFor], Finding]"
+_Found: TypeAlias = "Mapping[tuple[RegionName, WaitingFor], ProbeResult]"
 
 
 @dataclass(slots=True, eq=False)
@@ -120,7 +120,7 @@ class Poller:
         """Whether it looks, and holds a connection."""
         return self._task is not None
 
-    async def wait(self, wait: Wait) -> Answer:
+    async def wait(self, wait: TriggerWait) -> TriggerAnswer:
         """Return how a wait ended; whoever is cancelled just goes.
 
         Raises:
@@ -204,15 +204,15 @@ class Poller:
                 detail = (
                     f"gave up after {waiter.wait.deadline:g} s {what}; nothing was undone, it may be waited for again"
                 )
-                _answer(waiter, Answer(status=Status.TIMED_OUT, detail=detail))
+                _answer(waiter, TriggerAnswer(status=Status.TIMED_OUT, detail=detail))
 
 
-def _tell(waiter: _Waiter, finding: Finding, now: float) -> None:
+def _tell(waiter: _Waiter, finding: ProbeResult, now: float) -> None:
     waiter.missing = finding.missing
     if finding.now is None and finding.answer is None:
         waiter.away_since = now if waiter.away_since is None else waiter.away_since
         if now - waiter.away_since >= STORE_AWAY:
-            _answer(waiter, Answer(status=Status.STORE_AWAY, detail=finding.missing))
+            _answer(waiter, TriggerAnswer(status=Status.STORE_AWAY, detail=finding.missing))
         return
     waiter.away_since = None
     if finding.now is not None and not waiter.is_dated:
@@ -224,7 +224,7 @@ def _tell(waiter: _Waiter, finding: Finding, now: float) -> None:
         _answer(waiter, finding.answer)
 
 
-def _answer(waiter: _Waiter, answer: Answer) -> None:
+def _answer(waiter: _Waiter, answer: TriggerAnswer) -> None:
     if not waiter.answered.done():
         waiter.answered.set_result(answer)
 
@@ -243,13 +243,13 @@ def _open(url: URL) -> Looks:
     return Looks(url)
 
 
-def _look(looks: Looks, waits: Collection[Wait]) -> _Found:
+def _look(looks: Looks, waits: Collection[TriggerWait]) -> _Found:
     regions: dict[RegionName, dict[WaitingFor, KcrHook]] = defaultdict(dict)
     for wait in waits:
         regions[wait.region][wait.waiting_for] = wait.hook
     if not waits or not next(iter(waits)).waiting_for.asks_kafka:
         return looks.look_at_all(regions)
-    found: dict[tuple[RegionName, WaitingFor], Finding] = {}
+    found: dict[tuple[RegionName, WaitingFor], ProbeResult] = {}
     for region, wanted in regions.items():
         seen = looks.look(region, wanted, next(iter(wanted.values())))
         found |= {(region, each): finding for each, finding in seen.items()}
@@ -277,7 +277,7 @@ whatever waits here may be tried again: it asks under the same name."""
 
 
 class RegionTrigger(BaseTrigger):
-    """Waits until a region is what a task waits for, and says how that ended: one event, `payloads.Answer`.
+    """Waits until a region is what a task waits for, and says how that ended: one event, `payloads.TriggerAnswer`.
 
     It changes nothing but what is due anyway, so it may run twice, or anew in another triggerer. It has no `on_kill`:
     what was asked of the region stays asked. A checkpoint that nobody waits for any more harms nobody, and a task that
@@ -333,12 +333,12 @@ class RegionTrigger(BaseTrigger):
         try:
             answer = await self._answer()
         except KcrError as error:
-            answer = Answer(status=Status.REFUSED, detail=error.message)
+            answer = TriggerAnswer(status=Status.REFUSED, detail=error.message)
         yield TriggerEvent(answer.to_json())  # type: ignore[no-untyped-call] # Airflow's
 
-    async def _answer(self) -> Answer:
+    async def _answer(self) -> TriggerAnswer:
         hook = KcrHook(self.kcr_conn_id)
-        wait = Wait(
+        wait = TriggerWait(
             region=region_name(self.region),
             waiting_for=waiting_for_from_json(self.waiting_for),
             hook=hook,

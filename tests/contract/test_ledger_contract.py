@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.rows import Batch, Outcome, Reset, ResetCause, ResetState
+from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetAttempt, ResetCause, ResetState
 from airflow_kcr.protocol.region.state import (
     BatchBegun,
     BatchClosed,
@@ -54,7 +54,7 @@ def reset(chance: Random, region: Region, now: datetime, partitions: list[GroupP
     epoch = Epoch(region.epoch + 1)
     known = places(chance, partitions)
     entries = {p: SeekEntry(offset=known.get(p), source=SeekSource.MERGED) for p in partitions if chance.random() < 0.9}
-    row = Reset(
+    row = ResetAttempt(
         epoch=epoch,
         sequence=CheckpointNumber(1),
         timeline=Timeline(1),

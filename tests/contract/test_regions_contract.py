@@ -32,7 +32,7 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.protocol.commands import (
     AnswerEntries,
-    Assigned,
+    AssignedPartition,
     ChangeSpec,
     ClaimPartitions,
     Contribute,
@@ -281,7 +281,7 @@ def _proposal(driver: Driver, offset: int, *, group: str = "g") -> ClaimPartitio
         member=driver.member(0),
         incarnation=driver.processes[driver.member(0)].incarnation,
         assignment=AssignmentId(9),
-        partitions={partition: Assigned(bounds=bounds, initial=entry)},
+        partitions={partition: AssignedPartition(bounds=bounds, initial=entry)},
     )
 
 
@@ -363,7 +363,7 @@ REFUSALS = [
 def _at(driver: Driver, partition: object) -> ClaimPartitions:
     return replace(
         _proposal(driver, 6),
-        partitions={partition: Assigned(bounds=LogBounds(start=Offset(0), end=Offset(9)))},  # type: ignore[dict-item]
+        partitions={partition: AssignedPartition(bounds=LogBounds(start=Offset(0), end=Offset(9)))},  # type: ignore[dict-item]
     )
 
 

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from airflow_kcr.errors import IllegalEvent, MemberInUse
 from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import Found, Standing
+from airflow_kcr.protocol.commands import Found, GroupStanding
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.events import Answered, Event, Refused
-from airflow_kcr.protocol.member.state import ACTIVE, MOVES, Member, Phase, State, Why
+from airflow_kcr.protocol.member.state import ACTIVE, MOVES, BatchPhase, MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import TABLE, Kind, step
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, BoundaryOffset, CheckpointPhase, DesiredState, RegionState
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
@@ -49,7 +49,7 @@ def in_reset(alone: LoneMember) -> LoneMember:
     return alone.join().assign().grant(resetting)
 
 
-def seeing(alone: LoneMember, view: MemberView) -> LoneMember:
+def seeing(alone: LoneMember, view: MemberRegion) -> LoneMember:
     return alone.see(replace(view, counter=EventNumber(alone.view.counter + 1)))
 
 
@@ -185,8 +185,8 @@ def every_event(now: float) -> list[Event]:
         events.Revoked(),
         events.LeftGroup(),
         events.InstanceFenced(),
-        events.Committed(sequence=CheckpointNumber(2), offsets=OffsetMap(dict.fromkeys(MINE, Offset(0)))),
-        events.Planned(batch=BatchId("b2"), ranges={p: Range(Offset(0), Offset(5)) for p in MINE}),
+        events.CommitAnswered(sequence=CheckpointNumber(2), offsets=OffsetMap(dict.fromkeys(MINE, Offset(0)))),
+        events.RangesPlanned(batch=BatchId("b2"), ranges={p: Range(Offset(0), Offset(5)) for p in MINE}),
         events.SinksReset(epoch=Epoch(1), found={MINE[0]: Found(offset=Offset(3))}),
         events.SinkFailed(epoch=Epoch(1), why="the disk is full"),
         events.SinksPrepared(sequence=CheckpointNumber(2), bounds=dict.fromkeys(MINE, LOG), committed=EMPTY),
@@ -194,11 +194,11 @@ def every_event(now: float) -> list[Event]:
         answers.publication_failed(sequence=CheckpointNumber(2)),
         events.PartitionsDiscovered(partitions=frozenset(MINE)),
         events.PartitionsDiscovered(partitions=None),
-        answers.partitions_reported(standing=Standing(again=True, rejoin=True)),
+        answers.partitions_reported(standing=GroupStanding(again=True, rejoin=True)),
         answers.report_refused(),
         answers.told(),
         answers.not_told(),
-        answers.partitions_reported(standing=Standing(again=True, gone=frozenset(MINE[1:]))),
+        answers.partitions_reported(standing=GroupStanding(again=True, gone=frozenset(MINE[1:]))),
         events.Tick(),
         events.Terminated(),
     ]
@@ -211,7 +211,7 @@ def every_event(now: float) -> list[Event]:
             answers.discarded(batch=batch),
             answers.discard_refused(batch=batch),
             events.BatchFinished(batch=batch),
-            events.BatchFailed(batch=batch, why="it raised"),
+            events.PipelineFailed(batch=batch, why="it raised"),
             events.BatchQuiesced(batch=batch),
         ]
     return happened
@@ -225,16 +225,16 @@ def kind(event: Event) -> Kind:
 
 
 ANSWERS_TO_REGISTER = {(Answered, commands.Register), (Refused, commands.Register)}
-AFTER: dict[Kind, set[Phase]] = {
-    (Answered, commands.StartBatch): {Phase.STARTING},
-    (Refused, commands.StartBatch): {Phase.STARTING},
-    (Answered, commands.FinishBatch): {Phase.FINISHING},
-    (Refused, commands.FinishBatch): {Phase.FINISHING},
-    (Answered, commands.DiscardBatch): {Phase.DISCARDING},
-    (Refused, commands.DiscardBatch): {Phase.DISCARDING},
-    events.BatchFinished: {Phase.RUNNING, Phase.CANCELLING},
-    events.BatchFailed: {Phase.RUNNING, Phase.CANCELLING},
-    events.BatchQuiesced: {Phase.CANCELLING},
+AFTER: dict[Kind, set[BatchPhase]] = {
+    (Answered, commands.StartBatch): {BatchPhase.STARTING},
+    (Refused, commands.StartBatch): {BatchPhase.STARTING},
+    (Answered, commands.FinishBatch): {BatchPhase.FINISHING},
+    (Refused, commands.FinishBatch): {BatchPhase.FINISHING},
+    (Answered, commands.DiscardBatch): {BatchPhase.DISCARDING},
+    (Refused, commands.DiscardBatch): {BatchPhase.DISCARDING},
+    events.BatchFinished: {BatchPhase.RUNNING, BatchPhase.CANCELLING},
+    events.PipelineFailed: {BatchPhase.RUNNING, BatchPhase.CANCELLING},
+    events.BatchQuiesced: {BatchPhase.CANCELLING},
 }
 """In which phase of its batch an event about it can happen."""
 
@@ -249,7 +249,7 @@ def named(event: Event) -> BatchId | None:
     return None if found is None else BatchId(str(found))
 
 
-def is_legal(member: Member, event: Event) -> bool:
+def is_legal(member: MemberMachine, event: Event) -> bool:
     """Whether an event can happen to this member, said without the table."""
     what = kind(event)
     if what in ANSWERS_TO_REGISTER and member.state in ACTIVE:
@@ -262,7 +262,7 @@ def is_legal(member: Member, event: Event) -> bool:
     return batch is not None and batch.batch == named(event) and batch.phase in AFTER[what]
 
 
-def check(before: Member, event: Event, now: float) -> tuple[Member, tuple[Wanted, ...]] | None:
+def check(before: MemberMachine, event: Event, now: float) -> tuple[MemberMachine, tuple[Wanted, ...]] | None:
     """Let an event happen and check what may be said of any step; None: it was refused."""
     copy = replace(before)
     try:
@@ -279,7 +279,7 @@ def check(before: Member, event: Event, now: float) -> tuple[Member, tuple[Wante
     return after, wanted
 
 
-def check_effects(before: Member, after: Member, wanted: tuple[Wanted, ...]) -> None:
+def check_effects(before: MemberMachine, after: MemberMachine, wanted: tuple[Wanted, ...]) -> None:
     for effect in wanted:
         check_batch_effect(after, effect)
         check_duty(after, effect)
@@ -291,7 +291,7 @@ def check_effects(before: Member, after: Member, wanted: tuple[Wanted, ...]) -> 
         assert after.state is before.state
 
 
-def check_batch_effect(after: Member, effect: Wanted) -> None:
+def check_batch_effect(after: MemberMachine, effect: Wanted) -> None:
     """A batch is begun only by a processing member, for its own claims, and ended only by who has begun it."""
     match effect:
         case commands.StartBatch() as request:
@@ -299,9 +299,9 @@ def check_batch_effect(after: Member, effect: Wanted) -> None:
             assert (request.incarnation, request.epoch) == (after.incarnation, after.newest_epoch)
             assert after.assignment is not None
             assert request.ranges.keys() <= after.assignment.partitions
-        case effects.Plan():
+        case effects.PlanRanges():
             assert (after.state, after.batch) == (State.PROCESSING, None)
-        case effects.Run(row=Batch(batch=batch)):
+        case effects.RunBatch(row=Batch(batch=batch)):
             assert after.batch is not None
             assert (after.batch.batch, after.batch.doomed) == (batch, False)
         case commands.FinishBatch(batch=batch):
@@ -310,10 +310,10 @@ def check_batch_effect(after: Member, effect: Wanted) -> None:
             assert after.incarnation == after.batch.incarnation
 
 
-def check_duty(after: Member, effect: Wanted) -> None:
+def check_duty(after: MemberMachine, effect: Wanted) -> None:
     """Nothing is claimed that is not assigned, and nothing is said of a moment while a batch runs."""
     match effect:
-        case effects.Claim(assignment=assignment, partitions=partitions):
+        case effects.ClaimAssignment(assignment=assignment, partitions=partitions):
             assert after.assignment is not None
             assert (after.assignment.assignment, after.assignment.partitions) == (assignment, partitions)
         case commands.Acknowledge(caller=caller):
@@ -393,7 +393,7 @@ class Seen:
     ended: list[BatchId] = field(default_factory=list)
 
 
-def a_view(draw: st.DataObject, seen: Seen, member: Member) -> MemberView:
+def a_view(draw: st.DataObject, seen: Seen, member: MemberMachine) -> MemberRegion:
     """A view such as a store may show: its numbers grow, with old ones in between."""
     seen.epoch += draw.draw(st.sampled_from([0, 0, 0, 1]))
     seen.counter += draw.draw(small)
@@ -422,7 +422,7 @@ def a_view(draw: st.DataObject, seen: Seen, member: Member) -> MemberView:
     )
 
 
-def an_event(draw: st.DataObject, seen: Seen, member: Member, now: float) -> Event:
+def an_event(draw: st.DataObject, seen: Seen, member: MemberMachine, now: float) -> Event:
     """An event, more often than not one that fits."""
     if draw.draw(st.integers(0, 9)) == 0:
         return draw.draw(st.sampled_from(every_event(now)))
@@ -446,7 +446,7 @@ def an_event(draw: st.DataObject, seen: Seen, member: Member, now: float) -> Eve
         lambda: events.SinksReset(epoch=member.reset_epoch or Epoch(1), found={}),
         lambda: answers.acknowledged(epoch=Epoch(seen.epoch), view=a_view(draw, seen, member)),
         lambda: events.PartitionsDiscovered(partitions=draw.draw(subsets)),
-        lambda: answers.partitions_reported(standing=Standing(again=draw.draw(st.booleans()), rejoin=True)),
+        lambda: answers.partitions_reported(standing=GroupStanding(again=draw.draw(st.booleans()), rejoin=True)),
         events.Tick,
         events.LeftGroup,
         events.StoreBack,
@@ -465,12 +465,12 @@ def assigned(draw: st.DataObject, seen: Seen) -> Event:
     return events.Assigned(assignment=AssignmentId(seen.assignments), partitions=draw.draw(subsets))
 
 
-def planned(draw: st.DataObject, seen: Seen, member: Member) -> Event:
+def planned(draw: st.DataObject, seen: Seen, member: MemberMachine) -> Event:
     places: dict[GroupPartition, Offset] = dict(member.positions)
     if draw.draw(st.integers(0, 4)) == 0:
         places = dict.fromkeys(MINE, Offset(40))
     batch = BatchId(f"b{len(seen.begun)}-{draw.draw(small)}")
-    return events.Planned(batch=batch, ranges={p: Range(o, Offset(o + 5)) for p, o in places.items()})
+    return events.RangesPlanned(batch=batch, ranges={p: Range(o, Offset(o + 5)) for p, o in places.items()})
 
 
 @given(st.data(), st.sampled_from(sorted(PLACES)))
@@ -488,7 +488,9 @@ def test_whatever_happens_in_whatever_order_a_member_keeps_to_its_table(draw: st
         assert member.newest_epoch >= before.newest_epoch
         assert member.newest_incarnation >= before.newest_incarnation
         if member.state not in ACTIVE:
-            assert not [e for e in wanted if isinstance(e, commands.StartBatch | effects.Run | commands.FinishBatch)]
+            assert not [
+                e for e in wanted if isinstance(e, commands.StartBatch | effects.RunBatch | commands.FinishBatch)
+            ]
         # One batch at a time, ended at most once, and none that was doomed.
         assert len([e for e in wanted if isinstance(e, commands.StartBatch)]) <= 1
         if before.batch is not None and before.batch.doomed:

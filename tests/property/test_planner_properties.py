@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim, DesiredState, RegionState
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -145,8 +145,8 @@ def test_members_that_start_anew_after_each_timeout_come_to_a_size_too(least: in
 # -- boundaries --------------------------------------------------------------------------------------------------------
 
 
-def view_of(limit_seconds: float, located: dict[GroupPartition, BoundaryOffset]) -> MemberView:
-    return MemberView(
+def view_of(limit_seconds: float, located: dict[GroupPartition, BoundaryOffset]) -> MemberRegion:
+    return MemberRegion(
         counter=EventNumber(1),
         epoch=Epoch(1),
         timeline=Timeline(1),

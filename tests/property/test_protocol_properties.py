@@ -16,7 +16,7 @@ from airflow_kcr.protocol.assignments import Assignment
 from airflow_kcr.protocol.commands import (
     Acknowledge,
     AnswerEntries,
-    Assigned,
+    AssignedPartition,
     Caller,
     ClaimPartitions,
     Command,
@@ -256,7 +256,7 @@ Stale = Callable[[Driver, Caller], object]
 
 
 def stale_claim(driver: Driver, caller: Caller) -> object:
-    assigned = {p: Assigned(bounds=log) for p, log in driver.logs.items()}
+    assigned = {p: AssignedPartition(bounds=log) for p, log in driver.logs.items()}
     proposal = ClaimPartitions(
         member=caller.member, incarnation=caller.incarnation, assignment=AssignmentId(99), partitions=assigned
     )

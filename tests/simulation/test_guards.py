@@ -22,7 +22,7 @@ from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.commands import (
     Acknowledge,
     AnswerEntries,
-    Assigned,
+    AssignedPartition,
     Caller,
     ClaimPartitions,
     Contribute,
@@ -278,7 +278,9 @@ def a_start_position_that_is_resolved_again() -> Flaws:
     driver = running()
     member, process = driver.member(0), driver.processes[driver.member(0)]
     assigned = {
-        p: Assigned(bounds=driver.logs[p], initial=SeekEntry(offset=Offset(9), source=SeekSource.START_POSITION))
+        p: AssignedPartition(
+            bounds=driver.logs[p], initial=SeekEntry(offset=Offset(9), source=SeekSource.START_POSITION)
+        )
         for p in process.assigned
     }
     proposal = ClaimPartitions(

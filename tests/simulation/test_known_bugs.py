@@ -124,7 +124,9 @@ def test_114_a_draining_member_prepares_its_sinks_only_when_its_batch_is_over() 
         view_of(claims_of()), state=RegionState.DRAINING, checkpoint=checkpoint_view(CheckpointPhase.DRAINING)
     )
     alone.see(replace(draining, counter=EventNumber(11)))
-    assert not [e for e in alone.wait(10) if isinstance(e, effects.PrepareSinks | commands.Contribute | effects.Plan)]
+    assert not [
+        e for e in alone.wait(10) if isinstance(e, effects.PrepareSinks | commands.Contribute | effects.PlanRanges)
+    ]
     alone.feed(events.BatchFinished(batch=BatchId("b1")))
     assert alone.wanted(commands.FinishBatch)
     alone.feed(answers.batch_accepted(batch=BatchId("b1")))
@@ -154,7 +156,7 @@ def test_117_a_plan_of_the_time_before_a_reset_begins_nothing_after_it() -> None
     alone.see(replace(reset, claims={}, state=RegionState.RESETTING, acknowledged=False))
     alone.grant(reset)
     assert alone.state is State.PROCESSING
-    alone.feed(events.Planned(batch=BatchId("stale"), ranges=ranges))
+    alone.feed(events.RangesPlanned(batch=BatchId("stale"), ranges=ranges))
     assert not alone.wanted(commands.StartBatch)
 
 
@@ -210,7 +212,7 @@ def test_155_a_revoke_and_an_assignment_in_different_polls_do_not_lose_the_seek_
     alone.see(replace(resetting, counter=EventNumber(20)))
     assert not alone.wanted(effects.ResetSinks)
     alone.assign(MINE, assignment=2)
-    assert [e.assignment for e in alone.wanted(effects.Claim)] == [2]
+    assert [e.assignment for e in alone.wanted(effects.ClaimAssignment)] == [2]
     back = claims_of(epoch=2, position=3, resume=3)
     alone.grant(replace(resetting, claims=back, counter=EventNumber(21)), assignment=2)
     assert [dict(e.resume) for e in alone.wanted(effects.ResetSinks)] == [dict.fromkeys(MINE, 3)]
@@ -219,12 +221,12 @@ def test_155_a_revoke_and_an_assignment_in_different_polls_do_not_lose_the_seek_
 
 def test_158_a_commit_that_fails_ends_no_process_and_begins_no_reset() -> None:
     alone = LoneMember().processing()
-    alone.feed(events.Planned(batch=BatchId("none"), ranges={}))
+    alone.feed(events.RangesPlanned(batch=BatchId("none"), ranges={}))
     alone.see(replace(view_of(claims_of(position=10, resume=10)), commit=CheckpointNumber(2), counter=EventNumber(11)))
-    wanted = [*alone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=EMPTY)), *alone.wait(5)]
+    wanted = [*alone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=EMPTY)), *alone.wait(5)]
     wanted += alone.feed(answers.view_read(view=alone.view))
     assert alone.state is State.PROCESSING
-    assert [e for e in wanted if isinstance(e, effects.Plan)]
+    assert [e for e in wanted if isinstance(e, effects.PlanRanges)]
     assert not [e for e in alone.all if isinstance(e, commands.RequestReset | effects.EndProcess | effects.LeaveGroup)]
 
 
@@ -412,7 +414,7 @@ def test_b5_an_assignment_without_a_revoke_before_it_is_claimed_and_positioned_l
     alone = LoneMember().processing()
     alone.assign(MINE[:1], assignment=2)
     assert alone.state is State.JOINING
-    assert [(e.assignment, e.partitions) for e in alone.wanted(effects.Claim)] == [(2, frozenset(MINE[:1]))]
+    assert [(e.assignment, e.partitions) for e in alone.wanted(effects.ClaimAssignment)] == [(2, frozenset(MINE[:1]))]
     alone.grant(replace(view_of(claims_of(MINE[:1], position=4, resume=4)), counter=EventNumber(11)), assignment=2)
     assert dict(alone.member.positions) == {MINE[0]: 4}
 

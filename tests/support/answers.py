@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 
 from airflow_kcr.errors import BatchRefused, KcrError, RegionInState, UnknownMember, UnknownTopics
 from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import Caller, Standing
+from airflow_kcr.protocol.commands import Caller, GroupStanding
 from airflow_kcr.protocol.member.events import Answered as _Answered
 from airflow_kcr.protocol.member.events import Event
 from airflow_kcr.protocol.member.events import Refused as _Refused
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.rows import Batch
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
@@ -86,7 +86,7 @@ def renewal_refused() -> Event:
     return _Refused(command=RENEW, error=UnknownMember("it is not registered"))
 
 
-def view_read(view: MemberView) -> Event:
+def view_read(view: MemberRegion) -> Event:
     return _Answered(command=commands.ReadRegion(member=ME), result=view)
 
 
@@ -98,7 +98,7 @@ def _claim(assignment: AssignmentId) -> commands.ClaimPartitions:
     return commands.ClaimPartitions(member=ME, incarnation=FIRST, assignment=assignment, partitions={})
 
 
-def claim_granted(assignment: AssignmentId, view: MemberView) -> Event:
+def claim_granted(assignment: AssignmentId, view: MemberRegion) -> Event:
     return _Answered(command=_claim(assignment), result=view)
 
 
@@ -156,7 +156,7 @@ def _acknowledge(epoch: Epoch) -> commands.Acknowledge:
     return commands.Acknowledge(caller=Caller(member=ME, incarnation=FIRST, epoch=epoch))
 
 
-def acknowledged(epoch: Epoch, view: MemberView) -> Event:
+def acknowledged(epoch: Epoch, view: MemberRegion) -> Event:
     return _Answered(command=_acknowledge(epoch), result=view)
 
 
@@ -170,7 +170,7 @@ def _contribute(sequence: CheckpointNumber) -> commands.Contribute:
     )
 
 
-def contributed(sequence: CheckpointNumber, view: MemberView) -> Event:
+def contributed(sequence: CheckpointNumber, view: MemberRegion) -> Event:
     return _Answered(command=_contribute(sequence), result=view)
 
 
@@ -178,7 +178,7 @@ def contribution_refused(sequence: CheckpointNumber, why: str) -> Event:
     return _Refused(command=_contribute(sequence), error=RegionInState(why))
 
 
-def published(sequence: CheckpointNumber, view: MemberView) -> Event:
+def published(sequence: CheckpointNumber, view: MemberRegion) -> Event:
     return _Answered(command=commands.ReportPublished(sequence=sequence, member=ME), result=view)
 
 
@@ -186,7 +186,7 @@ def publication_failed(sequence: CheckpointNumber) -> Event:
     return _Refused(command=commands.ReportPublished(sequence=sequence, member=ME), error=RegionInState("not now"))
 
 
-def partitions_reported(standing: Standing) -> Event:
+def partitions_reported(standing: GroupStanding) -> Event:
     command = commands.ReportPartitions(member=ME, incarnation=FIRST, partitions=frozenset())
     return _Answered(command=command, result=standing)
 

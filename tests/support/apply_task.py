@@ -28,13 +28,13 @@ def run(text: str) -> int:
 
     from airflow_kcr.api import Region
     from airflow_kcr.operators.reset import KcrApplyResetOperator
-    from airflow_kcr.triggers.payloads import ResetDone
+    from airflow_kcr.triggers.payloads import ResetFinished
     from tests.support.airflow_tasks import FakeTask, task_context
 
     class Telling(KcrApplyResetOperator):
         """Tells whoever started it when it has asked."""
 
-        def ask(self, context: Any, region: Region) -> ResetDone:  # noqa: ANN401 (Airflow's own)
+        def ask(self, context: Any, region: Region) -> ResetFinished:  # noqa: ANN401 (Airflow's own)
             asked = super().ask(context, region)
             (folder / "asked").touch()
             return asked

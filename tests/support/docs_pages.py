@@ -153,8 +153,8 @@ _SAID: tuple[tuple[StrEnum, str], ...] = (
     (rows.PersonResetState.DONE, "Its reset is done."),
     (rows.PersonResetState.FAILED, "It was given up; `failure` says why."),
     (member_state.Why.PAUSED, "A resume."),
-    (member_state.Phase.RUNNING, "The pipeline runs."),
-    (member_state.Phase.DISCARDING, "The store was told that it is discarded."),
+    (member_state.BatchPhase.RUNNING, "The pipeline runs."),
+    (member_state.BatchPhase.DISCARDING, "The store was told that it is discarded."),
 )
 """What a value means whose name says it well enough for the code."""
 
@@ -801,7 +801,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "member-whys": lambda: values_of(member_state, member_state.Why),
     "member-moves": member_moves,
     "member-table": member_table,
-    "batch-phases": lambda: values_of(member_state, member_state.Phase),
+    "batch-phases": lambda: values_of(member_state, member_state.BatchPhase),
     "checkpoint-purposes": lambda: values_of(rows, rows.CheckpointPurpose),
     "checkpoint-phases": lambda: values_of(rows, rows.CheckpointPhase),
     "request-states": lambda: values_of(rows, rows.RequestState),

@@ -24,7 +24,7 @@ from airflow_kcr.protocol.commands import (
     Acknowledge,
     AnswerEntries,
     ApplyReset,
-    Assigned,
+    AssignedPartition,
     Caller,
     ClaimPartitions,
     Command,
@@ -285,7 +285,9 @@ class Driver:
         process.assignments += 1
         start = {p: SeekEntry(offset=self.logs[p].start, source=SeekSource.START_POSITION) for p in process.assigned}
         assigned = {
-            p: Assigned(bounds=self.logs[p], initial=None if (p, self.logs[p].topic_id) in initial else start[p])
+            p: AssignedPartition(
+                bounds=self.logs[p], initial=None if (p, self.logs[p].topic_id) in initial else start[p]
+            )
             for p in process.assigned
         }
         proposal = ClaimPartitions(

@@ -35,8 +35,8 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from airflow_kcr.embedded.kafka import Broker, Cluster, start_cluster
-from airflow_kcr.embedded.processes import Child, Recorded, happened, start_detached
+from airflow_kcr.embedded.kafka import Broker, KafkaCluster, start_cluster
+from airflow_kcr.embedded.processes import Recorded, ServiceProcess, happened, start_detached
 from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.failures import Kind
 
@@ -230,7 +230,7 @@ class Kafka:
 class KafkaSet(Kafka):
     """A cluster of one test's own, whose brokers it may stop, kill and suspend."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: KafkaCluster) -> None:
         super().__init__(cluster.bootstrap_servers)
         self.cluster = cluster
 
@@ -331,7 +331,7 @@ def stop_server(run_dir: Path) -> None:
 
 def _start_recorded(
     folder: Path, command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
-) -> Child:
+) -> ServiceProcess:
     """Start a process that outlives this worker, and write down at once which it is."""
     child = start_detached(command, name=name, log=log, env=env, user=user)
     (folder / f"{child.pid}.process.json").write_text(json.dumps(asdict(child.recorded)))

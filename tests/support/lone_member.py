@@ -9,10 +9,10 @@ from typing import TypeAlias, TypeVar
 from airflow_kcr.protocol.commands import Command, Register
 from airflow_kcr.protocol.member import events
 from airflow_kcr.protocol.member.effects import Ask, Effect
-from airflow_kcr.protocol.member.state import Member, State
+from airflow_kcr.protocol.member.state import MemberMachine, State
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.region.rows import CheckpointPhase, Claim, DesiredState, RegionState
-from airflow_kcr.protocol.region.view import MemberView, OpenCheckpointView
+from airflow_kcr.protocol.region.view import MemberRegion, OpenCheckpointView
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     AssignmentId,
@@ -59,9 +59,9 @@ def claims_of(
     return dict.fromkeys(partitions, claim)
 
 
-def view_of(claims: Mapping[GroupPartition, Claim] | None = None, *, incarnation: int = 1) -> MemberView:
+def view_of(claims: Mapping[GroupPartition, Claim] | None = None, *, incarnation: int = 1) -> MemberRegion:
     """Return what a member of a running region sees."""
-    return MemberView(
+    return MemberRegion(
         counter=EventNumber(10),
         epoch=Epoch(1),
         timeline=Timeline(1),
@@ -91,7 +91,7 @@ def unwrapped(effects: Iterable[Effect]) -> list[Wanted]:
 class LoneMember:
     """A member, its clock, and what it wanted last; what it asks of the store is shown as the command itself."""
 
-    member: Member = field(default_factory=lambda: Member(process=PROCESS, timeouts=Timeouts()))
+    member: MemberMachine = field(default_factory=lambda: MemberMachine(process=PROCESS, timeouts=Timeouts()))
     now: float = 0.0
     last: tuple[Wanted, ...] = ()
     all: list[Wanted] = field(default_factory=list)
@@ -102,7 +102,7 @@ class LoneMember:
         return self.member.state
 
     @property
-    def view(self) -> MemberView:
+    def view(self) -> MemberRegion:
         """What it has read last."""
         assert self.member.view is not None
         return self.member.view
@@ -146,7 +146,7 @@ class LoneMember:
         self.feed(events.Assigned(assignment=AssignmentId(assignment), partitions=frozenset(partitions)))
         return self
 
-    def grant(self, view: MemberView | None = None, assignment: int = 1) -> LoneMember:
+    def grant(self, view: MemberRegion | None = None, assignment: int = 1) -> LoneMember:
         """Have the claim of an assignment granted."""
         seen = view or view_of(claims_of())
         self.feed(answers.claim_granted(assignment=AssignmentId(assignment), view=seen))
@@ -159,7 +159,7 @@ class LoneMember:
     def plan(self, batch: str = "b1", width: int = 10) -> LoneMember:
         """Have the planner answer with ranges from where the member is."""
         ranges = {p: Range(o, Offset(o + width)) for p, o in self.member.positions.items()}
-        self.feed(events.Planned(batch=BatchId(batch), ranges=ranges))
+        self.feed(events.RangesPlanned(batch=BatchId(batch), ranges=ranges))
         return self
 
     def in_batch(self) -> LoneMember:
@@ -173,7 +173,7 @@ class LoneMember:
         self.feed(answers.not_renewed(incarnation=Incarnation(self.member.newest_incarnation + 1)))
         return self
 
-    def see(self, view: MemberView) -> LoneMember:
+    def see(self, view: MemberRegion) -> LoneMember:
         """Read the region."""
         self.feed(answers.view_read(view=view))
         return self

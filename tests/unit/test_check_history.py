@@ -54,7 +54,7 @@ def sealed(folder: Path) -> None:
 
 
 def refused(folder: Path, digest: str | None = None) -> str:
-    with pytest.raises(check_history.Wrong) as raised:
+    with pytest.raises(check_history.WrongHistory) as raised:
         check_history.check(folder, digest)
     return str(raised.value)
 

@@ -40,3 +40,17 @@ def test_the_protocol_imports_only_itself_the_errors_and_the_pure_standard_libra
         if not is_allowed(module)
     }
     assert offences == set()
+
+
+TWICE = {"Region"}
+"""What a program drives (`airflow_kcr.Region`), and what the rules decide about: both are the region to readers."""
+
+
+def test_a_public_class_name_is_defined_once() -> None:
+    defined: dict[str, list[str]] = {}
+    package = PROTOCOL.parent
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                defined.setdefault(node.name, []).append(str(path.relative_to(package)))
+    assert {name: places for name, places in defined.items() if len(places) > 1 and name not in TWICE} == {}

@@ -33,8 +33,8 @@ from airflow_kcr.embedded.demo.play import (
 from airflow_kcr.embedded.demo.stage import (
     Audience,
     Curtain,
+    DemoPhase,
     Launches,
-    Phase,
     Timed,
     committed_offsets,
     count_by_interval,
@@ -43,7 +43,7 @@ from airflow_kcr.embedded.demo.stage import (
     tied,
 )
 from airflow_kcr.embedded.flights import data
-from airflow_kcr.embedded.flights.check import Judgement, Question, judge
+from airflow_kcr.embedded.flights.check import FlightsJudgement, FlightsQuestion, judge
 from airflow_kcr.embedded.flights.producer import TOPIC
 from airflow_kcr.embedded.flights.spec import GROUP
 from airflow_kcr.embedded.jars import java, resolve, spark_connector
@@ -93,7 +93,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class DemoCheck:
     """One question, and its answer."""
 
     name: str
@@ -102,11 +102,11 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class DemoVerdict:
     """All of it."""
 
     intervals: tuple[Interval, ...]
-    checks: tuple[Check, ...]
+    checks: tuple[DemoCheck, ...]
 
     @property
     def sound(self) -> bool:
@@ -114,7 +114,7 @@ class Verdict:
         return all(one.sound for one in self.intervals) and all(one.passed for one in self.checks)
 
 
-def judged(play: Play) -> Verdict:
+def judged(play: Play) -> DemoVerdict:
     """Look at everything, once the region has stopped.
 
     Raises:
@@ -122,7 +122,9 @@ def judged(play: Play) -> Verdict:
     """
     found = play.found
     if found.last_boundary is None:
-        return Verdict(intervals=(), checks=(Check(name="intervals", passed=False, detail="there was no last one"),))
+        return DemoVerdict(
+            intervals=(), checks=(DemoCheck(name="intervals", passed=False, detail="there was no last one"),)
+        )
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="result") as pool:
         computing = pool.submit(_result, play)  # Spark takes its time to start
         intervals = tuple(_intervals(play, found.last_boundary))
@@ -136,7 +138,7 @@ def judged(play: Play) -> Verdict:
             _downstream(play),
         )
         of_records = tuple(_of_records(computing.result(), play.region, play.stage.store_url))
-    return Verdict(intervals=intervals, checks=(*of_records, *looked_at))
+    return DemoVerdict(intervals=intervals, checks=(*of_records, *looked_at))
 
 
 # -- intervals ---------------------------------------------------------------------------------------------------------
@@ -176,7 +178,7 @@ def interval_ends(since: datetime, last: datetime, every: timedelta) -> Iterator
 # -- records -----------------------------------------------------------------------------------------------------------
 
 
-def _result(play: Play) -> Judgement:
+def _result(play: Play) -> FlightsJudgement:
     """Compare what the pipeline has written with the same computed from the topic, and from the source."""
     produced = play.found.produced
     flights = play.stage.folder / "flights.csv"
@@ -189,7 +191,7 @@ def _result(play: Play) -> Judgement:
     with _told_to(play.stage.folder / "spark.log"):
         session = open_session(settings)
     try:
-        question = Question(
+        question = FlightsQuestion(
             region=region,
             batches=batches,
             output=str(play.stage.output),
@@ -215,9 +217,9 @@ def _told_to(log: Path) -> Iterator[None]:
         os.close(kept)
 
 
-def _of_records(result: Judgement, region: Region, store_url: str) -> Iterator[Check]:
+def _of_records(result: FlightsJudgement, region: Region, store_url: str) -> Iterator[DemoCheck]:
     counts = result.counts
-    yield Check(
+    yield DemoCheck(
         name="every record once",
         passed=counts.exact and counts.malformed == 0,
         detail=f"{counts.in_topic:,} in the topic, {counts.accepted:,} accepted, {counts.missing} missing, "
@@ -225,7 +227,7 @@ def _of_records(result: Judgement, region: Region, store_url: str) -> Iterator[C
     )
     file = result.with_file
     groups = result.with_topic.groups
-    yield Check(
+    yield DemoCheck(
         name="the result",
         passed=result.with_topic.equal and file is not None and file.equal,
         detail=f"{groups:,} sums by carrier and hour, {result.with_topic.different} unlike those computed from the "
@@ -234,7 +236,7 @@ def _of_records(result: Judgement, region: Region, store_url: str) -> Iterator[C
     yield _duplicates(result, region, store_url)
 
 
-def _duplicates(result: Judgement, region: Region, store_url: str) -> Check:
+def _duplicates(result: FlightsJudgement, region: Region, store_url: str) -> DemoCheck:
     """Whether the ledger accounts for every record that was processed more than once."""
     with opened(store_url) as store:
         batches = tuple(store.batches(RegionName(REGION)))
@@ -246,7 +248,7 @@ def _duplicates(result: Judgement, region: Region, store_url: str) -> Check:
     least, most = by_outcome[str(Outcome.UNDONE)], sum(by_outcome.values())
     found, stray = result.counts.duplicates, result.counts.stray
     told = ", ".join(f"{records:,} {outcome}" for outcome, records in sorted(by_outcome.items()) if records)
-    return Check(
+    return DemoCheck(
         name="duplicates",
         passed=least <= found <= most and stray == 0,
         detail=f"{found:,} records written again; by the ledger: {told or 'none'}; {stray} in output that it does not "
@@ -266,7 +268,7 @@ def repeated(batch: Batch) -> Iterator[tuple[str, int]]:
 # -- offsets and history -----------------------------------------------------------------------------------------------
 
 
-def _kafka(play: Play) -> Check:
+def _kafka(play: Play) -> DemoCheck:
     """Whether Kafka holds, by its own tool, what the newest checkpoint has."""
     newest = _newest(play)
     stored: dict[tuple[str, int], int] = {
@@ -275,7 +277,7 @@ def _kafka(play: Play) -> Check:
     held = committed_offsets(play.stage.kafka.bootstrap_servers, GROUP)
     # A partition that never had a record may be without an entry; its offset is 0 either way.
     differing = sorted(place for place in stored.keys() | held.keys() if stored.get(place, 0) != held.get(place, 0))
-    return Check(
+    return DemoCheck(
         name="kafka-consumer-groups",
         passed=not differing,
         detail=f"{len(stored)} partitions, {sum(held.values()):,} records committed; "
@@ -288,19 +290,19 @@ def _newest(play: Play) -> Checkpoint:
     return rows[-1]
 
 
-def _committed(play: Play) -> Check:
+def _committed(play: Play) -> DemoCheck:
     states = Counter(str(row.committed) for row in play.checkpoints())
     newest = _newest(play)
-    return Check(
+    return DemoCheck(
         name="commits",
         passed=newest.committed is Committed.YES and not states[str(Committed.NO)],
         detail=", ".join(f"{count} {state}" for state, count in sorted(states.items())),
     )
 
 
-def _history(region: Region) -> Check:
+def _history(region: Region) -> DemoCheck:
     verdict = region.verify()
-    return Check(
+    return DemoCheck(
         name="kcr verify",
         passed=not verdict.violations,
         detail=f"{verdict.checked_events} events, {len(verdict.violations)} violations",
@@ -310,24 +312,24 @@ def _history(region: Region) -> Check:
 # -- what was done to it -----------------------------------------------------------------------------------------------
 
 
-def _killed(found: Happened) -> Check:
-    return Check(
+def _killed(found: Happened) -> DemoCheck:
+    return DemoCheck(
         name="killed consumer",
         passed=found.killed > 0 and found.retried == 2,
         detail=f"{found.killed} processes killed, {found.retried} tries of its task",
     )
 
 
-def _refused(found: Happened) -> Check:
+def _refused(found: Happened) -> DemoCheck:
     refused = found.viewer_refused.count("403")
-    return Check(
+    return DemoCheck(
         name="the viewer",
         passed=refused == 3,
         detail=f"was refused {refused} times (403): to trigger the reset, to choose, to approve",
     )
 
 
-def _reset(play: Play) -> Check:
+def _reset(play: Play) -> DemoCheck:
     found = play.found
     mine = [one for one in play.region.resets() if one.requester.run_id == found.reset_run]
     done = [one for one in mine if one.state == "done" and REASON in one.requester.reason]
@@ -338,16 +340,16 @@ def _reset(play: Play) -> Check:
             f"to checkpoint {found.reset_to}, {mine[0].state}; asked by {who.who} in {who.dag_id}: {who.reason}; "
             f"undid {len(mine[0].undone)} checkpoints, {len(found.cleared)} runs cleared"
         )
-    return Check(name=f"the reset ({RESET})", passed=len(done) == 1, detail=detail)
+    return DemoCheck(name=f"the reset ({RESET})", passed=len(done) == 1, detail=detail)
 
 
-def _downstream(play: Play) -> Check:
+def _downstream(play: Play) -> DemoCheck:
     """Whether what builds on a checkpoint ran once for each that counts."""
     keys = play.built()
     wanted = {(int(row.timeline), int(row.sequence)) for row in play.checkpoints(play.found.last_boundary)}
     lacking = sorted(wanted - keys.keys())
     twice = sorted(key for key, count in keys.items() if count > 1)
-    return Check(
+    return DemoCheck(
         name=f"downstream ({BUILD})",
         passed=not lacking and not twice,
         detail=f"{len(wanted & keys.keys())} of {len(wanted)} checkpoints, {len(keys.keys() - wanted)} of undone ones"
@@ -374,7 +376,7 @@ class Addresses:
 class Summary:
     """How the demo came out."""
 
-    verdict: Verdict
+    verdict: DemoVerdict
     happened: Happened
     seconds: dict[str, float]
     addresses: Addresses
@@ -444,7 +446,7 @@ def performed(
         yield Summary(verdict=verdict, happened=found, seconds=timed.seconds, addresses=addresses)
 
 
-def _download(phase: Phase) -> None:
+def _download(phase: DemoPhase) -> None:
     wanted = (jars.KAFKA_BROKER, jars.KAFKA_TOOLS, jars.spark_connector())
     phase.tell(0, len(wanted), ", ".join(one.name for one in wanted))
     jars.resolve_all(wanted, lambda done, name: phase.tell(done, len(wanted), f"{name} has come"))

@@ -17,9 +17,9 @@ import psutil
 from airflow_kcr.api import Region
 from airflow_kcr.api.goals import RUNNING, STOPPED
 from airflow_kcr.embedded.airflow import FLIGHTS_SPEC, Airflow, example_dags
-from airflow_kcr.embedded.airflow_client import RUN_ENDS, TASK_ENDS, AirflowClient, Run
+from airflow_kcr.embedded.airflow_client import RUN_ENDS, TASK_ENDS, AirflowClient, AirflowRun
 from airflow_kcr.embedded.airflow_settings import MARKER
-from airflow_kcr.embedded.demo.stage import Phase, Stage
+from airflow_kcr.embedded.demo.stage import DemoPhase, Stage
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.producer import Order, Produced
 from airflow_kcr.embedded.processes import happened
@@ -161,7 +161,7 @@ class Play:
     answers: dict[tuple[str, datetime | None], int] = field(default_factory=dict, repr=False)
     """The checkpoints that runs have got, by the run and when it ended."""
 
-    def start_consumers(self, phase: Phase) -> None:
+    def start_consumers(self, phase: DemoPhase) -> None:
         """Start the consumers' DAG, and wait until the region runs."""
         self.editor.wait_for_dags(DAGS, within=RUNNING_WITHIN)
         for dag in DAGS - {CHECKPOINT}:
@@ -172,18 +172,18 @@ class Play:
         )
         self.editor.unpause(CHECKPOINT)
 
-    def wait_for_intervals(self, phase: Phase, wanted: int) -> None:
+    def wait_for_intervals(self, phase: DemoPhase, wanted: int) -> None:
         """Wait until so many data intervals are checkpointed, published, and their runs have succeeded."""
         self._wait_for(phase, wanted, "data intervals checkpointed", lambda: len(self.settled()))
 
-    def wait_for_checkpoints(self, phase: Phase, wanted: int) -> None:
+    def wait_for_checkpoints(self, phase: DemoPhase, wanted: int) -> None:
         """Wait until N data intervals are checkpointed and published, whatever Airflow has made of their runs.
 
         That is all that a person needs who goes back to one of them.
         """
         self._wait_for(phase, wanted, "checkpoints published", lambda: len(self.checkpoints()))
 
-    def kill_a_consumer(self, phase: Phase) -> None:
+    def kill_a_consumer(self, phase: DemoPhase) -> None:
         """Kill an application at once, its JVM and its Python, and wait until Airflow has brought its member back."""
         before = self._incarnation()
         victims = self._processes_of(VICTIM)
@@ -201,7 +201,7 @@ class Play:
 
         _until(is_back, "the killed member back", BACK_WITHIN)
 
-    def reset(self, phase: Phase, production: Production) -> datetime:
+    def reset(self, phase: DemoPhase, production: Production) -> datetime:
         """Go back to an earlier checkpoint as a person does: trigger, choose, look at the plan, approve.
 
         A viewer tries it first, and may not. Once it is approved no more flights are written, so that the last data
@@ -231,7 +231,7 @@ class Play:
         self._clear_undone()
         return last
 
-    def finish(self, phase: Phase, last: datetime) -> None:
+    def finish(self, phase: DemoPhase, last: datetime) -> None:
         """Let every flight that was written be checkpointed, each interval by its run.
 
         Args:
@@ -257,7 +257,7 @@ class Play:
 
         _until(is_built, "something built on each checkpoint", CAUGHT_UP_WITHIN)
 
-    def stop(self, phase: Phase) -> None:
+    def stop(self, phase: DemoPhase) -> None:
         """Stop the region; that ends the consumers' tasks well."""
         phase.tell(0, None, "the region stops")
         self.region.stop()
@@ -271,12 +271,12 @@ class Play:
 
     # -- looking -------------------------------------------------------------------------------------------------
 
-    def settled(self) -> tuple[Run, ...]:
+    def settled(self) -> tuple[AirflowRun, ...]:
         """Return the runs of the checkpoint DAG that have succeeded, with checkpoints that no reset has undone."""
         on_path = {int(row.sequence) for row in self.checkpoints()}
         return tuple(run for run in self._ended() if run.state == _SUCCESS and self.answer_of(run) in on_path)
 
-    def answer_of(self, run: Run) -> int:
+    def answer_of(self, run: AirflowRun) -> int:
         """Return the checkpoint that an ended run of the checkpoint DAG has got; 0: none."""
         known = (run.run_id, run.ended)
         if known not in self.answers:
@@ -296,7 +296,7 @@ class Play:
         keys = ((run.partition_key or "0.0").split(".") for run in runs)  # with zeros before the numbers
         return Counter((int(timeline), int(sequence)) for timeline, sequence in keys)
 
-    def _ended(self) -> tuple[Run, ...]:
+    def _ended(self) -> tuple[AirflowRun, ...]:
         return tuple(run for run in self.editor.runs(CHECKPOINT) if run.state in RUN_ENDS)
 
     def _incarnation(self) -> int:
@@ -317,7 +317,7 @@ class Play:
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
-    def _wait_for(self, phase: Phase, wanted: int, what: str, count: Callable[[], int]) -> None:
+    def _wait_for(self, phase: DemoPhase, wanted: int, what: str, count: Callable[[], int]) -> None:
         def is_there() -> bool:
             found = count()
             phase.tell(found, wanted, f"{found} of {wanted} {what}")

@@ -21,7 +21,7 @@ from airflow_kcr.embedded.airflow_settings import AirflowPlan
 from airflow_kcr.embedded.flights import pipeline
 from airflow_kcr.embedded.flights import spec as flights
 from airflow_kcr.embedded.jars import KAFKA_TOOLS, resolve
-from airflow_kcr.embedded.kafka import Cluster, java_command, start_cluster
+from airflow_kcr.embedded.kafka import KafkaCluster, java_command, start_cluster
 from airflow_kcr.embedded.postgres import Postgres, start_postgres
 from airflow_kcr.embedded.processes import Launch, start_tied
 from airflow_kcr.errors import BrokerUnavailable, ServiceFailed
@@ -81,7 +81,7 @@ class Stage:
     """Kafka and Postgres, running, with an empty region store."""
 
     folder: Path
-    kafka: Cluster
+    kafka: KafkaCluster
     backstage: Backstage
     launches: Launches
     curtain: Curtain
@@ -302,7 +302,7 @@ def _whole_topic(consumer: Consumer, topic: str) -> dict[int, int]:
 # Whom the demo tells what it does: phases that begin, go on and end, and what they took.
 
 
-class Phase(Protocol):
+class DemoPhase(Protocol):
     """One part of the demo, while it goes on."""
 
     def tell(self, done: float, total: float | None = None, text: str = "") -> None:
@@ -313,7 +313,7 @@ class Phase(Protocol):
 class Audience(Protocol):
     """Shows phases to somebody."""
 
-    def phase(self, name: str) -> AbstractContextManager[Phase]:
+    def phase(self, name: str) -> AbstractContextManager[DemoPhase]:
         """Begin a phase; it ends with the block."""
         ...
 
@@ -326,7 +326,7 @@ class Timed:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[Phase]:
+    def phase(self, name: str) -> Iterator[DemoPhase]:
         """Begin a phase; it ends with the block."""
         begun = time.monotonic()
         try:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_kcr.embedded.flights import data, ledger, result
-from airflow_kcr.embedded.flights.result import Comparison, Counts
+from airflow_kcr.embedded.flights.result import RecordCounts, ResultComparison
 from airflow_kcr.embedded.flights.spec import GROUP
 from airflow_kcr.errors import CheckpointNotUsable
 from airflow_kcr.protocol.region.rows import Batch
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class FlightsQuestion:
     """What to judge.
 
     Args:
@@ -61,14 +61,14 @@ class Carrier(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class FlightsJudgement:
     """The answer."""
 
-    counts: Counts
-    with_topic: Comparison
+    counts: RecordCounts
+    with_topic: ResultComparison
     """With the same computed from the topic's records up to the checkpoint."""
 
-    with_file: Comparison | None
+    with_file: ResultComparison | None
     """With the same computed from the CSV file; equal only when all of its flights are in the checkpoint."""
 
     carriers: tuple[Carrier, ...]
@@ -79,7 +79,7 @@ class Judgement:
         return self.counts.exact and self.with_topic.equal and (self.with_file is None or self.with_file.equal)
 
 
-def judge(spark: SparkSession, question: Question) -> Judgement:
+def judge(spark: SparkSession, question: FlightsQuestion) -> FlightsJudgement:
     """Compare the region's result up to a checkpoint with the same computed directly, and count records.
 
     Raises:
@@ -101,7 +101,7 @@ def judge(spark: SparkSession, question: Question) -> Judgement:
         _kept(result.accepted_output(written, pieces, read)) as accepted,
     ):
         found = result.fold(accepted)
-        return Judgement(
+        return FlightsJudgement(
             counts=result.count(written, pieces, accepted, read(ranges)),
             with_topic=result.compare(found, from_topic(spark, read(ranges))),
             with_file=None if file is None else result.compare(found, from_csv(spark, file)),
@@ -119,7 +119,7 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
         frame.unpersist()
 
 
-def _read(spark: SparkSession, question: Question, ranges: Mapping[GroupPartition, Range]) -> DataFrame:
+def _read(spark: SparkSession, question: FlightsQuestion, ranges: Mapping[GroupPartition, Range]) -> DataFrame:
     # Under a name of its own, so that a member in the same application keeps its executors' consumers.
     source = reads.Source(
         region=RegionName(f"{question.region.name}-check"), member=MemberId(question.group, 0), kafka=question.kafka

@@ -39,7 +39,7 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class BatchPart:
     """One partition of one batch."""
 
     batch: BatchId
@@ -55,7 +55,9 @@ class Piece:
         return Range(self.range_.from_, self.counts_to)
 
 
-def pieces(batches: Iterable[Batch], group: GroupId, checkpoint: Mapping[GroupPartition, Offset]) -> tuple[Piece, ...]:
+def pieces(
+    batches: Iterable[Batch], group: GroupId, checkpoint: Mapping[GroupPartition, Offset]
+) -> tuple[BatchPart, ...]:
     """Return how each partition of each batch of a group stands towards a checkpoint.
 
     Args:
@@ -111,9 +113,9 @@ def checkpoint_offsets(region: Region, group: GroupId, sequence: CheckpointNumbe
     return OffsetMap({place: offset for place, offset in offsets.items() if place.group == group})
 
 
-def _piece(batch: Batch, place: GroupPartition, range_: Range, checkpoint: Offset) -> Piece:
+def _piece(batch: Batch, place: GroupPartition, range_: Range, checkpoint: Offset) -> BatchPart:
     standing, to = _standing(batch, place, range_, checkpoint)
-    return Piece(batch=batch.batch, place=place, range_=range_, standing=standing, counts_to=to)
+    return BatchPart(batch=batch.batch, place=place, range_=range_, standing=standing, counts_to=to)
 
 
 def _standing(batch: Batch, place: GroupPartition, range_: Range, checkpoint: Offset) -> tuple[Standing, Offset]:

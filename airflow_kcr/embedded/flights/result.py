@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from airflow_kcr.embedded.flights import pipeline
-from airflow_kcr.embedded.flights.ledger import Piece, Standing
+from airflow_kcr.embedded.flights.ledger import BatchPart, Standing
 from airflow_kcr.embedded.flights.pipeline import FLIGHT, KEY, MALFORMED, MAXIMA, OUTPUT_SCHEMA, SUMS
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import GroupPartition, Range
@@ -37,7 +37,7 @@ Read = Callable[[Mapping[GroupPartition, Range]], "DataFrame"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class ResultDifference:
     """One number in which the result is not what was computed directly."""
 
     group: str
@@ -49,7 +49,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ResultComparison:
     """How the result compares with the same computed directly."""
 
     groups: int
@@ -58,7 +58,7 @@ class Comparison:
     different: int
     """Those in which they differ."""
 
-    differences: tuple[Difference, ...]
+    differences: tuple[ResultDifference, ...]
     """The first few, one by one."""
 
     @property
@@ -68,7 +68,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class RecordCounts:
     """Records up to a checkpoint, counted in the topic and in the output."""
 
     in_topic: int
@@ -114,7 +114,7 @@ def read_output(spark: SparkSession, output: str) -> DataFrame:
         raise ConfigurationError(f"no batch has written to {root}; is that the output folder of the region?") from error
 
 
-def accepted_output(written: DataFrame, pieces: Iterable[Piece], read: Read) -> DataFrame:
+def accepted_output(written: DataFrame, pieces: Iterable[BatchPart], read: Read) -> DataFrame:
     """Return the rows of the output that count.
 
     What a reset has undone in part can't be taken out of its sums: the part that counts is read again, computed anew.
@@ -145,7 +145,7 @@ def by_carrier(result: DataFrame) -> DataFrame:
     return result.groupBy("carrier", "airline").agg(*_sums()).orderBy(F.desc("flights"))
 
 
-def compare(result: DataFrame, direct: DataFrame) -> Comparison:
+def compare(result: DataFrame, direct: DataFrame) -> ResultComparison:
     """Compare the result with the same computed directly, every number of every carrier and hour.
 
     Args:
@@ -159,14 +159,14 @@ def compare(result: DataFrame, direct: DataFrame) -> Comparison:
     # A group that is there twice, with two airlines, has to be seen as well.
     unequal = ~F.col("result").eqNullSafe(F.col("direct")) | (F.greatest(*(f"{name}_rows" for name in _SIDES)) > 1)
     (totals,) = groups.agg(F.count(F.lit(1)).alias("groups"), F.count_if(unequal).alias("different")).collect()
-    return Comparison(
+    return ResultComparison(
         groups=totals["groups"],
         different=totals["different"],
         differences=_differences(groups.where(unequal)) if totals["different"] else (),
     )
 
 
-def count(written: DataFrame, pieces: Iterable[Piece], accepted: DataFrame, topic: DataFrame) -> Counts:
+def count(written: DataFrame, pieces: Iterable[BatchPart], accepted: DataFrame, topic: DataFrame) -> RecordCounts:
     """Count the records of the topic and those of the output.
 
     Args:
@@ -187,7 +187,7 @@ def count(written: DataFrame, pieces: Iterable[Piece], accepted: DataFrame, topi
     total = sum(counted.values())
     # What counts of a piece undone in part was computed anew, so it is in `total` and not among the whole pieces.
     kept_of_parts = total - elsewhere.get(Standing.WHOLE, 0)
-    return Counts(
+    return RecordCounts(
         in_topic=sum(in_topic.values()),
         accepted=total,
         malformed=malformed,
@@ -202,7 +202,7 @@ def _sums() -> list[Column]:
     return [F.sum(name).alias(name) for name in SUMS] + [F.max(name).alias(name) for name in MAXIMA]
 
 
-def _standing(written: DataFrame, pieces: tuple[Piece, ...]) -> DataFrame:
+def _standing(written: DataFrame, pieces: tuple[BatchPart, ...]) -> DataFrame:
     """The output with the standing of each row; stray where the ledger does not know its batch."""
     rows = [(piece.batch, piece.place.topic, piece.place.partition, piece.standing.value) for piece in pieces]
     judged = written.sparkSession.createDataFrame(
@@ -212,7 +212,7 @@ def _standing(written: DataFrame, pieces: tuple[Piece, ...]) -> DataFrame:
     return joined.withColumn("standing", F.coalesce("standing", F.lit(_STRAY)))
 
 
-def _records_by_standing(written: DataFrame, pieces: tuple[Piece, ...]) -> dict[str, int]:
+def _records_by_standing(written: DataFrame, pieces: tuple[BatchPart, ...]) -> dict[str, int]:
     rows = _standing(written, pieces).groupBy("standing").agg(F.sum("records").alias("n")).collect()
     return {row["standing"]: row["n"] for row in rows}
 
@@ -221,19 +221,19 @@ def _side(frame: DataFrame, name: str) -> DataFrame:
     return frame.select(*_GROUP, F.struct(*(F.col(c).cast("string").alias(c) for c in _COMPARED)).alias(name))
 
 
-def _differences(unequal: DataFrame) -> tuple[Difference, ...]:
-    found: list[Difference] = []
+def _differences(unequal: DataFrame) -> tuple[ResultDifference, ...]:
+    found: list[ResultDifference] = []
     for row in unequal.orderBy(*_GROUP).limit(SHOWN).collect():
         group = f"{row['carrier']} {row['year']}-{row['month']:02}-{row['day']:02} {row['hour']:02}:00"
         one, other = row["result"], row["direct"]
         found += [
-            Difference(group=group, column=name, result=_text(one, name), direct=_text(other, name))
+            ResultDifference(group=group, column=name, result=_text(one, name), direct=_text(other, name))
             for name in _COMPARED
             if one is None or other is None or one[name] != other[name]
         ]
         if row["result_rows"] > 1 or row["direct_rows"] > 1:
             rows = str(row["result_rows"]), str(row["direct_rows"])
-            found.append(Difference(group=group, column="rows", result=rows[0], direct=rows[1]))
+            found.append(ResultDifference(group=group, column="rows", result=rows[0], direct=rows[1]))
     return tuple(found)
 
 

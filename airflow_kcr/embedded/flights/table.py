@@ -14,7 +14,7 @@ import psycopg
 
 from airflow_kcr.embedded.flights import check, result
 from airflow_kcr.embedded.flights.pipeline import FLIGHT, KEY, joined
-from airflow_kcr.embedded.flights.result import Comparison
+from airflow_kcr.embedded.flights.result import ResultComparison
 from airflow_kcr.embedded.flights.spec import GROUP
 from airflow_kcr.protocol.values import (
     GroupId,
@@ -67,7 +67,7 @@ def process(batch: DataFrame, context: BatchContext) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class TableQuestion:
     """What to judge: a region at rest, and the table that it wrote to.
 
     Args:
@@ -84,7 +84,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class TableJudgement:
     """The answer."""
 
     rows: int
@@ -96,7 +96,7 @@ class Judgement:
     beyond: int
     """Rows of records beyond where the region is."""
 
-    with_topic: Comparison
+    with_topic: ResultComparison
     """The sums, compared with the same computed from the topic's records."""
 
     @property
@@ -105,7 +105,7 @@ class Judgement:
         return self.twice == 0 and self.beyond == 0 and self.with_topic.equal
 
 
-def judge(spark: SparkSession, question: Question) -> Judgement:
+def judge(spark: SparkSession, question: TableQuestion) -> TableJudgement:
     """Compare the table with the topic.
 
     Raises:
@@ -137,7 +137,7 @@ def judge(spark: SparkSession, question: Question) -> Judgement:
     }
     source = reads.Source(region=RegionName("flights-check"), member=MemberId(question.group, 0), kafka=question.kafka)
     records = reads.Reader(spark, source).read(ranges, Timeline(1))
-    return Judgement(
+    return TableJudgement(
         rows=rows,
         twice=twice,
         beyond=rows - within,

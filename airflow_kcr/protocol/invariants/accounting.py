@@ -26,7 +26,7 @@ from airflow_kcr.protocol.values import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class OffsetDelivery:
     """One time that an offset was begun."""
 
     batch: BatchId
@@ -63,11 +63,11 @@ class Redelivery:
     cause: ResetCause | None
 
 
-def delivery_of(batch: Batch, partition: GroupPartition, offset: Offset) -> Delivery:
+def delivery_of(batch: Batch, partition: GroupPartition, offset: Offset) -> OffsetDelivery:
     """Return the time that an offset was begun in a batch that has it."""
     mark = batch.undone_from.get(partition)
     is_undone = batch.outcome is Outcome.DONE and mark is not None and mark <= offset
-    return Delivery(
+    return OffsetDelivery(
         batch=batch.batch,
         member=batch.member,
         incarnation=batch.incarnation,

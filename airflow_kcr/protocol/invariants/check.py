@@ -20,7 +20,7 @@ KEPT: Final = 1_000
 
 
 @dataclass(slots=True)
-class Findings:
+class Violations:
     """The violations of one invariant: the first ones, and how many there are."""
 
     invariant: str
@@ -42,7 +42,7 @@ class Findings:
 
 
 @dataclass(slots=True, kw_only=True)
-class Check:
+class Invariant:
     """One invariant; whoever implements it replaces what concerns it."""
 
     invariant: ClassVar[str] = ""
@@ -51,23 +51,23 @@ class Check:
     sees_batches: ClassVar[bool] = False
     """Whether it is told of batches."""
 
-    def before(self, moment: Moment, event: Event, findings: Findings) -> None:
+    def before(self, moment: Moment, event: Event, findings: Violations) -> None:
         """Take an event, the moment being the one before it."""
 
-    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
+    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
         """Take an event, the moment being the one after it."""
 
-    def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
+    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
         """Take a batch that begins now."""
 
-    def end(self, moment: Moment, batch: Batch, flaw: str, findings: Findings) -> None:
+    def end(self, moment: Moment, batch: Batch, flaw: str, findings: Violations) -> None:
         """Take a batch whose row says that it was done: it ends now, and `flaw` says what speaks against that."""
 
-    def accept(self, moment: Moment, batch: Batch, number: EventNumber, findings: Findings) -> None:
+    def accept(self, moment: Moment, batch: Batch, number: EventNumber, findings: Violations) -> None:
         """Take a batch that counts as accepted from now on, after event `number`."""
 
-    def unproven(self, moment: Moment, batch: Batch, flaw: str, findings: Findings) -> None:
+    def unproven(self, moment: Moment, batch: Batch, flaw: str, findings: Violations) -> None:
         """Take a batch whose end had a flaw and that no sink's progress has proved either."""
 
-    def finish(self, moment: Moment, findings: Findings) -> None:
+    def finish(self, moment: Moment, findings: Violations) -> None:
         """Judge what is still open at the end; changes nothing, as the history may go on."""

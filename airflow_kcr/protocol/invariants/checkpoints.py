@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Final, NamedTuple
 
-from airflow_kcr.protocol.invariants.check import Check, Findings
+from airflow_kcr.protocol.invariants.check import Invariant, Violations
 from airflow_kcr.protocol.invariants.history import Holder
-from airflow_kcr.protocol.invariants.moment import Attempt, Moment, OpenCheckpoint
+from airflow_kcr.protocol.invariants.moment import LatestAttempt, Moment, OpenCheckpoint
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.events import (
@@ -38,7 +38,7 @@ AT_ONCE: Final = 10
 
 
 @dataclass(slots=True, kw_only=True)
-class Complete(Check):
+class Complete(Invariant):
     """R2 (V) a complete checkpoint covers every frozen partition once, by distinct participants.
 
     Every participant has contributed, once, as the incarnation that takes part; their offsets don't overlap, their
@@ -51,8 +51,8 @@ class Complete(Check):
 
     invariant: ClassVar[str] = "R2"
 
-    def before(self, moment: Moment, event: Event, findings: Findings) -> None:
-        """See `Check`."""
+    def before(self, moment: Moment, event: Event, findings: Violations) -> None:
+        """See `Invariant`."""
         match event.body:
             case CheckpointCompleted(sequence=sequence) as body:
                 checkpoint = moment.open.get(sequence)
@@ -67,7 +67,7 @@ class Complete(Check):
                 pass
 
 
-def _parts(number: EventNumber, checkpoint: OpenCheckpoint, body: CheckpointCompleted, findings: Findings) -> None:
+def _parts(number: EventNumber, checkpoint: OpenCheckpoint, body: CheckpointCompleted, findings: Violations) -> None:
     participants, name = dict(checkpoint.participants), f"checkpoint {body.sequence}"
     total: dict[GroupPartition, Offset] = {}
     for part in checkpoint.parts:
@@ -93,7 +93,7 @@ def _parts(number: EventNumber, checkpoint: OpenCheckpoint, body: CheckpointComp
         findings.add(f"{name}: {differ[0]} is not what was contributed", number)
 
 
-def _hidden(moment: Moment, number: EventNumber, body: CheckpointCompleted, findings: Findings) -> None:
+def _hidden(moment: Moment, number: EventNumber, body: CheckpointCompleted, findings: Violations) -> None:
     """Note what was known to lack an owner, is not in the checkpoint, and is not named by it."""
     for partition in sorted(moment.unowned - body.offsets.keys() - body.inexact.keys()):
         detail = (
@@ -103,7 +103,7 @@ def _hidden(moment: Moment, number: EventNumber, body: CheckpointCompleted, find
 
 
 @dataclass(slots=True, kw_only=True)
-class Inside(Check):
+class Inside(Invariant):
     """R3 (V) stored offsets are concrete and lay inside the log as read with them, or are marked clamped.
 
     Contributions and initial offsets, each with the bounds stored with it; a contribution may lie just past skipped
@@ -116,8 +116,8 @@ class Inside(Check):
 
     invariant: ClassVar[str] = "R3"
 
-    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
-        """See `Check`."""
+    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+        """See `Invariant`."""
         match event.body:
             case Contributed(offsets=offsets, bounds=bounds) | InitialOffsetsStored(offsets=offsets, bounds=bounds):
                 for partition in offsets:
@@ -151,7 +151,7 @@ class Doubted(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Retired(Check):
+class RestorePointKept(Invariant):
     """R12 (V) the restore point is never retired.
 
     Nor what it was built from (the checkpoint before a restore point that is a checkpoint), a pinned checkpoint, one on
@@ -167,8 +167,8 @@ class Retired(Check):
     pinned: dict[CheckpointNumber, str] = field(default_factory=dict)
     doubted: list[Doubted] = field(default_factory=list)
 
-    def before(self, moment: Moment, event: Event, findings: Findings) -> None:
-        """See `Check`."""
+    def before(self, moment: Moment, event: Event, findings: Violations) -> None:
+        """See `Invariant`."""
         match event.body:
             case ResetBegun(cause=cause, person=request_id):
                 person = None if request_id is None else moment.persons.get(request_id)
@@ -185,7 +185,7 @@ class Retired(Check):
                 self._settle(findings, excepting=None)
 
     def _retired(
-        self, moment: Moment, event: Event, sequences: tuple[CheckpointNumber, ...], findings: Findings
+        self, moment: Moment, event: Event, sequences: tuple[CheckpointNumber, ...], findings: Violations
     ) -> None:
         wrong: list[str] = []
         for sequence in sequences:
@@ -209,15 +209,15 @@ class Retired(Check):
             return "it is not published yet"
         return f"it is pinned as {self.pinned[sequence]}" if sequence in self.pinned else ""
 
-    def _settle(self, findings: Findings, *, excepting: datetime | None) -> None:
+    def _settle(self, findings: Violations, *, excepting: datetime | None) -> None:
         for doubted in self.doubted:
             if doubted.at != excepting:
                 for detail in doubted.details:
                     findings.add(detail, doubted.number)
         self.doubted = []
 
-    def finish(self, moment: Moment, findings: Findings) -> None:
-        """See `Check`."""
+    def finish(self, moment: Moment, findings: Violations) -> None:
+        """See `Invariant`."""
         for doubted in self.doubted:
             for detail in doubted.details:
                 findings.add(detail, doubted.number)
@@ -231,7 +231,7 @@ class Asked(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class OneAtATime(Check):
+class OneAtATime(Invariant):
     """R13 (V) one request, one checkpoint at a time.
 
     No checkpoint opens while another is open; none opens for a request id that has a complete checkpoint on the path;
@@ -247,8 +247,8 @@ class OneAtATime(Check):
 
     asked: dict[RequestId, Asked] = field(default_factory=dict)
 
-    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
-        """See `Check`."""
+    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+        """See `Invariant`."""
         number = event.number
         match event.body:
             case CheckpointOpened(sequence=sequence, request_id=request_id):
@@ -324,7 +324,7 @@ def end_flaw(moment: Moment, batch: Batch) -> str:
     return "" if moment.state in ENDING else f"was accepted while the region was {moment.state}"
 
 
-def proves(attempt: Attempt, batch: Batch) -> bool:
+def proves(attempt: LatestAttempt, batch: Batch) -> bool:
     """Whether a reset that is done proves a batch done whose end was not accepted.
 
     It has to be the one done next after the batch's epoch, which the caller sees to, in the same timeline, with entries
@@ -347,7 +347,7 @@ def proves(attempt: Attempt, batch: Batch) -> bool:
 # R4: what Kafka holds, and what the checkpoints say about it.
 
 
-class Wrong(NamedTuple):
+class WrongReadBack(NamedTuple):
     """A commit read-back that differs from a checkpoint that says yes."""
 
     sequence: CheckpointNumber
@@ -356,7 +356,7 @@ class Wrong(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class ReadBacks(Check):
+class ReadBacks(Invariant):
     """R4 (V) Kafka's commit read-back equals the checkpoint, or the checkpoint says failed or superseded.
 
     `CommitResolved` says yes only when the newest commit read-backs of all the checkpoint's partitions equal its
@@ -375,10 +375,10 @@ class ReadBacks(Check):
 
     told: dict[GroupPartition, Offset] = field(default_factory=dict)
     says: Committed | None = None
-    wrong: Wrong | None = None
+    wrong: WrongReadBack | None = None
 
-    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
-        """See `Check`."""
+    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+        """See `Invariant`."""
         body, number = event.body, event.number
         if self.wrong is not None and not (isinstance(body, CommitResolved) and body.sequence == self.wrong.sequence):
             findings.add(self.wrong.detail, self.wrong.number)
@@ -394,7 +394,9 @@ class ReadBacks(Check):
             self.told.update(body.offsets)
             differs = self._differing(moment)
             if differs and self.says is Committed.YES:
-                self.wrong = Wrong(body.sequence, number, f"checkpoint {body.sequence} is called committed, {differs}")
+                self.wrong = WrongReadBack(
+                    body.sequence, number, f"checkpoint {body.sequence} is called committed, {differs}"
+                )
         elif isinstance(body, CommitResolved):
             self._about(body.sequence)
             self.says = body.committed
@@ -402,8 +404,8 @@ class ReadBacks(Check):
             if body.committed is Committed.YES and lacks:
                 findings.add(f"checkpoint {body.sequence} is called committed, {lacks}", number)
 
-    def finish(self, moment: Moment, findings: Findings) -> None:
-        """See `Check`."""
+    def finish(self, moment: Moment, findings: Violations) -> None:
+        """See `Invariant`."""
         if self.wrong is not None:
             findings.add(self.wrong.detail, self.wrong.number)
 

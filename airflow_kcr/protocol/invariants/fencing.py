@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
 
-from airflow_kcr.protocol.invariants.check import Check, Findings
+from airflow_kcr.protocol.invariants.check import Invariant, Violations
 from airflow_kcr.protocol.invariants.checkpoints import begin_flaw
-from airflow_kcr.protocol.invariants.history import Holder
+from airflow_kcr.protocol.invariants.history import Holder, Start
 from airflow_kcr.protocol.invariants.intervals import add
 from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
@@ -31,7 +31,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPart
 
 
 @dataclass(slots=True, kw_only=True)
-class Fenced(Check):
+class Fenced(Invariant):
     """R6 (V) no accepted batch, contribution or commit read-back carries an old epoch, incarnation or claim.
 
     A batch: at its begin, whatever became of it, its epoch and incarnation are the newest, its member has not left and
@@ -47,19 +47,19 @@ class Fenced(Check):
     invariant: ClassVar[str] = "R6"
     sees_batches: ClassVar[bool] = True
 
-    def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
-        """See `Check`."""
+    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
+        """See `Invariant`."""
         flaw = begin_flaw(moment, batch)
         if flaw:
             findings.add(f"batch {batch.batch} {flaw}", batch.begun_after)
 
-    def unproven(self, moment: Moment, batch: Batch, flaw: str, findings: Findings) -> None:
-        """See `Check`."""
+    def unproven(self, moment: Moment, batch: Batch, flaw: str, findings: Violations) -> None:
+        """See `Invariant`."""
         numbers = (batch.begun_after, batch.ended_after)
         findings.add(f"batch {batch.batch} {flaw}", *(n for n in numbers if n is not None))
 
-    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
-        """See `Check`."""
+    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+        """See `Invariant`."""
         match event.body:
             case Contributed() as body:
                 _act(moment, body, body.offsets, f"a contribution to checkpoint {body.sequence}", findings)
@@ -72,7 +72,11 @@ class Fenced(Check):
 
 
 def _act(
-    moment: Moment, body: Contributed | CommitReadBack | Acknowledged, offsets: OffsetMap, what: str, findings: Findings
+    moment: Moment,
+    body: Contributed | CommitReadBack | Acknowledged,
+    offsets: OffsetMap,
+    what: str,
+    findings: Violations,
 ) -> None:
     if body.member is None:
         return
@@ -93,7 +97,7 @@ def _act(
 
 
 @dataclass(slots=True, kw_only=True)
-class Still(Check):
+class Still(Invariant):
     """R9 (V) nothing is begun between a drain's completion and the resume.
 
     No batch begins from a checkpoint's `DrainBegun` until the region runs again, nor between the completion of the
@@ -109,8 +113,8 @@ class Still(Check):
 
     since: EventNumber = EventNumber(0)
 
-    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
-        """See `Check`."""
+    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+        """See `Invariant`."""
         match event.body:
             case DrainBegun(sequence=sequence):
                 self._hold(event.number, f"checkpoint {sequence} drains")
@@ -127,8 +131,8 @@ class Still(Check):
         if why != self.why:
             self.why, self.since = why, number
 
-    def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
-        """See `Check`."""
+    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
+        """See `Invariant`."""
         if self.why or moment.state is not RegionState.RUNNING:
             detail = f"batch {batch.batch} begins while {self.why or f'the region is {moment.state}'}"
             findings.add(detail, self.since if self.why else moment.state_since, batch.begun_after)
@@ -160,7 +164,7 @@ class Done:
 
 
 @dataclass(slots=True, kw_only=True)
-class Increasing(Check):
+class Increasing(Invariant):
     """R11 (V) (timeline, sequence) strictly increases and no two accepted batches of one (timeline, sequence) overlap.
 
     Over checkpoints and resets in commit order the sequence grows and the timeline never falls, so that no sequence is
@@ -178,8 +182,8 @@ class Increasing(Check):
     done: list[Done] = field(default_factory=list)
     """By stamp, oldest first; from the last reset that was done on."""
 
-    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
-        """See `Check`."""
+    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+        """See `Invariant`."""
         body, number, before = event.body, event.number, self.newest
         if isinstance(body, ResetDone):
             self.done = self.done[-2:]  # nobody can end what began before it, but for what its sinks have proved now
@@ -203,15 +207,15 @@ class Increasing(Check):
                 detail = f"reset {body.sequence} says that it undoes the checkpoints {said}, its map lies below {found}"
                 findings.add(detail, number)
 
-    def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
-        """See `Check`."""
+    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
+        """See `Invariant`."""
         if batch.timeline != moment.timeline or batch.sequence != moment.stamp:
             was = f"at its begin it was ({moment.timeline}, {moment.stamp})"
             detail = f"batch {batch.batch} is stamped ({batch.timeline}, {batch.sequence}), {was}"
             findings.add(detail, batch.begun_after)
 
-    def end(self, moment: Moment, batch: Batch, flaw: str, findings: Findings) -> None:
-        """See `Check`."""
+    def end(self, moment: Moment, batch: Batch, flaw: str, findings: Violations) -> None:
+        """See `Invariant`."""
         done = self._under(batch.timeline, batch.sequence)
         for partition, range_ in batch.ranges.items():
             ranges = done.ranges.get(partition)
@@ -234,7 +238,7 @@ class Increasing(Check):
 # R5, R10: where partitions begin, and where they go on.
 
 
-class Place(NamedTuple):
+class ResumePlace(NamedTuple):
     """Where a partition has to go on; nothing has begun there since."""
 
     number: EventNumber
@@ -242,16 +246,8 @@ class Place(NamedTuple):
     """None: its seek entry is open."""
 
 
-class Start(NamedTuple):
-    """An initial offset that was stored."""
-
-    number: EventNumber
-    offset: Offset
-    topic_id: TopicId
-
-
 @dataclass(slots=True, kw_only=True)
-class Resumed(Check):
+class Resumed(Invariant):
     """R5 (V) the first range begun on a partition after a reset starts at its resume point, whoever owns it.
 
     For every resume point (a seek entry, past skipped offsets; in its epoch replaced by the offsets of a completed
@@ -264,27 +260,27 @@ class Resumed(Check):
 
     invariant: ClassVar[str] = "R5"
     sees_batches: ClassVar[bool] = True
-    expected: dict[GroupPartition, Place] = field(default_factory=dict)
+    expected: dict[GroupPartition, ResumePlace] = field(default_factory=dict)
     known: set[GroupPartition] = field(default_factory=set)
     """Partitions that have had a resume point, or begun without one, which is told once."""
 
-    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
-        """See `Check`."""
+    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+        """See `Invariant`."""
         match event.body:
             case ResetBegun(seek=seek) | SeekWritten(seek=seek):
                 for partition, entry in seek.items():
                     place = None if entry.offset is None else moment.past_skips(partition, entry.offset)
-                    self.expected[partition] = Place(event.number, place)
+                    self.expected[partition] = ResumePlace(event.number, place)
                 self.known.update(seek)
             case CheckpointCompleted(sequence=sequence, offsets=offsets) if moment.is_on_path(sequence):
                 for partition, offset in offsets.items():
-                    self.expected[partition] = Place(event.number, offset)
+                    self.expected[partition] = ResumePlace(event.number, offset)
                 self.known.update(offsets)
             case _:
                 pass
 
-    def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
-        """See `Check`."""
+    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
+        """See `Invariant`."""
         if not self.expected and self.known.issuperset(batch.ranges):
             return
         for partition, range_ in batch.ranges.items():
@@ -303,7 +299,7 @@ class Resumed(Check):
 
 
 @dataclass(slots=True, kw_only=True)
-class ResolvedOnce(Check):
+class ResolvedOnce(Invariant):
     """R10 (V) a start position is resolved once per partition.
 
     No partition has two initial offsets for one topic id. A broker that tells no id can't tell a recreated topic
@@ -315,8 +311,8 @@ class ResolvedOnce(Check):
     invariant: ClassVar[str] = "R10"
     starts: dict[GroupPartition, list[Start]] = field(default_factory=dict)
 
-    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
-        """See `Check`."""
+    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+        """See `Invariant`."""
         if not isinstance(event.body, InitialOffsetsStored):
             return
         for partition, offset in event.body.offsets.items():

@@ -33,7 +33,7 @@ from airflow_kcr.protocol.values import (
 )
 
 
-class Held(NamedTuple):
+class HeldClaim(NamedTuple):
     """Whose a claim is, and since which event."""
 
     holder: Holder | None
@@ -49,7 +49,7 @@ class Part(NamedTuple):
     offsets: OffsetMap
 
 
-class Run(NamedTuple):
+class NumberRun(NamedTuple):
     """Numbers of checkpoints that follow each other: [first, beyond)."""
 
     first: CheckpointNumber
@@ -81,7 +81,7 @@ class KeptCheckpoint:
 
 
 @dataclass(slots=True, kw_only=True)
-class Attempt:
+class LatestAttempt:
     """The epoch that a reset began last."""
 
     number: EventNumber
@@ -138,7 +138,7 @@ class Moment:
     present: dict[MemberId, Incarnation] = field(default_factory=dict)
     """The same, without those that have left."""
 
-    claims: dict[GroupPartition, Held] = field(default_factory=dict)
+    claims: dict[GroupPartition, HeldClaim] = field(default_factory=dict)
     skips: dict[GroupPartition, list[Offset]] = field(default_factory=dict)
     """Ascending."""
 
@@ -146,13 +146,13 @@ class Moment:
     kept: dict[CheckpointNumber, KeptCheckpoint] = field(default_factory=dict)
     """By number, ascending."""
 
-    retired: list[Run] = field(default_factory=list)
+    retired: list[NumberRun] = field(default_factory=list)
     """The complete checkpoints on the path that have no offsets any more."""
 
     undone: tuple[CheckpointNumber, ...] = ()
     """What the reset that began last took off the path."""
 
-    attempt: Attempt | None = None
+    attempt: LatestAttempt | None = None
     persons: dict[RequestId, Person] = field(default_factory=dict)
 
     # -- questions -----------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class Moment:
 
     def _claim(self, number: EventNumber, partition: GroupPartition, holder: Holder | None) -> None:
         if self.holder(partition) != holder:
-            self.claims[partition] = Held(holder, number)
+            self.claims[partition] = HeldClaim(holder, number)
 
     def _without_owner(self, number: EventNumber, partitions: frozenset[GroupPartition]) -> None:
         if partitions != self.unowned:
@@ -285,7 +285,7 @@ class Moment:
 
     def _begin(self, number: EventNumber, body: events.ResetBegun) -> None:
         self.epoch = body.epoch
-        self.attempt = Attempt(
+        self.attempt = LatestAttempt(
             number=number, epoch=body.epoch, timeline=body.timeline, person=body.person, seek=dict(body.seek)
         )
         self.restore_point, self.stamp = body.restore_point, CheckpointNumber(body.sequence + 1)
@@ -293,7 +293,7 @@ class Moment:
         if body.person in self.persons:
             self.persons[body.person].begun = body.epoch
 
-    def _done(self, number: EventNumber, attempt: Attempt) -> None:
+    def _done(self, number: EventNumber, attempt: LatestAttempt) -> None:
         attempt.done = number
         if attempt.person is not None:
             self.persons.pop(attempt.person, None)
@@ -317,7 +317,7 @@ class Moment:
         runs, self.retired = self.retired, []
         for run in runs:
             if run.first < stays:
-                self.retired.append(Run(run.first, min(run.beyond, stays)))
+                self.retired.append(NumberRun(run.first, min(run.beyond, stays)))
             gone += [CheckpointNumber(s) for s in range(max(run.first, stays), run.beyond)]
         return tuple(sorted(gone))
 
@@ -349,11 +349,11 @@ class Moment:
                 pass
 
     def _retire(self, gone: list[CheckpointNumber]) -> None:
-        runs = sorted([*self.retired, *(Run(sequence, CheckpointNumber(sequence + 1)) for sequence in gone)])
+        runs = sorted([*self.retired, *(NumberRun(sequence, CheckpointNumber(sequence + 1)) for sequence in gone)])
         self.retired = runs[:1]
         for run in runs[1:]:
             last = self.retired[-1]
             if run.first <= last.beyond:
-                self.retired[-1] = Run(last.first, max(last.beyond, run.beyond))
+                self.retired[-1] = NumberRun(last.first, max(last.beyond, run.beyond))
             else:
                 self.retired.append(run)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Protocol
 
-from airflow_kcr.protocol.invariants.check import Check, Findings
+from airflow_kcr.protocol.invariants.check import Invariant, Violations
 from airflow_kcr.protocol.invariants.checkpoints import WAS_DONE, end_flaw, proves
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.invariants.moment import Moment
@@ -43,7 +43,7 @@ class Witness(Protocol):
 class Proof:
     """How far a history is proved, and whatever it contradicted on the way."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[Invariant, ...]
     moment: Moment = field(default_factory=Moment)
     tally: Tally = field(default_factory=Tally)
     open: dict[BatchId, Batch] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Proof:
     events: int = 0
     """How many were taken."""
 
-    findings: dict[str, Findings] = field(default_factory=dict)
+    findings: dict[str, Violations] = field(default_factory=dict)
     witness: Witness | None = None
     is_settled_later: bool = False
     """Whether a reset was done beyond the end, before the rows were read: it may have proved what is doubted."""
@@ -67,7 +67,7 @@ class Proof:
 
     def __post_init__(self) -> None:
         for check in self.checks:
-            self.findings.setdefault(check.invariant, Findings(check.invariant))
+            self.findings.setdefault(check.invariant, Violations(check.invariant))
 
     @property
     def violations(self) -> tuple[Violation, ...]:
@@ -111,7 +111,7 @@ class Proof:
         told: list[Violation] = []
         for check in self.checks:
             known = self.findings[check.invariant]
-            findings = Findings(check.invariant, list(known.first), known.count)
+            findings = Violations(check.invariant, list(known.first), known.count)
             check.finish(self.moment, findings)
             if not self.is_settled_later:
                 for batch, flaw in self.doubted.items():
@@ -140,7 +140,7 @@ class Proof:
         while self._ends and self._ends[0][0] <= number:
             self._end(heappop(self._ends)[2])
 
-    def _begins(self) -> list[tuple[Callable[[Moment, Batch, Findings], None], Findings]]:
+    def _begins(self) -> list[tuple[Callable[[Moment, Batch, Violations], None], Violations]]:
         return [(c.begin, self.findings[c.invariant]) for c in self.checks if c.sees_batches]
 
     def _reread(self, batch: Batch, until: EventNumber, running: Callable[[Batch], bool]) -> None:

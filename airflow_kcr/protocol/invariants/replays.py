@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from airflow_kcr.protocol.invariants.check import Check, Findings
+from airflow_kcr.protocol.invariants.check import Invariant, Violations
 from airflow_kcr.protocol.invariants.history import Handled, Index, Place, Start
 from airflow_kcr.protocol.invariants.intervals import add, below, common, joined, lacking
 from airflow_kcr.protocol.invariants.moment import Moment
@@ -30,7 +30,7 @@ class Again:
 
 
 @dataclass(slots=True, kw_only=True)
-class Accounted(Check):
+class Accounted(Invariant):
     """R8 (V) ranges begun more than once are exactly those that the resets between them account for.
 
     A range that overlaps one begun before needs a seek entry at or below the overlap, written between the two begins.
@@ -45,8 +45,8 @@ class Accounted(Check):
 
     topics: dict[GroupPartition, TopicId] = field(default_factory=dict)
 
-    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
-        """See `Check`."""
+    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+        """See `Invariant`."""
         match event.body:
             case ResetBegun(seek=seek) | SeekWritten(seek=seek):
                 for partition, entry in seek.items():
@@ -61,8 +61,8 @@ class Accounted(Check):
             case _:
                 pass
 
-    def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
-        """See `Check`."""
+    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
+        """See `Invariant`."""
         for partition, range_ in batch.ranges.items():
             standing = self.standing.get(partition)
             if standing is None:

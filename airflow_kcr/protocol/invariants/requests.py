@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
 
-from airflow_kcr.protocol.invariants.check import Check, Findings
+from airflow_kcr.protocol.invariants.check import Invariant, Violations
 from airflow_kcr.protocol.invariants.checkpoints import AT_ONCE
 from airflow_kcr.protocol.invariants.moment import Moment, Person
 from airflow_kcr.protocol.region import events
@@ -44,7 +44,7 @@ class Ahead(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Answered(Check):
+class RequestsEnd(Invariant):
     """R7 (V) automatic requests are followed by an epoch above, persons' requests end, every epoch names its cause.
 
     An automatic request of the region's epoch is followed by a greater one before anything is begun in its own, or by
@@ -67,8 +67,8 @@ class Answered(Check):
     since: EventNumber = EventNumber(0)
     ahead: list[Ahead] = field(default_factory=list)
 
-    def before(self, moment: Moment, event: Event, findings: Findings) -> None:
-        """See `Check`."""
+    def before(self, moment: Moment, event: Event, findings: Violations) -> None:
+        """See `Invariant`."""
         match event.body:
             case events.CheckpointCompleted(sequence=sequence):
                 checkpoint = moment.open.get(sequence)
@@ -88,13 +88,13 @@ class Answered(Check):
             self._unsettled(self.checkpoints[:1], findings)
             del self.checkpoints[0]
 
-    def _unsettled(self, checkpoints: list[OwnCheckpoint], findings: Findings) -> None:
+    def _unsettled(self, checkpoints: list[OwnCheckpoint], findings: Violations) -> None:
         for number, request_id in checkpoints:
             findings.add(
                 f"the checkpoint of reset {request_id} is complete, neither the reset nor its failure follows", number
             )
 
-    def _scoped(self, moment: Moment, number: EventNumber, body: events.ResetBegun, findings: Findings) -> None:
+    def _scoped(self, moment: Moment, number: EventNumber, body: events.ResetBegun, findings: Violations) -> None:
         if body.person is None:
             return
         person = moment.persons.get(body.person)
@@ -110,8 +110,8 @@ class Answered(Check):
             detail = f"{partition}: reset {body.person} was not accepted for it and moves it to {where}"
             findings.add(f"{detail}, it was at {entry.current}", person.number, number)
 
-    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
-        """See `Check`."""
+    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+        """See `Invariant`."""
         number, body = event.number, event.body
         match body:
             case events.ResetRequested():
@@ -126,7 +126,7 @@ class Answered(Check):
                 pass
         self._cause(event, findings)
 
-    def _followed(self, number: EventNumber, epoch: Epoch | None, findings: Findings) -> None:
+    def _followed(self, number: EventNumber, epoch: Epoch | None, findings: Violations) -> None:
         for asked in self.automatic:
             if epoch is not None and epoch <= asked.epoch:
                 findings.add(f"{asked.detail}, followed by epoch {epoch}", asked.number, number)
@@ -135,7 +135,7 @@ class Answered(Check):
                 findings.add(detail, asked.number, asked.begun)
         self.automatic = []
 
-    def _cause(self, event: Event, findings: Findings) -> None:
+    def _cause(self, event: Event, findings: Violations) -> None:
         number = event.number
         match event.body:
             case events.ResetBegun(epoch=begun) | events.Killed(epoch=begun):
@@ -159,19 +159,19 @@ class Answered(Check):
                     self._uncaused([Ahead(number, event.epoch, event.kind)], findings)
         self.ahead = []
 
-    def _uncaused(self, ahead: list[Ahead], findings: Findings) -> None:
+    def _uncaused(self, ahead: list[Ahead], findings: Violations) -> None:
         for number, epoch, kind in ahead:
             if epoch != self.epoch:
                 findings.add(f"epoch {epoch} of {kind} has no cause", self.since, number)
                 self.epoch, self.since = epoch, number
 
-    def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
-        """See `Check`."""
+    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
+        """See `Invariant`."""
         if self.automatic:
             self.automatic = [a if a.begun is not None else a._replace(begun=batch.begun_after) for a in self.automatic]
 
-    def finish(self, moment: Moment, findings: Findings) -> None:
-        """See `Check`."""
+    def finish(self, moment: Moment, findings: Violations) -> None:
+        """See `Invariant`."""
         for asked in self.automatic:
             findings.add(f"{asked.detail}, nothing followed", asked.number)
         for request_id, person in moment.persons.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.invariants.check import Check, Findings
+from airflow_kcr.protocol.invariants.check import Invariant, Violations
 from airflow_kcr.protocol.invariants.intervals import add, common, lacking
 from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.region.events import CheckpointCompleted, CheckpointOpened, Event, ResetBegun, SeekWritten
@@ -50,7 +50,7 @@ class Marks:
                 self.done = Mark(mark, batch.batch, number)
             self.inside.append(Mark(mark, batch.batch, number))
 
-    def seek(self, partition: GroupPartition, offset: Offset, findings: Findings) -> None:
+    def seek(self, partition: GroupPartition, offset: Offset, findings: Violations) -> None:
         """Take a reset that goes to an offset."""
         if self.done is not None and offset < self.done.offset:
             _, batch, number = self.done
@@ -61,7 +61,7 @@ class Marks:
             self.undone = None
         self.inside = [mark for mark in self.inside if offset > mark.offset]
 
-    def finish(self, partition: GroupPartition, findings: Findings) -> None:
+    def finish(self, partition: GroupPartition, findings: Violations) -> None:
         """Tell of what no reset has done."""
         for mark in (*self.inside, *(() if self.undone is None else (self.undone,))):
             detail = f"batch {mark.batch} is undone from {partition} {mark.offset} in the ledger"
@@ -109,7 +109,7 @@ def _before(ranges: Iterable[Range], offset: Offset) -> Iterable[Range]:
 
 
 @dataclass(slots=True, kw_only=True)
-class Tiled(Check):
+class Tiled(Invariant):
     """R1a (V) accepted ranges since the previous complete checkpoint tile the way to a checkpoint once, per delivery.
 
     For every complete checkpoint and each of its partitions: the ranges that had been accepted by then, and not undone,
@@ -136,8 +136,8 @@ class Tiled(Check):
             found = self.ways[partition] = Way()
         return found
 
-    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
-        """See `Check`."""
+    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+        """See `Invariant`."""
         match event.body:
             case ResetBegun() as body:
                 self._seek(moment, body, findings, opens=body.restore_point == body.sequence)
@@ -152,7 +152,7 @@ class Tiled(Check):
             case _:
                 pass
 
-    def _seek(self, moment: Moment, body: ResetBegun | SeekWritten, findings: Findings, *, opens: bool) -> None:
+    def _seek(self, moment: Moment, body: ResetBegun | SeekWritten, findings: Violations, *, opens: bool) -> None:
         for partition, entry in body.seek.items():
             way = self.way(partition)
             explains = moment.delivery(partition.group) is Delivery.AT_MOST_ONCE
@@ -160,7 +160,9 @@ class Tiled(Check):
             if entry.offset is not None and self.judges_marks:
                 way.marks.seek(partition, entry.offset, findings)
 
-    def _checkpoint(self, moment: Moment, partition: GroupPartition, offset: Offset | None, findings: Findings) -> None:
+    def _checkpoint(
+        self, moment: Moment, partition: GroupPartition, offset: Offset | None, findings: Violations
+    ) -> None:
         way, number = self.way(partition), moment.number
         restore_point, done, twice = way.restore_point, way.done, way.twice
         gaps = [*way.gaps, *moment.skipped(partition)]
@@ -183,14 +185,14 @@ class Tiled(Check):
         for range_ in lacking([Range(restore_point, offset)], [*done, *gaps]):
             findings.add(f"{where}: {range_} is below it and was never accepted", number)
 
-    def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
-        """See `Check`."""
+    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
+        """See `Invariant`."""
         if moment.delivery(batch.member.group) is Delivery.AT_MOST_ONCE:
             for partition, range_ in batch.ranges.items():
                 add(self.way(partition).begun, range_)
 
-    def accept(self, moment: Moment, batch: Batch, number: EventNumber, findings: Findings) -> None:
-        """See `Check`."""
+    def accept(self, moment: Moment, batch: Batch, number: EventNumber, findings: Violations) -> None:
+        """See `Invariant`."""
         marks, ways = batch.undone_from, self.ways
         for partition, range_ in batch.ranges.items():
             way = ways.get(partition) or self.way(partition)
@@ -205,7 +207,7 @@ class Tiled(Check):
                 said = ", ".join(f"{p} {o}" for p, o in marks.items()) or "nowhere"
                 findings.add(f"batch {batch.batch} is {batch.outcome} in the ledger, undone from {said}", number)
 
-    def finish(self, moment: Moment, findings: Findings) -> None:
-        """See `Check`."""
+    def finish(self, moment: Moment, findings: Violations) -> None:
+        """See `Invariant`."""
         for partition, way in self.ways.items():
             way.marks.finish(partition, findings)

@@ -17,7 +17,7 @@ from airflow_kcr.protocol.commands import (
 )
 from airflow_kcr.protocol.member import effects, facts
 from airflow_kcr.protocol.member.effects import Ask, Driven, Effect
-from airflow_kcr.protocol.member.state import ACTIVE, Member, MyBatch, Phase, State, awaiting
+from airflow_kcr.protocol.member.state import ACTIVE, BatchPhase, MemberMachine, MyBatch, State, awaiting
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, RegionState, ResetCause
 
@@ -28,7 +28,7 @@ LONGEST_PLAN_PAUSE: Final = 0.25
 """The same where nothing has been there for a while: each time asks the brokers."""
 
 
-def doom(member: Member, now: float) -> Driven:
+def doom(member: MemberMachine, now: float) -> Driven:
     """Decide whether the batch may still count: not in another epoch, not without its partitions, not for ever."""
     batch, view = member.batch, member.view
     if batch is None or batch.doomed:
@@ -39,30 +39,30 @@ def doom(member: Member, now: float) -> Driven:
     if assignment is not None and not batch.ranges.keys() <= assignment.partitions:
         detail = f"batch {batch.batch} lost a partition to a rebalance"
         return replace(facts.doomed(member), batch_cause=ResetCause.BATCH_REFUSED, batch_detail=detail), ()
-    if batch.phase is Phase.RUNNING and now - batch.since >= facts.seconds(member.timeouts.batch):
+    if batch.phase is BatchPhase.RUNNING and now - batch.since >= facts.seconds(member.timeouts.batch):
         detail = f"batch {batch.batch} took longer than {member.timeouts.batch}"
         return replace(facts.doomed(member), batch_cause=ResetCause.BATCH_TIMEOUT, batch_detail=detail), ()
     return member, ()
 
 
-def pursue(member: Member, now: float) -> Driven:
+def pursue(member: MemberMachine, now: float) -> Driven:
     """Take the batch to its next phase."""
     batch = member.batch
     if batch is None:
         return member, ()
     match batch.phase:
-        case Phase.RUNNING if "run" in member.awaited and not batch.doomed:
+        case BatchPhase.RUNNING if "run" in member.awaited and not batch.doomed:
             member = replace(member, awaited=member.awaited - {"run"})
             progress = OffsetMap({p: facts.past_skips(member.view, p, r.to) for p, r in batch.ranges.items()})
-            return member, (effects.Run(row=_row(batch), progress=progress),)
-        case Phase.RUNNING if "run" in member.awaited:
+            return member, (effects.RunBatch(row=_row(batch), progress=progress),)
+        case BatchPhase.RUNNING if "run" in member.awaited:
             member = replace(member, awaited=member.awaited - {"run"})
-            return pursue(_in(member, batch, Phase.QUIESCED, now), now)
-        case Phase.RUNNING if batch.doomed:
-            return _in(member, batch, Phase.CANCELLING, now), (effects.Cancel(batch=batch.batch),)
-        case Phase.CANCELLING if now - batch.since >= facts.seconds(member.timeouts.process_end_limit):
+            return pursue(_in(member, batch, BatchPhase.QUIESCED, now), now)
+        case BatchPhase.RUNNING if batch.doomed:
+            return _in(member, batch, BatchPhase.CANCELLING, now), (effects.Cancel(batch=batch.batch),)
+        case BatchPhase.CANCELLING if now - batch.since >= facts.seconds(member.timeouts.process_end_limit):
             return member, (effects.EndProcess(why=f"batch {batch.batch} did not quiesce after its cancellation"),)
-        case Phase.QUIESCED:
+        case BatchPhase.QUIESCED:
             return _close(member, batch, now)
         case _:
             return member, ()
@@ -74,11 +74,11 @@ def _row(batch: MyBatch) -> Batch:
     return batch.row
 
 
-def _in(member: Member, batch: MyBatch, phase: Phase, now: float) -> Member:
+def _in(member: MemberMachine, batch: MyBatch, phase: BatchPhase, now: float) -> MemberMachine:
     return replace(member, batch=replace(batch, phase=phase, since=now))
 
 
-def _close(member: Member, batch: MyBatch, now: float) -> Driven:
+def _close(member: MemberMachine, batch: MyBatch, now: float) -> Driven:
     """Finish a quiet batch, or have it discarded; a fenced member writes nothing, one without lease waits for one."""
     if member.state is State.FENCED:
         return replace(member, batch=None), ()
@@ -87,12 +87,12 @@ def _close(member: Member, batch: MyBatch, now: float) -> Driven:
         return (replace(member, batch=None) if gone else member), ()
     if not batch.doomed and batch.incarnation == member.incarnation:
         finish = FinishBatch(batch=batch.batch, member=member.member, incarnation=batch.incarnation)
-        return _in(member, batch, Phase.FINISHING, now), (Ask(command=finish),)
+        return _in(member, batch, BatchPhase.FINISHING, now), (Ask(command=finish),)
     discard = DiscardBatch(batch=batch.batch, member=member.member, incarnation=member.incarnation)
-    return _in(member, replace(batch, doomed=True), Phase.DISCARDING, now), (Ask(command=discard),)
+    return _in(member, replace(batch, doomed=True), BatchPhase.DISCARDING, now), (Ask(command=discard),)
 
 
-def ask_reset(member: Member, now: float) -> Driven:
+def ask_reset(member: MemberMachine, now: float) -> Driven:
     """Ask for the reset that a batch, or a sink, made necessary, in the epoch that it was started in."""
     if member.batch_cause is None or member.incarnation is None or member.state not in ACTIVE:
         return member, ()
@@ -103,7 +103,7 @@ def ask_reset(member: Member, now: float) -> Driven:
     return member, (Ask(command=RequestReset(caller=caller, cause=cause, detail=detail)),)
 
 
-def plan(member: Member, now: float) -> Driven:
+def plan(member: MemberMachine, now: float) -> Driven:
     """Ask for the next ranges while the last ones are done, start what was planned."""
     if member.plan is not None:
         return _planned(member, now)
@@ -112,10 +112,10 @@ def plan(member: Member, now: float) -> Driven:
         return member, ()
     if "plan" in member.awaited or now < member.plan_after or not member.positions or member.view_is_stale:
         return member, ()
-    return awaiting(member, "plan"), (effects.Plan(positions=member.positions, view=view),)
+    return awaiting(member, "plan"), (effects.PlanRanges(positions=member.positions, view=view),)
 
 
-def _planned(member: Member, now: float) -> Driven:
+def _planned(member: MemberMachine, now: float) -> Driven:
     """Use a plan if the member may still start it; what it found about logs and boundaries is told in any case."""
     plan, view = member.plan, member.view
     member = replace(member, plan=None)
@@ -139,7 +139,7 @@ def _planned(member: Member, now: float) -> Driven:
         ranges=plan.ranges,
         epoch=view.epoch,
         incarnation=facts.own(member),
-        phase=Phase.STARTING,
+        phase=BatchPhase.STARTING,
         since=now,
     )
     start = StartBatch(

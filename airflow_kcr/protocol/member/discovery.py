@@ -16,7 +16,7 @@ from typing import Final
 from airflow_kcr.protocol.commands import ReportPartitions
 from airflow_kcr.protocol.member import effects, facts
 from airflow_kcr.protocol.member.effects import Ask, Driven
-from airflow_kcr.protocol.member.state import Member, awaiting
+from airflow_kcr.protocol.member.state import MemberMachine, awaiting
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
 
 REJOIN_PAUSE: Final = 30.0
@@ -29,7 +29,7 @@ checkpoints.
 REJOIN_FACTOR: Final = 4.0
 
 
-def discover(member: Member, now: float) -> Driven:
+def discover(member: MemberMachine, now: float) -> Driven:
     """Ask the brokers what they have: after each claim, once a lease, and where a claim lacks logs."""
     view, known = member.view, member.discovery
     if view is None or not facts.is_well(member) or member.awaited & {"discover", "report_partitions"}:
@@ -50,7 +50,7 @@ def discover(member: Member, now: float) -> Driven:
     return awaiting(replace(member, discovery=asked), "discover"), (effects.DiscoverPartitions(),)
 
 
-def report(member: Member, now: float) -> Driven:
+def report(member: MemberMachine, now: float) -> Driven:
     """Tell the store what was found, if it is not what it was told last."""
     found = member.discovery.found
     if found is None or not facts.is_well(member):
@@ -63,7 +63,7 @@ def report(member: Member, now: float) -> Driven:
     return awaiting(member, "report_partitions"), (Ask(command=inventory),)
 
 
-def rejoin(member: Member, now: float) -> Driven:
+def rejoin(member: MemberMachine, now: float) -> Driven:
     """Leave the group, between two batches, so as to join it again: Kafka then assigns what there is, all of it."""
     known, view = member.discovery, member.view
     if view is None or member.batch is not None or not member.in_group or "leave" in member.awaited:

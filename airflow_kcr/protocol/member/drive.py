@@ -12,9 +12,9 @@ from typing import Final
 
 from airflow_kcr.protocol.member import batching, discovery, duties, placing, presence
 from airflow_kcr.protocol.member.effects import Driven, Effect
-from airflow_kcr.protocol.member.state import Member
+from airflow_kcr.protocol.member.state import MemberMachine
 
-RULES: Final[tuple[Callable[[Member, float], Driven], ...]] = (
+RULES: Final[tuple[Callable[[MemberMachine, float], Driven], ...]] = (
     presence.lease,
     presence.report_later,
     batching.doom,
@@ -43,7 +43,7 @@ RULES: Final[tuple[Callable[[Member, float], Driven], ...]] = (
 )
 
 
-def drive(member: Member, now: float) -> Driven:
+def drive(member: MemberMachine, now: float) -> Driven:
     """Return the member in the state that its facts put it in, and the effects it wants.
 
     Args:

@@ -17,16 +17,16 @@ from airflow_kcr.protocol.commands import (
 )
 from airflow_kcr.protocol.member import effects, facts
 from airflow_kcr.protocol.member.effects import Ask, Driven
-from airflow_kcr.protocol.member.state import ACTIVE, Member, awaiting
+from airflow_kcr.protocol.member.state import ACTIVE, MemberMachine, awaiting
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import recreated
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, CheckpointPhase, RegionState
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import GroupPartition
 
 
-def claim(member: Member, now: float) -> Driven:
+def claim(member: MemberMachine, now: float) -> Driven:
     """Claim the assignment, when nothing of an older epoch runs and Kafka still says that it is assigned."""
     view, assignment = member.view, member.assignment
     if view is None or assignment is None or not facts.is_well(member) or "claim" in member.awaited:
@@ -35,13 +35,13 @@ def claim(member: Member, now: float) -> Driven:
         return member, ()
     if member.batch is not None and (member.batch.doomed or member.batch.epoch != view.epoch):
         return member, ()
-    claim = effects.Claim(
+    claim = effects.ClaimAssignment(
         incarnation=facts.own(member), assignment=assignment.assignment, partitions=assignment.partitions
     )
     return awaiting(member, "claim"), (claim,)
 
 
-def reset(member: Member, now: float) -> Driven:
+def reset(member: MemberMachine, now: float) -> Driven:
     """Carry out the reset: the sinks first, with their fences before anything is read, then the acknowledgement."""
     view = member.view
     if view is None or view.state not in RESET_STATES or not facts.is_well(member) or member.batch is not None:
@@ -69,7 +69,7 @@ def reset(member: Member, now: float) -> Driven:
     return awaiting(member, "acknowledge"), (*answer, Ask(command=Acknowledge(caller=caller)))
 
 
-def contribute(member: Member, now: float) -> Driven:
+def contribute(member: MemberMachine, now: float) -> Driven:
     """Prepare the sinks, then contribute, once nothing of this member runs."""
     view = member.view
     checkpoint = None if view is None else view.checkpoint
@@ -109,14 +109,14 @@ def contribute(member: Member, now: float) -> Driven:
     return awaiting(member, "contribute"), (Ask(command=part),)
 
 
-def _is_outside(member: Member, view: MemberView, partition: GroupPartition, log: LogBounds) -> bool:
+def _is_outside(member: MemberMachine, view: MemberRegion, partition: GroupPartition, log: LogBounds) -> bool:
     position, claim = member.positions.get(partition), view.claims.get(partition)
     if claim is not None and recreated.is_another(claim.topic_id, log.topic_id):
         return True
     return position is not None and not log.start <= position <= facts.past_skips(view, partition, log.end)
 
 
-def commit(member: Member, now: float) -> Driven:
+def commit(member: MemberMachine, now: float) -> Driven:
     """Commit the restore point's offsets, only while assigned; read back they are the commit read-back."""
     view = member.view
     if view is None or view.commit is None or view.commit == member.commit_done or not facts.is_well(member):
@@ -128,7 +128,7 @@ def commit(member: Member, now: float) -> Driven:
     return member, (effects.Commit(sequence=view.commit, offsets=offsets, epoch=view.epoch),)
 
 
-def read_back(member: Member, now: float) -> Driven:
+def read_back(member: MemberMachine, now: float) -> Driven:
     """Tell the store what Kafka answered to the commit."""
     committed = member.committed
     if committed is None:
@@ -145,7 +145,7 @@ def read_back(member: Member, now: float) -> Driven:
     return member, (Ask(command=read_back),)
 
 
-def publish(member: Member, now: float) -> Driven:
+def publish(member: MemberMachine, now: float) -> Driven:
     """Publish the next complete checkpoint, where it is this member's turn."""
     view = member.view
     if view is None or not view.publish or not facts.is_well(member) or "publish" in member.awaited:
@@ -156,7 +156,7 @@ def publish(member: Member, now: float) -> Driven:
     return awaiting(member, "publish"), (effects.Publish(sequence=view.publish[0]),)
 
 
-def commit_seek(member: Member, now: float) -> Driven:
+def commit_seek(member: MemberMachine, now: float) -> Driven:
     """After a reset, tell Kafka where the partitions resumed; a checkpoint's own commit comes first."""
     view = member.view
     if view is None or view.state is not RegionState.RUNNING or not facts.is_well(member) or view.commit is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from airflow_kcr.protocol.commands import Caller, Command
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, OpenTarget
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
     AssignmentId,
@@ -23,7 +23,7 @@ from airflow_kcr.protocol.values import (
 )
 
 if TYPE_CHECKING:
-    from airflow_kcr.protocol.member.state import Member
+    from airflow_kcr.protocol.member.state import MemberMachine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class CloseKeepingSlot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class ClaimAssignment:
     """Read the logs of an assignment, then claim it; answered as `ClaimPartitions` is.
 
     Where the logs can't be read, that is refused too, without partitions.
@@ -69,16 +69,16 @@ class DiscoverPartitions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Plan the next ranges of these positions; answered by `Planned`."""
+class PlanRanges:
+    """Plan the next ranges of these positions; answered by `RangesPlanned`."""
 
     positions: OffsetMap
-    view: MemberView
+    view: MemberRegion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """Call the pipeline; answered by `BatchFinished` or `BatchFailed`."""
+class RunBatch:
+    """Call the pipeline; answered by `BatchFinished` or `PipelineFailed`."""
 
     row: Batch
     """As the store has it: the pipeline is told its epoch, timeline and sequence."""
@@ -128,7 +128,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Commit the restore point's offsets of the member's partitions and read them back; answered by `Committed`."""
+    """Commit the restore point's offsets of the member's partitions, then read them; answered by `CommitAnswered`."""
 
     sequence: CheckpointNumber
     offsets: OffsetMap
@@ -155,10 +155,10 @@ Effect: TypeAlias = (
     | Join
     | LeaveGroup
     | CloseKeepingSlot
-    | Claim
+    | ClaimAssignment
     | DiscoverPartitions
-    | Plan
-    | Run
+    | PlanRanges
+    | RunBatch
     | Cancel
     | ResetSinks
     | PrepareSinks
@@ -168,5 +168,5 @@ Effect: TypeAlias = (
     | EndProcess
 )
 
-Driven: TypeAlias = "tuple[Member, tuple[Effect, ...]]"
+Driven: TypeAlias = "tuple[MemberMachine, tuple[Effect, ...]]"
 """What a rule of the member returns: the member, and what it wants done."""

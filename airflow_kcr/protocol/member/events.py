@@ -105,7 +105,7 @@ class InstanceFenced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class CommitAnswered:
     """A commit was awaited and read back."""
 
     sequence: CheckpointNumber
@@ -125,7 +125,7 @@ class PartitionsDiscovered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class RangesPlanned:
     """The planner's answer: ranges to process next, possibly none, and what it found on the way."""
 
     batch: BatchId
@@ -146,7 +146,7 @@ class BatchFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchFailed:
+class PipelineFailed:
     """The pipeline raised; its tasks have ended."""
 
     batch: BatchId
@@ -211,11 +211,11 @@ Event: TypeAlias = (
     | Revoked
     | LeftGroup
     | InstanceFenced
-    | Committed
+    | CommitAnswered
     | PartitionsDiscovered
-    | Planned
+    | RangesPlanned
     | BatchFinished
-    | BatchFailed
+    | PipelineFailed
     | BatchQuiesced
     | SinksReset
     | SinkFailed

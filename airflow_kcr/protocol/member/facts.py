@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from airflow_kcr.errors import IllegalEvent
-from airflow_kcr.protocol.member.state import ACTIVE, Member, State, Why, moved
+from airflow_kcr.protocol.member.state import ACTIVE, MemberMachine, State, Why, moved
 from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import GroupPartition, Incarnation, Offset
 
 
@@ -17,14 +17,14 @@ def seconds(duration: timedelta) -> float:
     return duration.total_seconds()
 
 
-def doomed(member: Member) -> Member:
+def doomed(member: MemberMachine) -> MemberMachine:
     """Return the member whose batch, if it has one, is not to be finished any more."""
     if member.batch is None or member.batch.doomed:
         return member
     return replace(member, batch=replace(member.batch, doomed=True))
 
 
-def without_lease(member: Member) -> Member:
+def without_lease(member: MemberMachine) -> MemberMachine:
     """Return the member whose lease is lost: its batch is void, and it comes back as a new incarnation."""
     batch = None if member.batch is None else replace(member.batch, doomed=True)
     lost = replace(
@@ -45,7 +45,7 @@ def without_lease(member: Member) -> Member:
     return moved(lost, State.JOINING) if member.state in ACTIVE else lost
 
 
-def has_claimed(member: Member, view: MemberView) -> bool:
+def has_claimed(member: MemberMachine, view: MemberRegion) -> bool:
     """Whether the member's present assignment is claimed in the region's present epoch."""
     assignment = member.assignment
     return (
@@ -56,12 +56,12 @@ def has_claimed(member: Member, view: MemberView) -> bool:
     )
 
 
-def is_doubtful(member: Member) -> bool:
+def is_doubtful(member: MemberMachine) -> bool:
     """Whether Kafka has fenced the member's client, and no lease renewed since says that it is this process."""
     return member.fenced_at is not None and member.lease_sent_at <= member.fenced_at
 
 
-def is_well(member: Member) -> bool:
+def is_well(member: MemberMachine) -> bool:
     """Whether the member holds a lease and means to stay."""
     return (
         member.incarnation is not None
@@ -71,7 +71,7 @@ def is_well(member: Member) -> bool:
     )
 
 
-def is_at_limit(member: Member, view: MemberView) -> bool:
+def is_at_limit(member: MemberMachine, view: MemberRegion) -> bool:
     """Whether every partition of the member is at the boundary, or beyond."""
     if view.limit is None or not view.claims:
         return view.limit is not None and view.checkpoint is not None
@@ -81,7 +81,7 @@ def is_at_limit(member: Member, view: MemberView) -> bool:
     )
 
 
-def past_skips(view: MemberView | None, partition: GroupPartition, offset: Offset) -> Offset:
+def past_skips(view: MemberRegion | None, partition: GroupPartition, offset: Offset) -> Offset:
     """Return the next offset at or after `offset` that is not skipped, as far as the view tells."""
     for skipped in () if view is None else view.skips.get(partition, ()):
         if skipped == offset:
@@ -89,14 +89,14 @@ def past_skips(view: MemberView | None, partition: GroupPartition, offset: Offse
     return offset
 
 
-def own(member: Member) -> Incarnation:
+def own(member: MemberMachine) -> Incarnation:
     """Return the incarnation of a member that holds a lease."""
     if member.incarnation is None:
         raise IllegalEvent(f"{member.member} has no lease; nothing can be asked in its name")
     return member.incarnation
 
 
-def next_due(member: Member, now: float) -> float:
+def next_due(member: MemberMachine, now: float) -> float:
     """Return the first moment after `now` at which the member has something to do because of the time alone.
 
     Of what comes often: a renewal, the next plan, a claim or a batch after a refusal. The rest may come a little late.

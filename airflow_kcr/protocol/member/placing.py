@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from airflow_kcr.protocol.member import facts
 from airflow_kcr.protocol.member.effects import Driven
-from airflow_kcr.protocol.member.state import ACTIVE, Member, State, Why, moved
+from airflow_kcr.protocol.member.state import ACTIVE, MemberMachine, State, Why, moved
 from airflow_kcr.protocol.region.rows import RESET_STATES, CheckpointPhase, DesiredState, RegionState
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 
 
-def place(member: Member, now: float) -> Driven:
+def place(member: MemberMachine, now: float) -> Driven:
     """Put the member into the state that its facts mean."""
     if member.state not in ACTIVE or (member.state is State.HOLDING and member.why is Why.STORE_AWAY):
         return member, ()
@@ -25,7 +25,7 @@ def place(member: Member, now: float) -> Driven:
     return _processing(member, view, now), ()
 
 
-def _processing(member: Member, view: MemberView, now: float) -> Member:
+def _processing(member: MemberMachine, view: MemberRegion, now: float) -> MemberMachine:
     approaching = view.checkpoint is not None and view.checkpoint.phase is CheckpointPhase.APPROACHING
     if view.state is RegionState.DRAINING or _is_committing(member, view, now):
         return moved(member, State.HOLDING, Why.DRAINED)
@@ -40,7 +40,7 @@ def _processing(member: Member, view: MemberView, now: float) -> Member:
     return moved(member, State.PROCESSING)
 
 
-def _is_committing(member: Member, view: MemberView, now: float) -> bool:
+def _is_committing(member: MemberMachine, view: MemberRegion, now: float) -> bool:
     """Whether the member still waits for its own commit; it goes on after the commit timeout without."""
     if view.commit is None or view.commit == member.commit_done:
         return False

@@ -8,10 +8,10 @@ from typing import Final
 from airflow_kcr.protocol.commands import KeepSlot, Leave, ReadRegion, Reconcile, Renew, ReportLater
 from airflow_kcr.protocol.member import effects, facts
 from airflow_kcr.protocol.member.effects import Ask, Driven, Effect
-from airflow_kcr.protocol.member.state import ACTIVE, Member, State, Why, awaiting, moved
+from airflow_kcr.protocol.member.state import ACTIVE, MemberMachine, State, Why, awaiting, moved
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, CheckpointPhase, RegionState
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber
 
 _SHOWING: Final = frozenset({"contribute", "acknowledge"})
@@ -20,7 +20,7 @@ _SHOWING: Final = frozenset({"contribute", "acknowledge"})
 _OUT: Final = frozenset({RegionState.STOPPED})
 
 
-def lease(member: Member, now: float) -> Driven:
+def lease(member: MemberMachine, now: float) -> Driven:
     """A lease is judged by the age of its last renewal, from before that was sent."""
     if member.incarnation is None or member.state not in ACTIVE:
         return member, ()
@@ -33,7 +33,7 @@ def lease(member: Member, now: float) -> Driven:
     return member, ()
 
 
-def _is_due(member: Member, now: float) -> bool:
+def _is_due(member: MemberMachine, now: float) -> bool:
     """Whether the clock has passed a multiple of the interval since the last renewal: no more than an interval.
 
     Members of one process share their clock, so that they ask at the same moment, and the store is asked once for all.
@@ -42,7 +42,7 @@ def _is_due(member: Member, now: float) -> bool:
     return now // interval > member.lease_sent_at // interval
 
 
-def register(member: Member, now: float) -> Driven:
+def register(member: MemberMachine, now: float) -> Driven:
     """Ask for a new incarnation, at the start and after a lost lease."""
     if member.incarnation is not None or member.state not in ACTIVE or "register" in member.awaited:
         return member, ()
@@ -52,7 +52,7 @@ def register(member: Member, now: float) -> Driven:
     return awaiting(member, "register"), (Ask(command=replace(member.process, token=token, previous=member.previous)),)
 
 
-def read(member: Member, now: float) -> Driven:
+def read(member: MemberMachine, now: float) -> Driven:
     """Read the region when something says that it changed; without any hint, once a lease (a hint may get lost)."""
     if member.incarnation is None or member.state not in ACTIVE or "read" in member.awaited:
         return member, ()
@@ -67,7 +67,7 @@ def read(member: Member, now: float) -> Driven:
     return awaiting(asked, "read"), (Ask(command=ReadRegion(member=member.member)),)
 
 
-def reconcile(member: Member, now: float) -> Driven:
+def reconcile(member: MemberMachine, now: float) -> Driven:
     """Have the region look again: something is due, or this member is where the next checkpoint will be."""
     view = member.view
     if view is None or member.state not in ACTIVE:
@@ -80,7 +80,7 @@ def reconcile(member: Member, now: float) -> Driven:
     return member, ()
 
 
-def _reached(member: Member, view: MemberView) -> CheckpointNumber | None:
+def _reached(member: MemberMachine, view: MemberRegion) -> CheckpointNumber | None:
     """Return the approaching checkpoint whose boundary the member is at, or the next one where its count is reached."""
     checkpoint = view.checkpoint
     if checkpoint is not None:
@@ -89,7 +89,7 @@ def _reached(member: Member, view: MemberView) -> CheckpointNumber | None:
     return CheckpointNumber(view.next_sequence) if view.records_left == 0 else None
 
 
-def report_later(member: Member, now: float) -> Driven:
+def report_later(member: MemberMachine, now: float) -> Driven:
     """A store that shows lower numbers than the member has seen was restored: the region must not go on by itself."""
     if member.state not in ACTIVE or not (member.store_is_older or _shows_less(member)):
         return member, ()
@@ -106,14 +106,14 @@ def report_later(member: Member, now: float) -> Driven:
     return told, (Ask(command=later),)
 
 
-def _shows_less(member: Member) -> bool:
+def _shows_less(member: MemberMachine) -> bool:
     view = member.view
     if view is None or member.incarnation is None or member.view_is_stale:
         return False
     return view.epoch < member.newest_epoch or view.incarnation < member.newest_incarnation
 
 
-def join(member: Member, now: float) -> Driven:
+def join(member: MemberMachine, now: float) -> Driven:
     """Join the group, once registered and while the region takes claims.
 
     Where Kafka has fenced the client, the store is asked first whether the member is still this process: by joining, a
@@ -129,7 +129,7 @@ def join(member: Member, now: float) -> Driven:
     return replace(member, in_group=True), (effects.Join(),)
 
 
-def store_away(member: Member, now: float) -> Driven:
+def store_away(member: MemberMachine, now: float) -> Driven:
     """Leave the group when the store has been away too long, so that the partitions move to those who can work."""
     if member.state not in ACTIVE or member.terminating:
         return member, ()
@@ -142,20 +142,20 @@ def store_away(member: Member, now: float) -> Driven:
     return _leave_group(member, effects.LeaveGroup())
 
 
-def _leave_group(member: Member, how: effects.LeaveGroup | effects.CloseKeepingSlot) -> Driven:
+def _leave_group(member: MemberMachine, how: effects.LeaveGroup | effects.CloseKeepingSlot) -> Driven:
     if not member.in_group or "leave" in member.awaited:
         return member, ()
     return awaiting(member, "leave"), (how,)
 
 
-def fenced(member: Member, now: float) -> Driven:
+def fenced(member: MemberMachine, now: float) -> Driven:
     """Write nothing; stop the batch, and close without touching the slot, which is somebody else's now."""
     if member.state is not State.FENCED:
         return member, ()
     return _leave_group(facts.doomed(member), effects.CloseKeepingSlot())
 
 
-def terminate(member: Member, now: float) -> Driven:
+def terminate(member: MemberMachine, now: float) -> Driven:
     """End within the close time: half of it for the batch to finish, the rest for its cancellation."""
     if not member.terminating or member.state not in ACTIVE:
         return member, ()
@@ -173,7 +173,7 @@ def terminate(member: Member, now: float) -> Driven:
     return moved(member, State.CLOSED), told
 
 
-def leave(member: Member, now: float) -> Driven:
+def leave(member: MemberMachine, now: float) -> Driven:
     """Leave for good: the region stopped, the spec has no place for this member, or the store refused it."""
     view = member.view
     if member.state not in ACTIVE or member.terminating:

@@ -13,10 +13,10 @@ from typing import Final
 from airflow_kcr.errors import IllegalEvent, KcrError
 from airflow_kcr.protocol.assignments import Assignment
 from airflow_kcr.protocol.commands import Found, Register
-from airflow_kcr.protocol.member.events import Committed, Planned, SinksPrepared
+from airflow_kcr.protocol.member.events import CommitAnswered, RangesPlanned, SinksPrepared
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, ResetCause
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     AssignmentId,
@@ -90,7 +90,7 @@ MOVES: Final[Mapping[State, frozenset[State]]] = {
 """Which state follows which. PROCESSING is entered only by a member whose claims are granted (`drive`)."""
 
 
-class Phase(StrEnum):
+class BatchPhase(StrEnum):
     """Where the member's batch stands; there is at most one."""
 
     STARTING = "starting"
@@ -117,7 +117,7 @@ class MyBatch:
     ranges: Mapping[GroupPartition, Range]
     epoch: Epoch
     incarnation: Incarnation
-    phase: Phase
+    phase: BatchPhase
     since: float
     """When it entered its phase."""
 
@@ -158,7 +158,7 @@ class Discovery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class MemberMachine:
     """One member, between two events."""
 
     process: Register
@@ -190,7 +190,7 @@ class Member:
     forgotten: OffsetMap = EMPTY
     """Positions that the store had accepted and does not have any more."""
 
-    view: MemberView | None = None
+    view: MemberRegion | None = None
     view_is_stale: bool = True
     """Whether something happened since that only a new view tells."""
 
@@ -249,7 +249,7 @@ class Member:
     """The epoch whose reset is being carried out."""
 
     seek_committed: Epoch | None = None
-    plan: Planned | None = None
+    plan: RangesPlanned | None = None
     """The planner's answer, to be used or dropped."""
 
     prepared: CheckpointNumber | None = None
@@ -257,7 +257,7 @@ class Member:
     """What the contribution of `prepared` needs, once the sinks have prepared."""
 
     contributed: CheckpointNumber | None = None
-    committed: Committed | None = None
+    committed: CommitAnswered | None = None
     """A commit's answer, to be told to the store."""
 
     commit_done: CheckpointNumber | None = None
@@ -289,7 +289,7 @@ class Member:
         return self.process.member
 
 
-def moved(member: Member, state: State, why: Why | None = None) -> Member:
+def moved(member: MemberMachine, state: State, why: Why | None = None) -> MemberMachine:
     """Return the member in another state; the single writer of `state`.
 
     Raises:
@@ -302,11 +302,11 @@ def moved(member: Member, state: State, why: Why | None = None) -> Member:
     return replace(member, state=state, why=why)
 
 
-def awaiting(member: Member, what: str) -> Member:
+def awaiting(member: MemberMachine, what: str) -> MemberMachine:
     """Return the member with an effect outstanding."""
     return replace(member, awaited=member.awaited | {what})
 
 
-def answered(member: Member, what: str) -> Member:
+def answered(member: MemberMachine, what: str) -> MemberMachine:
     """Return the member without that effect outstanding."""
     return replace(member, awaited=member.awaited - {what})

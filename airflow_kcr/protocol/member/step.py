@@ -21,13 +21,13 @@ from airflow_kcr.protocol.commands import (
     Contribute,
     DiscardBatch,
     FinishBatch,
+    GroupStanding,
     Heartbeat,
     ReadRegion,
     Register,
     Renew,
     ReportPartitions,
     ReportPublished,
-    Standing,
     StartBatch,
 )
 from airflow_kcr.protocol.member import drive, events, facts
@@ -35,9 +35,9 @@ from airflow_kcr.protocol.member.batching import PLAN_PAUSE
 from airflow_kcr.protocol.member.effects import Effect
 from airflow_kcr.protocol.member.state import (
     ACTIVE,
-    Member,
+    BatchPhase,
+    MemberMachine,
     MyBatch,
-    Phase,
     State,
     answered,
     moved,
@@ -45,13 +45,13 @@ from airflow_kcr.protocol.member.state import (
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Incarnation
 
 E = TypeVar("E")
 C = TypeVar("C", bound=Command[object])
 A = TypeVar("A")
-Handler = Callable[[Member, E, float], Member]
+Handler = Callable[[MemberMachine, E, float], MemberMachine]
 Told: TypeAlias = "events.Answered[C, A] | events.Refused[C]"
 
 CLAIM_BACKOFF: Final = (0.2, 5.0)
@@ -74,7 +74,7 @@ _ENDED: Final = ACTIVE | {State.FENCED}
 """A fenced member still waits for its batch to quiesce."""
 
 
-def step(member: Member, event: events.Event, now: float) -> tuple[Member, tuple[Effect, ...]]:
+def step(member: MemberMachine, event: events.Event, now: float) -> tuple[MemberMachine, tuple[Effect, ...]]:
     """Return the member after an event, and what it wants done.
 
     Args:
@@ -93,7 +93,7 @@ def step(member: Member, event: events.Event, now: float) -> tuple[Member, tuple
     return drive.drive(handler(member, event, now), now)
 
 
-def _row_of(event: events.Event) -> tuple[frozenset[State], Callable[..., Member]]:
+def _row_of(event: events.Event) -> tuple[frozenset[State], Callable[..., MemberMachine]]:
     if isinstance(event, events.Answered | events.Refused):
         return TABLE.get((type(event), type(event.command)), NOT_AWAITED)
     return TABLE[type(event)]
@@ -108,7 +108,7 @@ def _name(event: events.Event) -> str:
 # -- the store -----------------------------------------------------------------------------------------------------
 
 
-def _registered(member: Member, event: events.Answered[Register, Incarnation], now: float) -> Member:
+def _registered(member: MemberMachine, event: events.Answered[Register, Incarnation], now: float) -> MemberMachine:
     if member.state is State.FENCED:
         return answered(member, "register")
     if member.incarnation is not None:
@@ -131,7 +131,7 @@ def _registered(member: Member, event: events.Answered[Register, Incarnation], n
     return _stale(_store_seen(fresh))
 
 
-def _registration_refused(member: Member, event: events.Refused[Register], now: float) -> Member:
+def _registration_refused(member: MemberMachine, event: events.Refused[Register], now: float) -> MemberMachine:
     member = answered(member, "register")
     if member.state is State.FENCED:
         return member
@@ -144,7 +144,7 @@ def _registration_refused(member: Member, event: events.Refused[Register], now: 
     return replace(member, refusal=event.error)
 
 
-def _patience(member: Member) -> float:
+def _patience(member: MemberMachine) -> float:
     """Return how long another process that holds the index is waited for, in seconds.
 
     Two leases, as it may be dead; a takeover waits as long as a drain may take besides, and then fences.
@@ -153,7 +153,7 @@ def _patience(member: Member) -> float:
     return facts.seconds(2 * times.lease + (times.drain if member.process.takeover else times.renew / 2))
 
 
-def _renewed(member: Member, event: events.Answered[Renew, Heartbeat], now: float) -> Member:
+def _renewed(member: MemberMachine, event: events.Answered[Renew, Heartbeat], now: float) -> MemberMachine:
     member, heartbeat = _store_seen(answered(member, "renew")), event.result
     if not heartbeat.renewed:
         return _without_renewal(_compared(member, heartbeat.epoch, heartbeat.counter), heartbeat.incarnation)
@@ -164,12 +164,12 @@ def _renewed(member: Member, event: events.Answered[Renew, Heartbeat], now: floa
     return _told(_compared(member, heartbeat.epoch, heartbeat.counter), heartbeat.counter) if is_old else member
 
 
-def _renewal_refused(member: Member, event: events.Refused[Renew], now: float) -> Member:
+def _renewal_refused(member: MemberMachine, event: events.Refused[Renew], now: float) -> MemberMachine:
     """A store that was restored has never heard of the member."""
     return _without_renewal(_store_seen(answered(member, "renew")), Incarnation(0))
 
 
-def _without_renewal(member: Member, newest: Incarnation) -> Member:
+def _without_renewal(member: MemberMachine, newest: Incarnation) -> MemberMachine:
     """Return the member whose lease is over, or is another process's; `newest` is what the store has."""
     if member.incarnation is not None and newest > member.newest_incarnation:
         return fenced(member)
@@ -177,7 +177,7 @@ def _without_renewal(member: Member, newest: Incarnation) -> Member:
     return facts.without_lease(replace(member, store_is_older=is_older))
 
 
-def _compared(member: Member, epoch: Epoch, counter: EventNumber) -> Member:
+def _compared(member: MemberMachine, epoch: Epoch, counter: EventNumber) -> MemberMachine:
     """Return the member after it heard where the region stands.
 
     An answer that came late looks like a restored store; told so, the store finds out, and nothing happens.
@@ -186,13 +186,13 @@ def _compared(member: Member, epoch: Epoch, counter: EventNumber) -> Member:
     return replace(member, store_is_older=True) if less else member
 
 
-def fenced(member: Member) -> Member:
+def fenced(member: MemberMachine) -> MemberMachine:
     """Return the member fenced: another process is this member now; its own batch is void."""
     batch = None if member.batch is None else replace(member.batch, doomed=True)
     return moved(replace(member, batch=batch), State.FENCED)
 
 
-def _view_read(member: Member, event: events.Answered[ReadRegion, MemberView], now: float) -> Member:
+def _view_read(member: MemberMachine, event: events.Answered[ReadRegion, MemberRegion], now: float) -> MemberMachine:
     member = _store_seen(answered(member, "read"))
     if member.view is not None and event.result.counter < member.view_read_from:
         # The store had shown more when it was asked: it was restored, and what it shows now is what counts.
@@ -202,7 +202,7 @@ def _view_read(member: Member, event: events.Answered[ReadRegion, MemberView], n
     return _against(member, seen, event.result) if was_idle else seen
 
 
-def _against(before: Member, member: Member, view: MemberView) -> Member:
+def _against(before: MemberMachine, member: MemberMachine, view: MemberRegion) -> MemberMachine:
     """Return the member after a view that no batch of its own has overtaken, so that both must know the same.
 
     A position that the store accepted and does not have any more: it was restored. A batch that the store has as begun
@@ -220,11 +220,11 @@ def _against(before: Member, member: Member, view: MemberView) -> Member:
     return member
 
 
-def _read_refused(member: Member, event: events.Refused[ReadRegion], now: float) -> Member:
+def _read_refused(member: MemberMachine, event: events.Refused[ReadRegion], now: float) -> MemberMachine:
     return facts.without_lease(replace(_store_seen(answered(member, "read")), store_is_older=True))
 
 
-def _seen(member: Member, view: MemberView, now: float) -> Member:
+def _seen(member: MemberMachine, view: MemberRegion, now: float) -> MemberMachine:
     mine = member.incarnation
     if mine is None:
         return member
@@ -252,7 +252,7 @@ def _seen(member: Member, view: MemberView, now: float) -> Member:
     )
 
 
-def _positions(member: Member, view: MemberView) -> OffsetMap:
+def _positions(member: MemberMachine, view: MemberRegion) -> OffsetMap:
     """Return the positions of what the view shows as held; a view may be older than a batch that has ended since."""
     held = {p: c.position for p, c in view.claims.items() if c.position is not None}
     if member.view is None or view.epoch != member.view.epoch:
@@ -260,7 +260,9 @@ def _positions(member: Member, view: MemberView) -> OffsetMap:
     return OffsetMap({p: max(o, member.positions.get(p, o)) for p, o in held.items()})
 
 
-def _claim_granted(member: Member, event: events.Answered[ClaimPartitions, MemberView], now: float) -> Member:
+def _claim_granted(
+    member: MemberMachine, event: events.Answered[ClaimPartitions, MemberRegion], now: float
+) -> MemberMachine:
     member = _store_seen(answered(member, "claim"))
     assignment = member.assignment
     if assignment is None or assignment.assignment != event.command.assignment or member.incarnation is None:
@@ -283,7 +285,7 @@ def _claim_granted(member: Member, event: events.Answered[ClaimPartitions, Membe
     return _seen(granted, event.result, now)
 
 
-def _claim_refused(member: Member, event: events.Refused[ClaimPartitions], now: float) -> Member:
+def _claim_refused(member: MemberMachine, event: events.Refused[ClaimPartitions], now: float) -> MemberMachine:
     first, longest = CLAIM_BACKOFF
     wait = min(max(member.claim_backoff * 2, first), longest)
     known = replace(member.discovery, claim_lacks_logs=isinstance(event.error, UnknownTopics))
@@ -291,58 +293,60 @@ def _claim_refused(member: Member, event: events.Refused[ClaimPartitions], now: 
     return _stale(refused)
 
 
-def _acknowledged(member: Member, event: events.Answered[Acknowledge, MemberView], now: float) -> Member:
+def _acknowledged(
+    member: MemberMachine, event: events.Answered[Acknowledge, MemberRegion], now: float
+) -> MemberMachine:
     return _seen(_store_seen(answered(member, "acknowledge")), event.result, now)
 
 
-def _acknowledgement_refused(member: Member, event: events.Refused[Acknowledge], now: float) -> Member:
+def _acknowledgement_refused(member: MemberMachine, event: events.Refused[Acknowledge], now: float) -> MemberMachine:
     member = _stale(answered(member, "acknowledge"))
     return replace(member, found=None, reset_epoch=None, claimed_epoch=None, claim_after=now + CLAIM_BACKOFF[0])
 
 
-def _contributed(member: Member, event: events.Answered[Contribute, MemberView], now: float) -> Member:
+def _contributed(member: MemberMachine, event: events.Answered[Contribute, MemberRegion], now: float) -> MemberMachine:
     return _seen(replace(answered(member, "contribute"), contributed=event.command.sequence), event.result, now)
 
 
-def _contribution_refused(member: Member, event: events.Refused[Contribute], now: float) -> Member:
+def _contribution_refused(member: MemberMachine, event: events.Refused[Contribute], now: float) -> MemberMachine:
     return _stale(replace(answered(member, "contribute"), prepared=None, part=None))
 
 
-def _store_lost(member: Member, event: events.StoreLost, now: float) -> Member:
+def _store_lost(member: MemberMachine, event: events.StoreLost, now: float) -> MemberMachine:
     return replace(member, store_lost_at=now if member.store_lost_at is None else member.store_lost_at)
 
 
-def _store_back(member: Member, event: events.StoreBack, now: float) -> Member:
+def _store_back(member: MemberMachine, event: events.StoreBack, now: float) -> MemberMachine:
     return _stale(_store_seen(member))
 
 
-def _changed(member: Member, event: events.Changed, now: float) -> Member:
+def _changed(member: MemberMachine, event: events.Changed, now: float) -> MemberMachine:
     # A lower counter than the view's is worth a look too: it may be a store that was restored.
     is_known = member.view is not None and member.view.counter == event.counter
     return member if is_known else _told(member, event.counter)
 
 
-def _told(member: Member, counter: EventNumber) -> Member:
+def _told(member: MemberMachine, counter: EventNumber) -> MemberMachine:
     """Return the member after a hint; an answer that is on its way may be from before it."""
     return replace(_stale(member), heard=counter)
 
 
-def _store_seen(member: Member) -> Member:
+def _store_seen(member: MemberMachine) -> MemberMachine:
     return replace(member, store_lost_at=None)
 
 
-def _stale(member: Member) -> Member:
+def _stale(member: MemberMachine) -> MemberMachine:
     return replace(member, view_is_stale=True)
 
 
 # -- batches -------------------------------------------------------------------------------------------------------
 
 
-def _planned(member: Member, event: events.Planned, now: float) -> Member:
+def _planned(member: MemberMachine, event: events.RangesPlanned, now: float) -> MemberMachine:
     return replace(answered(member, "plan"), plan=event)
 
 
-def _in_phase(member: Member, batch: BatchId, phases: frozenset[Phase]) -> MyBatch:
+def _in_phase(member: MemberMachine, batch: BatchId, phases: frozenset[BatchPhase]) -> MyBatch:
     mine = member.batch
     if mine is None or mine.batch != batch or mine.phase not in phases:
         stands = "none" if mine is None else f"{mine.batch}, {mine.phase}"
@@ -350,41 +354,41 @@ def _in_phase(member: Member, batch: BatchId, phases: frozenset[Phase]) -> MyBat
     return mine
 
 
-def _to_phase(member: Member, batch: MyBatch, phase: Phase, now: float) -> Member:
+def _to_phase(member: MemberMachine, batch: MyBatch, phase: BatchPhase, now: float) -> MemberMachine:
     return replace(member, batch=replace(batch, phase=phase, since=now))
 
 
-def _batch_started(member: Member, event: events.Answered[StartBatch, Batch], now: float) -> Member:
-    batch = replace(_in_phase(member, event.command.batch, frozenset({Phase.STARTING})), row=event.result)
+def _batch_started(member: MemberMachine, event: events.Answered[StartBatch, Batch], now: float) -> MemberMachine:
+    batch = replace(_in_phase(member, event.command.batch, frozenset({BatchPhase.STARTING})), row=event.result)
     if batch.doomed or member.state not in ACTIVE:
-        return _to_phase(member, replace(batch, doomed=True), Phase.QUIESCED, now)
-    return _to_phase(replace(member, awaited=member.awaited | {"run"}), batch, Phase.RUNNING, now)
+        return _to_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now)
+    return _to_phase(replace(member, awaited=member.awaited | {"run"}), batch, BatchPhase.RUNNING, now)
 
 
-def _start_refused(member: Member, event: events.Refused[StartBatch], now: float) -> Member:
-    _in_phase(member, event.command.batch, frozenset({Phase.STARTING}))
+def _start_refused(member: MemberMachine, event: events.Refused[StartBatch], now: float) -> MemberMachine:
+    _in_phase(member, event.command.batch, frozenset({BatchPhase.STARTING}))
     return _stale(replace(member, batch=None, plan_after=now + PLAN_PAUSE))
 
 
-def _batch_ran(member: Member, event: events.BatchFinished, now: float) -> Member:
-    batch = _in_phase(member, event.batch, frozenset({Phase.RUNNING, Phase.CANCELLING}))
-    return _to_phase(member, batch, Phase.QUIESCED, now)
+def _batch_ran(member: MemberMachine, event: events.BatchFinished, now: float) -> MemberMachine:
+    batch = _in_phase(member, event.batch, frozenset({BatchPhase.RUNNING, BatchPhase.CANCELLING}))
+    return _to_phase(member, batch, BatchPhase.QUIESCED, now)
 
 
-def _batch_failed(member: Member, event: events.BatchFailed, now: float) -> Member:
-    batch = _in_phase(member, event.batch, frozenset({Phase.RUNNING, Phase.CANCELLING}))
-    if batch.phase is Phase.RUNNING and not batch.doomed:
+def _batch_failed(member: MemberMachine, event: events.PipelineFailed, now: float) -> MemberMachine:
+    batch = _in_phase(member, event.batch, frozenset({BatchPhase.RUNNING, BatchPhase.CANCELLING}))
+    if batch.phase is BatchPhase.RUNNING and not batch.doomed:
         member = replace(member, batch_cause=ResetCause.BATCH_FAILED, batch_detail=event.why)
-    return _to_phase(member, replace(batch, doomed=True), Phase.QUIESCED, now)
+    return _to_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now)
 
 
-def _batch_quiesced(member: Member, event: events.BatchQuiesced, now: float) -> Member:
-    batch = _in_phase(member, event.batch, frozenset({Phase.CANCELLING}))
-    return _to_phase(member, replace(batch, doomed=True), Phase.QUIESCED, now)
+def _batch_quiesced(member: MemberMachine, event: events.BatchQuiesced, now: float) -> MemberMachine:
+    batch = _in_phase(member, event.batch, frozenset({BatchPhase.CANCELLING}))
+    return _to_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now)
 
 
-def _batch_accepted(member: Member, event: events.Answered[FinishBatch, None], now: float) -> Member:
-    batch = _in_phase(member, event.command.batch, frozenset({Phase.FINISHING}))
+def _batch_accepted(member: MemberMachine, event: events.Answered[FinishBatch, None], now: float) -> MemberMachine:
+    batch = _in_phase(member, event.command.batch, frozenset({BatchPhase.FINISHING}))
     view = member.view
     places = {p: facts.past_skips(view, p, r.to) for p, r in batch.ranges.items() if p in member.positions}
     same_epoch = view is not None and view.epoch == batch.epoch
@@ -394,54 +398,56 @@ def _batch_accepted(member: Member, event: events.Answered[FinishBatch, None], n
     return replace(member, batch=None, positions=positions, plan_after=0.0, view_is_stale=stale)
 
 
-def _finish_refused(member: Member, event: events.Refused[FinishBatch], now: float) -> Member:
-    batch = _in_phase(member, event.command.batch, frozenset({Phase.FINISHING}))
+def _finish_refused(member: MemberMachine, event: events.Refused[FinishBatch], now: float) -> MemberMachine:
+    batch = _in_phase(member, event.command.batch, frozenset({BatchPhase.FINISHING}))
     member = replace(member, batch_cause=ResetCause.BATCH_REFUSED, batch_detail=event.why)
-    return _stale(_to_phase(member, replace(batch, doomed=True), Phase.QUIESCED, now))
+    return _stale(_to_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now))
 
 
-def _discarded(member: Member, event: Told[DiscardBatch, Region], now: float) -> Member:
+def _discarded(member: MemberMachine, event: Told[DiscardBatch, Region], now: float) -> MemberMachine:
     """Whatever the store says of it, nothing of the batch runs."""
-    _in_phase(member, event.command.batch, frozenset({Phase.DISCARDING}))
+    _in_phase(member, event.command.batch, frozenset({BatchPhase.DISCARDING}))
     return _stale(replace(member, batch=None))
 
 
 # -- Kafka ---------------------------------------------------------------------------------------------------------
 
 
-def _assigned(member: Member, event: events.Assigned, now: float) -> Member:
+def _assigned(member: MemberMachine, event: events.Assigned, now: float) -> MemberMachine:
     fresh = Assignment(assignment=event.assignment, partitions=event.partitions)
     return replace(member, assignment=fresh, claim_after=0.0, claim_backoff=0.0)
 
 
-def _revoked(member: Member, event: events.Revoked, now: float) -> Member:
+def _revoked(member: MemberMachine, event: events.Revoked, now: float) -> MemberMachine:
     return replace(member, assignment=None)
 
 
-def _left_group(member: Member, event: events.LeftGroup, now: float) -> Member:
+def _left_group(member: MemberMachine, event: events.LeftGroup, now: float) -> MemberMachine:
     return replace(answered(member, "leave"), in_group=False, assignment=None, claimed=None, claimed_epoch=None)
 
 
-def _instance_fenced(member: Member, event: events.InstanceFenced, now: float) -> Member:
+def _instance_fenced(member: MemberMachine, event: events.InstanceFenced, now: float) -> MemberMachine:
     first, most = REJOIN_BACKOFF
     again = member.fenced_at is not None and now - member.fenced_at < CALM
     backoff = min(member.join_backoff * 2, most) if again else first
     return replace(member, in_group=False, assignment=None, fenced_at=now, join_backoff=backoff)
 
 
-def _committed(member: Member, event: events.Committed, now: float) -> Member:
+def _committed(member: MemberMachine, event: events.CommitAnswered, now: float) -> MemberMachine:
     return _stale(replace(answered(member, "commit"), committed=event))
 
 
-def _partitions_discovered(member: Member, event: events.PartitionsDiscovered, now: float) -> Member:
+def _partitions_discovered(member: MemberMachine, event: events.PartitionsDiscovered, now: float) -> MemberMachine:
     return replace(
         answered(member, "discover"), discovery=replace(member.discovery, found=event.partitions, rejoin=False)
     )
 
 
-def _partitions_reported(member: Member, event: Told[ReportPartitions, Standing], now: float) -> Member:
+def _partitions_reported(
+    member: MemberMachine, event: Told[ReportPartitions, GroupStanding], now: float
+) -> MemberMachine:
     known = member.discovery
-    standing = event.result if isinstance(event, events.Answered) else Standing(again=True)
+    standing = event.result if isinstance(event, events.Answered) else GroupStanding(again=True)
     told = replace(
         known,
         told=None if standing.again else known.told,
@@ -455,12 +461,12 @@ def _partitions_reported(member: Member, event: Told[ReportPartitions, Standing]
 # -- sinks ---------------------------------------------------------------------------------------------------------
 
 
-def _sinks_reset(member: Member, event: events.SinksReset, now: float) -> Member:
+def _sinks_reset(member: MemberMachine, event: events.SinksReset, now: float) -> MemberMachine:
     member = answered(member, "reset_sinks")
     return replace(member, found=dict(event.found)) if event.epoch == member.reset_epoch else member
 
 
-def _sink_failed(member: Member, event: events.SinkFailed, now: float) -> Member:
+def _sink_failed(member: MemberMachine, event: events.SinkFailed, now: float) -> MemberMachine:
     member = answered(member, "reset_sinks")
     if event.fence > member.newest_epoch or event.timeline > member.newest_timeline:
         fence, timeline = max(event.fence, member.newest_epoch), max(event.timeline, member.newest_timeline)
@@ -473,15 +479,17 @@ def _sink_failed(member: Member, event: events.SinkFailed, now: float) -> Member
     return replace(member, batch_cause=ResetCause.SINK_FAILED, batch_detail=event.why, reset_epoch=None)
 
 
-def _sinks_prepared(member: Member, event: events.SinksPrepared, now: float) -> Member:
+def _sinks_prepared(member: MemberMachine, event: events.SinksPrepared, now: float) -> MemberMachine:
     return replace(answered(member, "prepare"), part=event if event.sequence == member.prepared else None)
 
 
-def _published(member: Member, event: events.Answered[ReportPublished, MemberView], now: float) -> Member:
+def _published(
+    member: MemberMachine, event: events.Answered[ReportPublished, MemberRegion], now: float
+) -> MemberMachine:
     return _seen(answered(member, "publish"), event.result, now)
 
 
-def _publication_failed(member: Member, event: events.Refused[ReportPublished], now: float) -> Member:
+def _publication_failed(member: MemberMachine, event: events.Refused[ReportPublished], now: float) -> MemberMachine:
     """It is tried again in its turn."""
     return _stale(answered(member, "publish"))
 
@@ -489,11 +497,11 @@ def _publication_failed(member: Member, event: events.Refused[ReportPublished], 
 # -- time and signals ----------------------------------------------------------------------------------------------
 
 
-def _tick(member: Member, event: events.Tick, now: float) -> Member:
+def _tick(member: MemberMachine, event: events.Tick, now: float) -> MemberMachine:
     return member
 
 
-def _terminated(member: Member, event: events.Terminated, now: float) -> Member:
+def _terminated(member: MemberMachine, event: events.Terminated, now: float) -> MemberMachine:
     if member.terminating:
         return member
     return replace(member, terminating=True, terminated_at=now)
@@ -503,7 +511,7 @@ def _row(states: frozenset[State], handler: Handler[E]) -> tuple[frozenset[State
     return states, handler
 
 
-def _not_awaited(member: Member, event: events.Event, now: float) -> Member:
+def _not_awaited(member: MemberMachine, event: events.Event, now: float) -> MemberMachine:
     return member
 
 
@@ -512,7 +520,7 @@ NOT_AWAITED: Final = (_ANY, _not_awaited)
 
 Kind: TypeAlias = "type[object] | tuple[type[object], type[Command[object]]]"
 
-TABLE: Final[Mapping[Kind, tuple[frozenset[State], Callable[..., Member]]]] = {
+TABLE: Final[Mapping[Kind, tuple[frozenset[State], Callable[..., MemberMachine]]]] = {
     (events.Answered, Register): _row(_UNREGISTERED, _registered),
     (events.Refused, Register): _row(_UNREGISTERED, _registration_refused),
     (events.Answered, Renew): _row(_ANY, _renewed),
@@ -538,15 +546,15 @@ TABLE: Final[Mapping[Kind, tuple[frozenset[State], Callable[..., Member]]]] = {
     events.StoreLost: _row(_ANY, _store_lost),
     events.StoreBack: _row(_ANY, _store_back),
     events.Changed: _row(_ANY, _changed),
-    events.Planned: _row(_ANY, _planned),
+    events.RangesPlanned: _row(_ANY, _planned),
     events.BatchFinished: _row(_ENDED, _batch_ran),
-    events.BatchFailed: _row(_ENDED, _batch_failed),
+    events.PipelineFailed: _row(_ENDED, _batch_failed),
     events.BatchQuiesced: _row(_ENDED, _batch_quiesced),
     events.Assigned: _row(_ANY, _assigned),
     events.Revoked: _row(_ANY, _revoked),
     events.LeftGroup: _row(_ANY, _left_group),
     events.InstanceFenced: _row(_ENDED, _instance_fenced),
-    events.Committed: _row(_ANY, _committed),
+    events.CommitAnswered: _row(_ANY, _committed),
     events.PartitionsDiscovered: _row(_ANY, _partitions_discovered),
     events.SinksReset: _row(_ANY, _sinks_reset),
     events.SinkFailed: _row(_ANY, _sink_failed),

@@ -24,7 +24,7 @@ from airflow_kcr.protocol.region.rows import (
     PersonReset,
     PersonResetState,
     RequestState,
-    Reset,
+    ResetAttempt,
     ResetState,
 )
 from airflow_kcr.protocol.seek_map import SeekMap
@@ -97,7 +97,7 @@ class Archive(Protocol):
         """Return the checkpoint of a number."""
         ...
 
-    def reset(self, epoch: Epoch) -> Reset | None:
+    def reset(self, epoch: Epoch) -> ResetAttempt | None:
         """Return the attempt that began an epoch."""
         ...
 
@@ -178,7 +178,7 @@ class Archive(Protocol):
         """
         ...
 
-    def went_back(self, partition: GroupPartition, offset: Offset, after: Epoch) -> Reset | None:
+    def went_back(self, partition: GroupPartition, offset: Offset, after: Epoch) -> ResetAttempt | None:
         """Return the first reset after an epoch that sent a partition to this offset or before it."""
         ...
 
@@ -200,11 +200,11 @@ class Archive(Protocol):
         """Return the topic ids that the offsets of kept checkpoints are of, as their contributors saw them."""
         ...
 
-    def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[Reset, ...]:
+    def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[ResetAttempt, ...]:
         """Return attempts of resets that burned lower numbers than one; of these the `last` newest, or all."""
         ...
 
-    def resets_from(self, sequence: CheckpointNumber, limit: int) -> tuple[Reset, ...]:
+    def resets_from(self, sequence: CheckpointNumber, limit: int) -> tuple[ResetAttempt, ...]:
         """Return the first attempts of resets that burned this number or a higher one, at most so many."""
         ...
 
@@ -235,7 +235,7 @@ class Archive(Protocol):
 
     # -- resets and retention ----------------------------------------------------------------------------------------
 
-    def last_done(self, before: Epoch) -> Reset | None:
+    def last_done(self, before: Epoch) -> ResetAttempt | None:
         """Return the newest reset that was done and began an earlier epoch."""
         ...
 
@@ -263,7 +263,7 @@ class Tables:
     frozen: Mapping[CheckpointNumber, frozenset[GroupPartition]] = field(default_factory=dict)
     contributions: Mapping[tuple[CheckpointNumber, MemberId], Contribution] = field(default_factory=dict)
     read_backs: Mapping[CheckpointNumber, OffsetMap] = field(default_factory=dict)
-    resets: Mapping[Epoch, Reset] = field(default_factory=dict)
+    resets: Mapping[Epoch, ResetAttempt] = field(default_factory=dict)
     seek_maps: Mapping[Epoch, SeekMap] = field(default_factory=dict)
     person_resets: Mapping[RequestId, PersonReset] = field(default_factory=dict)
 
@@ -294,7 +294,7 @@ class Whole:
         """See `Archive.checkpoint`."""
         return self._tables.checkpoints.get(sequence)
 
-    def reset(self, epoch: Epoch) -> Reset | None:
+    def reset(self, epoch: Epoch) -> ResetAttempt | None:
         """See `Archive.reset`."""
         return self._tables.resets.get(epoch)
 
@@ -396,7 +396,7 @@ class Whole:
                 return row
         return None
 
-    def went_back(self, partition: GroupPartition, offset: Offset, after: Epoch) -> Reset | None:
+    def went_back(self, partition: GroupPartition, offset: Offset, after: Epoch) -> ResetAttempt | None:
         """See `Archive.went_back`."""
         for epoch, held in sorted(self._tables.seek_maps.items()):
             place = held.offsets.get(partition)
@@ -430,12 +430,12 @@ class Whole:
             for sequence in sequences
         }
 
-    def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[Reset, ...]:
+    def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[ResetAttempt, ...]:
         """See `Archive.resets`."""
         found = [row for _, row in sorted(self._tables.resets.items()) if before is None or row.sequence < before]
         return tuple(found if last is None else found[max(len(found) - last, 0) :])
 
-    def resets_from(self, sequence: CheckpointNumber, limit: int) -> tuple[Reset, ...]:
+    def resets_from(self, sequence: CheckpointNumber, limit: int) -> tuple[ResetAttempt, ...]:
         """See `Archive.resets_from`."""
         return tuple(row for _, row in sorted(self._tables.resets.items()) if row.sequence >= sequence)[:limit]
 
@@ -474,7 +474,7 @@ class Whole:
             found.setdefault(partition, []).append(LogStart(max(moments), min(moments), start, topic_id))
         return {partition: tuple(sorted(rows)) for partition, rows in found.items()}
 
-    def last_done(self, before: Epoch) -> Reset | None:
+    def last_done(self, before: Epoch) -> ResetAttempt | None:
         """See `Archive.last_done`."""
         done = [row for row in self.resets() if row.state is ResetState.DONE and row.epoch < before]
         return done[-1] if done else None

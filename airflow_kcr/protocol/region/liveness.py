@@ -70,7 +70,7 @@ class Rule(StrEnum):
     """Something is due, and nobody has done it."""
 
 
-class Verdict(StrEnum):
+class LivenessVerdict(StrEnum):
     """What the waits come to."""
 
     PROGRESSING = "progressing"
@@ -120,11 +120,11 @@ class Liveness:
     now: datetime
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> LivenessVerdict:
         """What the waits come to."""
         if self.stalled:
-            return Verdict.STALLED
-        return Verdict.WAITING if self.waits else Verdict.PROGRESSING
+            return LivenessVerdict.STALLED
+        return LivenessVerdict.WAITING if self.waits else LivenessVerdict.PROGRESSING
 
     @property
     def stalled(self) -> tuple[Wait, ...]:

@@ -1,4 +1,4 @@
-"""What one member sees of a region, made from its rows (`view.MemberView`)."""
+"""What one member sees of a region, made from its rows (`view.MemberRegion`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_kcr.protocol.region.rows import (
     Committed,
 )
 from airflow_kcr.protocol.region.state import Region, live_members, restore_point_offsets
-from airflow_kcr.protocol.region.view import MemberView, OpenCheckpointView
+from airflow_kcr.protocol.region.view import MemberRegion, OpenCheckpointView
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     GroupPartition,
@@ -28,7 +28,7 @@ PUBLISHER_TURN: Final = timedelta(seconds=20)
 """How long one member may try to publish a checkpoint before it is the next one's turn."""
 
 
-def of_member(region: Region, member: MemberId, now: datetime) -> MemberView:
+def of_member(region: Region, member: MemberId, now: datetime) -> MemberRegion:
     """Return what `member` sees of `region`.
 
     Args:
@@ -47,7 +47,7 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberView:
     located = {p: boundaries.boundary_offset(region, p, limit) for p in claims} if limit is not None else {}
     reset = region.reset
     person = None if reset is None or reset.person is None else region.person_resets.get(reset.person)
-    return MemberView(
+    return MemberRegion(
         counter=region.counter,
         epoch=region.epoch,
         timeline=region.timeline,

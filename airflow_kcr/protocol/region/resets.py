@@ -23,7 +23,7 @@ from airflow_kcr.protocol.region.rows import (
     Outcome,
     PersonResetState,
     RegionState,
-    Reset,
+    ResetAttempt,
     ResetCause,
     ResetState,
 )
@@ -94,7 +94,7 @@ def begin(
         region = path.without_undone(region, undoes)
         region = boundaries.after_reset(region, now, opening.checkpoint)
     is_attempt = opening is None and earlier is not None
-    reset = Reset(
+    reset = ResetAttempt(
         epoch=region.epoch,
         sequence=sequence,
         timeline=region.timeline,
@@ -140,7 +140,7 @@ def begin_stopped(region: Region, now: datetime, opening: Opening, detail: str) 
     return _marked_done(region, now, reset)
 
 
-def _superseded(region: Region, now: datetime, earlier: Reset | None) -> Region:
+def _superseded(region: Region, now: datetime, earlier: ResetAttempt | None) -> Region:
     if earlier is not None:
         row = replace(earlier, state=ResetState.SUPERSEDED, done_at=now)
         region = replace(region, resets=put(region.resets, {row.epoch: row}))
@@ -239,13 +239,13 @@ def progress(region: Region, now: datetime) -> Region:
     return region
 
 
-def _finished(region: Region, now: datetime, reset: Reset) -> Region:
+def _finished(region: Region, now: datetime, reset: ResetAttempt) -> Region:
     region = _with_ledger_settled(replace(region, initialised=True), now, reset)
     region = _marked_done(region, now, reset)
     return moved_to(region, now, RegionState.RUNNING, f"reset {reset.sequence} is done")
 
 
-def _with_ledger_settled(region: Region, now: datetime, reset: Reset) -> Region:
+def _with_ledger_settled(region: Region, now: datetime, reset: ResetAttempt) -> Region:
     """Close what an older epoch left running: nobody can end it any more; a sink's progress may prove it done."""
     for batch in tuple(region.running.values()):
         region = batches.closed(region, now, batch, Outcome.UNKNOWN)
@@ -266,7 +266,7 @@ def _progress(entry: SeekEntry) -> Offset:
     return (entry.offset or Offset(0)) if entry.source is SeekSource.SINK_PROGRESS else Offset(0)
 
 
-def _marked_done(region: Region, now: datetime, reset: Reset) -> Region:
+def _marked_done(region: Region, now: datetime, reset: ResetAttempt) -> Region:
     row = replace(reset, state=ResetState.DONE, done_at=now, deadline=None)
     region = replace(region, resets=put(region.resets, {row.epoch: row}))
     region = record(region, now, events.ResetDone(epoch=reset.epoch, sequence=reset.sequence))

@@ -466,7 +466,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reset:
+class ResetAttempt:
     """One attempt of a reset; its seek map is `Region.seek_maps[epoch]`."""
 
     epoch: Epoch

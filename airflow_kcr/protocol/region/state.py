@@ -37,7 +37,7 @@ from airflow_kcr.protocol.region.rows import (
     Outcome,
     PersonReset,
     RegionState,
-    Reset,
+    ResetAttempt,
     SpecCheck,
 )
 from airflow_kcr.protocol.rules import RegionRules
@@ -243,7 +243,7 @@ class Region:
 
     contributions: Mapping[tuple[CheckpointNumber, MemberId], Contribution] = field(default_factory=dict)
     read_backs: Mapping[CheckpointNumber, OffsetMap] = field(default_factory=dict)
-    resets: Mapping[Epoch, Reset] = field(default_factory=dict)
+    resets: Mapping[Epoch, ResetAttempt] = field(default_factory=dict)
     seek_maps: Mapping[Epoch, SeekMap] = field(default_factory=dict)
     person_resets: Mapping[RequestId, PersonReset] = field(default_factory=dict)
     skips: Mapping[GroupPartition, tuple[Offset, ...]] = field(default_factory=dict)
@@ -264,7 +264,7 @@ class Region:
         return frozenset({*self.rules.groups, *waiting})
 
     @property
-    def reset(self) -> Reset | None:
+    def reset(self) -> ResetAttempt | None:
         """The reset that runs, if one does."""
         return self.resets.get(self.epoch) if self.state in RESET_STATES else None
 

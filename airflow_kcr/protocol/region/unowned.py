@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
-from airflow_kcr.protocol.commands import ReportPartitions, Standing
+from airflow_kcr.protocol.commands import GroupStanding, ReportPartitions
 from airflow_kcr.protocol.region import absent, checkpoints, coverage, events
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
 from airflow_kcr.protocol.region.state import Region, live_members, record, require_member
@@ -76,16 +76,16 @@ def claimed(region: Region, partitions: Collection[GroupPartition]) -> Region:
     return region if len(rows) == len(region.unowned) else replace(region, unowned=rows)
 
 
-def standing(region: Region, now: datetime, member: MemberId) -> Standing:
+def standing(region: Region, now: datetime, member: MemberId) -> GroupStanding:
     """Return what a member has to do about the partitions of its group that have no owner."""
     group = member.group
     gone = frozenset(p for p in absent.gone(region) if p.group == group)
     if region.state not in _COVERED:
-        return Standing(again=True, gone=gone)
+        return GroupStanding(again=True, gone=gone)
     if not any(p.group == group for p in coverage.unowned(region)):
-        return Standing(again=any(p.group == group and p not in gone for p in region.absent), gone=gone)
+        return GroupStanding(again=any(p.group == group and p not in gone for p in region.absent), gone=gone)
     late = any(p.group == group for p in coverage.overdue(region, now))
-    return Standing(again=True, rejoin=late and _would_help(region, now, member), gone=gone)
+    return GroupStanding(again=True, rejoin=late and _would_help(region, now, member), gone=gone)
 
 
 def _would_help(region: Region, now: datetime, member: MemberId) -> bool:

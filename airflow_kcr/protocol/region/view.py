@@ -44,7 +44,7 @@ class OpenCheckpointView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberView:
+class MemberRegion:
     """The region, as one member sees it."""
 
     counter: EventNumber

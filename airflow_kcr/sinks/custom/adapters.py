@@ -23,11 +23,11 @@ from airflow_kcr.sinks.custom.sink import (
     Factory,
     Reset,
 )
-from airflow_kcr.sinks.files.accepted import Contents
+from airflow_kcr.sinks.files.accepted import CheckpointContents
 from airflow_kcr.sinks.files.layout import CheckpointName
 from airflow_kcr.sinks.files.writer import with_coordinates
 from airflow_kcr.spark.context import BatchContext
-from airflow_kcr.spark.pipelines import Named, load_function
+from airflow_kcr.spark.pipelines import NamedFunction, load_function
 from airflow_kcr.spec import RegionSpec, SinkKind, resolve_environment
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ def _resolved(sink: str, options: Mapping[str, str], environ: Mapping[str, str])
     return {name.removeprefix(before): value for name, value in found.items()}
 
 
-def factory_named(name: str) -> Named:
+def factory_named(name: str) -> NamedFunction:
     """Return the function of that name that makes a sink, as messages call it; nothing is imported."""
-    return Named(what="factory of a sink", name=name, wanted=WANTED, called_with="options and a Spark session")
+    return NamedFunction(what="factory of a sink", name=name, wanted=WANTED, called_with="options and a Spark session")
 
 
 def _factory(name: str) -> Factory:
@@ -101,7 +101,7 @@ def _factory(name: str) -> Factory:
 class Accepted(Protocol):
     """What a custom sink asks of the ledger. Every call may raise SinkError: the store is away."""
 
-    def contents(self, sequence: CheckpointNumber, group: GroupId) -> Contents:
+    def contents(self, sequence: CheckpointNumber, group: GroupId) -> CheckpointContents:
         """Return what one group has in a complete checkpoint."""
         ...
 
@@ -171,7 +171,7 @@ def _told(target: CustomTarget, what: str) -> Iterator[None]:
         raise SinkError(f"{target} could not {what}: {type(error).__name__}: {error}") from error
 
 
-def _checkpoint(contents: Contents) -> CompleteCheckpoint:
+def _checkpoint(contents: CheckpointContents) -> CompleteCheckpoint:
     return CompleteCheckpoint(
         id=_id(contents.checkpoint),
         previous=None if contents.previous is None else _id(contents.previous),

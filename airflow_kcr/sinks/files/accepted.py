@@ -42,7 +42,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class CheckpointContents:
     """What belongs to a complete checkpoint."""
 
     checkpoint: CheckpointName
@@ -62,7 +62,7 @@ class Contents:
 class Ledger(Protocol):
     """The region and its ledger, as a file sink asks them. Every call may raise SinkError: the store is away."""
 
-    def contents(self, sequence: CheckpointNumber, group: GroupId) -> Contents:
+    def contents(self, sequence: CheckpointNumber, group: GroupId) -> CheckpointContents:
         """Return what one group has in a complete checkpoint."""
         ...
 
@@ -97,7 +97,9 @@ def previous(region: Region, sequence: CheckpointNumber) -> CheckpointName | Non
     return None if found is None else CheckpointName(found.timeline, found.sequence)
 
 
-def contents(region: Region, batches: Iterable[Batch], sequence: CheckpointNumber, group: GroupId) -> Contents:
+def contents(
+    region: Region, batches: Iterable[Batch], sequence: CheckpointNumber, group: GroupId
+) -> CheckpointContents:
     """Return what one group has in a complete checkpoint.
 
     Args:
@@ -122,7 +124,7 @@ def contents(region: Region, batches: Iterable[Batch], sequence: CheckpointNumbe
         if b.member.group == group and first < b.sequence <= sequence and (kept := accepted(b))
     )
     oldest = min((p.batch.sequence for p in pieces), default=sequence)
-    return Contents(
+    return CheckpointContents(
         checkpoint=CheckpointName(checkpoint.timeline, checkpoint.sequence),
         digest=checkpoint.digest,
         boundary=checkpoint.boundary,
@@ -206,10 +208,10 @@ class RegionLedger:
     def __init__(self, store: RegionStore, name: RegionName) -> None:
         self._store, self._name = store, name
 
-    def contents(self, sequence: CheckpointNumber, group: GroupId) -> Contents:
+    def contents(self, sequence: CheckpointNumber, group: GroupId) -> CheckpointContents:
         """Return what one group has in a complete checkpoint."""
 
-        def attempt() -> Contents:
+        def attempt() -> CheckpointContents:
             region = self._region()
             before = previous(region, sequence)
             batches = self._store.batches_since(self._name, CheckpointNumber(0) if before is None else before.sequence)

@@ -18,7 +18,7 @@ from typing import Final
 
 from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.values import BatchId, Range, TopicPartition
-from airflow_kcr.sinks.files.accepted import Contents, Piece
+from airflow_kcr.sinks.files.accepted import CheckpointContents, Piece
 from airflow_kcr.sinks.files.documents import BatchList, DataFile, Manifest, Retired
 from airflow_kcr.sinks.files.folder import Folder, Rewriter
 from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, attempt, batch_list, compacted
@@ -67,7 +67,7 @@ class Arranger:
     since: int
 
     def arranged(
-        self, contents: Contents, undone: Sequence[Manifest], retired: Mapping[CheckpointName, Retired]
+        self, contents: CheckpointContents, undone: Sequence[Manifest], retired: Mapping[CheckpointName, Retired]
     ) -> Arrangement:
         """Return the files of a checkpoint.
 

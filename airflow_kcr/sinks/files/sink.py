@@ -13,7 +13,7 @@ from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, Timeline
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.accepted import Contents, Ledger
+from airflow_kcr.sinks.files.accepted import CheckpointContents, Ledger
 from airflow_kcr.sinks.files.arrangement import Arrangement, Arranger
 from airflow_kcr.sinks.files.documents import BatchList, DataFile, Manifest, Owner, Retired, Timelines
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, FolderRefused, Rewriter, Table
@@ -159,7 +159,7 @@ class FileSink:
             f"{self.target}: checkpoint {sequence} is not in the table yet, others write to it all the time"
         )
 
-    def _publish(self, contents: Contents, seen: int) -> bool:
+    def _publish(self, contents: CheckpointContents, seen: int) -> bool:
         """Publish what is accepted; False: the table was written to since it was asked, so the ledger has to be."""
         if Retired.of(self.folder.read(layout.retired(contents.checkpoint))) is not None:
             return True
@@ -201,7 +201,7 @@ class FileSink:
             self.folder.delete(found.superfluous)
         return True
 
-    def _arranged(self, contents: Contents) -> Arrangement:
+    def _arranged(self, contents: CheckpointContents) -> Arrangement:
         owner = self._owner()
         arranger = Arranger(
             target=self.target,
@@ -211,7 +211,7 @@ class FileSink:
         )
         return arranger.arranged(contents, self._undone_before(contents), self._given_up_before(contents))
 
-    def _manifest(self, contents: Contents, found: Arrangement) -> Manifest:
+    def _manifest(self, contents: CheckpointContents, found: Arrangement) -> Manifest:
         return Manifest(
             region=self.target.region,
             group=self.target.group,
@@ -226,7 +226,7 @@ class FileSink:
             files=tuple(found.files),
         )
 
-    def _require_same(self, written: Manifest, contents: Contents) -> None:
+    def _require_same(self, written: Manifest, contents: CheckpointContents) -> None:
         mine = [piece.batch.batch for piece in contents.pieces]
         if written.digest != contents.digest or not set(written.batches) <= set(mine):
             raise SinkError(
@@ -243,7 +243,7 @@ class FileSink:
         found = manifest or Retired.of(self.folder.read(layout.retired(checkpoint)))
         return () if found is None else found.schemas
 
-    def _undone_before(self, contents: Contents) -> list[Manifest]:
+    def _undone_before(self, contents: CheckpointContents) -> list[Manifest]:
         """Return the manifests of checkpoints before it that resets have undone, oldest first.
 
         Not every one has any.
@@ -251,7 +251,7 @@ class FileSink:
         texts = self.folder.read_all([layout.manifest(checkpoint) for checkpoint in contents.undone])
         return [manifest for manifest in map(Manifest.of, texts) if manifest is not None]
 
-    def _given_up_before(self, contents: Contents) -> dict[CheckpointName, Retired]:
+    def _given_up_before(self, contents: CheckpointContents) -> dict[CheckpointName, Retired]:
         """Return the checkpoints before it whose output was given up, and that a reset has undone since."""
         texts = self.folder.read_all([layout.retired(checkpoint) for checkpoint in contents.undone])
         noted = zip(contents.undone, map(Retired.of, texts), strict=True)

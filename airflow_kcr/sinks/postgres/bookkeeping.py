@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 
 from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, Timeline, TopicName
-from airflow_kcr.sinks.postgres.target import Place, Target
+from airflow_kcr.sinks.postgres.target import Target, TargetPlace
 
 DDL_LOCK: Final = 7_305_012
 """Of a transaction advisory lock: whoever makes tables, makes them alone; IF NOT EXISTS is not enough for two."""
@@ -45,7 +45,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS {crash_mark} (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class TargetProgress:
     """How far the target is on one partition."""
 
     timeline: Timeline
@@ -56,19 +56,19 @@ class Progress:
     """The batch that brought it there; empty where a reset did."""
 
 
-def ensure_tables(connection: psycopg.Connection, place: Place) -> None:
+def ensure_tables(connection: psycopg.Connection, place: TargetPlace) -> None:
     """Make the three tables where they are missing."""
     connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
     connection.execute(sql.SQL(_TABLES).format(fence=place.fence, progress=place.progress, crash_mark=place.crash_mark))
 
 
-def crash_mark(connection: psycopg.Connection, place: Place) -> str:
+def crash_mark(connection: psycopg.Connection, place: TargetPlace) -> str:
     """Return the present mark; empty where a crash of the server has taken it, or a standby took the server's place."""
     found = connection.execute(sql.SQL("SELECT mark FROM {}").format(place.crash_mark)).fetchone()
     return "" if found is None else str(found[0])
 
 
-def ensure_crash_mark(connection: psycopg.Connection, place: Place) -> str:
+def ensure_crash_mark(connection: psycopg.Connection, place: TargetPlace) -> str:
     """Return the present mark; where there is none, a new one, that of whoever comes first."""
     if not crash_mark(connection, place):
         connection.execute(
@@ -96,7 +96,7 @@ def ensure_source(connection: psycopg.Connection, fence: sql.Identifier, target:
     return int(found[0])
 
 
-def raise_fence(connection: psycopg.Connection, place: Place, epoch: Epoch) -> Epoch:
+def raise_fence(connection: psycopg.Connection, place: TargetPlace, epoch: Epoch) -> Epoch:
     """Raise the fence to `epoch` where it is lower, and return where it stands.
 
     Waits for every transaction that has seen the lower one, until it is over or Postgres ends it.
@@ -106,17 +106,17 @@ def raise_fence(connection: psycopg.Connection, place: Place, epoch: Epoch) -> E
     return _epoch(connection, sql.SQL("SELECT epoch FROM {} WHERE source = %s").format(place.fence), place)
 
 
-def lock_fence(connection: psycopg.Connection, place: Place) -> Epoch:
+def lock_fence(connection: psycopg.Connection, place: TargetPlace) -> Epoch:
     """Return where the fence stands; nobody raises it until this transaction is over."""
     return _epoch(connection, sql.SQL("SELECT epoch FROM {} WHERE source = %s FOR SHARE").format(place.fence), place)
 
 
-def _epoch(connection: psycopg.Connection, statement: sql.Composed, place: Place) -> Epoch:
+def _epoch(connection: psycopg.Connection, statement: sql.Composed, place: TargetPlace) -> Epoch:
     found = connection.execute(statement, [place.source]).fetchone()
     return Epoch(0 if found is None else int(found[0]))
 
 
-def highest_timeline(connection: psycopg.Connection, place: Place) -> Timeline:
+def highest_timeline(connection: psycopg.Connection, place: TargetPlace) -> Timeline:
     """Return the highest timeline of any partition; 0 where there is no progress."""
     statement = sql.SQL("SELECT coalesce(max(timeline), 0) FROM {} WHERE source = %s").format(place.progress)
     found = connection.execute(statement, [place.source]).fetchone()
@@ -124,8 +124,8 @@ def highest_timeline(connection: psycopg.Connection, place: Place) -> Timeline:
 
 
 def lock_progress(
-    connection: psycopg.Connection, place: Place, group: GroupId, partitions: Iterable[GroupPartition]
-) -> dict[GroupPartition, Progress]:
+    connection: psycopg.Connection, place: TargetPlace, group: GroupId, partitions: Iterable[GroupPartition]
+) -> dict[GroupPartition, TargetProgress]:
     """Return the progress of these partitions, locked until this transaction is over; in one order for everybody."""
     wanted = sorted(partitions)
     rows = connection.execute(
@@ -137,7 +137,7 @@ def lock_progress(
         [place.source, [p.topic for p in wanted], [p.partition for p in wanted]],
     ).fetchall()
     return {
-        GroupPartition(group, TopicName(topic), partition): Progress(
+        GroupPartition(group, TopicName(topic), partition): TargetProgress(
             timeline=Timeline(timeline), offset=Offset(offset), batch=batch
         )
         for topic, partition, timeline, offset, batch in rows
@@ -146,7 +146,7 @@ def lock_progress(
 
 def begin_progress(
     connection: psycopg.Connection,
-    place: Place,
+    place: TargetPlace,
     timeline: Timeline,
     epoch: Epoch,
     begins: Mapping[GroupPartition, Offset],
@@ -173,7 +173,7 @@ def begin_progress(
 
 def set_progress(
     connection: psycopg.Connection,
-    place: Place,
+    place: TargetPlace,
     *,
     timeline: Timeline,
     epoch: Epoch,

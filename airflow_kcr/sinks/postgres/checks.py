@@ -10,13 +10,13 @@ from psycopg import sql
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.delivery import SinkMode
 from airflow_kcr.sinks.postgres.bookkeeping import ensure_source, ensure_tables
-from airflow_kcr.sinks.postgres.target import OWN_COLUMNS, Place, Target, TargetColumn
+from airflow_kcr.sinks.postgres.target import OWN_COLUMNS, Target, TargetColumn, TargetPlace
 
 _TABLE_KINDS = frozenset({"r", "p"})
 """Ordinary and partitioned tables."""
 
 
-def checked(connection: psycopg.Connection, target: Target) -> Place:
+def checked(connection: psycopg.Connection, target: Target) -> TargetPlace:
     """Return where a target is, having found that it can be written as its spec wants; makes the sink's own tables.
 
     Raises:
@@ -25,14 +25,14 @@ def checked(connection: psycopg.Connection, target: Target) -> Place:
     schema, table = _schema(connection, target), target.table.rpartition(".")[2]
     _require_schema(connection, target, schema)
     columns = _columns(connection, target, schema, table)
-    place = Place(schema=schema, table=table, source=0, columns=columns)
+    place = TargetPlace(schema=schema, table=table, source=0, columns=columns)
     wrong = list(_wrong(connection, target, place)) if columns else []
     if wrong:
         raise ConfigurationError(f"{target} can't write to {schema}.{table}: {'; '.join(wrong)}")
     _require_own(connection, target, place)
     ensure_tables(connection, place)
     source = ensure_source(connection, place.fence, target)
-    return Place(schema=schema, table=table, source=source, columns=columns)
+    return TargetPlace(schema=schema, table=table, source=source, columns=columns)
 
 
 def columns_of(connection: psycopg.Connection, schema: str, table: str) -> dict[str, TargetColumn]:
@@ -94,7 +94,7 @@ def _columns(connection: psycopg.Connection, target: Target, schema: str, table:
     return columns_of(connection, schema, table)
 
 
-def _wrong(connection: psycopg.Connection, target: Target, place: Place) -> Iterator[str]:
+def _wrong(connection: psycopg.Connection, target: Target, place: TargetPlace) -> Iterator[str]:
     table = place.target.as_string(connection)
     missing = [name for name in OWN_COLUMNS if name not in place.columns]
     if missing:
@@ -113,7 +113,7 @@ def _wrong(connection: psycopg.Connection, target: Target, place: Place) -> Iter
         yield f"no unique index is on exactly its key; run: CREATE UNIQUE INDEX ON {table} ({key});"
 
 
-def _rights(connection: psycopg.Connection, target: Target, place: Place) -> Iterator[str]:
+def _rights(connection: psycopg.Connection, target: Target, place: TargetPlace) -> Iterator[str]:
     needed = ["SELECT", "INSERT", "DELETE" if target.mode is SinkMode.APPEND else "UPDATE"]
     table = place.target.as_string(connection)
     row = connection.execute(
@@ -127,7 +127,7 @@ def _rights(connection: psycopg.Connection, target: Target, place: Place) -> Ite
         yield f"this user has no right to {rights}; run: GRANT {rights} ON {table} TO {user};"
 
 
-def _require_own(connection: psycopg.Connection, target: Target, place: Place) -> None:
+def _require_own(connection: psycopg.Connection, target: Target, place: TargetPlace) -> None:
     """Refuse tables of the sink that somebody else made and this user may not use."""
     read_and_write = ["SELECT", "INSERT", "UPDATE"]
     tables = ((place.fence, read_and_write), (place.progress, read_and_write), (place.crash_mark, ["SELECT", "INSERT"]))
@@ -146,7 +146,7 @@ def _require_own(connection: psycopg.Connection, target: Target, place: Place) -
             )
 
 
-def _has_unique_index(connection: psycopg.Connection, target: Target, place: Place) -> bool:
+def _has_unique_index(connection: psycopg.Connection, target: Target, place: TargetPlace) -> bool:
     found = connection.execute(
         "SELECT ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = i.indrelid "
         "AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])) FROM pg_index i "

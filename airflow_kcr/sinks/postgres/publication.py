@@ -18,7 +18,7 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.delivery import Delivery, SinkMode
 from airflow_kcr.protocol.values import GroupPartition, Offset, TopicName
 from airflow_kcr.sinks.postgres.bookkeeping import (
-    Progress,
+    TargetProgress,
     begin_progress,
     crash_mark,
     highest_timeline,
@@ -27,7 +27,7 @@ from airflow_kcr.sinks.postgres.bookkeeping import (
     set_progress,
 )
 from airflow_kcr.sinks.postgres.staging import ROW, Staging
-from airflow_kcr.sinks.postgres.target import COORDINATES, OWN_COLUMNS, Place, Target, names
+from airflow_kcr.sinks.postgres.target import COORDINATES, OWN_COLUMNS, Target, TargetPlace, names
 
 _COORDINATES = tuple(COORDINATES)
 
@@ -44,7 +44,7 @@ class Published:
 
 
 def publish(
-    connection: psycopg.Connection, target: Target, place: Place, call: BatchCall, staging: Staging
+    connection: psycopg.Connection, target: Target, place: TargetPlace, call: BatchCall, staging: Staging
 ) -> Published:
     """Bring the staged rows of a batch into the target, and move its progress; in the caller's transaction.
 
@@ -77,7 +77,7 @@ def publish(
     return Published(staged=staged, written=written)
 
 
-def is_published(connection: psycopg.Connection, target: Target, place: Place, call: BatchCall) -> bool:
+def is_published(connection: psycopg.Connection, target: Target, place: TargetPlace, call: BatchCall) -> bool:
     """Whether a batch is in the target: for who lost the connection while it was committed."""
     found = lock_progress(connection, place, target.group, call.ranges)
     return len(found) == len(call.ranges) and all(row.batch == call.batch for row in found.values())
@@ -119,7 +119,7 @@ def _has_several_rows_for_one_record(connection: psycopg.Connection, staging: St
     return connection.execute(statement).fetchone() is not None
 
 
-def _require_fence(connection: psycopg.Connection, target: Target, place: Place, call: BatchCall) -> None:
+def _require_fence(connection: psycopg.Connection, target: Target, place: TargetPlace, call: BatchCall) -> None:
     fence = lock_fence(connection, place)
     if fence > call.epoch:
         raise SinkAhead(
@@ -135,7 +135,7 @@ def _require_fence(connection: psycopg.Connection, target: Target, place: Place,
         )
 
 
-def _require_progress(target: Target, call: BatchCall, before: Mapping[GroupPartition, Progress]) -> None:
+def _require_progress(target: Target, call: BatchCall, before: Mapping[GroupPartition, TargetProgress]) -> None:
     for partition, range_ in sorted(call.ranges.items()):
         row = before[partition]
         if row.timeline > call.timeline:
@@ -166,7 +166,7 @@ def _require_progress(target: Target, call: BatchCall, before: Mapping[GroupPart
 
 
 def _require_staged(
-    connection: psycopg.Connection, target: Target, place: Place, call: BatchCall, staging: Staging
+    connection: psycopg.Connection, target: Target, place: TargetPlace, call: BatchCall, staging: Staging
 ) -> None:
     if crash_mark(connection, place) != staging.crash_mark:
         raise SinkError(
@@ -176,7 +176,13 @@ def _require_staged(
 
 
 def _insert(
-    connection: psycopg.Connection, target: Target, place: Place, call: BatchCall, staging: Staging, *, repeated: bool
+    connection: psycopg.Connection,
+    target: Target,
+    place: TargetPlace,
+    call: BatchCall,
+    staging: Staging,
+    *,
+    repeated: bool,
 ) -> int:
     statement = sql.SQL("INSERT INTO {} ({}) SELECT {}{}, {} FROM {} AS s JOIN {} AS p ON {} {} {}").format(
         place.target,

@@ -18,7 +18,7 @@ from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset, Timeline
 from airflow_kcr.sinks.postgres import checks, publication, staging
 from airflow_kcr.sinks.postgres.bookkeeping import (
-    Progress,
+    TargetProgress,
     begin_progress,
     highest_timeline,
     lock_fence,
@@ -30,7 +30,7 @@ from airflow_kcr.sinks.postgres.checks import columns_of
 from airflow_kcr.sinks.postgres.connections import Database, OutcomeLost, SinkBusy
 from airflow_kcr.sinks.postgres.publication import Published
 from airflow_kcr.sinks.postgres.staging import Column, Staging
-from airflow_kcr.sinks.postgres.target import SOURCE, Place, Target
+from airflow_kcr.sinks.postgres.target import SOURCE, Target, TargetPlace
 
 ATTEMPTS: Final = 3
 """How often a publication is tried that the database gave up: a lock that a frozen transaction held, a deadlock."""
@@ -57,7 +57,7 @@ class PostgresSink:
         self.target = target
         self.database = Database(url, timeouts=timeouts, who=str(target))
         self._timeouts = timeouts
-        self._place: Place | None = None
+        self._place: TargetPlace | None = None
 
     def check(self) -> None:
         """Look whether the target can be written, and make the sink's own tables; may be repeated.
@@ -73,7 +73,7 @@ class PostgresSink:
             raise self._lost("check the target") from None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TargetPlace:
         """Where the target is.
 
         Raises:
@@ -161,7 +161,7 @@ class PostgresSink:
         except (SinkError, OutcomeLost) as error:
             _LOG.info("%s: staging table %s is left for the next reset: %s", self.target, staged.table, error)
 
-    def _tidy(self, place: Place, order: ResetSinks) -> None:
+    def _tidy(self, place: TargetPlace, order: ResetSinks) -> None:
         try:
             with self.database.transaction(_SHORT) as connection:
                 left = staging.leftovers(connection, place, order.epoch)
@@ -186,7 +186,7 @@ _HINT = (
 )
 
 
-def fence(connection: psycopg.Connection, target: Target, place: Place, epoch: Epoch, timeline: Timeline) -> None:
+def fence(connection: psycopg.Connection, target: Target, place: TargetPlace, epoch: Epoch, timeline: Timeline) -> None:
     """Raise the fence to an epoch.
 
     Raises:
@@ -204,7 +204,7 @@ def fence(connection: psycopg.Connection, target: Target, place: Place, epoch: E
 
 
 def reset(
-    connection: psycopg.Connection, target: Target, place: Place, order: ResetSinks
+    connection: psycopg.Connection, target: Target, place: TargetPlace, order: ResetSinks
 ) -> dict[GroupPartition, Offset | None]:
     """Roll back what a new timeline begins before, step over what a person skipped, and answer the open entries.
 
@@ -229,7 +229,7 @@ def reset(
 def _roll_back(
     connection: psycopg.Connection,
     target: Target,
-    place: Place,
+    place: TargetPlace,
     order: ResetSinks,
     begins: Mapping[GroupPartition, Offset],
 ) -> None:
@@ -258,7 +258,7 @@ def _roll_back(
 
 
 def _past_skips(
-    here: Mapping[GroupPartition, Progress], skips: Mapping[GroupPartition, tuple[Offset, ...]]
+    here: Mapping[GroupPartition, TargetProgress], skips: Mapping[GroupPartition, tuple[Offset, ...]]
 ) -> dict[GroupPartition, Offset]:
     """Return where progress goes that stands at a skipped record."""
     moved: dict[GroupPartition, Offset] = {}
@@ -273,7 +273,7 @@ def _past_skips(
 
 
 def _set(
-    connection: psycopg.Connection, place: Place, order: ResetSinks, offsets: Mapping[GroupPartition, Offset]
+    connection: psycopg.Connection, place: TargetPlace, order: ResetSinks, offsets: Mapping[GroupPartition, Offset]
 ) -> None:
     set_progress(
         connection, place, timeline=order.timeline, epoch=order.epoch, batch="", offsets=offsets, stepped_over={}

@@ -22,7 +22,7 @@ from airflow_kcr.protocol.delivery import SinkMode
 from airflow_kcr.protocol.values import BatchId, Epoch
 from airflow_kcr.sinks.postgres.bookkeeping import DDL_LOCK, ensure_crash_mark
 from airflow_kcr.sinks.postgres.checks import columns_of
-from airflow_kcr.sinks.postgres.target import COORDINATES, OWN_COLUMNS, PREFIX, Place, Target, TargetColumn, names
+from airflow_kcr.sinks.postgres.target import COORDINATES, OWN_COLUMNS, PREFIX, Target, TargetColumn, TargetPlace, names
 
 ROW: Final = "kcr_row"
 """A column of staging tables: the row's number in the DataFrame. A task that was run twice wrote a row twice, with one
@@ -61,7 +61,7 @@ class Staging:
 def make(
     connection: psycopg.Connection,
     target: Target,
-    place: Place,
+    place: TargetPlace,
     batch: BatchId,
     epoch: Epoch,
     columns: Sequence[Column],
@@ -101,7 +101,7 @@ def make(
     )
 
 
-def _make_target(connection: psycopg.Connection, target: Target, place: Place, columns: Sequence[Column]) -> None:
+def _make_target(connection: psycopg.Connection, target: Target, place: TargetPlace, columns: Sequence[Column]) -> None:
     """Make the target with the pipeline's columns and ours; the index is small, and only a reset reads it."""
     missing = [name for name in target.key if name not in {column.name for column in columns}]
     if missing:
@@ -114,7 +114,9 @@ def _make_target(connection: psycopg.Connection, target: Target, place: Place, c
     connection.execute(sql.SQL("CREATE INDEX ON {} USING brin (kcr_partition, kcr_offset)").format(place.target))
 
 
-def _require_fit(target: Target, place: Place, existing: Mapping[str, TargetColumn], columns: Sequence[Column]) -> None:
+def _require_fit(
+    target: Target, place: TargetPlace, existing: Mapping[str, TargetColumn], columns: Sequence[Column]
+) -> None:
     written = {column.name for column in columns}
     unknown = [column.name for column in columns if column.name not in existing]
     if unknown:
@@ -136,7 +138,7 @@ def drop(connection: psycopg.Connection, staging: Staging) -> None:
     connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(staging.identifier))
 
 
-def leftovers(connection: psycopg.Connection, place: Place, epoch: Epoch) -> list[Staging]:
+def leftovers(connection: psycopg.Connection, place: TargetPlace, epoch: Epoch) -> list[Staging]:
     """Return the staging tables that batches of older epochs of this sink have left."""
     found = connection.execute(
         "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "

@@ -63,7 +63,7 @@ class TargetColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TargetPlace:
     """Where a target is, as the database knows it."""
 
     schema: str

@@ -24,7 +24,7 @@ from airflow_kcr.protocol.region.rows import (
     CheckpointRequest,
     Contribution,
     PersonReset,
-    Reset,
+    ResetAttempt,
 )
 from airflow_kcr.protocol.region.state import BoundaryKey
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
@@ -303,7 +303,7 @@ class PostgresArchive:
         """See `Archive.checkpoint`."""
         return self._one(CHECKPOINTS, "t.sequence = :sequence", sequence=sequence)
 
-    def reset(self, epoch: Epoch) -> Reset | None:
+    def reset(self, epoch: Epoch) -> ResetAttempt | None:
         """See `Archive.reset`."""
         return self._one(RESETS, "t.epoch = :epoch", epoch=epoch)
 
@@ -415,7 +415,7 @@ class PostgresArchive:
         condition = f"{ON_PATH} AND t.sequence >= :since AND {_BEYOND} ORDER BY t.sequence LIMIT 1"
         return self._one(CHECKPOINTS, condition, since=since, **_place(partition, offset))
 
-    def went_back(self, partition: GroupPartition, offset: Offset, after: Epoch) -> Reset | None:
+    def went_back(self, partition: GroupPartition, offset: Offset, after: Epoch) -> ResetAttempt | None:
         """See `Archive.went_back`."""
         return self._one(RESETS, f"t.epoch = ({_WENT_BACK})", after=after, **_place(partition, offset))
 
@@ -444,13 +444,13 @@ class PostgresArchive:
             found[sequence][partition_of(group, topic, partition)] = TopicId(topic_id)
         return found
 
-    def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[Reset, ...]:
+    def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[ResetAttempt, ...]:
         """See `Archive.resets`."""
         condition = "t.sequence < :before ORDER BY t.sequence DESC LIMIT :last"
         found = self._rows(RESETS, condition, before=MAX_NUMBER if before is None else before, last=last)
         return tuple(row for _, row in reversed(found))
 
-    def resets_from(self, sequence: CheckpointNumber, limit: int) -> tuple[Reset, ...]:
+    def resets_from(self, sequence: CheckpointNumber, limit: int) -> tuple[ResetAttempt, ...]:
         """See `Archive.resets_from`."""
         condition = "t.sequence >= :sequence ORDER BY t.sequence LIMIT :limit"
         return tuple(row for _, row in self._rows(RESETS, condition, sequence=sequence, limit=limit))
@@ -490,7 +490,7 @@ class PostgresArchive:
 
     # -- resets and retention ----------------------------------------------------------------------------------------
 
-    def last_done(self, before: Epoch) -> Reset | None:
+    def last_done(self, before: Epoch) -> ResetAttempt | None:
         """See `Archive.last_done`."""
         condition = "t.epoch < :before AND t.state = 'done' ORDER BY t.epoch DESC LIMIT 1"
         return self._one(RESETS, condition, before=before)

@@ -22,7 +22,7 @@ from airflow_kcr.protocol.region.rows import (
     Lease,
     Member,
     PersonReset,
-    Reset,
+    ResetAttempt,
 )
 from airflow_kcr.protocol.region.state import BoundaryKey, InitialKey
 from airflow_kcr.protocol.values import (
@@ -75,8 +75,8 @@ CHECKPOINTS: Final[JsonLayout[CheckpointNumber, Checkpoint]] = of_dataclass(
     key_values=_one,
     read_key=lambda c: CheckpointNumber(c[0]),
 )
-RESETS: Final[JsonLayout[Epoch, Reset]] = of_dataclass(
-    tables.reset, Reset, field="epoch", key=("epoch",), key_values=_one, read_key=lambda c: Epoch(c[0])
+RESETS: Final[JsonLayout[Epoch, ResetAttempt]] = of_dataclass(
+    tables.reset, ResetAttempt, field="epoch", key=("epoch",), key_values=_one, read_key=lambda c: Epoch(c[0])
 )
 PERSON_RESETS: Final[JsonLayout[RequestId, PersonReset]] = of_dataclass(
     tables.person_reset,

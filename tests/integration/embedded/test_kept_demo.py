@@ -20,11 +20,11 @@ from airflow_kcr.embedded import services
 from airflow_kcr.embedded.airflow import Airflow
 from airflow_kcr.embedded.airflow_settings import MARKER, kept
 from airflow_kcr.embedded.demo import judgement
-from airflow_kcr.embedded.demo.judgement import Addresses, Check, Summary, Verdict
+from airflow_kcr.embedded.demo.judgement import Addresses, DemoCheck, DemoVerdict, Summary
 from airflow_kcr.embedded.demo.play import Happened
 from airflow_kcr.embedded.demo.stage import STORE, Audience, Backstage, Curtain, Launches, Stage, staged
 from airflow_kcr.embedded.postgres import start_postgres
-from airflow_kcr.embedded.processes import Child, happened
+from airflow_kcr.embedded.processes import ServiceProcess, happened
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.kafka import Kafka
 from tests.support.leftovers import left
@@ -47,7 +47,7 @@ class Refused(Exception):
     """Stands for an act that fails."""
 
 
-def processes_of_airflow(stage: Stage) -> list[Child]:
+def processes_of_airflow(stage: Stage) -> list[ServiceProcess]:
     folder = stage.folder / "airflow"
     launch = stage.launches("airflow")
     environment = {**os.environ, MARKER: str(folder)}
@@ -84,7 +84,9 @@ def standing_in(monkeypatch: pytest.MonkeyPatch, *, passed: bool = True, fails: 
                 if fails:
                     raise Refused
                 yield Summary(
-                    verdict=Verdict(intervals=(), checks=(Check(name="all", passed=passed, detail="looked at"),)),
+                    verdict=DemoVerdict(
+                        intervals=(), checks=(DemoCheck(name="all", passed=passed, detail="looked at"),)
+                    ),
                     happened=Happened(since=datetime.now(UTC)),
                     seconds={"all": 1.0},
                     addresses=Addresses(

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from airflow_kcr.embedded import processes
-from airflow_kcr.embedded.processes import Child, Launch, Recorded, happened, start_detached, start_tied
+from airflow_kcr.embedded.processes import Launch, Recorded, ServiceProcess, happened, start_detached, start_tied
 from airflow_kcr.errors import ServiceFailed
 
 ENV = dict(os.environ)
@@ -26,13 +26,13 @@ DEAF = "trap '' TERM; echo ready; while :; do sleep 1; done"
 LAUNCHES = pytest.mark.parametrize("launch", [start_tied, start_detached])
 
 
-def run(launch: Launch, folder: Path, script: str, words: str = "ready") -> Child:
+def run(launch: Launch, folder: Path, script: str, words: str = "ready") -> ServiceProcess:
     child = launch(["/bin/sh", "-c", script], name="the service", log=folder / "logs" / "service.log", env=ENV)
     child.wait_until(lambda: child.has_logged(words), within=10)
     return child
 
 
-def child_of(child: Child) -> int:
+def child_of(child: ServiceProcess) -> int:
     return int(child.log.read_text().split("child ")[1].split()[0])
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.embedded.flights import pipeline, producer
-from airflow_kcr.embedded.flights.check import Question
+from airflow_kcr.embedded.flights.check import FlightsQuestion
 from airflow_kcr.embedded.flights.producer import Order
 from airflow_kcr.embedded.flights.spec import GROUP, spec
 from airflow_kcr.protocol.observations import LogBounds
@@ -151,7 +151,7 @@ class Run:
     def folder(self, row: Batch) -> Path:
         return Path(pipeline.batch_folder(str(self.output), row.batch))
 
-    def question(self, checkpoint: Mapping[int, int] | None = None, flights: Path | None = None) -> Question:
+    def question(self, checkpoint: Mapping[int, int] | None = None, flights: Path | None = None) -> FlightsQuestion:
         """What to judge, where the checkpoint is at these offsets, or at the ends."""
         offsets = checkpoint or self.ends
         flights_spec = spec()
@@ -178,7 +178,7 @@ class Run:
             },
             offsets={CHECKPOINT: OffsetMap({place: Offset(offsets[place.partition]) for place in self.places})},
         )
-        return Question(
+        return FlightsQuestion(
             region=region, batches=tuple(self.rows), output=str(self.output), kafka=self.kafka, flights=flights
         )
 

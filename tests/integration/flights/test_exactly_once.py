@@ -21,7 +21,7 @@ from airflow_kcr.api.reset_plans import ResetRequest
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.producer import Order
 from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE, TABLE_VARIABLE, exactly_once_text
-from airflow_kcr.embedded.flights.table import Question, judge
+from airflow_kcr.embedded.flights.table import TableQuestion, judge
 from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
 from airflow_kcr.embedded.postgres import start_postgres
 from airflow_kcr.embedded.processes import happened
@@ -184,7 +184,7 @@ def test_the_table_is_what_a_direct_computation_gives_after_a_kill_and_a_reset(
         assert one.region.verify().violations == ()
         judgement = judge(
             spark,
-            Question(
+            TableQuestion(
                 ends={(p.topic, p.partition): int(c.position or 0) for p, c in region.claims.items()},
                 database=target_url,
                 kafka=kafka.settings,

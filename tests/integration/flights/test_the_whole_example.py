@@ -20,7 +20,7 @@ import pytest
 
 from airflow_kcr.api import Region
 from airflow_kcr.embedded.flights import producer
-from airflow_kcr.embedded.flights.check import Question, judge
+from airflow_kcr.embedded.flights.check import FlightsQuestion, judge
 from airflow_kcr.embedded.flights.producer import Order
 from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE, spec_text
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, CheckpointState, RegionState
@@ -140,7 +140,7 @@ def test_three_members_consume_the_flights_under_checkpoints_and_the_result_is_t
         assert one.region.verify().violations == ()
         judgement = judge(
             spark,
-            Question(
+            FlightsQuestion(
                 region=region,
                 batches=tuple(one.store.batches(one.name)),
                 output=str(tmp_path / "output"),

@@ -14,7 +14,7 @@ from airflow_kcr.api import Region
 from airflow_kcr.api.validation import real_reader, validate
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.commands import RequestCheckpoint, StartRegion, StopRegion
-from airflow_kcr.protocol.evidence import Check, Question, Verdict
+from airflow_kcr.protocol.evidence import Check, CheckVerdict, Question
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import RequestId
@@ -211,9 +211,9 @@ def test_partitions_that_no_member_owns_are_counted_as_lag_and_fail_the_validati
         with Region(region.name, region.store) as opened:
             lags = {row.partition.partition: (row.lag, row.member) for row in opened.lag()}
         assert [lags[n] for n in (2, 3)] == [(30, None), (30, None)]
-        region.until(lambda: claims_of(region).verdict is Verdict.FAILED, "the validation fails")
+        region.until(lambda: claims_of(region).verdict is CheckVerdict.FAILED, "the validation fails")
         assert f"{region.topic}-2 has had no owner since" in claims_of(region).detail
         second.open("processing")
         finished(region, 90)
-        assert claims_of(region).verdict is Verdict.OK
+        assert claims_of(region).verdict is CheckVerdict.OK
         assert {row.lag for row in Region(region.name, region.store).lag()} == {0}

@@ -7,7 +7,7 @@ import pytest
 from airflow_kcr.api.validation import Validation, preflight, real_reader, report
 from airflow_kcr.errors import BatchRefused, ForeignConsumerInGroup, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
-from airflow_kcr.protocol.evidence import Question, Verdict
+from airflow_kcr.protocol.evidence import CheckVerdict, Question
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.region.rows import RegionState
 from tests.integration.validation.conftest import Scene, make
@@ -17,9 +17,9 @@ from tests.support.kafka import Kafka
 LOCAL = "127.0.0.1"
 
 
-def wrong(found: Validation) -> dict[Question, Verdict]:
+def wrong(found: Validation) -> dict[Question, CheckVerdict]:
     """What is not fine."""
-    return {c.question: c.verdict for c in found.checks if c.verdict is not Verdict.OK}
+    return {c.question: c.verdict for c in found.checks if c.verdict is not CheckVerdict.OK}
 
 
 def told(found: Validation) -> str:
@@ -70,9 +70,9 @@ def test_a_foreign_consumer_is_named_with_host_and_client_id(scene: Scene, insta
         ("console-consumer", LOCAL, instance)
     ]
     line = next(c for c in found.checks if c.question is Question.FOREIGN_CONSUMERS)
-    assert line.verdict is Verdict.FAILED
+    assert line.verdict is CheckVerdict.FAILED
     assert f"consumer console-consumer on host {LOCAL}" in line.detail
-    assert wrong(found)[Question.CLAIMS] is Verdict.FAILED, "Kafka has moved partitions that are claimed"
+    assert wrong(found)[Question.CLAIMS] is CheckVerdict.FAILED, "Kafka has moved partitions that are claimed"
 
 
 def test_a_foreign_consumer_of_another_topic_is_named_though_it_takes_nothing(scene: Scene) -> None:
@@ -97,7 +97,7 @@ def test_a_consumer_protocol_foreign_consumer_converts_the_group_and_is_named(sc
     found = scene.look()
     assert [o.client_id for o in foreign_consumers(found)] == ["modern"]
     line = next(c for c in found.checks if c.question is Question.PROTOCOL)
-    assert line.verdict is Verdict.FAILED
+    assert line.verdict is CheckVerdict.FAILED
     assert "of type consumer, not classic" in line.detail
     assert "modern" in line.detail
     scene.crowd.leave("stranger")
@@ -129,7 +129,10 @@ def test_a_live_member_that_is_not_in_the_group_is_named(scene: Scene) -> None:
     scene.crowd.leave(str(scene.member(1)))
     scene.crowd.settle(*scene.places())
     line = scene.check(Question.PARTICIPANTS)
-    assert (line.verdict, f"{scene.member(1)} is alive but not in the group" in line.detail) == (Verdict.FAILED, True)
+    assert (line.verdict, f"{scene.member(1)} is alive but not in the group" in line.detail) == (
+        CheckVerdict.FAILED,
+        True,
+    )
 
 
 def test_a_static_slot_without_a_process_is_a_warning_and_no_foreign_consumer(scene: Scene) -> None:
@@ -138,7 +141,7 @@ def test_a_static_slot_without_a_process_is_a_warning_and_no_foreign_consumer(sc
     found = scene.look()
     line = next(c for c in found.checks if c.question is Question.PARTICIPANTS)
     assert (line.verdict, f"{scene.member(1)} is in the group without a lease" in line.detail) == (
-        Verdict.WARNING,
+        CheckVerdict.WARNING,
         True,
     )
     assert foreign_consumers(found) == []
@@ -150,7 +153,7 @@ def test_a_static_slot_without_a_process_is_a_warning_and_no_foreign_consumer(sc
 def test_a_partition_that_was_added_is_named_until_it_is_claimed(scene: Scene) -> None:
     scene.kafka.add_partitions(scene.topic, PARTITIONS_AFTER)
     line = scene.check(Question.CLAIMS)
-    assert line.verdict is Verdict.WARNING
+    assert line.verdict is CheckVerdict.WARNING
     assert f"{scene.topic}-4 is new and unclaimed (last owner: none)" in line.detail
 
 
@@ -162,7 +165,7 @@ def test_a_topic_that_was_made_again_is_named_by_both_ids(scene: Scene) -> None:
     scene.kafka.delete_topic(scene.topic)
     scene.kafka.topic(4, name=scene.topic)
     line = scene.check(Question.TOPIC_IDS)
-    assert line.verdict is Verdict.FAILED
+    assert line.verdict is CheckVerdict.FAILED
     assert f"(id {before} became {scene.kafka.topic_id(scene.topic)})" in line.detail
 
 
@@ -172,12 +175,12 @@ def test_retention_that_closes_in_is_a_warning_and_once_it_has_overtaken_a_failu
     scene.kafka.delete_records(scene.topic, {0: 30})
     line = scene.check(Question.OFFSETS)
     assert (line.verdict, f"{scene.topic}-0: retention is about to overtake the restore point" in line.detail) == (
-        Verdict.WARNING,
+        CheckVerdict.WARNING,
         True,
     )
     scene.kafka.delete_records(scene.topic, {0: 60})
     line = scene.check(Question.OFFSETS)
-    assert line.verdict is Verdict.FAILED
+    assert line.verdict is CheckVerdict.FAILED
     assert f"{scene.topic}-0 at 50: retention overtook it: the log now starts at 60" in line.detail
 
 
@@ -188,7 +191,7 @@ def test_a_commit_of_somebody_who_is_in_no_list_shows_in_the_offsets(scene: Scen
     owner = scene.driver.region.claims[scene.driver.partition(0, scene.group, scene.topic)].owner
     assert owner is not None
     line = scene.check(Question.OFFSETS)
-    assert line.verdict is Verdict.WARNING
+    assert line.verdict is CheckVerdict.WARNING
     assert "Kafka's committed offset is 7, the region committed 50: somebody else commits" in line.detail
 
 
@@ -196,7 +199,7 @@ def test_a_group_without_offsets_shows_that_it_was_deleted(scene: Scene) -> None
     scene.driver.process(width=50)
     scene.driver.checkpoint("n1")
     line = scene.check(Question.OFFSETS)
-    assert line.verdict is Verdict.WARNING
+    assert line.verdict is CheckVerdict.WARNING
     assert f"{scene.topic}-0: Kafka holds no committed offset, the region committed 50" in line.detail
     assert "deleted in Kafka" in line.detail
     scene.crowd.commit(str(scene.member(0)), scene.topic, 50)
@@ -206,7 +209,7 @@ def test_a_group_without_offsets_shows_that_it_was_deleted(scene: Scene) -> None
 def test_a_pattern_that_matches_nothing_waits(kafka: Kafka, crowd: Crowd) -> None:
     scene = make(kafka, crowd, subscribe="pattern: '^nothing-is-called-so'")
     line = scene.check(Question.TOPICS)
-    assert (line.verdict, "matches none of the" in line.detail) == (Verdict.WARNING, True)
+    assert (line.verdict, "matches none of the" in line.detail) == (CheckVerdict.WARNING, True)
 
 
 # -- preflight --------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, 
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.protocol.commands import DeclareRegion
-from airflow_kcr.protocol.evidence import Question, Verdict
+from airflow_kcr.protocol.evidence import CheckVerdict, Question
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, RegionName, TopicName
@@ -112,7 +112,7 @@ class Guarded:
     def look(self) -> Validation:
         return validate(self.store, NAME, real_reader, kafka_names)
 
-    def verdicts(self) -> dict[Question, Verdict]:
+    def verdicts(self) -> dict[Question, CheckVerdict]:
         return {c.question: c.verdict for c in self.look().checks}
 
     def fly(self) -> None:
@@ -163,20 +163,20 @@ def soon(condition: Callable[[], bool]) -> bool:
 def test_a_look_needs_describe_on_topic_and_group_and_says_what_is_missing(guarded: Guarded) -> None:
     guarded.declare()
     guarded.grant((ON_TOPIC, DESCRIBE), (ON_GROUP, DESCRIBE))
-    assert soon(lambda: set(guarded.verdicts().values()) == {Verdict.OK})
+    assert soon(lambda: set(guarded.verdicts().values()) == {CheckVerdict.OK})
     guarded.fly()
 
     guarded.grant((ON_TOPIC, DESCRIBE))
-    assert soon(lambda: guarded.verdicts()[Question.RIGHTS] is Verdict.FAILED)
+    assert soon(lambda: guarded.verdicts()[Question.RIGHTS] is CheckVerdict.FAILED)
     found = {c.question: c for c in guarded.look().checks}
     assert f"describe group {GROUP}" in found[Question.RIGHTS].detail
-    assert found[Question.FOREIGN_CONSUMERS].verdict is Verdict.UNKNOWN
-    assert found[Question.TOPICS].verdict is Verdict.OK
+    assert found[Question.FOREIGN_CONSUMERS].verdict is CheckVerdict.UNKNOWN
+    assert found[Question.TOPICS].verdict is CheckVerdict.OK
     with pytest.raises(CredentialsRefused, match=f"describe group {GROUP}"):
         guarded.fly()
 
     guarded.grant((ON_GROUP, DESCRIBE))
-    assert soon(lambda: guarded.verdicts()[Question.TOPICS] is Verdict.FAILED)
+    assert soon(lambda: guarded.verdicts()[Question.TOPICS] is CheckVerdict.FAILED)
     with pytest.raises(UnknownTopics, match=f"topic {TOPIC} does not exist, or this client may not see it"):
         guarded.fly()
 
@@ -192,10 +192,10 @@ def test_a_member_needs_read_on_topic_and_group_to_join_and_commit(
     place = [TopicPartition(TOPIC, 0, 5)]
     consumer.commit(offsets=place, asynchronous=False)
     assert consumer.committed(place, WITHIN)[0].offset == 5
-    assert soon(lambda: Verdict.FAILED not in guarded.verdicts().values())
+    assert soon(lambda: CheckVerdict.FAILED not in guarded.verdicts().values())
 
     guarded.grant((ON_TOPIC, DESCRIBE), (ON_GROUP, READ))
-    assert soon(lambda: guarded.verdicts()[Question.RIGHTS] is Verdict.OK)
+    assert soon(lambda: guarded.verdicts()[Question.RIGHTS] is CheckVerdict.OK)
     with pytest.raises(KafkaException) as refused:
         consumer.commit(offsets=place, asynchronous=False)
     assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
@@ -206,12 +206,12 @@ def test_altering_an_empty_group_needs_read_of_group_and_topic(guarded: Guarded)
     guarded.declare()
     with Groups(kafka_names.admin_settings({**CLIENT, **guarded.servers})) as groups:
         guarded.grant((ON_TOPIC, READ), (ON_GROUP, READ))
-        assert soon(lambda: guarded.verdicts()[Question.RIGHTS] is Verdict.OK)
+        assert soon(lambda: guarded.verdicts()[Question.RIGHTS] is CheckVerdict.OK)
         groups.alter(GROUP, offsets)
         assert [row.offset for row in groups.committed(GROUP).values()] == [3]
         for rights in (((ON_TOPIC, READ), (ON_GROUP, DESCRIBE)), ((ON_TOPIC, DESCRIBE), (ON_GROUP, READ))):
             guarded.grant(*rights)
-            assert soon(lambda: guarded.verdicts()[Question.RIGHTS] is Verdict.OK)
+            assert soon(lambda: guarded.verdicts()[Question.RIGHTS] is CheckVerdict.OK)
             with pytest.raises(KcrError, match="AUTHORIZATION_FAILED"):
                 groups.alter(GROUP, offsets)
 

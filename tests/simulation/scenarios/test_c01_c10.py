@@ -165,7 +165,7 @@ def test_c03_a_member_whose_batch_lost_a_partition_cancels_it_and_asks_for_a_res
     alone.assign(MINE[:1], assignment=2)
     assert [e.batch for e in alone.wanted(effects.Cancel)] == ["b1"]
     assert [e.cause for e in alone.wanted(commands.RequestReset)] == [ResetCause.BATCH_REFUSED]
-    assert not alone.wanted(effects.Claim)
+    assert not alone.wanted(effects.ClaimAssignment)
 
 
 def test_c03_a_member_that_is_assigned_the_same_again_goes_on_with_its_batch() -> None:
@@ -173,7 +173,7 @@ def test_c03_a_member_that_is_assigned_the_same_again_goes_on_with_its_batch() -
     alone.feed(member_events.Revoked())
     alone.assign(MINE, assignment=2)
     assert not alone.wanted(effects.Cancel)
-    assert [e.assignment for e in alone.wanted(effects.Claim)] == [2]
+    assert [e.assignment for e in alone.wanted(effects.ClaimAssignment)] == [2]
 
 
 def test_c03_where_nothing_has_begun_the_rebalance_is_absorbed() -> None:

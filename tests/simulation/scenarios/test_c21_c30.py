@@ -107,7 +107,7 @@ def test_c21_a_member_leaves_its_group_only_when_the_region_is_stopped() -> None
     )
     alone.see(waiting)
     assert alone.wanted(effects.Commit)
-    alone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=alone.member.positions))
+    alone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=alone.member.positions))
     assert alone.wanted(commands.ReportReadBack)
     alone.see(replace(waiting, commit=None, counter=EventNumber(12)))
     alone.wait(10)
@@ -440,7 +440,7 @@ def test_c28_a_held_member_says_that_it_waits_at_the_boundary() -> None:
     )
     assert (alone.state, alone.member.why) == (State.HOLDING, Why.BOUNDARY)
     alone.wait(5)
-    assert not [e for e in alone.last if isinstance(e, effects.Plan)]
+    assert not [e for e in alone.last if isinstance(e, effects.PlanRanges)]
 
 
 def test_c28_a_position_past_a_boundary_is_refused_unless_an_inexact_checkpoint_is_allowed() -> None:

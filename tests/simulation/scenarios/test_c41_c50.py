@@ -136,7 +136,7 @@ def test_c41_a_named_offset_is_skipped_and_never_processed_again() -> None:
 def committing() -> LoneMember:
     """A member whose commit of checkpoint 2 is under way."""
     alone = LoneMember().processing()
-    alone.feed(events.Planned(batch=BatchId("none"), ranges={}))
+    alone.feed(events.RangesPlanned(batch=BatchId("none"), ranges={}))
     alone.see(replace(view_of(claims_of(position=10, resume=10)), commit=CheckpointNumber(2), counter=EventNumber(11)))
     assert [e.offsets for e in alone.wanted(effects.Commit)] == [alone.member.positions]
     return alone
@@ -145,21 +145,21 @@ def committing() -> LoneMember:
 def test_c42_a_commit_whose_answer_was_lost_is_read_back_and_what_was_read_is_the_commit_read_back() -> None:
     """That the adapter reads instead of repeating, and what a moved coordinator answers, is shown with real Kafka."""
     alone = committing()
-    alone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=alone.member.positions))
+    alone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=alone.member.positions))
     assert [e.offsets for e in alone.wanted(commands.ReportReadBack)] == [alone.member.positions]
 
 
 def test_c42_a_commit_that_hangs_is_not_sent_again_and_holds_the_member_no_longer_than_the_commit_timeout() -> None:
     alone = committing()
     wanted = alone.wait(alone.member.timeouts.commit.total_seconds() - 1)
-    assert not [e for e in wanted if isinstance(e, effects.Plan | effects.Commit)]
+    assert not [e for e in wanted if isinstance(e, effects.PlanRanges | effects.Commit)]
     alone.wait(2)
-    assert alone.wanted(effects.Plan)
+    assert alone.wanted(effects.PlanRanges)
 
 
 def test_c42_a_commit_of_unknown_outcome_is_no_commit_read_back_and_the_failure_is_visible_after_the_timeout() -> None:
     alone = committing()
-    alone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=EMPTY))
+    alone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=EMPTY))
     assert not alone.wanted(commands.ReportReadBack)
 
     driver = running()

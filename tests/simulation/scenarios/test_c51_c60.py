@@ -103,14 +103,14 @@ def test_c51_a_live_member_is_not_taken_over_by_accident_nor_in_the_middle_of_it
 def test_c52_a_claim_that_hangs_across_a_rebalance_is_void_and_made_anew_for_what_is_assigned_now() -> None:
     alone = LoneMember().join().assign(MINE)
     states = [alone.state]
-    assert [e.assignment for e in alone.wanted(effects.Claim)] == [1]
+    assert [e.assignment for e in alone.wanted(effects.ClaimAssignment)] == [1]
     alone.feed(events.Revoked())
     alone.assign(MINE[:1], assignment=2)
-    assert not alone.wanted(effects.Claim)
+    assert not alone.wanted(effects.ClaimAssignment)
     # The answer comes now: it is for an assignment that Kafka has taken back.
     alone.grant(view_of(claims_of(MINE)), assignment=1)
     states.append(alone.state)
-    assert [(e.assignment, e.partitions) for e in alone.wanted(effects.Claim)] == [(2, frozenset(MINE[:1]))]
+    assert [(e.assignment, e.partitions) for e in alone.wanted(effects.ClaimAssignment)] == [(2, frozenset(MINE[:1]))]
     alone.grant(view_of(claims_of(MINE[:1])), assignment=2)
     states.append(alone.state)
     assert states == [State.JOINING, State.JOINING, State.PROCESSING]
@@ -121,7 +121,7 @@ def test_c52_a_claim_is_not_made_while_nothing_is_assigned() -> None:
     alone = LoneMember().join().assign(MINE)
     alone.feed(events.Revoked())
     alone.grant(view_of(claims_of(MINE)), assignment=1)
-    assert not alone.wanted(effects.Claim)
+    assert not alone.wanted(effects.ClaimAssignment)
     assert alone.state is State.JOINING
 
 
@@ -132,7 +132,7 @@ def test_c52_a_refused_claim_is_made_again_with_back_off_so_that_nobody_stays_wi
         alone.feed(answers.claim_refused(assignment=AssignmentId(1), why="not now"))
         asked_at = alone.now
         alone.see(view_of())
-        while not alone.wanted(effects.Claim):
+        while not alone.wanted(effects.ClaimAssignment):
             alone.now += 0.125
             alone.feed(answers.renewed(sent_at=alone.now, counter=alone.view.counter))
         waits.append(alone.now - asked_at)

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from airflow_kcr.errors import KcrError, UnknownTopics
 from airflow_kcr.protocol.commands import (
-    Assigned,
+    AssignedPartition,
     ClaimPartitions,
     Command,
     Found,
@@ -22,7 +22,7 @@ from airflow_kcr.protocol.commands import (
 )
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects, events
-from airflow_kcr.protocol.member.state import Member, State
+from airflow_kcr.protocol.member.state import MemberMachine, State
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
@@ -104,7 +104,7 @@ class Host:
     def __init__(
         self,
         around: Surroundings,
-        machine: Member,
+        machine: MemberMachine,
         on_end: Callable[[Host, str], None],
     ) -> None:
         self.around, self.member, self.machine, self.on_end = around, machine.member, machine, on_end
@@ -226,13 +226,13 @@ class Host:
                 self.soon(self._leave, 0.3)
             case effects.CloseKeepingSlot():
                 self.soon(self._close, 0.3)
-            case effects.Claim():
+            case effects.ClaimAssignment():
                 self._claim(effect)
             case effects.DiscoverPartitions():
                 self.soon(self._discover, 0.2)
-            case effects.Plan():
+            case effects.PlanRanges():
                 self.soon(lambda: self._plan(effect), 0.1)
-            case effects.Run():
+            case effects.RunBatch():
                 self._run(effect)
             case effects.Cancel(batch=batch):
                 self._cancel(batch)
@@ -298,18 +298,18 @@ class Host:
         if self.revision < in_force and self.machine.newest_epoch == started.epoch:
             self.around.wrong.append(f"{self.member}, of revision {self.revision}, began a batch under {in_force}")
 
-    def _claim(self, effect: effects.Claim) -> None:
+    def _claim(self, effect: effects.ClaimAssignment) -> None:
         claim = ClaimPartitions(
             member=self.member, incarnation=effect.incarnation, assignment=effect.assignment, partitions={}
         )
         if not all(self.around.broker.has(p) for p in effect.partitions):
             self.deliver(events.Refused(command=claim, error=UnknownTopics("no such log")))
             return
-        assigned: dict[GroupPartition, Assigned] = {}
+        assigned: dict[GroupPartition, AssignedPartition] = {}
         for partition in effect.partitions:
             bounds = self.around.broker.log(partition).bounds()
             start = SeekEntry(offset=bounds.start, source=SeekSource.START_POSITION)
-            assigned[partition] = Assigned(bounds=bounds, initial=start)
+            assigned[partition] = AssignedPartition(bounds=bounds, initial=start)
         self.ask(replace(claim, partitions=assigned))
 
     def _discover(self) -> None:
@@ -371,10 +371,10 @@ class Host:
                 self.later(0.5, lambda: self._commit(effect, deadline))
                 return
         except NotInGroup:
-            self.deliver(events.Committed(sequence=effect.sequence, offsets=EMPTY))
+            self.deliver(events.CommitAnswered(sequence=effect.sequence, offsets=EMPTY))
             return
         held = {p: self.around.broker.committed[p] for p in effect.offsets if p in self.around.broker.committed}
-        self.deliver(events.Committed(sequence=effect.sequence, offsets=OffsetMap(held)))
+        self.deliver(events.CommitAnswered(sequence=effect.sequence, offsets=OffsetMap(held)))
 
     def _commit_seek(self, effect: effects.CommitSeek) -> None:
         failure = ""
@@ -387,7 +387,7 @@ class Host:
 
     # -- Spark and the sinks -------------------------------------------------------------------------------------
 
-    def _plan(self, effect: effects.Plan) -> None:
+    def _plan(self, effect: effects.PlanRanges) -> None:
         self.batches += 1
         batch = BatchId(f"{self.machine.process.token}/{self.batches}")
         planned = plan(
@@ -400,7 +400,7 @@ class Host:
         )
         self.deliver(planned)
 
-    def _run(self, effect: effects.Run) -> None:
+    def _run(self, effect: effects.RunBatch) -> None:
         takes = self.world.random.uniform(0.05, 0.8)
         if self.world.chance(self.around.slow):
             takes = self.world.random.uniform(2.0, 14.0)
@@ -417,12 +417,12 @@ class Host:
         if hit is not None and hit.from_ <= offset < hit.to:
             self._write(run, self.world.random.random() / 2)
             self.deliver(
-                events.BatchFailed(batch=run.row.batch, why=f"the record {poison}@{offset} can't be processed")
+                events.PipelineFailed(batch=run.row.batch, why=f"the record {poison}@{offset} can't be processed")
             )
         elif self._write(run, 1.0):
             self.deliver(events.BatchFinished(batch=run.row.batch))
         else:
-            self.deliver(events.BatchFailed(batch=run.row.batch, why="the sink refused the batch"))
+            self.deliver(events.PipelineFailed(batch=run.row.batch, why="the sink refused the batch"))
 
     def _write(self, run: Running, share: float) -> bool:
         """Write output; a fenced sink takes all of it in one transaction or nothing."""

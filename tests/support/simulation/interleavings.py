@@ -21,7 +21,7 @@ from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.commands import (
     Acknowledge,
     ApplyReset,
-    Assigned,
+    AssignedPartition,
     Caller,
     ClaimPartitions,
     Contribute,
@@ -41,7 +41,7 @@ from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.liveness import Liveness, LogEnd, Seen, Verdict
+from airflow_kcr.protocol.region.liveness import Liveness, LivenessVerdict, LogEnd, Seen
 from airflow_kcr.protocol.region.rows import (
     Batch,
     CheckpointPurpose,
@@ -177,7 +177,7 @@ class Explorer:
             member=MEMBERS[index],
             incarnation=FIRST,
             assignment=AssignmentId(world.generation),
-            partitions={p: Assigned(bounds=self.log, initial=start) for p in world.assigned[index]},
+            partitions={p: AssignedPartition(bounds=self.log, initial=start) for p in world.assigned[index]},
         )
         self.store.handle(NAME, proposal)
         claimed = tuple(world.generation if i == index else g for i, g in enumerate(world.claimed))
@@ -419,7 +419,7 @@ class Explorer:
     def _liveness_flaws(self) -> list[str]:
         """What the judgement of liveness must say in every state: a region that does not run says what it waits for."""
         found = self._judged()
-        if found.verdict is Verdict.STALLED:
+        if found.verdict is LivenessVerdict.STALLED:
             return [f"no time has passed, and it says {found.text()}"]
         if self.region.state is not RegionState.RUNNING and not found.waits:
             return [f"the region is {self.region.state} and nobody says what it waits for"]

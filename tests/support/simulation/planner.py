@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from airflow_kcr.protocol.member.events import Planned
+from airflow_kcr.protocol.member.events import RangesPlanned
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import boundaries
 from airflow_kcr.protocol.region.rows import BoundaryOffset
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
 from tests.support.simulation.broker import Log
 
@@ -20,12 +20,12 @@ GRACE = timedelta(seconds=1)
 def plan(
     batch: BatchId,
     positions: OffsetMap,
-    view: MemberView,
+    view: MemberRegion,
     logs: Mapping[GroupPartition, Log],
     *,
     now: datetime,
     size: int,
-) -> Planned:
+) -> RangesPlanned:
     """Return the next ranges from these positions, and where the boundary falls in partitions that lacked it."""
     ranges: dict[GroupPartition, Range] = {}
     found: dict[GroupPartition, BoundaryOffset] = {}
@@ -51,12 +51,12 @@ def plan(
         if to > position:
             ranges[partition] = Range(position, Offset(to))
             left = None if left is None else left - (to - position)
-    return Planned(batch=batch, ranges=ranges, boundary=view.limit, bounds=found, outside=outside)
+    return RangesPlanned(batch=batch, ranges=ranges, boundary=view.limit, bounds=found, outside=outside)
 
 
 def _located(
     partition: GroupPartition,
-    view: MemberView,
+    view: MemberRegion,
     logs: Mapping[GroupPartition, Log],
     boundary: datetime,
     end: LogBounds,

@@ -23,7 +23,7 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
 )
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.member.state import Member
+from airflow_kcr.protocol.member.state import MemberMachine
 from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.liveness import Rule
@@ -270,7 +270,7 @@ class Simulation:
             ends_within=TIMEOUTS.process_end_limit,
             spec_revision=spec.revision,
         )
-        machine = Member(process=process, timeouts=TIMEOUTS, static=self.shape.static)
+        machine = MemberMachine(process=process, timeouts=TIMEOUTS, static=self.shape.static)
         self.hosts[member] = Host(self.around, machine, self._ended)
 
     def _fails_to_start(self, member: MemberId, spec: Spec) -> None:

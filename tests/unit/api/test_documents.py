@@ -24,7 +24,7 @@ from airflow_kcr.api.views import MemberView, RegionSummary, RegionView
 from airflow_kcr.ports import Certificate, Horizon, Replayed
 from airflow_kcr.protocol.delivery import UpsertSink
 from airflow_kcr.protocol.group_members import ForeignConsumer
-from airflow_kcr.protocol.invariants.accounting import Delivery, Redelivery
+from airflow_kcr.protocol.invariants.accounting import OffsetDelivery, Redelivery
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -41,7 +41,7 @@ from airflow_kcr.protocol.region.rows import (
     PersonResetState,
     Requester,
     RequestState,
-    Reset,
+    ResetAttempt,
     ResetCause,
     ResetState,
 )
@@ -108,7 +108,7 @@ SHOWN: Final = MemberView(
     label="host 1",
     version="0.1",
 )
-ATTEMPT: Final = Reset(
+ATTEMPT: Final = ResetAttempt(
     epoch=Epoch(5),
     sequence=CheckpointNumber(6),
     timeline=Timeline(2),
@@ -127,7 +127,7 @@ REQUEST: Final = ResetRequest(
 LINE: Final = PlanLine(
     partition=P2, current=10, target=7, source="record", in_scope=True, asked=5, log_start=7, log_end=20
 )
-DELIVERY: Final = Delivery(
+DELIVERY: Final = OffsetDelivery(
     batch=BatchId("b11"),
     member=MEMBER,
     incarnation=Incarnation(2),

@@ -22,7 +22,7 @@ from airflow_kcr.errors import (
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
-from airflow_kcr.protocol.evidence import Check, Question, Verdict
+from airflow_kcr.protocol.evidence import Check, CheckVerdict, Question
 from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen, MemberSeen
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -119,7 +119,7 @@ def look(store: RegionStore, cluster: FakeCluster, *groups: GroupId) -> Validati
     return validate(store, NAME, cluster, kafka_names, groups or None)
 
 
-def verdicts(checks: Collection[Check], question: Question) -> dict[GroupId, Verdict]:
+def verdicts(checks: Collection[Check], question: Question) -> dict[GroupId, CheckVerdict]:
     return {c.group: c.verdict for c in checks if c.question is question}
 
 
@@ -180,13 +180,13 @@ def test_dynamic_members_are_known_by_the_client_id_that_the_user_has_prefixed(c
 @pytest.mark.parametrize("call", ["describe", "bounds", "committed"])
 def test_a_call_that_is_not_allowed_is_a_right_that_is_missing_and_the_others_go_on(call: str) -> None:
     found = look(store_of(), FakeCluster(fails={call: CredentialsRefused("not authorised")}), G)
-    assert verdicts(found.checks, Question.RIGHTS) == {G: Verdict.FAILED}
-    assert verdicts(found.checks, Question.TOPICS) == {G: Verdict.OK}
+    assert verdicts(found.checks, Question.RIGHTS) == {G: CheckVerdict.FAILED}
+    assert verdicts(found.checks, Question.TOPICS) == {G: CheckVerdict.OK}
 
 
 def test_a_group_that_can_not_be_described_is_unknown_and_nothing_is_told_of_it() -> None:
     found = look(store_of(), FakeCluster(fails={"describe": BrokerUnavailable("no coordinator")}))
-    assert verdicts(found.checks, Question.FOREIGN_CONSUMERS) == {G: Verdict.UNKNOWN, H: Verdict.UNKNOWN}
+    assert verdicts(found.checks, Question.FOREIGN_CONSUMERS) == {G: CheckVerdict.UNKNOWN, H: CheckVerdict.UNKNOWN}
     assert found.foreign_consumers == {}
     assert not found.is_all_right
 
@@ -233,7 +233,7 @@ def test_a_topic_that_does_not_exist_is_named() -> None:
     with pytest.raises(UnknownTopics, match="group g: topic t does not exist"):
         fly(store_of(), FakeCluster(there={}))
     waits = fly(store_of(), FakeCluster(there={}), MemberId(H, 0))
-    assert verdicts(waits.checks, Question.TOPICS) == {H: Verdict.WARNING}
+    assert verdicts(waits.checks, Question.TOPICS) == {H: CheckVerdict.WARNING}
 
 
 def test_a_missing_right_is_named() -> None:

@@ -7,42 +7,42 @@ import pytest
 
 from airflow_kcr.api import Progress
 from airflow_kcr.cli import output, region
-from airflow_kcr.cli.options import Format
+from airflow_kcr.cli.options import OutputFormat
 from airflow_kcr.cli.output import Answer, chosen, plain, show
 from airflow_kcr.protocol.values import TopicName, TopicPartition
 
 
-@pytest.mark.parametrize(("is_terminal", "expected"), [(True, Format.TABLE), (False, Format.JSON)])
+@pytest.mark.parametrize(("is_terminal", "expected"), [(True, OutputFormat.TABLE), (False, OutputFormat.JSON)])
 def test_people_get_a_table_and_programs_get_json(
-    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, expected: Format
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, expected: OutputFormat
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     assert chosen(None) is expected
-    assert chosen(Format.CSV) is Format.CSV
+    assert chosen(OutputFormat.CSV) is OutputFormat.CSV
 
 
 def test_a_cell_is_written_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     rows: list[dict[str, object]] = [{"a": "g[0]", "b": None, "c": True}, {"a": 'say "hi", x', "b": 1, "c": False}]
     answer = Answer(document=rows, columns=("a", "b", "c"), rows=rows, numbers=frozenset({"b"}))
-    show(answer, Format.TABLE)
+    show(answer, OutputFormat.TABLE)
     assert [line.split() for line in capsys.readouterr().out.splitlines()][:2] == [
         ["a", "b", "c"],
         ["g[0]", "-", "yes"],
     ]
-    show(answer, Format.CSV)
+    show(answer, OutputFormat.CSV)
     assert capsys.readouterr().out == 'a,b,c\ng[0],,true\n"say ""hi"", x",1,false\n'
 
 
 def test_a_table_in_a_file_is_never_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"a": "x" * 500, "b": "end"}]
-    show(Answer(document=rows, columns=("a", "b"), rows=rows), Format.TABLE)
+    show(Answer(document=rows, columns=("a", "b"), rows=rows), OutputFormat.TABLE)
     assert capsys.readouterr().out.splitlines()[1].split() == ["x" * 500, "end"]
 
 
 def test_facts_without_a_value_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     show(
         Answer(document={}, columns=(), rows=[], facts={"state": "running", "halted": "", "restore_point": None}),
-        Format.TABLE,
+        OutputFormat.TABLE,
     )
     assert capsys.readouterr().out.split() == ["state", "running"]
 

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from airflow_kcr.driver.lines import KEPT, LOG_FORMAT, Application, Sieve
+from airflow_kcr.driver.lines import KEPT, LOG_FORMAT, RunningApplication, Sieve
 
-APPLICATION = Application(
+APPLICATION = RunningApplication(
     application="local-1", ui="http://here:4040", host="here", pid=7, started=99, members={"g[0]": 3}
 )
 INFO = "2026-01-01 12:00:00,123 INFO region flights: hosting g[0]"
@@ -20,18 +20,18 @@ def shown(*lines: str) -> list[tuple[int, str]]:
 
 
 def test_an_application_survives_the_way_through_a_line() -> None:
-    assert Application.read(APPLICATION.line()) == APPLICATION
+    assert RunningApplication.read(APPLICATION.line()) == APPLICATION
     assert "\n" not in APPLICATION.line()
 
 
 def test_its_label_names_host_process_and_application() -> None:
     assert APPLICATION.label() == "here, process 7, local-1, http://here:4040"
-    assert Application(application="local-1", host="here", pid=7).label() == "here, process 7, local-1"
+    assert RunningApplication(application="local-1", host="here", pid=7).label() == "here, process 7, local-1"
 
 
 @pytest.mark.parametrize("line", ["", SPARK, "kcr-application: ", "kcr-application: []", 'kcr-application: {"ui": 1}'])
 def test_a_line_that_tells_of_no_application_is_none(line: str) -> None:
-    assert Application.read(line) is None
+    assert RunningApplication.read(line) is None
 
 
 def test_what_the_log_writes_is_recognised() -> None:

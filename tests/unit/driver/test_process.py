@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from airflow_kcr.driver.application import Hosted
-from airflow_kcr.driver.lines import Application
+from airflow_kcr.driver.lines import RunningApplication
 from airflow_kcr.driver.process import Announcement
 from airflow_kcr.protocol.values import Incarnation, MemberId
 from airflow_kcr.runtime.member_pool import MemberPool
@@ -30,11 +30,13 @@ class FakeMemberPool:
 
 
 def hosted(member_pool: FakeMemberPool) -> Hosted:
-    return Hosted(application=Application(application="local-1", pid=7), member_pool=cast("MemberPool", member_pool))
+    return Hosted(
+        application=RunningApplication(application="local-1", pid=7), member_pool=cast("MemberPool", member_pool)
+    )
 
 
-def told(out: io.StringIO) -> list[Application]:
-    found = [Application.read(line) for line in out.getvalue().splitlines()]
+def told(out: io.StringIO) -> list[RunningApplication]:
+    found = [RunningApplication.read(line) for line in out.getvalue().splitlines()]
     return [one for one in found if one is not None]
 
 

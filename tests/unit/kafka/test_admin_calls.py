@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from airflow_kcr.kafka.admin_calls import Question
+from airflow_kcr.kafka.admin_calls import BrokerQuestion
 
 
 def said(*, result: int | None = None, code: int | None = None) -> Future[int]:
@@ -19,8 +19,10 @@ def said(*, result: int | None = None, code: int | None = None) -> Future[int]:
     return future
 
 
-def asked(**answers: Future[int]) -> Question[str, int]:
-    question: Question[str, int] = Question("x", sorted(answers), lambda _a, _k, _s: answers, lambda n: n >= 0)
+def asked(**answers: Future[int]) -> BrokerQuestion[str, int]:
+    question: BrokerQuestion[str, int] = BrokerQuestion(
+        "x", sorted(answers), lambda _a, _k, _s: answers, lambda n: n >= 0
+    )
     question.send(None, 1.0)  # type: ignore[arg-type]
     return question
 

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from airflow_kcr.kafka.commits import Commit, Commits
-from airflow_kcr.kafka.group_consumer import Answer
+from airflow_kcr.kafka.commits import Commits, PendingCommit
+from airflow_kcr.kafka.group_consumer import CommitResponse
 from airflow_kcr.ports import CommitAnswer, CommittedOffset
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
@@ -28,7 +28,7 @@ class FakeGroupConsumer:
     commit_open: bool = False
     sent: list[OffsetMap] = field(default_factory=list)
     holds: dict[GroupPartition, CommittedOffset] = field(default_factory=dict)
-    answer: Answer | None = None
+    answer: CommitResponse | None = None
     read_error: int | None = None
     send_error: int | None = None
 
@@ -38,7 +38,7 @@ class FakeGroupConsumer:
         self.sent.append(offsets)
         self.commit_open, self.answer = True, None
 
-    def commit_answer(self) -> Answer | None:
+    def commit_answer(self) -> CommitResponse | None:
         return self.answer
 
     def committed(
@@ -56,7 +56,7 @@ class FakeGroupConsumer:
             taken = {p: o for p, o in self.sent[-1].items() if p.partition != partition}
             self.holds |= {p: CommittedOffset(offset=o, metadata="m") for p, o in taken.items()}
         errors = {TopicPartition(T, partition): error} if partition is not None and error is not None else {}
-        self.answer = Answer(error, errors)
+        self.answer = CommitResponse(error, errors)
 
     def reassigned(self, *partitions: GroupPartition) -> None:
         self.assigned, self.assignments = frozenset(partitions), self.assignments + 1
@@ -75,7 +75,7 @@ class Story:
     def add(self, *, at: float = 0.0, timeout: float = 8.0, **offsets: int) -> None:
         concrete = OffsetMap({GroupPartition(G, T, int(n[1:])): Offset(o) for n, o in offsets.items()})
         self.commits.add(
-            Commit(
+            PendingCommit(
                 offsets=concrete,
                 metadata="m",
                 asked_at=at,
@@ -322,7 +322,9 @@ def test_what_can_not_be_committed_is_answered_at_once() -> None:
     story.add()
     foreign = OffsetMap({GroupPartition(GroupId("other"), T, 0): Offset(1)})
     story.commits.add(
-        Commit(offsets=foreign, metadata="", asked_at=0.0, timeout=timedelta(seconds=1), answered=story.answers.append)
+        PendingCommit(
+            offsets=foreign, metadata="", asked_at=0.0, timeout=timedelta(seconds=1), answered=story.answers.append
+        )
     )
     assert ["nothing was sent" in answer.failure for answer in story.answers] == [True, True]
 

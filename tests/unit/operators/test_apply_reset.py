@@ -13,11 +13,11 @@ from airflow_kcr.operators import base
 from airflow_kcr.operators.reset import KcrApplyResetOperator
 from airflow_kcr.operators.reset_documents import markdown
 from airflow_kcr.protocol.commands import RequestReset
-from airflow_kcr.protocol.evidence import Check, Question, Verdict
+from airflow_kcr.protocol.evidence import Check, CheckVerdict, Question
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId
-from airflow_kcr.triggers.payloads import Answer, Status
+from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
@@ -65,7 +65,7 @@ def deferred(operator: KcrApplyResetOperator) -> TaskDeferred:
 
 
 def resumed(waits: TaskDeferred, plan: object, status: Status = Status.REACHED, detail: str = "") -> dict[str, Any]:
-    event = Answer(status=status, detail=detail).to_json()
+    event = TriggerAnswer(status=status, detail=detail).to_json()
     found: dict[str, Any] = getattr(apply(plan), waits.method_name)(context(), event=event, **(waits.kwargs or {}))
     return found
 
@@ -141,8 +141,8 @@ def test_a_partition_that_was_added_goes_back_to_plan(driver: Driver, world: Wor
 def test_a_foreign_consumer_goes_before_the_reset(driver: Driver, world: World, approval: dict[str, Any]) -> None:
     detail = "zombie on 10.0.0.9"
     world.checks = (
-        Check(group=GroupId("g"), question=Question.FOREIGN_CONSUMERS, verdict=Verdict.FAILED, detail=detail),
-        Check(group=GroupId("g"), question=Question.PARTICIPANTS, verdict=Verdict.WARNING, detail="one is away"),
+        Check(group=GroupId("g"), question=Question.FOREIGN_CONSUMERS, verdict=CheckVerdict.FAILED, detail=detail),
+        Check(group=GroupId("g"), question=Question.PARTICIPANTS, verdict=CheckVerdict.WARNING, detail="one is away"),
     )
     with pytest.raises(AirflowFailException, match=r"1 check\(s\).*zombie on 10\.0\.0\.9.*Nothing was reset"):
         apply(approval).execute(context())

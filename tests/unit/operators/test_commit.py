@@ -18,7 +18,7 @@ from airflow_kcr.protocol.region.rows import Checkpoint, Committed, Requester
 from airflow_kcr.protocol.values import GroupId, Offset
 from airflow_kcr.runtime.identity import read_note
 from airflow_kcr.spec import RegionSpec
-from airflow_kcr.triggers.payloads import Answer, Status
+from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Json: TypeAlias = dict[str, Any]
 
-REACHED = Answer(status=Status.REACHED).to_json()
+REACHED = TriggerAnswer(status=Status.REACHED).to_json()
 RUN = Requester(who="airflow", dag_id="flights_checkpoint", run_id="run-1")
 
 

@@ -13,7 +13,7 @@ from airflow_kcr.operators.checkpoint import KcrDrainOperator
 from airflow_kcr.protocol.commands import KillRegion, Reconcile, ReportForeignConsumer, StoreBounds
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, RequestState
 from airflow_kcr.protocol.values import Offset, RequestId
-from airflow_kcr.triggers.payloads import Answer, Status
+from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
@@ -26,7 +26,7 @@ Json: TypeAlias = dict[str, Any]
 MINUTE = timedelta(minutes=1)
 FIVE = 5 * MINUTE
 
-REACHED = Answer(status=Status.REACHED).to_json()
+REACHED = TriggerAnswer(status=Status.REACHED).to_json()
 
 
 def now_of(driver: Driver) -> datetime:
@@ -396,7 +396,7 @@ def test_an_aborted_checkpoint_fails_with_who_was_late_and_a_retry_gets_another_
         region = Region(driver.name, driver.store)
         with pytest.raises(TimedOut) as late:
             region.wait_for_checkpoint(run.request_id)
-        event = Answer(status=Status.TIMED_OUT, detail=late.value.message).to_json()
+        event = TriggerAnswer(status=Status.TIMED_OUT, detail=late.value.message).to_json()
         with pytest.raises(AirflowException, match=r"aborted.*late: g\[1\]") as failed:
             resumed(waiting, run, event)
         assert not isinstance(failed.value, AirflowFailException)

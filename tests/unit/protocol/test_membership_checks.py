@@ -11,11 +11,11 @@ from airflow_kcr.protocol.commands import KillRegion, ReportPartitions, StartReg
 from airflow_kcr.protocol.evidence import (
     SHOWN,
     Check,
+    CheckVerdict,
     Evidence,
     Findings,
     Participants,
     Question,
-    Verdict,
     answer,
     listed,
 )
@@ -32,7 +32,7 @@ from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, TopicI
 from tests.support.driver import GROUP, TOPIC, Driver, group_rules
 from tests.support.scripts import started
 
-OK, WARNING, FAILED, UNKNOWN = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.UNKNOWN
+OK, WARNING, FAILED, UNKNOWN = CheckVerdict.OK, CheckVerdict.WARNING, CheckVerdict.FAILED, CheckVerdict.UNKNOWN
 
 
 def instance(index: int) -> str:
@@ -100,7 +100,7 @@ class World:
         assert [c.question for c in found] == list(Question)
         return next(c for c in found if c.question is question)
 
-    def verdict(self, question: Question, evidence: Evidence | None = None) -> Verdict:
+    def verdict(self, question: Question, evidence: Evidence | None = None) -> CheckVerdict:
         return self.check(question, evidence).verdict
 
 
@@ -140,10 +140,10 @@ def test_only_failures_and_what_is_unknown_are_not_all_right() -> None:
     here = world()
     lines = {v: answer(here.evidence(), Question.TOPICS, f) for v, f in FOUND.items()}
     assert {v: is_all_right([c]) for v, c in lines.items()} == {OK: True, WARNING: True, FAILED: False, UNKNOWN: False}
-    assert {v: c.verdict for v, c in lines.items()} == {v: v for v in Verdict}
+    assert {v: c.verdict for v, c in lines.items()} == {v: v for v in CheckVerdict}
 
 
-FOUND: Mapping[Verdict, Findings | None] = {
+FOUND: Mapping[CheckVerdict, Findings | None] = {
     OK: Findings(fine="fine"),
     WARNING: Findings(warnings=("hm",)),
     FAILED: Findings(failed=("no",), warnings=("hm",)),
@@ -316,7 +316,7 @@ def test_an_index_that_is_there_twice_is_a_warning() -> None:
     ],
 )
 def test_a_foreign_consumer_is_named_with_host_and_client_id_and_what_follows(
-    policy: ForeignConsumerPolicy, verdict: Verdict, then: str
+    policy: ForeignConsumerPolicy, verdict: CheckVerdict, then: str
 ) -> None:
     here = world(policy)
     here.members.append(STRANGER)
@@ -446,7 +446,7 @@ def test_a_restore_point_that_retention_overtook_fails_while_the_position_is_sti
 
 
 @pytest.mark.parametrize(("start", "verdict"), [(0, OK), (4, OK), (5, WARNING), (10, WARNING)])
-def test_retention_that_would_overtake_the_restore_point_next_is_a_warning(start: int, verdict: Verdict) -> None:
+def test_retention_that_would_overtake_the_restore_point_next_is_a_warning(start: int, verdict: CheckVerdict) -> None:
     here = world()
     checkpoint_at_ten(here)
     check = here.check(Question.OFFSETS, here.evidence(bounds={here.driver.partition(0): log(start, 50)}))

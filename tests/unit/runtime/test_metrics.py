@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from airflow_kcr.protocol.assignments import Assignment
 from airflow_kcr.protocol.commands import Register
-from airflow_kcr.protocol.member.state import Member, State
+from airflow_kcr.protocol.member.state import MemberMachine, State
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -16,9 +16,9 @@ from tests.support.runtime_fakes import MEMBER, p
 FIRST, SECOND = CheckpointNumber(1), CheckpointNumber(2)
 
 
-def at_work() -> Member:
+def at_work() -> MemberMachine:
     return replace(
-        Member(process=Register(member=MEMBER, token="t"), timeouts=Timeouts()),
+        MemberMachine(process=Register(member=MEMBER, token="t"), timeouts=Timeouts()),
         in_group=True,
         assignment=Assignment(assignment=AssignmentId(1), partitions=frozenset({p(0), p(1), p(2)})),
         positions=OffsetMap({p(0): Offset(4), p(1): Offset(9)}),
@@ -26,7 +26,7 @@ def at_work() -> Member:
 
 
 def test_a_member_that_just_began_knows_nothing() -> None:
-    shown = Metrics().snapshot(Member(process=Register(member=MEMBER, token="t"), timeouts=Timeouts()), {})
+    shown = Metrics().snapshot(MemberMachine(process=Register(member=MEMBER, token="t"), timeouts=Timeouts()), {})
     assert (shown.state, shown.region_state, shown.checkpoint, shown.checkpoint_phase) == (
         State.JOINING,
         None,

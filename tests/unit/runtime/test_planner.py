@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import BrokerUnavailable
-from airflow_kcr.protocol.member.events import Planned
+from airflow_kcr.protocol.member.events import RangesPlanned
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, Claim, DesiredState, RegionState
-from airflow_kcr.protocol.region.view import MemberView, OpenCheckpointView
+from airflow_kcr.protocol.region.view import MemberRegion, OpenCheckpointView
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -33,9 +33,9 @@ GRACE = timedelta(seconds=2)
 SECOND = timedelta(seconds=1)
 
 
-def a_view(**changes: object) -> MemberView:
+def a_view(**changes: object) -> MemberRegion:
     """What a member of a running region sees, without a boundary."""
-    seen = MemberView(
+    seen = MemberRegion(
         counter=EventNumber(7),
         epoch=Epoch(1),
         timeline=Timeline(1),
@@ -57,12 +57,12 @@ class Desk:
         self.logs = FakeLogs({p(n): log for n, log in enumerate(logs)})
         self.planner = Planner(self.logs, self.hands, StoreClock(self.hands, NOON), GRACE)
 
-    def plan(self, *positions: int, view: MemberView | None = None, size: int = 100) -> Planned:
+    def plan(self, *positions: int, view: MemberRegion | None = None, size: int = 100) -> RangesPlanned:
         places = OffsetMap({p(n): Offset(o) for n, o in enumerate(positions)})
         return self.planner.plan(BATCH, places, view or a_view(), size)
 
 
-def ranges(planned: Planned) -> Mapping[GroupPartition, tuple[int, int]]:
+def ranges(planned: RangesPlanned) -> Mapping[GroupPartition, tuple[int, int]]:
     return {partition: (r.from_, r.to) for partition, r in planned.ranges.items()}
 
 

@@ -14,7 +14,7 @@ from airflow_kcr.protocol.commands import ClaimPartitions, Found, ReportPublishe
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import Claim, DesiredState, OpenTarget, RegionState
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.targets import Target, ToLatest
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -55,7 +55,7 @@ from tests.support.runtime_fakes import (
 
 E = TypeVar("E")
 BATCH, OTHER = BatchId("b-1"), BatchId("b-2")
-VIEW = MemberView(
+VIEW = MemberRegion(
     counter=EventNumber(7),
     epoch=Epoch(1),
     timeline=Timeline(1),
@@ -66,9 +66,9 @@ VIEW = MemberView(
     incarnation=Incarnation(1),
     claims={p(0): Claim()},
 )
-PLAN = effects.Plan(positions=OffsetMap({p(0): Offset(0)}), view=VIEW)
+PLAN = effects.PlanRanges(positions=OffsetMap({p(0): Offset(0)}), view=VIEW)
 SHOWN = ReportPublished(sequence=CheckpointNumber(4), member=MEMBER)
-CLAIM = effects.Claim(incarnation=Incarnation(1), assignment=AssignmentId(3), partitions=frozenset({p(0)}))
+CLAIM = effects.ClaimAssignment(incarnation=Incarnation(1), assignment=AssignmentId(3), partitions=frozenset({p(0)}))
 PREPARE = effects.PrepareSinks(sequence=CheckpointNumber(4), partitions=frozenset({p(0)}))
 AWAY = BrokerUnavailable("localhost:1 does not answer")
 
@@ -152,26 +152,28 @@ def desk() -> Iterator[Desk]:
 def test_who_holds_finds_nothing_to_read(desk: Desk) -> None:
     desk.working.hold()
     desk.working.plan(PLAN, BATCH, 100)
-    assert desk.hear(events.Planned).ranges == {}
+    assert desk.hear(events.RangesPlanned).ranges == {}
 
 
 def test_a_plan_is_answered_under_the_name_of_its_batch(desk: Desk) -> None:
     desk.working.plan(PLAN, BATCH, 4)
-    assert desk.hear(events.Planned) == events.Planned(batch=BATCH, ranges={p(0): Range(Offset(0), Offset(4))})
+    assert desk.hear(events.RangesPlanned) == events.RangesPlanned(
+        batch=BATCH, ranges={p(0): Range(Offset(0), Offset(4))}
+    )
 
 
 def test_where_the_brokers_do_not_answer_there_is_nothing_to_read_for_now(desk: Desk) -> None:
     desk.logs.failures.append(AWAY)
     desk.working.plan(PLAN, BATCH, 4)
-    assert desk.hear(events.Planned) == events.Planned(batch=BATCH, ranges={})
+    assert desk.hear(events.RangesPlanned) == events.RangesPlanned(batch=BATCH, ranges={})
     desk.working.plan(PLAN, OTHER, 4)
-    assert desk.hear(events.Planned).ranges
+    assert desk.hear(events.RangesPlanned).ranges
 
 
 def test_a_claim_is_made_from_logs_read_anew_and_what_kafka_holds(desk: Desk) -> None:
     desk.membership.held = {p(0): CommittedOffset(offset=Offset(3)), p(1): CommittedOffset(offset=Offset(4))}
     desk.working.plan(PLAN, BATCH, 1)
-    desk.hear(events.Planned)
+    desk.hear(events.RangesPlanned)
     ready: list[tuple[ClaimPartitions, Mapping[GroupPartition, CommittedOffset]]] = []
     desk.working.claim(CLAIM, initialised=False, ready=lambda claim, held: ready.append((claim, held)))
     eventually(lambda: bool(ready), "the claim")
@@ -179,7 +181,7 @@ def test_a_claim_is_made_from_logs_read_anew_and_what_kafka_holds(desk: Desk) ->
     assert (claim.assignment, set(claim.partitions)) == (CLAIM.assignment, {p(0)})
     assert held == {p(0): CommittedOffset(offset=Offset(3))}
     desk.working.plan(PLAN, OTHER, 1)
-    desk.hear(events.Planned)
+    desk.hear(events.RangesPlanned)
     assert desk.logs.asked == ["bounds"] * 3
 
 
@@ -212,7 +214,7 @@ def test_how_long_a_batch_took_is_told_before_its_end(desk: Desk) -> None:
 def test_a_failed_batch_says_why_and_did_not_do_its_work(desk: Desk) -> None:
     desk.engine.failures.append(BatchFailed("record 7 is poison"))
     took = desk.run()
-    assert desk.hear(events.BatchFailed) == events.BatchFailed(batch=BATCH, why="record 7 is poison")
+    assert desk.hear(events.PipelineFailed) == events.PipelineFailed(batch=BATCH, why="record 7 is poison")
     desk.loop()
     assert took == [(0.0, False)]
 
@@ -230,7 +232,7 @@ def test_a_batch_that_somebody_else_cancelled_has_failed(desk: Desk) -> None:
     desk.run()
     eventually(lambda: bool(desk.engine.started), "the batch")
     desk.engine.cancel(BATCH)
-    assert desk.hear(events.BatchFailed).batch == BATCH
+    assert desk.hear(events.PipelineFailed).batch == BATCH
 
 
 def test_a_cancelled_batch_that_fails_for_another_reason_is_quiesced_too(desk: Desk) -> None:
@@ -257,7 +259,7 @@ def test_the_cancellation_of_an_older_batch_is_not_that_of_the_next(desk: Desk) 
     desk.working.cancel(effects.Cancel(batch=OTHER))
     desk.engine.failures.append(BatchFailed("a task failed"))
     desk.run()
-    assert desk.hear(events.BatchFailed).batch == BATCH
+    assert desk.hear(events.PipelineFailed).batch == BATCH
 
 
 def test_a_bug_in_the_engine_is_not_a_failed_batch(desk: Desk) -> None:
@@ -419,9 +421,9 @@ def test_a_sink_that_has_seen_a_later_epoch_is_not_asked_again_and_says_where_it
 
 def test_after_a_reset_the_logs_are_read_again(desk: Desk) -> None:
     desk.working.plan(PLAN, BATCH, 1)
-    desk.hear(events.Planned)
+    desk.hear(events.RangesPlanned)
     desk.working.reset_sinks(order({}))
     desk.hear(events.SinksReset)
     desk.working.plan(replace(PLAN, positions=OffsetMap({p(0): Offset(1)})), OTHER, 1)
-    desk.hear(events.Planned)
+    desk.hear(events.RangesPlanned)
     assert desk.logs.asked == ["bounds", "bounds"]

@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kcr.api.validation import Validation
-from airflow_kcr.protocol.evidence import Check, Question, Verdict
+from airflow_kcr.protocol.evidence import Check, CheckVerdict, Question
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.sensors.region import KcrMembershipSensor
 from airflow_kcr.triggers import probes
@@ -15,14 +15,14 @@ from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
 from tests.unit.sensors.conftest import deferral, waited_for
 
-Say = Callable[[Verdict], None]
+Say = Callable[[CheckVerdict], None]
 
 
 @pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch) -> Say:
     """Lets the checks come to a verdict."""
 
-    def said(verdict: Verdict) -> None:
+    def said(verdict: CheckVerdict) -> None:
         check = Check(group=GroupId("g"), question=next(iter(Question)), verdict=verdict, detail="somebody@host")
 
         def validated(*arguments: object) -> Validation:
@@ -35,21 +35,23 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Say:
     return said
 
 
-@pytest.mark.parametrize("verdict", [Verdict.OK, Verdict.WARNING])
-def test_a_group_that_is_all_right_is_healthy(driver: Driver, say: Say, verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [CheckVerdict.OK, CheckVerdict.WARNING])
+def test_a_group_that_is_all_right_is_healthy(driver: Driver, say: Say, verdict: CheckVerdict) -> None:
     say(verdict)
     KcrMembershipSensor(task_id="wait", region="flights").execute(task_context())
 
 
-@pytest.mark.parametrize("verdict", [Verdict.FAILED, Verdict.UNKNOWN])
-def test_a_check_that_failed_or_could_not_be_made_is_waited_for(driver: Driver, say: Say, verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [CheckVerdict.FAILED, CheckVerdict.UNKNOWN])
+def test_a_check_that_failed_or_could_not_be_made_is_waited_for(
+    driver: Driver, say: Say, verdict: CheckVerdict
+) -> None:
     say(verdict)
     made = KcrMembershipSensor(task_id="wait", region="flights", groups=["g"])
     assert waited_for(deferral(made)) == MembershipHealthy(groups=("g",))
 
 
 def test_a_member_that_is_not_there_is_waited_for_whatever_kafka_says(driver: Driver, say: Say) -> None:
-    say(Verdict.OK)
+    say(CheckVerdict.OK)
     driver.leave(driver.member(1))
     deferral(KcrMembershipSensor(task_id="wait", region="flights"))
 

@@ -13,15 +13,15 @@ from airflow.sdk.exceptions import (
 
 from airflow_kcr.protocol.commands import PauseRegion
 from airflow_kcr.sensors.region import KcrRegionStateSensor
-from airflow_kcr.triggers.payloads import Answer, Reaching, RegionReaches, Status
+from airflow_kcr.triggers.payloads import Reaching, RegionReaches, Status, TriggerAnswer
 from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.unit.sensors.conftest import deferral, resume, waited_for
 
-LATE = Answer(status=Status.TIMED_OUT, detail="gave up after 60 s: a batch of g[0] has been running").to_json()
-REFUSED = Answer(status=Status.REFUSED, detail="region flights is halted").to_json()
-AWAY = Answer(status=Status.STORE_AWAY, detail="the store can't be reached").to_json()
+LATE = TriggerAnswer(status=Status.TIMED_OUT, detail="gave up after 60 s: a batch of g[0] has been running").to_json()
+REFUSED = TriggerAnswer(status=Status.REFUSED, detail="region flights is halted").to_json()
+AWAY = TriggerAnswer(status=Status.STORE_AWAY, detail="the store can't be reached").to_json()
 
 
 def sensor(**changed: Any) -> KcrRegionStateSensor:  # noqa: ANN401

@@ -6,28 +6,28 @@ import pytest
 
 from airflow_kcr.errors import ConfigurationError, RefusedError, StoreUnavailable, TimedOut
 from airflow_kcr.triggers.payloads import (
-    Answer,
     CheckpointCommitted,
     CheckpointExists,
-    CheckpointPublished,
     LagBelow,
     MembersEnded,
     MembershipHealthy,
     Reaching,
     RegionReaches,
-    ResetDone,
+    RequestPublished,
+    ResetFinished,
     Status,
+    TriggerAnswer,
     WaitingFor,
     waiting_for_from_json,
 )
 
 EVERY: tuple[WaitingFor, ...] = (
-    CheckpointPublished(request_id="flights_checkpoint/manual__1/drain/-1"),
+    RequestPublished(request_id="flights_checkpoint/manual__1/drain/-1"),
     CheckpointCommitted(sequence=7),
     CheckpointExists(boundary="2026-01-01T01:00:00Z"),
     CheckpointExists(sequence=7),
     RegionReaches(state=Reaching.PAUSED),
-    ResetDone(request_id="plan-1"),
+    ResetFinished(request_id="plan-1"),
     MembersEnded(group="g", indexes=(0, 1), before=(3, 0)),
     MembershipHealthy(),
     MembershipHealthy(groups=("a", "b")),
@@ -82,8 +82,8 @@ def test_only_what_kafka_has_to_be_asked_for_is_asked_of_kafka() -> None:
 
 @pytest.mark.parametrize("status", Status)
 def test_an_answer_survives_json(status: Status) -> None:
-    answer = Answer(status=status, detail="g[1] is late")
-    assert Answer.from_json(json.loads(json.dumps(answer.to_json()))) == answer
+    answer = TriggerAnswer(status=status, detail="g[1] is late")
+    assert TriggerAnswer.from_json(json.loads(json.dumps(answer.to_json()))) == answer
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_an_answer_survives_json(status: Status) -> None:
 )
 def test_what_was_not_reached_is_the_error_that_it_is(status: Status, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"^g\[1\] is late$"):
-        Answer(status=status, detail="g[1] is late").require_reached()
+        TriggerAnswer(status=status, detail="g[1] is late").require_reached()
 
 
 def test_what_was_reached_is_no_error() -> None:
-    Answer(status=Status.REACHED).require_reached()
+    TriggerAnswer(status=Status.REACHED).require_reached()
 
 
 @pytest.mark.parametrize("event", [None, {}, {"status": "moon"}], ids=str)
 def test_an_event_of_somebody_else_is_refused(event: dict[str, object] | None) -> None:
     with pytest.raises(ConfigurationError, match="none of a region's trigger"):
-        Answer.from_json(event)
+        TriggerAnswer.from_json(event)

@@ -21,15 +21,15 @@ from airflow_kcr.triggers import probes
 from airflow_kcr.triggers import region as poller_module
 from airflow_kcr.triggers.payloads import (
     CheckpointExists,
-    CheckpointPublished,
     LagBelow,
     Reaching,
     RegionReaches,
+    RequestPublished,
     Status,
     WaitingFor,
 )
-from airflow_kcr.triggers.probes import Finding, Looks
-from airflow_kcr.triggers.region import Poller, Wait
+from airflow_kcr.triggers.probes import Looks, ProbeResult
+from airflow_kcr.triggers.region import Poller, TriggerWait
 from tests.support.breaking_proxy import Way
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
@@ -44,10 +44,10 @@ STOPPED = RegionReaches(state=Reaching.STOPPED)
 
 def waits(
     driver: Driver, waiting_for: WaitingFor, *, deadline: float = 60, asked_before: float = 0, hook: KcrHook = HOOK
-) -> Wait:
+) -> TriggerWait:
     """Return a wait that began so many seconds ago."""
     _, now = driver.store.read(driver.name)
-    return Wait(
+    return TriggerWait(
         region=driver.name,
         waiting_for=waiting_for,
         hook=hook,
@@ -99,13 +99,13 @@ def test_what_a_look_costs_is_the_same_for_two_hundred_who_wait_as_for_one_of_ea
     driver.handle(PauseRegion())
     driver.handle(StartRegion())
     driver.request_checkpoint("n")
-    payloads = (CheckpointPublished(request_id="n"), CheckpointExists(sequence=9), PAUSED)
+    payloads = (RequestPublished(request_id="n"), CheckpointExists(sequence=9), PAUSED)
     costs: list[int] = []
     look = Looks.look_at_all
 
     def counted(
         self: Looks, wanted: Mapping[RegionName, Mapping[WaitingFor, KcrHook]]
-    ) -> dict[tuple[RegionName, WaitingFor], Finding]:
+    ) -> dict[tuple[RegionName, WaitingFor], ProbeResult]:
         before = len(run)
         found = look(self, wanted)
         costs.append(len(run) - before)
@@ -144,7 +144,7 @@ def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(
     others = [RegionName(f"nowhere-{number}") for number in range(3)]
     looks = Looks(make_url(store_connection))
     checkpoint: dict[WaitingFor, KcrHook] = {
-        CheckpointPublished(request_id="n"): HOOK,
+        RequestPublished(request_id="n"): HOOK,
         CheckpointExists(sequence=9): HOOK,
     }
     try:
@@ -157,7 +157,7 @@ def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(
         driver.complete()
         driver.publish()
         after = looks.look_at_all({driver.name: checkpoint, **{other: {PAUSED: HOOK} for other in others}})
-        reached = after[driver.name, CheckpointPublished(request_id="n")].answer
+        reached = after[driver.name, RequestPublished(request_id="n")].answer
         assert reached is not None
         assert reached.status is Status.REACHED
         for other in others:
@@ -171,7 +171,7 @@ def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(
 def test_what_time_alone_brings_is_seen(driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.request_checkpoint("n")
     looks = Looks(make_url(store_connection))
-    checkpoint: dict[WaitingFor, KcrHook] = {CheckpointPublished(request_id="n"): HOOK}
+    checkpoint: dict[WaitingFor, KcrHook] = {RequestPublished(request_id="n"): HOOK}
     wanted = {driver.name: checkpoint}
     try:
         looks.look_at_all(wanted)
@@ -224,7 +224,7 @@ def test_who_is_cancelled_is_forgotten_and_the_others_wait_on(driver: Driver, st
         poller = Poller.at(make_url(store_connection), TICK)
         driver.request_checkpoint("n")
         one, other = (
-            asyncio.create_task(poller.wait(waits(driver, CheckpointPublished(request_id="n")))) for _ in range(2)
+            asyncio.create_task(poller.wait(waits(driver, RequestPublished(request_id="n")))) for _ in range(2)
         )
         await until(lambda: poller.waiting == 2)
         one.cancel()
@@ -243,7 +243,7 @@ def test_a_time_out_names_who_is_missing(driver: Driver, store_connection: str) 
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
-        answer = await poller.wait(waits(driver, CheckpointPublished(request_id="n"), deadline=0.3))
+        answer = await poller.wait(waits(driver, RequestPublished(request_id="n"), deadline=0.3))
         assert answer.status is Status.TIMED_OUT
         assert "gave up after 0.3 s" in answer.detail
         assert "waits for g[1] (t-2, t-3)" in answer.detail
@@ -261,7 +261,7 @@ def test_the_time_before_the_trigger_ran_counts_by_the_clock_of_the_store(
         poller = Poller.at(make_url(store_connection), TICK)
         day = 86_400.0
         answer = await poller.wait(
-            waits(driver, CheckpointPublished(request_id="n"), deadline=day, asked_before=day - 0.5)
+            waits(driver, RequestPublished(request_id="n"), deadline=day, asked_before=day - 0.5)
         )
         assert answer.status is Status.TIMED_OUT
 
@@ -270,11 +270,11 @@ def test_the_time_before_the_trigger_ran_counts_by_the_clock_of_the_store(
 
 def test_what_can_not_be_reached_is_refused_and_nobody_else_is_disturbed(driver: Driver, store_connection: str) -> None:
     driver.request_checkpoint("n")
-    nowhere = Wait(region=RegionName("nowhere"), waiting_for=PAUSED, hook=HOOK, deadline=60)
+    nowhere = TriggerWait(region=RegionName("nowhere"), waiting_for=PAUSED, hook=HOOK, deadline=60)
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
-        checkpoint = asyncio.create_task(poller.wait(waits(driver, CheckpointPublished(request_id="n"))))
+        checkpoint = asyncio.create_task(poller.wait(waits(driver, RequestPublished(request_id="n"))))
         unknown, unpaused = await asyncio.gather(poller.wait(nowhere), poller.wait(waits(driver, PAUSED)))
         assert unknown.status is unpaused.status is Status.REFUSED
         assert "it has: flights" in unknown.detail
@@ -310,7 +310,7 @@ def test_a_drain_that_was_late_is_a_time_out_and_names_who_was_late(store_connec
 
         async def main() -> None:
             answer = await Poller.at(make_url(store_connection), TICK).wait(
-                waits(driver, CheckpointPublished(request_id="n"))
+                waits(driver, RequestPublished(request_id="n"))
             )
             assert answer.status is Status.TIMED_OUT
             assert "late: g[1]" in answer.detail
@@ -325,7 +325,7 @@ def test_a_store_that_comes_back_is_waited_for(driver: Driver, store_connection:
 
     async def main() -> None:
         poller = Poller.at(way.url, TICK)
-        task = asyncio.create_task(poller.wait(waits(driver, CheckpointPublished(request_id="n"))))
+        task = asyncio.create_task(poller.wait(waits(driver, RequestPublished(request_id="n"))))
         await until(lambda: connections(store_connection) > 1)
         way.bar()
         driver.complete()
@@ -351,7 +351,7 @@ def test_a_store_that_stays_away_is_the_answer_for_all(
 
     async def main() -> None:
         poller = Poller.at(way.url, TICK)
-        waiting = [waits(driver, CheckpointPublished(request_id="n")), waits(driver, PAUSED)]
+        waiting = [waits(driver, RequestPublished(request_id="n")), waits(driver, PAUSED)]
         answers = await asyncio.gather(*map(poller.wait, waiting))
         assert {answer.status for answer in answers} == {Status.STORE_AWAY}
         assert f"127.0.0.1:{way.port}" in answers[0].detail
@@ -381,7 +381,7 @@ def test_a_store_that_hangs_keeps_no_other_trigger_from_running(driver: Driver, 
         with asking(store_connection) as held, held.transaction():
             held.execute("LOCK TABLE kcr.region IN ACCESS EXCLUSIVE MODE")
             task = asyncio.create_task(
-                poller.wait(Wait(region=driver.name, waiting_for=PAUSED, hook=HOOK, deadline=60))
+                poller.wait(TriggerWait(region=driver.name, waiting_for=PAUSED, hook=HOOK, deadline=60))
             )
             # Had it waited in this thread, nobody would see it wait: the query would come before or after it.
             async with asyncio.timeout(30):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_kcr.protocol.commands import ReportForeignConsumer
-from airflow_kcr.triggers.payloads import Answer, CheckpointPublished, Status
+from airflow_kcr.triggers.payloads import RequestPublished, Status, TriggerAnswer
 from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
@@ -23,15 +23,15 @@ def trigger(**changed: object) -> RegionTrigger:
     arguments: dict[str, Any] = {
         "kcr_conn_id": "kcr_default",
         "region": "flights",
-        "waiting_for": CheckpointPublished(request_id="n").to_json(),
+        "waiting_for": RequestPublished(request_id="n").to_json(),
         "deadline": 60.0,
         "asked_at": "",
     }
     return RegionTrigger(**{**arguments, **changed})
 
 
-async def answer(made: RegionTrigger) -> Answer:
-    events = [Answer.from_json(event.payload) async for event in made.run()]
+async def answer(made: RegionTrigger) -> TriggerAnswer:
+    events = [TriggerAnswer.from_json(event.payload) async for event in made.run()]
     assert len(events) == 1
     return events[0]
 
@@ -57,7 +57,7 @@ def test_it_waits_and_says_once_that_it_is_reached(driver: Driver) -> None:
         assert not task.done()
         driver.complete()
         driver.publish()
-        assert await task == Answer(status=Status.REACHED)
+        assert await task == TriggerAnswer(status=Status.REACHED)
 
     running(main)
 
@@ -68,7 +68,7 @@ def test_two_of_it_say_the_same_and_change_nothing(driver: Driver) -> None:
 
     async def main() -> None:
         answers = await asyncio.gather(answer(trigger()), answer(trigger()))
-        assert list(answers) == [Answer(status=Status.REACHED)] * 2
+        assert list(answers) == [TriggerAnswer(status=Status.REACHED)] * 2
 
     running(main)
     assert driver.region.counter == before
@@ -87,7 +87,7 @@ def test_a_request_outlives_the_trigger_that_waited_for_it(driver: Driver) -> No
         await made.cleanup()
         driver.complete()
         driver.publish()
-        assert await answer(trigger()) == Answer(status=Status.REACHED)
+        assert await answer(trigger()) == TriggerAnswer(status=Status.REACHED)
 
     running(main)
 

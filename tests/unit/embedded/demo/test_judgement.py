@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_kcr.embedded.demo.judgement import Check, Interval, Verdict, interval_ends, repeated
+from airflow_kcr.embedded.demo.judgement import DemoCheck, DemoVerdict, Interval, interval_ends, repeated
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import (
     BatchId,
@@ -67,10 +67,10 @@ def test_an_interval_is_sound_when_its_run_succeeded_and_its_checkpoint_has_its_
 
 
 def test_one_difference_is_enough() -> None:
-    passed, failed = (Check(name="", passed=value, detail="") for value in (True, False))
-    assert Verdict(intervals=(interval(),), checks=(passed,)).sound
-    assert not Verdict(intervals=(interval(6),), checks=(passed,)).sound
-    assert not Verdict(intervals=(interval(),), checks=(passed, failed)).sound
+    passed, failed = (DemoCheck(name="", passed=value, detail="") for value in (True, False))
+    assert DemoVerdict(intervals=(interval(),), checks=(passed,)).sound
+    assert not DemoVerdict(intervals=(interval(6),), checks=(passed,)).sound
+    assert not DemoVerdict(intervals=(interval(),), checks=(passed, failed)).sound
 
 
 def test_the_last_interval_is_the_one_that_ends_at_the_last_boundary() -> None:

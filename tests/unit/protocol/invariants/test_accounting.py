@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from airflow_kcr.protocol.invariants.accounting import Delivery, delivery_of, redeliveries
+from airflow_kcr.protocol.invariants.accounting import OffsetDelivery, delivery_of, redeliveries
 from airflow_kcr.protocol.invariants.history import History, Index
 from airflow_kcr.protocol.invariants.replay import indexed
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
@@ -9,7 +9,7 @@ from airflow_kcr.protocol.values import GroupPartition, Offset, Range
 from tests.unit.protocol.invariants.stories import crash_between, recorded, two_checkpoints, with_copy
 
 
-def deliveries(index: Index, partition: GroupPartition, offset: Offset) -> tuple[Delivery, ...]:
+def deliveries(index: Index, partition: GroupPartition, offset: Offset) -> tuple[OffsetDelivery, ...]:
     begun = (h for h in index.begun.get(partition, ()) if h.range.from_ <= offset < h.range.to)
     return tuple(delivery_of(handled.batch, partition, offset) for handled in begun)
 

@@ -8,7 +8,7 @@ from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Caller, StartBatch
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.batching import PLAN_PAUSE
-from airflow_kcr.protocol.member.state import Phase, State, Why
+from airflow_kcr.protocol.member.state import BatchPhase, State, Why
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, DesiredState, RegionState, ResetCause
@@ -24,7 +24,7 @@ CALLER = Caller(member=ME, incarnation=Incarnation(1), epoch=Epoch(1))
 RANGES = dict.fromkeys(MINE, Range(Offset(0), Offset(10)))
 
 
-def phase(lone: LoneMember) -> Phase | None:
+def phase(lone: LoneMember) -> BatchPhase | None:
     return None if lone.member.batch is None else lone.member.batch.phase
 
 
@@ -41,59 +41,59 @@ def requested(lone: LoneMember) -> list[ResetCause]:
 
 def test_a_processing_member_asks_for_a_plan_of_its_positions_once() -> None:
     lone = LoneMember().processing()
-    assert lone.wanted(effects.Plan) == [
-        effects.Plan(positions=OffsetMap(dict.fromkeys(MINE, Offset(0))), view=lone.view)
+    assert lone.wanted(effects.PlanRanges) == [
+        effects.PlanRanges(positions=OffsetMap(dict.fromkeys(MINE, Offset(0))), view=lone.view)
     ]
     lone.feed(events.Tick())
-    assert lone.wanted(effects.Plan) == []
+    assert lone.wanted(effects.PlanRanges) == []
 
 
 def test_nothing_is_planned_while_the_view_is_old_or_the_member_may_not_process() -> None:
     lone = LoneMember().join().assign().grant(replace(SEEN, desired_state=DesiredState.PAUSED))
-    assert lone.wanted(effects.Plan) == []
+    assert lone.wanted(effects.PlanRanges) == []
     stale = LoneMember().join().assign()
     stale.feed(answers.renewed(sent_at=0.0, counter=EventNumber(99)))
     stale.grant()
     stale.member = replace(stale.member, view_is_stale=True, awaited=frozenset({"read"}))
     stale.feed(events.Tick())
-    assert stale.wanted(effects.Plan) == []
+    assert stale.wanted(effects.PlanRanges) == []
 
 
 def test_an_idle_member_plans_nothing() -> None:
     lone = LoneMember().join().assign([]).grant(view_of({}))
-    assert lone.wanted(effects.Plan) == []
+    assert lone.wanted(effects.PlanRanges) == []
 
 
 def test_what_was_planned_is_begun_in_the_store_first() -> None:
     lone = LoneMember().processing().plan()
     request = StartBatch(batch=B1, member=ME, incarnation=Incarnation(1), epoch=Epoch(1), ranges=RANGES)
     assert lone.wanted(commands.StartBatch) == [request]
-    assert lone.wanted(effects.Run) == []
-    assert phase(lone) is Phase.STARTING
+    assert lone.wanted(effects.RunBatch) == []
+    assert phase(lone) is BatchPhase.STARTING
 
 
 def test_and_then_it_runs_with_the_progress_that_a_sink_stores_with_it() -> None:
     lone = LoneMember().processing()
     lone.see(replace(SEEN, counter=EventNumber(11), skips={MINE[0]: (Offset(10),)}))
     lone.plan().feed(answers.batch_started(batch=B1, ranges=RANGES))
-    run = lone.wanted(effects.Run)[0]
+    run = lone.wanted(effects.RunBatch)[0]
     assert (run.row.batch, run.row.ranges) == (B1, RANGES)
     assert run.progress == OffsetMap({MINE[0]: Offset(11), MINE[1]: Offset(10)})
 
 
 def test_an_empty_plan_is_asked_for_again_after_a_pause() -> None:
     lone = LoneMember().processing()
-    lone.feed(events.Planned(batch=B1, ranges={}))
+    lone.feed(events.RangesPlanned(batch=B1, ranges={}))
     assert not lone.wanted(commands.StartBatch)
-    assert not lone.wanted(effects.Plan)
+    assert not lone.wanted(effects.PlanRanges)
     lone.now += PLAN_PAUSE
     lone.feed(events.Tick())
-    assert len(lone.wanted(effects.Plan)) == 1
+    assert len(lone.wanted(effects.PlanRanges)) == 1
 
 
 def test_a_plan_of_other_positions_is_dropped() -> None:
     lone = LoneMember().processing()
-    lone.feed(events.Planned(batch=B1, ranges={MINE[0]: Range(Offset(5), Offset(10))}))
+    lone.feed(events.RangesPlanned(batch=B1, ranges={MINE[0]: Range(Offset(5), Offset(10))}))
     assert lone.wanted(commands.StartBatch) == []
     assert lone.member.batch is None
 
@@ -109,7 +109,9 @@ def test_a_plan_that_comes_when_the_member_may_not_begin_any_more_is_dropped() -
 def test_and_so_is_one_of_who_holds_nothing_any_more() -> None:
     lone = LoneMember().processing()
     lone.feed(events.Revoked())
-    lone.feed(events.Planned(batch=B1, ranges=RANGES, outside={MINE[0]: LogBounds(start=Offset(5), end=Offset(9))}))
+    lone.feed(
+        events.RangesPlanned(batch=B1, ranges=RANGES, outside={MINE[0]: LogBounds(start=Offset(5), end=Offset(9))})
+    )
     assert not lone.wanted(commands.StartBatch)
     assert not lone.wanted(commands.ReportOutOfRange)
 
@@ -117,7 +119,7 @@ def test_and_so_is_one_of_who_holds_nothing_any_more() -> None:
 def test_what_a_plan_found_about_boundaries_is_told_even_where_there_is_nothing_to_process() -> None:
     lone = LoneMember().processing()
     found = {MINE[0]: BoundaryOffset(offset=Offset(7))}
-    lone.feed(events.Planned(batch=B1, ranges={}, boundary=boundary(1), bounds=found))
+    lone.feed(events.RangesPlanned(batch=B1, ranges={}, boundary=boundary(1), bounds=found))
     assert lone.wanted(commands.StoreBounds) == [commands.StoreBounds(caller=CALLER, boundary=boundary(1), found=found)]
     assert lone.wanted(commands.ReadRegion)
 
@@ -125,7 +127,7 @@ def test_what_a_plan_found_about_boundaries_is_told_even_where_there_is_nothing_
 def test_logs_that_do_not_have_the_position_are_told_and_nothing_begins() -> None:
     lone = LoneMember().processing()
     outside = {MINE[0]: LogBounds(start=Offset(5), end=Offset(9))}
-    lone.feed(events.Planned(batch=B1, ranges={MINE[1]: RANGES[MINE[1]]}, outside=outside))
+    lone.feed(events.RangesPlanned(batch=B1, ranges={MINE[1]: RANGES[MINE[1]]}, outside=outside))
     assert lone.wanted(commands.ReportOutOfRange) == [commands.ReportOutOfRange(caller=CALLER, observed=outside)]
     assert lone.wanted(commands.StartBatch) == []
 
@@ -147,7 +149,7 @@ def test_a_finished_batch_is_ended_and_the_positions_advance() -> None:
     lone.feed(answers.batch_accepted(batch=B1))
     assert lone.member.positions == OffsetMap(dict.fromkeys(MINE, Offset(10)))
     assert lone.member.batch is None
-    assert len(lone.wanted(effects.Plan)) == 1
+    assert len(lone.wanted(effects.PlanRanges)) == 1
 
 
 def test_an_end_while_the_checkpoint_drains_is_accepted_and_nothing_further_is_planned() -> None:
@@ -156,7 +158,7 @@ def test_an_end_while_the_checkpoint_drains_is_accepted_and_nothing_further_is_p
     lone.feed(events.BatchFinished(batch=B1))
     assert lone.wanted(commands.FinishBatch)
     lone.feed(answers.batch_accepted(batch=B1))
-    assert lone.wanted(effects.Plan) == []
+    assert lone.wanted(effects.PlanRanges) == []
 
 
 def test_a_refused_end_discards_the_work_and_asks_for_a_reset() -> None:
@@ -174,7 +176,7 @@ def test_a_refused_end_discards_the_work_and_asks_for_a_reset() -> None:
 
 def test_a_failed_batch_is_discarded_and_a_reset_asked_for_in_its_own_epoch() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(events.BatchFailed(batch=B1, why="division by zero"))
+    lone.feed(events.PipelineFailed(batch=B1, why="division by zero"))
     asked = lone.wanted(commands.RequestReset)[0]
     assert (asked.caller.epoch, asked.cause, asked.detail) == (1, ResetCause.BATCH_FAILED, "division by zero")
     assert lone.wanted(commands.DiscardBatch)
@@ -192,7 +194,7 @@ def test_a_batch_is_cancelled_when_its_epoch_is_over_or_the_region_halted(view: 
     assert isinstance(view, type(SEEN))
     lone.see(replace(view, counter=EventNumber(11)))
     assert lone.wanted(effects.Cancel) == [effects.Cancel(batch=B1)]
-    assert (phase(lone), doomed(lone), requested(lone)) == (Phase.CANCELLING, True, [])
+    assert (phase(lone), doomed(lone), requested(lone)) == (BatchPhase.CANCELLING, True, [])
 
 
 def test_a_batch_that_lost_a_partition_to_a_rebalance_is_refused_before_the_store_says_so() -> None:
@@ -207,7 +209,7 @@ def test_a_batch_that_lost_a_partition_to_a_rebalance_is_refused_before_the_stor
 def after_failures(count: int) -> LoneMember:
     """A member that processes again after the reset for the last of so many failed batches."""
     lone = LoneMember().processing()
-    lone.feed(events.Planned(batch=B1, ranges={}))
+    lone.feed(events.RangesPlanned(batch=B1, ranges={}))
     reset = replace(SEEN, counter=EventNumber(11), epoch=Epoch(2), failures=count, acknowledged=False, claims={})
     lone.see(reset)
     again = replace(reset, counter=EventNumber(12), acknowledged=True, claims=claims_of(epoch=2))
@@ -219,13 +221,13 @@ def test_after_failed_batches_none_is_planned_before_the_wait_is_over(failures: 
     lone = after_failures(failures)
     assert (lone.state, lone.member.why) == (State.HOLDING, Why.RETRY)
     lone.wait(wait - 0.1)
-    assert lone.wanted(effects.Plan) == []
+    assert lone.wanted(effects.PlanRanges) == []
     lone.wait(0.2)
-    assert lone.wanted(effects.Plan) != []
+    assert lone.wanted(effects.PlanRanges) != []
 
 
 def test_a_reset_for_another_reason_is_followed_by_a_batch_at_once() -> None:
-    assert after_failures(0).wanted(effects.Plan) != []
+    assert after_failures(0).wanted(effects.PlanRanges) != []
 
 
 def test_the_wait_is_counted_from_the_reset_and_not_from_each_look_at_the_region() -> None:
@@ -233,7 +235,7 @@ def test_the_wait_is_counted_from_the_reset_and_not_from_each_look_at_the_region
     lone.wait(1.5)
     lone.see(replace(lone.view, counter=EventNumber(20)))
     lone.wait(0.6)
-    assert lone.wanted(effects.Plan) != []
+    assert lone.wanted(effects.PlanRanges) != []
 
 
 def test_a_persons_reset_ends_the_wait() -> None:
@@ -241,7 +243,7 @@ def test_a_persons_reset_ends_the_wait() -> None:
     begun = replace(lone.view, counter=EventNumber(20), epoch=Epoch(3), failures=0, acknowledged=False, claims={})
     lone.see(begun)
     lone.grant(replace(begun, counter=EventNumber(21), acknowledged=True, claims=claims_of(epoch=3)))
-    assert lone.wanted(effects.Plan) != []
+    assert lone.wanted(effects.PlanRanges) != []
 
 
 def test_a_member_that_waits_after_a_failure_gives_its_part_of_a_drain_at_once() -> None:
@@ -270,7 +272,7 @@ def test_a_cancelled_batch_is_discarded_once_it_is_quiesced_whatever_it_answered
     for answer in (
         events.BatchQuiesced(batch=B1),
         events.BatchFinished(batch=B1),
-        events.BatchFailed(batch=B1, why=""),
+        events.PipelineFailed(batch=B1, why=""),
     ):
         lone = LoneMember().in_batch()
         lone.see(replace(SEEN, counter=EventNumber(11), epoch=Epoch(2), claims={}))
@@ -294,7 +296,7 @@ def test_a_batch_that_is_doomed_before_it_began_never_runs() -> None:
     lone = LoneMember().processing().plan()
     lone.see(replace(SEEN, counter=EventNumber(11), epoch=Epoch(2), claims={}))
     lone.feed(answers.batch_started(batch=B1))
-    assert lone.wanted(effects.Run) == []
+    assert lone.wanted(effects.RunBatch) == []
     assert lone.wanted(commands.DiscardBatch)
 
 
@@ -303,7 +305,7 @@ def test_nor_one_that_is_doomed_in_the_very_moment_in_which_it_would_run() -> No
     lone.feed(events.Revoked())
     lone.member = replace(lone.member, view=replace(SEEN, epoch=Epoch(2), claims={}))
     lone.feed(answers.batch_started(batch=B1))
-    assert lone.wanted(effects.Run) == []
+    assert lone.wanted(effects.RunBatch) == []
     assert lone.wanted(commands.DiscardBatch)
 
 
@@ -321,7 +323,7 @@ def without_lease() -> LoneMember:
 def test_the_next_incarnation_in_this_process_says_that_it_is_discarded() -> None:
     lone = without_lease()
     assert lone.wanted(commands.DiscardBatch) == []
-    assert phase(lone) is Phase.QUIESCED
+    assert phase(lone) is BatchPhase.QUIESCED
     lone.feed(answers.registered(incarnation=Incarnation(2), sent_at=lone.now))
     assert lone.wanted(commands.DiscardBatch) == [
         commands.DiscardBatch(member=ME, batch=B1, incarnation=Incarnation(2))

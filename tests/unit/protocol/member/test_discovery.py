@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import ReportPartitions, Standing
+from airflow_kcr.protocol.commands import GroupStanding, ReportPartitions
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.discovery import REJOIN_FACTOR, REJOIN_PAUSE
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
@@ -27,7 +27,7 @@ from tests.support.lone_member import MINE, LoneMember, Wanted, claims_of, view_
 FRESH = GroupPartition(GroupId("g"), TopicName("t"), 2)
 ALL = frozenset({*MINE, FRESH})
 LEASE = Timeouts().lease.total_seconds()
-AGAIN, REJOIN = Standing(again=True), Standing(again=True, rejoin=True)
+AGAIN, REJOIN = GroupStanding(again=True), GroupStanding(again=True, rejoin=True)
 
 
 def found(lone: LoneMember, partitions: frozenset[GroupPartition] | None = ALL) -> list[commands.ReportPartitions]:
@@ -36,7 +36,7 @@ def found(lone: LoneMember, partitions: frozenset[GroupPartition] | None = ALL) 
     return lone.wanted(commands.ReportPartitions)
 
 
-def told(lone: LoneMember, standing: Standing) -> tuple[Wanted, ...]:
+def told(lone: LoneMember, standing: GroupStanding) -> tuple[Wanted, ...]:
     """Have the store answer."""
     return lone.feed(answers.partitions_reported(standing=standing))
 
@@ -58,7 +58,7 @@ def test_the_brokers_are_asked_after_a_claim_and_then_once_a_lease() -> None:
     lone.grant()
     assert len(lone.wanted(effects.DiscoverPartitions)) == 1
     found(lone)
-    told(lone, Standing())
+    told(lone, GroupStanding())
     assert asks(lone, 5 * LEASE) == 5
 
 
@@ -66,7 +66,7 @@ def test_the_store_is_told_what_it_does_not_know_and_nothing_twice() -> None:
     lone = LoneMember().processing()
     (report,) = found(lone)
     assert report == ReportPartitions(member=ME, incarnation=Incarnation(1), partitions=ALL)
-    told(lone, Standing())
+    told(lone, GroupStanding())
     lone.wait(LEASE)
     assert found(lone) == []
     lone.wait(LEASE)
@@ -74,7 +74,7 @@ def test_the_store_is_told_what_it_does_not_know_and_nothing_twice() -> None:
 
 
 @pytest.mark.parametrize("standing", [AGAIN, REJOIN])
-def test_the_store_is_told_again_while_a_partition_has_no_owner(standing: Standing) -> None:
+def test_the_store_is_told_again_while_a_partition_has_no_owner(standing: GroupStanding) -> None:
     lone = LoneMember().processing().plan()
     found(lone)
     told(lone, standing)
@@ -85,7 +85,7 @@ def test_the_store_is_told_again_while_a_partition_has_no_owner(standing: Standi
 def test_a_claim_in_another_epoch_is_told_of_again() -> None:
     lone = LoneMember().processing()
     found(lone)
-    told(lone, Standing())
+    told(lone, GroupStanding())
     view = replace(view_of(claims_of(epoch=2)), epoch=Epoch(2), counter=EventNumber(20))
     lone.feed(answers.view_read(view=view))
     lone.grant(view)
@@ -117,7 +117,7 @@ def test_a_member_leaves_its_group_and_joins_it_again_where_that_gives_a_partiti
     lone.feed(events.LeftGroup())
     assert len(lone.wanted(effects.Join)) == 1
     lone.assign(ALL, assignment=2)
-    (claim,) = lone.wanted(effects.Claim)
+    (claim,) = lone.wanted(effects.ClaimAssignment)
     assert claim.partitions == ALL
 
 
@@ -134,7 +134,7 @@ def test_a_member_joins_anew_between_two_batches() -> None:
         answers.batch_accepted(batch=batch.batch),
     )
     assert len(lone.wanted(effects.LeaveGroup)) == 1
-    assert lone.wanted(effects.Plan) == []
+    assert lone.wanted(effects.PlanRanges) == []
 
 
 def answer_all(lone: LoneMember, assignment: int, seen: int) -> int:
@@ -149,7 +149,7 @@ def answer_all(lone: LoneMember, assignment: int, seen: int) -> int:
                 lone.feed(events.Revoked(), events.LeftGroup())
             case effects.Join():
                 lone.assign(assignment=assignment)
-            case effects.Claim():
+            case effects.ClaimAssignment():
                 lone.grant(assignment=assignment)
             case _:
                 pass
@@ -192,7 +192,7 @@ def test_a_member_joins_its_group_anew_where_its_assignment_has_a_partition_that
     assert lone.wanted(effects.LeaveGroup) == [], "nobody knows yet that it is gone"
     assert refused(lone) == 1
     assert len(found(lone, there)) == 1
-    told(lone, Standing(gone=frozenset(MINE[1:])))
+    told(lone, GroupStanding(gone=frozenset(MINE[1:])))
     assert len(lone.wanted(effects.LeaveGroup)) == 1
     lone.feed(events.LeftGroup())
     assert len(lone.wanted(effects.Join)) == 1
@@ -205,14 +205,14 @@ def test_a_claim_that_is_refused_for_another_reason_asks_nobody() -> None:
 def test_a_member_without_a_partition_that_is_gone_stays_in_its_group() -> None:
     lone = LoneMember().join().assign()
     refused(lone, lacks_logs=False)
-    told(lone, Standing(gone=frozenset({FRESH})))
+    told(lone, GroupStanding(gone=frozenset({FRESH})))
     assert lone.wanted(effects.LeaveGroup) == []
 
 
 def test_a_member_that_is_assigned_what_is_there_again_claims_it_before_it_judges() -> None:
     lone = LoneMember().processing()
     found(lone)
-    told(lone, Standing(gone=frozenset({FRESH})))
+    told(lone, GroupStanding(gone=frozenset({FRESH})))
     lone.feed(events.Assigned(assignment=AssignmentId(2), partitions=ALL))
     assert lone.wanted(effects.LeaveGroup) == []
-    assert lone.wanted(effects.Claim)[-1].partitions == ALL
+    assert lone.wanted(effects.ClaimAssignment)[-1].partitions == ALL

@@ -11,7 +11,7 @@ from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import CheckpointPhase, OpenTarget, RegionState
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import (
@@ -29,11 +29,11 @@ from tests.support.answers import ME
 from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
 
 SEEN = view_of(claims_of())
-MY_CLAIM = effects.Claim(incarnation=Incarnation(1), assignment=AssignmentId(1), partitions=frozenset(MINE))
+MY_CLAIM = effects.ClaimAssignment(incarnation=Incarnation(1), assignment=AssignmentId(1), partitions=frozenset(MINE))
 LOG = LogBounds(start=Offset(0), end=Offset(100))
 
 
-def later(view: MemberView, counter: int = 11) -> MemberView:
+def later(view: MemberRegion, counter: int = 11) -> MemberRegion:
     return replace(view, counter=EventNumber(counter))
 
 
@@ -46,33 +46,33 @@ def caller(epoch: int = 1) -> Caller:
 
 def test_an_assignment_is_claimed_as_a_whole_and_once() -> None:
     lone = LoneMember().join().assign()
-    assert lone.wanted(effects.Claim) == [MY_CLAIM]
+    assert lone.wanted(effects.ClaimAssignment) == [MY_CLAIM]
     lone.feed(events.Tick())
-    assert lone.wanted(effects.Claim) == []
+    assert lone.wanted(effects.ClaimAssignment) == []
 
 
 def test_it_is_not_claimed_while_kafka_says_revoked_or_the_region_takes_no_claims() -> None:
     lone = LoneMember().join()
     lone.see(later(replace(view_of(), state=RegionState.HALTED)))
     lone.assign()
-    assert lone.wanted(effects.Claim) == []
+    assert lone.wanted(effects.ClaimAssignment) == []
     lone.feed(events.Revoked())
     lone.see(later(view_of(), 12))
-    assert lone.wanted(effects.Claim) == []
+    assert lone.wanted(effects.ClaimAssignment) == []
 
 
 def test_a_new_epoch_is_claimed_anew_once_the_old_batch_is_over() -> None:
     lone = LoneMember().in_batch()
     lone.see(later(replace(view_of(), epoch=Epoch(2), state=RegionState.RESETTING, acknowledged=False)))
-    assert lone.wanted(effects.Claim) == []
+    assert lone.wanted(effects.ClaimAssignment) == []
     lone.feed(events.BatchQuiesced(batch=BatchId("b1")))
     lone.feed(answers.discarded(batch=BatchId("b1")))
-    assert lone.wanted(effects.Claim) == [MY_CLAIM]
+    assert lone.wanted(effects.ClaimAssignment) == [MY_CLAIM]
 
 
 def test_an_assignment_that_changes_in_a_batch_is_claimed_with_the_batch_running() -> None:
     lone = LoneMember().in_batch().assign(assignment=2)
-    assert lone.wanted(effects.Claim) == [replace(MY_CLAIM, assignment=AssignmentId(2))]
+    assert lone.wanted(effects.ClaimAssignment) == [replace(MY_CLAIM, assignment=AssignmentId(2))]
     assert lone.wanted(effects.Cancel) == []
 
 
@@ -81,19 +81,19 @@ def test_a_refused_claim_is_made_again_with_back_off() -> None:
     waits = []
     for _ in range(7):
         lone.feed(answers.claim_refused(assignment=AssignmentId(1), why="busy"))
-        assert lone.wanted(effects.Claim) == []
+        assert lone.wanted(effects.ClaimAssignment) == []
         waits.append(round(lone.member.claim_after - lone.now, 3))
         lone.now = lone.member.claim_after
         lone.member = replace(lone.member, lease_sent_at=lone.now)
         lone.feed(events.Tick())
-        assert lone.wanted(effects.Claim) == [MY_CLAIM]
+        assert lone.wanted(effects.ClaimAssignment) == [MY_CLAIM]
     assert waits == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
 
 
 # -- the reset --------------------------------------------------------------------------------------------------------
 
 
-def resetting(view: MemberView | None = None) -> LoneMember:
+def resetting(view: MemberRegion | None = None) -> LoneMember:
     """A member that has claimed in a reset of epoch 2, its partitions resuming at 5."""
     seen = view or replace(
         view_of(claims_of(epoch=2, resume=5, position=5)),
@@ -193,14 +193,14 @@ def test_a_refused_acknowledgement_is_done_again_from_the_claim_on() -> None:
     assert lone.member.claimed_epoch is None
     lone.see(later(replace(lone.view, acknowledged=False), 13))
     lone.wait(1)
-    assert lone.wanted(effects.Claim) == [MY_CLAIM]
+    assert lone.wanted(effects.ClaimAssignment) == [MY_CLAIM]
 
 
 # -- the checkpoint
 # ----------------------------------------------------------------------------------------------------------
 
 
-def draining(**changes: object) -> MemberView:
+def draining(**changes: object) -> MemberRegion:
     """Return the view of a draining checkpoint that this member is among the participants of."""
     checkpoint = replace(checkpoint_view(CheckpointPhase.DRAINING), **changes)  # type: ignore[arg-type]
     return later(replace(SEEN, state=RegionState.DRAINING, checkpoint=checkpoint))
@@ -208,7 +208,7 @@ def draining(**changes: object) -> MemberView:
 
 def test_the_sinks_prepare_then_the_member_contributes_its_positions() -> None:
     lone = LoneMember().processing()
-    lone.feed(events.Planned(batch=BatchId("b1"), ranges={}))
+    lone.feed(events.RangesPlanned(batch=BatchId("b1"), ranges={}))
     lone.see(draining())
     prepare = effects.PrepareSinks(sequence=CheckpointNumber(2), partitions=frozenset(MINE))
     assert lone.wanted(effects.PrepareSinks) == [prepare]
@@ -227,7 +227,7 @@ def test_nothing_is_prepared_for_a_checkpoint_that_is_not_the_members_or_not_dra
     approaching = later(replace(SEEN, checkpoint=checkpoint_view(CheckpointPhase.APPROACHING)))
     for view in (draining(takes_part=False), draining(contributed=True), approaching):
         lone = LoneMember().processing()
-        lone.feed(events.Planned(batch=BatchId("b1"), ranges={}))
+        lone.feed(events.RangesPlanned(batch=BatchId("b1"), ranges={}))
         lone.see(view)
         assert lone.wanted(effects.PrepareSinks) == []
 
@@ -240,7 +240,7 @@ def test_a_batch_in_flight_ends_first_and_a_plan_is_waited_for() -> None:
     assert lone.wanted(effects.PrepareSinks)
     planning = LoneMember().processing().see(draining())
     assert planning.wanted(effects.PrepareSinks) == []
-    planning.feed(events.Planned(batch=BatchId("b1"), ranges={}))
+    planning.feed(events.RangesPlanned(batch=BatchId("b1"), ranges={}))
     assert planning.wanted(effects.PrepareSinks)
 
 
@@ -315,7 +315,7 @@ def test_only_while_it_is_assigned() -> None:
 def test_what_was_read_back_is_its_commit_read_back() -> None:
     lone = owing()
     read = OffsetMap(dict.fromkeys(MINE, Offset(19)))
-    lone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=read))
+    lone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=read))
     assert lone.wanted(commands.ReportReadBack) == [
         commands.ReportReadBack(member=ME, sequence=CheckpointNumber(2), incarnation=Incarnation(1), offsets=read)
     ]
@@ -325,7 +325,7 @@ def test_what_was_read_back_is_its_commit_read_back() -> None:
 
 def test_what_nobody_knows_is_no_commit_read_back_and_the_member_goes_on() -> None:
     lone = owing()
-    lone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=EMPTY))
+    lone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=EMPTY))
     assert not lone.wanted(commands.ReportReadBack)
     assert not lone.wanted(effects.Commit)
     assert lone.member.commit_done == 2
@@ -333,7 +333,7 @@ def test_what_nobody_knows_is_no_commit_read_back_and_the_member_goes_on() -> No
 
 def test_a_fenced_member_commit_read_backs_nothing() -> None:
     lone = owing().superseded()
-    lone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=OffsetMap({MINE[0]: Offset(20)})))
+    lone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=OffsetMap({MINE[0]: Offset(20)})))
     assert lone.wanted(commands.ReportReadBack) == []
 
 
@@ -369,7 +369,7 @@ def test_kafka_is_told_once_where_the_partitions_resumed() -> None:
 def test_a_checkpoints_own_commit_comes_first() -> None:
     lone = LoneMember().join().assign().grant(replace(view_of(claims_of(position=5)), commit=CheckpointNumber(2)))
     assert seeks(lone) == []
-    lone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=OffsetMap({MINE[0]: Offset(5)})))
+    lone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=OffsetMap({MINE[0]: Offset(5)})))
     lone.see(later(view_of(claims_of(position=5))))
     assert len(seeks(lone)) == 1
 

@@ -7,9 +7,9 @@ import pytest
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.member import events
 from airflow_kcr.protocol.member.placing import place
-from airflow_kcr.protocol.member.state import Member, State, Why, awaiting, moved
+from airflow_kcr.protocol.member.state import MemberMachine, State, Why, awaiting, moved
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, DesiredState, RegionState
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Offset
 from tests.support.answers import ME
 from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
@@ -18,14 +18,14 @@ from tests.support.scripts import boundary
 SEEN = view_of(claims_of())
 
 
-def placed(member: Member, view: MemberView | None = None, now: float = 0.0) -> tuple[State, Why | None]:
+def placed(member: MemberMachine, view: MemberRegion | None = None, now: float = 0.0) -> tuple[State, Why | None]:
     """Return where a member's facts put it, with this view."""
     there, wanted = place(member if view is None else replace(member, view=view), now)
     assert wanted == ()
     return there.state, there.why
 
 
-def processing() -> Member:
+def processing() -> MemberMachine:
     return LoneMember().processing().member
 
 

@@ -8,7 +8,7 @@ import pytest
 from airflow_kcr.errors import MemberInUse
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.member import effects, events
-from airflow_kcr.protocol.member.state import Member, Phase, State, Why
+from airflow_kcr.protocol.member.state import BatchPhase, MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import REGISTER_PAUSE
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, RegionState
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -115,7 +115,7 @@ def in_use(lone: LoneMember) -> bool:
 def test_an_index_that_another_process_holds_is_asked_for_again_for_some_time(
     takeover: bool, longest: timedelta
 ) -> None:
-    lone = LoneMember(member=Member(process=replace(PROCESS, takeover=takeover), timeouts=TIMEOUTS))
+    lone = LoneMember(member=MemberMachine(process=replace(PROCESS, takeover=takeover), timeouts=TIMEOUTS))
     lone.feed(events.Tick())
     while lone.now <= longest.total_seconds():
         assert in_use(lone)
@@ -348,7 +348,7 @@ def test_whom_kafka_fences_asks_the_store_and_joins_again_by_a_lease_that_was_re
     renewed(lone)
     assert lone.wanted(effects.Join) == [effects.Join()]
     lone.assign(assignment=2)
-    assert lone.wanted(effects.Claim), "what it holds is claimed anew, by the same incarnation"
+    assert lone.wanted(effects.ClaimAssignment), "what it holds is claimed anew, by the same incarnation"
 
 
 def test_a_renewal_that_was_sent_before_the_fence_proves_nothing() -> None:
@@ -394,7 +394,7 @@ def test_without_a_lease_it_joins_as_its_next_incarnation() -> None:
 
 
 def terminating(*, static: bool = True) -> LoneMember:
-    member = Member(process=PROCESS, timeouts=TIMEOUTS, static=static)
+    member = MemberMachine(process=PROCESS, timeouts=TIMEOUTS, static=static)
     lone = LoneMember(member=member).in_batch()
     lone.feed(events.Terminated())
     return lone
@@ -404,7 +404,7 @@ def test_who_terminates_lets_its_batch_finish_for_half_of_the_close_time_then_ca
     lone = terminating()
     lone.wait(4)
     assert lone.member.batch is not None
-    assert lone.member.batch.phase is Phase.RUNNING
+    assert lone.member.batch.phase is BatchPhase.RUNNING
     lone.wait(2)
     assert lone.wanted(effects.Cancel) == [effects.Cancel(batch=BatchId("b1"))]
 
@@ -435,7 +435,7 @@ def test_a_batch_that_finishes_in_time_is_accepted() -> None:
 def test_a_static_member_keeps_its_slot_and_any_other_leaves(
     static: bool, how: effects.Effect, last: effects.Effect
 ) -> None:
-    lone = LoneMember(member=Member(process=PROCESS, timeouts=TIMEOUTS, static=static)).processing()
+    lone = LoneMember(member=MemberMachine(process=PROCESS, timeouts=TIMEOUTS, static=static)).processing()
     lone.feed(events.Terminated())
     assert lone.last == (how,)
     assert lone.feed(events.Terminated(), events.Tick()) == ()

@@ -3,15 +3,15 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.errors import IllegalEvent
-from airflow_kcr.protocol.member.state import ACTIVE, MOVES, Member, State, Why, answered, awaiting, moved
+from airflow_kcr.protocol.member.state import ACTIVE, MOVES, MemberMachine, State, Why, answered, awaiting, moved
 from airflow_kcr.protocol.timeouts import Timeouts
 from tests.support.lone_member import PROCESS
 
-FRESH = Member(process=PROCESS, timeouts=Timeouts())
+FRESH = MemberMachine(process=PROCESS, timeouts=Timeouts())
 
 
-def at(state: State) -> Member:
-    return Member(process=PROCESS, timeouts=Timeouts(), state=state)
+def at(state: State) -> MemberMachine:
+    return MemberMachine(process=PROCESS, timeouts=Timeouts(), state=state)
 
 
 def test_a_member_begins_by_joining_without_a_lease() -> None:

@@ -8,11 +8,11 @@ from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Found
 from airflow_kcr.protocol.member import effects, events
-from airflow_kcr.protocol.member.state import Member, State, moved
+from airflow_kcr.protocol.member.state import MemberMachine, State, moved
 from airflow_kcr.protocol.member.step import CLAIM_BACKOFF, step
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import Claim, RegionState, ResetCause
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     AssignmentId,
@@ -30,7 +30,7 @@ B1 = BatchId("b1")
 SEEN = view_of(claims_of())
 
 
-def later(view: MemberView, **changes: object) -> events.Event:
+def later(view: MemberRegion, **changes: object) -> events.Event:
     """Return that the region was read, one event later and with these changes."""
     newer = {"counter": EventNumber(view.counter + 1), **changes}
     return answers.view_read(view=replace(view, **newer))  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ def later(view: MemberView, **changes: object) -> events.Event:
 
 
 def test_what_can_not_happen_says_what_it_is_and_in_which_state() -> None:
-    closed = Member(process=PROCESS, timeouts=Timeouts(), state=State.CLOSED)
+    closed = MemberMachine(process=PROCESS, timeouts=Timeouts(), state=State.CLOSED)
     with pytest.raises(IllegalEvent, match="Answered StartBatch can't happen while closed"):
         step(closed, answers.batch_started(batch=B1), 1.0)
     with pytest.raises(IllegalEvent, match="BatchFinished can't happen while closed"):
@@ -169,7 +169,7 @@ def test_a_member_whose_number_the_restored_store_has_raised_registers_anew() ->
 def idle_reading(position: int) -> LoneMember:
     """Let a member at 10 read, without a batch since, that the store has it at `position`."""
     lone = LoneMember().join().assign().grant(view_of(claims_of(position=10)))
-    lone.feed(events.Planned(batch=B1, ranges={}))
+    lone.feed(events.RangesPlanned(batch=B1, ranges={}))
     lone.feed(answers.renewed(sent_at=0.0, counter=EventNumber(11)))
     lone.feed(later(view_of(claims_of(position=position))))
     return lone
@@ -185,7 +185,7 @@ def test_an_accepted_position_that_the_store_has_no_more_is_told() -> None:
 
 def test_a_batch_that_the_store_has_as_begun_and_the_member_does_not_have_needs_a_reset() -> None:
     lone = LoneMember().join().assign().grant()
-    lone.feed(events.Planned(batch=B1, ranges={}))
+    lone.feed(events.RangesPlanned(batch=B1, ranges={}))
     lone.feed(answers.renewed(sent_at=0.0, counter=EventNumber(11)))
     begun = {p: replace(c, begun_to=Offset(10)) for p, c in claims_of().items()}
     lone.feed(later(view_of(begun)))
@@ -262,17 +262,17 @@ def test_a_claim_that_began_a_reset_is_made_again_a_little_later() -> None:
     lone = LoneMember().join().assign()
     lone.grant(replace(view_of(), epoch=Epoch(2), state=RegionState.RESETTING, counter=EventNumber(20)))
     assert lone.member.claimed is None
-    assert lone.wanted(effects.Claim) == []
+    assert lone.wanted(effects.ClaimAssignment) == []
     lone.now += CLAIM_BACKOFF[0]
     lone.feed(events.Tick())
-    assert lone.wanted(effects.Claim)
+    assert lone.wanted(effects.ClaimAssignment)
 
 
 def test_a_new_assignment_is_claimed_at_once_whatever_was_refused_before() -> None:
     lone = LoneMember().join().assign()
     lone.feed(answers.claim_refused(assignment=AssignmentId(1), why="busy"))
     lone.assign(assignment=2)
-    assert lone.wanted(effects.Claim)
+    assert lone.wanted(effects.ClaimAssignment)
 
 
 # -- batches ----------------------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def test_a_begin_that_was_refused_leaves_nothing() -> None:
 @pytest.mark.parametrize(
     ("ends", "cause"),
     [
-        ((events.BatchFailed(batch=B1, why="it broke"),), ResetCause.BATCH_FAILED),
+        ((events.PipelineFailed(batch=B1, why="it broke"),), ResetCause.BATCH_FAILED),
         ((events.BatchFinished(batch=B1), answers.finish_refused(batch=B1, why="it broke")), ResetCause.BATCH_REFUSED),
     ],
 )
@@ -344,7 +344,7 @@ def test_a_cancelled_batch_that_is_quiesced_is_discarded() -> None:
 def test_a_failure_of_a_batch_that_is_cancelled_already_asks_for_no_reset() -> None:
     lone = LoneMember().in_batch()
     lone.feed(later(SEEN, epoch=Epoch(2), claims={}))
-    lone.feed(events.BatchFailed(batch=B1, why="interrupted"))
+    lone.feed(events.PipelineFailed(batch=B1, why="interrupted"))
     assert lone.wanted(commands.RequestReset) == []
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.protocol.commands import KillRegion, Reconcile, ReportPartitions, Standing, StartRegion
+from airflow_kcr.protocol.commands import GroupStanding, KillRegion, Reconcile, ReportPartitions, StartRegion
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import coverage, events, liveness
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState, ResetCause
@@ -36,7 +36,7 @@ def checkpoint(driver: Driver, request_id: str) -> set[int]:
     return {p.partition for p in driver.region.offsets[sequence]}
 
 
-def report(driver: Driver) -> Standing:
+def report(driver: Driver) -> GroupStanding:
     """Have the member tell what the brokers have."""
     member = driver.member(0)
     inventory = ReportPartitions(
@@ -66,12 +66,12 @@ def given_up(driver: Driver, *numbers: int) -> frozenset[GroupPartition]:
 def test_a_region_goes_on_without_partitions_that_the_brokers_lost(delivery: Delivery) -> None:
     driver = region_of(delivery)
     gone = lost(driver, 2, 3)
-    assert report(driver) == Standing(again=True)
+    assert report(driver) == GroupStanding(again=True)
     driver.wait(BOUNDARY - GRACE)
-    assert report(driver) == Standing(again=True)
+    assert report(driver) == GroupStanding(again=True)
     assert not happened(driver, events.PartitionsGone)
     driver.wait(GRACE)
-    assert report(driver) == Standing(gone=gone)
+    assert report(driver) == GroupStanding(gone=gone)
     assert happened(driver, events.PartitionsGone) == [events.PartitionsGone(partitions=tuple(sorted(gone)))]
     assert universe(driver.region).isdisjoint(gone)
     driver.spread()
@@ -90,10 +90,10 @@ def test_what_the_brokers_have_again_in_time_is_not_given_up() -> None:
     report(driver)
     driver.wait(BOUNDARY - GRACE)
     driver.grow(partition, end=1_000)
-    assert report(driver) == Standing()
+    assert report(driver) == GroupStanding()
     lost(driver, 3)
     driver.wait(GRACE)
-    assert report(driver) == Standing(again=True)
+    assert report(driver) == GroupStanding(again=True)
     assert partition in universe(driver.region)
 
 
@@ -137,7 +137,7 @@ def test_a_reset_ends_without_partitions_that_are_gone() -> None:
     driver.join(driver.member(0))
     report(driver)
     driver.wait(BOUNDARY)
-    assert report(driver) == Standing(again=True, gone=gone)
+    assert report(driver) == GroupStanding(again=True, gone=gone)
     driver.spread()
     driver.settle_reset()
     assert driver.region.state is RegionState.RUNNING
@@ -191,7 +191,7 @@ def test_a_partition_that_is_there_again_as_the_same_topic_goes_on_where_it_was(
     driver.settle_reset()
     assert driver.region.claims[partition].position == place
     assert partition in universe(driver.region)
-    assert report(driver) == Standing()
+    assert report(driver) == GroupStanding()
     assert checkpoint(driver, "second") == {0, 1, 2, 3}
     judge(driver)
 

@@ -13,7 +13,7 @@ from airflow_kcr.errors import (
     StaleIncarnation,
 )
 from airflow_kcr.protocol.commands import (
-    Assigned,
+    AssignedPartition,
     ClaimPartitions,
     KillRegion,
     ReportForeignConsumer,
@@ -41,17 +41,19 @@ from tests.support.judging import causes, happened, judge, open_checkpoint, posi
 from tests.support.scripts import all_crash, running, started
 
 
-def assigned(start: int | None = 0, *, end: int = 1_000, topic_id: str = "id-1", leader_epoch: int = -1) -> Assigned:
+def assigned(
+    start: int | None = 0, *, end: int = 1_000, topic_id: str = "id-1", leader_epoch: int = -1
+) -> AssignedPartition:
     """Return what a new owner sees of a partition; without a start it does not resolve one."""
     bounds = LogBounds(start=Offset(0), end=Offset(end), topic_id=TopicId(topic_id), leader_epoch=leader_epoch)
     initial = None if start is None else SeekEntry(offset=Offset(start), source=SeekSource.START_POSITION)
-    return Assigned(bounds=bounds, initial=initial)
+    return AssignedPartition(bounds=bounds, initial=initial)
 
 
 def propose(
     driver: Driver,
     member: MemberId,
-    partitions: Mapping[GroupPartition, Assigned],
+    partitions: Mapping[GroupPartition, AssignedPartition],
     *,
     incarnation: int | None = None,
 ) -> None:

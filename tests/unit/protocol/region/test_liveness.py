@@ -16,7 +16,7 @@ from airflow_kcr.protocol.commands import (
 )
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LogEnd, Rule, Seen, Verdict, Wait
+from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LivenessVerdict, LogEnd, Rule, Seen, Wait
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState, ResetCause, SpecCheck
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, ForeignConsumerPolicy, RegionRules
 from airflow_kcr.protocol.values import Offset, RequestId
@@ -49,18 +49,21 @@ def patience(driver: Driver) -> timedelta:
 
 def test_a_region_that_has_nothing_to_do_waits_for_nothing() -> None:
     found = judged(running(), later=DAY)
-    assert (found.verdict, found.waits, found.text()) == (Verdict.PROGRESSING, (), "progressing")
+    assert (found.verdict, found.waits, found.text()) == (LivenessVerdict.PROGRESSING, (), "progressing")
 
 
 def test_a_stopped_region_waits_for_nothing() -> None:
-    assert judged(Driver(), later=DAY).verdict is Verdict.PROGRESSING
+    assert judged(Driver(), later=DAY).verdict is LivenessVerdict.PROGRESSING
 
 
 def test_a_halted_or_paused_region_waits_for_a_person_as_long_as_it_takes() -> None:
     driver = running()
     driver.handle(PauseRegion())
     found = judged(driver, later=DAY)
-    assert (found.verdict, found.text()) == (Verdict.WAITING, "waiting: person: the region is paused; resume it")
+    assert (found.verdict, found.text()) == (
+        LivenessVerdict.WAITING,
+        "waiting: person: the region is paused; resume it",
+    )
     driver.handle(ReportForeignConsumer(text="a stranger reads along"))
     assert "person: the region is halted: a stranger reads along" in judged(driver, later=DAY).text()
 
@@ -72,13 +75,13 @@ def test_without_a_member_a_region_waits_for_one_and_is_stalled_when_none_comes_
     assert (wait.rule, wait.what) == (Rule.MEMBERS, "no member lives; start them")
     assert wait.since == max(lease.until for lease in driver.region.leases.values())
     assert wait.until == wait.since + patience(driver)
-    assert judged(driver, later=DAY).verdict is Verdict.STALLED
+    assert judged(driver, later=DAY).verdict is LivenessVerdict.STALLED
 
 
 def test_a_region_that_nobody_joins_after_its_start_is_stalled_as_well() -> None:
     driver = Driver()
     driver.handle(StartRegion())
-    assert judged(driver).verdict is Verdict.WAITING
+    assert judged(driver).verdict is LivenessVerdict.WAITING
     found = judged(driver, later=patience(driver))
     assert found.text() == "stalled: members since 2026-01-01T00:00:00Z: no member lives; start them"
 
@@ -90,7 +93,7 @@ def test_partitions_without_a_living_owner_are_named_with_their_last_one() -> No
     assert (wait.rule, wait.group) == (Rule.PARTITIONS, GROUP)
     assert wait.what == "g:t-2 (last owner: g[1]), g:t-3 (last owner: g[1]) without a living owner"
     assert wait.since == driver.region.leases[driver.member(1)].until
-    assert judged(driver, later=DAY).verdict is Verdict.STALLED
+    assert judged(driver, later=DAY).verdict is LivenessVerdict.STALLED
 
 
 def test_partitions_that_a_living_member_dropped_count_from_when_the_region_ran() -> None:
@@ -107,7 +110,7 @@ def test_a_reset_that_is_not_done_says_who_is_missing() -> None:
     assert wait.rule is Rule.RESET
     assert wait.what.startswith("batch_refused: ")
     assert "g:t-0 is not covered (last owner: g[0])" in wait.what
-    assert judged(driver, later=DAY).verdict is Verdict.STALLED
+    assert judged(driver, later=DAY).verdict is LivenessVerdict.STALLED
 
 
 def test_a_checkpoint_that_drains_names_who_is_late() -> None:
@@ -128,9 +131,9 @@ def test_a_checkpoint_may_approach_its_boundary_for_as_long_as_batches_run() -> 
     assert wait.rule is Rule.CHECKPOINT
     assert wait.since == boundary(1)
     assert wait.what.endswith("approaches its boundary 2026-01-01T01:00:00Z; not there yet: g:t-0")
-    assert judged(driver, later=patience(driver) + HOUR).verdict is Verdict.STALLED
+    assert judged(driver, later=patience(driver) + HOUR).verdict is LivenessVerdict.STALLED
     batch = driver.begin(driver.member(0))
-    assert judged(driver, later=timedelta(minutes=1)).verdict is Verdict.WAITING
+    assert judged(driver, later=timedelta(minutes=1)).verdict is LivenessVerdict.WAITING
     driver.wait(1_800)
     driver.end(batch)
     assert only(judged(driver)).until == driver.clock.now + driver.region.rules.checkpoint.grace + patience(driver)
@@ -262,10 +265,10 @@ def test_a_member_that_has_just_claimed_may_plan_its_first_batch() -> None:
     late, lease = now + 2 * patience(driver), region.rules.timeouts.lease
     seen = replace(driver.store.seen(driver.name), ends={driver.partition(0): LogEnd(Offset(50), now)})
     region = replace(region, leases={m: replace(row, until=late + HOUR) for m, row in region.leases.items()})
-    assert liveness.judge(region, late, seen).verdict is Verdict.STALLED
+    assert liveness.judge(region, late, seen).verdict is LivenessVerdict.STALLED
     seen = replace(seen, claimed_at=late)
-    assert liveness.judge(region, late + lease - timedelta(seconds=1), seen).verdict is Verdict.WAITING
-    assert liveness.judge(region, late + lease, seen).verdict is Verdict.STALLED
+    assert liveness.judge(region, late + lease - timedelta(seconds=1), seen).verdict is LivenessVerdict.WAITING
+    assert liveness.judge(region, late + lease, seen).verdict is LivenessVerdict.STALLED
 
 
 def test_a_member_that_waits_for_more_records_may_do_so() -> None:
@@ -328,7 +331,7 @@ def test_what_is_due_and_done_by_nobody_is_a_stall() -> None:
     overdue = replace(overdue, leases=lasting)
     assert liveness.judge(overdue, BEGINNING).waits == ()
     found = liveness.judge(overdue, BEGINNING + patience(driver))
-    assert (only(found).rule, found.verdict) == (Rule.RECONCILE, Verdict.STALLED)
+    assert (only(found).rule, found.verdict) == (Rule.RECONCILE, LivenessVerdict.STALLED)
 
 
 @pytest.mark.parametrize("failures", [0, 1, 20])

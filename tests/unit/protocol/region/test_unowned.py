@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import StaleIncarnation
-from airflow_kcr.protocol.commands import KillRegion, ReportGroups, ReportPartitions, Standing, StartRegion
+from airflow_kcr.protocol.commands import GroupStanding, KillRegion, ReportGroups, ReportPartitions, StartRegion
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.region import coverage, events
@@ -21,7 +21,7 @@ from tests.support.scripts import boundary, started
 
 REJOIN = Timeouts().rejoin_after.total_seconds()
 WAIT = Timeouts().unowned_wait.total_seconds()
-QUIESCED, AGAIN, REJOINS = Standing(), Standing(again=True), Standing(again=True, rejoin=True)
+QUIESCED, AGAIN, REJOINS = GroupStanding(), GroupStanding(again=True), GroupStanding(again=True, rejoin=True)
 
 
 def region_of(members: int = 1, partitions: int = 2) -> Driver:
@@ -39,7 +39,7 @@ def checkpoint(driver: Driver, request_id: str) -> CheckpointNumber:
     return sequence
 
 
-def report(driver: Driver, index: int = 0, group: str = "g") -> Standing:
+def report(driver: Driver, index: int = 0, group: str = "g") -> GroupStanding:
     """Have a member tell what the brokers have."""
     member = driver.member(index, group)
     there = frozenset(p for p in driver.logs if p.group == group)

@@ -20,7 +20,7 @@ from airflow_kcr.protocol.region.rows import (
     RegionState,
     ResetCause,
 )
-from airflow_kcr.protocol.region.view import MemberView, OpenCheckpointView
+from airflow_kcr.protocol.region.view import MemberRegion, OpenCheckpointView
 from airflow_kcr.protocol.rules import CheckpointRules, RegionRules
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.targets import ToDatetime
@@ -29,7 +29,7 @@ from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running, started
 
 
-def seen(driver: Driver, member: MemberId | None = None) -> MemberView:
+def seen(driver: Driver, member: MemberId | None = None) -> MemberRegion:
     """Return what a member sees; by default the first."""
     return driver.handle(ReadRegion(member=member or driver.member(0)))
 

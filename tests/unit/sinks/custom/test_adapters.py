@@ -31,7 +31,7 @@ from airflow_kcr.sinks.custom.adapters import (
     custom_targets,
     opened_custom,
 )
-from airflow_kcr.sinks.files.accepted import Contents
+from airflow_kcr.sinks.files.accepted import CheckpointContents
 from airflow_kcr.sinks.files.layout import CheckpointName
 from airflow_kcr.sinks.group import OpenedSinks
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
@@ -100,18 +100,18 @@ class Told(CustomSink):
 class Ledger:
     """What is accepted."""
 
-    found: Contents
+    found: CheckpointContents
     gone: Mapping[CheckpointName, Timeline] = field(default_factory=dict)
 
-    def contents(self, sequence: CheckpointNumber, group: GroupId) -> Contents:
+    def contents(self, sequence: CheckpointNumber, group: GroupId) -> CheckpointContents:
         return self.found
 
     def undone(self) -> Mapping[CheckpointName, Timeline]:
         return self.gone
 
 
-def contents(undone_by: int | None = None) -> Contents:
-    return Contents(
+def contents(undone_by: int | None = None) -> CheckpointContents:
+    return CheckpointContents(
         checkpoint=CheckpointName(Timeline(1), CheckpointNumber(2)),
         digest="d",
         boundary=None,
