@@ -1,17 +1,28 @@
-"""Operators of a checkpoint DAG: drain gives a run its checkpoint, commit waits until it counts."""
+"""Operators of checkpoints: drain gives a run its checkpoint, commit waits until it counts, others keep and mend it."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_kcr.confidential import secrets_in
 from airflow_kcr.errors import ConfigurationError, GroupNotEmpty, KcrError
 from airflow_kcr.hooks import contexts
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.hooks.contexts import translated
-from airflow_kcr.operators.base import WaitingOperator
+from airflow_kcr.operators.base import ONE_HOUR, RegionOperator, WaitingOperator
 from airflow_kcr.protocol.durations import format_duration
 from airflow_kcr.protocol.instants import checked_instant, format_instant, parse_instant
 from airflow_kcr.triggers.payloads import CheckpointCommitted, RequestPublished, TriggerAnswer
@@ -201,6 +212,35 @@ def _schedule(checkpoint: CheckpointSpec) -> str:
     return f"at {checkpoint.cron!r} in {checkpoint.timezone} (checkpoint.cron, checkpoint.timezone)"
 
 
+# Which checkpoint a task is about.
+
+
+def sequence_of(given: Mapping[str, Any] | int | str | None, context: Context, region: Region) -> int:
+    """Return the sequence of the checkpoint that an operator was given.
+
+    Args:
+        given: its sequence, or what `KcrDrainOperator` has returned; None: the one that answered this run's requests.
+        context: the task's.
+        region: the region.
+
+    Raises:
+        ConfigurationError: it is none of these, or another region's.
+        UnknownCheckpoint, CheckpointNotUsable: this run has none, or several.
+    """
+    if given is None:
+        asked = contexts.requester(context)
+        return region.checkpoint_of_run(asked.dag_id, asked.run_id).checkpoint.sequence
+    if isinstance(given, Mapping):
+        if given.get("region") != region.name:
+            raise ConfigurationError(f"checkpoint is one of region {given.get('region')!r}, not of {region.name}")
+        given = given.get("sequence")
+    if isinstance(given, bool) or not str(given).isdecimal():
+        raise ConfigurationError(
+            f"checkpoint is {given!r}; give a sequence, or what KcrDrainOperator has returned (drain.output)"
+        )
+    return int(str(given))
+
+
 # Proves that a checkpoint is published and committed, and tells whoever builds on it.
 
 
@@ -248,13 +288,13 @@ class KcrCommitCheckpointOperator(WaitingOperator):
             ConfigurationError: `checkpoint` is none of this region.
             UnknownCheckpoint, CheckpointNotUsable: this run has none, or several.
         """
-        return CheckpointCommitted(sequence=self._sequence(context, region))
+        return CheckpointCommitted(sequence=sequence_of(self.checkpoint, context, region))
 
     def answer(self, context: Context, region: Region) -> dict[str, Any]:
         """Repair Kafka's side if that is needed, emit the event, and return the checkpoint as the drain does."""
         from airflow_kcr.protocol.region.rows import Committed
 
-        view = region.checkpoint(self._sequence(context, region))
+        view = region.checkpoint(sequence_of(self.checkpoint, context, region))
         if view.checkpoint.committed is Committed.NO:
             view = self._repaired(region, view)
         row = view.checkpoint
@@ -271,21 +311,6 @@ class KcrCommitCheckpointOperator(WaitingOperator):
             "boundary": None if row.boundary is None else format_instant(row.boundary),
             "inexact": bool(row.inexact),
         }
-
-    def _sequence(self, context: Context, region: Region) -> int:
-        given = self.checkpoint
-        if given is None:
-            asked = contexts.requester(context)
-            return region.checkpoint_of_run(asked.dag_id, asked.run_id).checkpoint.sequence
-        if isinstance(given, Mapping):
-            if given.get("region") != self.region:
-                raise ConfigurationError(f"checkpoint is one of region {given.get('region')!r}, not of {self.region}")
-            given = given.get("sequence")
-        if isinstance(given, bool) or not str(given).isdecimal():
-            raise ConfigurationError(
-                f"checkpoint is {given!r}; give a sequence, or what KcrDrainOperator has returned (drain.output)"
-            )
-        return int(str(given))
 
     def _repaired(self, region: Region, view: CheckpointView) -> CheckpointView:
         """Return the checkpoint after Kafka was told its offsets from here, if it is the restore point."""
@@ -332,3 +357,200 @@ class KcrCommitCheckpointOperator(WaitingOperator):
 def _is_known(region: object) -> bool:
     """Whether a region's name is one, and no template that becomes one."""
     return isinstance(region, str) and "{" not in region
+
+
+# Keeps a checkpoint, compares it with Kafka, mends what Kafka has of it, and cleans up what no checkpoint needs.
+
+
+class CheckpointOperator(RegionOperator):
+    """An operator of one checkpoint.
+
+    Args:
+        checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
+            answered this run's requests.
+        kwargs: as for every operator.
+    """
+
+    template_fields = (*RegionOperator.template_fields, "checkpoint")
+
+    def __init__(self, *, checkpoint: Mapping[str, Any] | int | str | None = None, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(**kwargs)
+        self.checkpoint = checkpoint
+
+    @abstractmethod
+    def work(self, region: Region, sequence: int) -> dict[str, object]:
+        """Do it, and return what the task returns."""
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Do it in the name of the run.
+
+        Raises:
+            AirflowFailException: it is refused; a retry can't help.
+            AirflowException: it may.
+        """
+        with self.lent(context) as region:
+            return self.work(region, sequence_of(self.checkpoint, context, region))
+
+
+class KcrPinCheckpointOperator(CheckpointOperator):
+    """Pins a checkpoint, as `kcr checkpoint pin` does: it is not retired until it is unpinned.
+
+    Args:
+        checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
+            answered this run's requests.
+        pinned_as: a short label (templated).
+        reason: why it is kept (templated).
+        kwargs: as for every operator; `region` and `kcr_conn_id` among them.
+    """
+
+    template_fields = (*CheckpointOperator.template_fields, "pinned_as", "reason")
+
+    def __init__(self, *, pinned_as: str = "pinned", reason: str = "", **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(**kwargs)
+        self.pinned_as = pinned_as
+        self.reason = reason
+
+    def work(self, region: Region, sequence: int) -> dict[str, object]:
+        """Pin it, and return its sequence and label."""
+        row = region.pin(sequence, self.pinned_as, self.reason).checkpoint
+        return {"region": region.name, "sequence": int(row.sequence), "pinned_as": row.pinned_as}
+
+
+class KcrUnpinCheckpointOperator(CheckpointOperator):
+    """Unpins a checkpoint, as `kcr checkpoint unpin` does: the region's retention counts for it again.
+
+    Args:
+        checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
+            answered this run's requests.
+        kwargs: as for every operator; `region` and `kcr_conn_id` among them.
+    """
+
+    def work(self, region: Region, sequence: int) -> dict[str, object]:
+        """Unpin it, and return its sequence."""
+        row = region.unpin(sequence).checkpoint
+        return {"region": region.name, "sequence": int(row.sequence), "pinned_as": row.pinned_as}
+
+
+class KcrCompareCheckpointOperator(CheckpointOperator):
+    """Compares a checkpoint with what Kafka has, as `kcr checkpoint compare` does; changes nothing.
+
+    It fails for no finding: a task after it decides by what it returns.
+
+    Args:
+        checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
+            answered this run's requests.
+        kwargs: as for every operator; `region` and `kcr_conn_id` among them.
+    """
+
+    def work(self, region: Region, sequence: int) -> dict[str, object]:
+        """Compare it, and return how many partitions have which finding; the log names those that are not equal."""
+        found = region.compare(sequence)
+        for one in found:
+            if one.finding != "equal":
+                self.log.info("%s: %s: offset %d, committed %s", one.partition, one.finding, one.offset, one.committed)
+        counts = Counter(str(one.finding) for one in found)
+        return {"region": region.name, "sequence": sequence, "partitions": len(found), "findings": dict(counts)}
+
+
+class KcrRepairCheckpointOperator(CheckpointOperator):
+    """Tells Kafka the restore point's offsets again, as `kcr checkpoint repair` does.
+
+    It is refused for any other checkpoint, and while a group has members: those commit by themselves.
+
+    Args:
+        checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
+            answered this run's requests.
+        kwargs: as for every operator; `region` and `kcr_conn_id` among them.
+    """
+
+    def work(self, region: Region, sequence: int) -> dict[str, object]:
+        """Repair it, and return whether Kafka has it now."""
+        row = region.repair_commit(sequence).checkpoint
+        return {"region": region.name, "sequence": int(row.sequence), "committed": str(row.committed)}
+
+
+class KcrCleanCheckpointsOperator(RegionOperator):
+    """Deletes the output of file sinks that no checkpoint needs, as `kcr checkpoint clean` does.
+
+    It runs that command in a process of its own, on the worker: Spark is started for its file systems. What is deleted
+    is of undone checkpoints and discarded batches, so members can keep running. A task that was killed half-way is run
+    again.
+
+    Args:
+        retired: whether to delete the output of retired checkpoints too, for ever.
+        conf: settings of Spark, as for members (templated). A secret in them is refused.
+        timeout: how long it may take; the next try goes on where it was.
+        kwargs: as for every operator; `region` and `kcr_conn_id` among them.
+
+    Raises:
+        ConfigurationError: `conf` holds a secret.
+    """
+
+    template_fields = (*RegionOperator.template_fields, "conf")
+
+    def __init__(
+        self,
+        *,
+        retired: bool = False,
+        conf: Mapping[str, str] | None = None,
+        timeout: timedelta = ONE_HOUR,
+        **kwargs: Any,  # noqa: ANN401 (Airflow's own)
+    ) -> None:
+        super().__init__(**kwargs)
+        self.retired = retired
+        self.timeout = timeout
+        self.conf = conf
+        self._child: subprocess.Popen[str] | None = None
+        self._refuse_secrets()
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Clean, and return what was deleted, by sink.
+
+        Raises:
+            AirflowException: the command failed; the log has its own words.
+        """
+        self._refuse_secrets()  # again, now that templates are rendered
+        with self.lent(context) as region:
+            environment = self.hook.environment(region.spec())
+        arguments = ["checkpoint", "clean", self.region, "-o", "json", *(["--retired"] if self.retired else [])]
+        arguments += [part for name, value in (self.conf or {}).items() for part in ("--conf", f"{name}={value}")]
+        # In a session of its own, so that it is ended with the Spark that it has started.
+        with subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-m", "airflow_kcr", *arguments],
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as self._child:
+            try:
+                answer, said = self._child.communicate(timeout=self.timeout.total_seconds())
+            except subprocess.TimeoutExpired:
+                raise AirflowException(
+                    f"cleaning region {self.region} was not done within {self.timeout}; the next try goes on"
+                ) from None
+            finally:
+                self.on_kill()
+        for line in said.splitlines():
+            self.log.info("%s", line)
+        if self._child.returncode:
+            last = said.strip().splitlines()[-1:] or ["it said nothing"]
+            raise AirflowException(
+                f"`kcr checkpoint clean {self.region}` ended with status {self._child.returncode}: {last[0]}"
+            )
+        found: dict[str, object] = json.loads(answer)
+        return found
+
+    def on_kill(self) -> None:
+        """End the command, and the Spark that it has started."""
+        if self._child is not None and self._child.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+
+    def _refuse_secrets(self) -> None:
+        if seen := secrets_in(self.conf or {}):
+            raise ConfigurationError(
+                f"{', '.join(seen)} hold what looks like a secret; everybody could see it in the command line: write "
+                "it into Spark's own files (spark-defaults.conf), or hand it over in the worker's environment"
+            )

@@ -1,10 +1,11 @@
-"""Operators that declare and steer a region: apply, pause, resume, stop, retire, close its history, validate."""
+"""Operators that declare, steer and prove a region; each does what the command of its name does."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
@@ -17,7 +18,7 @@ from airflow_kcr.triggers.payloads import Reaching, RegionReaches
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kcr.api import Region
+    from airflow_kcr.api import Region, RegionView
     from airflow_kcr.spec import RegionSpec
 
 
@@ -102,64 +103,146 @@ def read_spec(spec: RegionSpec | Mapping[str, object] | str | Path) -> RegionSpe
             raise ConfigurationError(f"a spec is a RegionSpec, a mapping, a path or YAML, not {type(spec).__name__}")
 
 
-# Pauses a region.
+# Steers a region into a state, and waits for it.
 
 
-class KcrPauseOperator(WaitingOperator):
+class StateOperator(WaitingOperator):
+    """An operator that asks a region for a state.
+
+    Args:
+        wait_for_completion: whether to wait until the region has that state; else the task ends once it was asked.
+        kwargs: as for every operator that waits.
+    """
+
+    reaching: ClassVar[Reaching]
+
+    def __init__(self, *, wait_for_completion: bool = True, **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
+        super().__init__(**kwargs)
+        self.wait_for_completion = wait_for_completion
+
+    @abstractmethod
+    def verb(self, region: Region) -> RegionView:
+        """Ask it of the region."""
+
+    def ask(self, context: Context, region: Region) -> RegionReaches:
+        """Ask for the state."""
+        self.verb(region)
+        return RegionReaches(state=self.reaching)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Ask, and wait if that is wanted.
+
+        Raises:
+            AirflowFailException: it is refused; a retry can't help.
+            AirflowException: it was not done in time, or the store was away.
+        """
+        if self.wait_for_completion:
+            return super().execute(context)
+        with self.lent(context) as region:
+            self.ask(context, region)
+            return self.answer(context, region)
+
+    def answer(self, context: Context, region: Region) -> dict[str, Any]:
+        """Return the region's state and its newest checkpoint."""
+        view = region.show()
+        return {
+            "region": view.region,
+            "state": view.state,
+            "desired_state": view.desired_state,
+            "epoch": view.epoch,
+            "timeline": view.timeline,
+            "sequence": view.last_complete,
+        }
+
+
+class KcrStartOperator(StateOperator):
+    """Starts a stopped or halted region, and lets a paused one go on, as `kcr region start` does.
+
+    A started region runs once its members are there, whom another task may have to start: so this one does not wait
+    unless it is told to.
+
+    Args:
+        wait_for_completion: whether to wait until the region runs.
+        kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
+    """
+
+    reaching = Reaching.RUNNING
+
+    def __init__(self, *, wait_for_completion: bool = False, **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
+        super().__init__(wait_for_completion=wait_for_completion, **kwargs)
+
+    def verb(self, region: Region) -> RegionView:
+        """Start the region."""
+        return region.start()
+
+
+class KcrResumeOperator(KcrStartOperator):
+    """Lets a paused region go on, as `kcr region resume` does; a stopped or halted one is started.
+
+    Args:
+        wait_for_completion: whether to wait until the region runs; a started region runs once its members are there,
+            whom another task may have to start.
+        kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
+    """
+
+    def verb(self, region: Region) -> RegionView:
+        """Resume the region."""
+        return region.resume()
+
+
+class KcrPauseOperator(StateOperator):
     """Pauses a region and waits until no batch of it runs any more; the members stay in their groups.
 
     A checkpoint that approaches its boundary is given up. A region that is paused already stays so.
+
+    Args:
+        wait_for_completion: whether to wait for that.
+        kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
-    def ask(self, context: Context, region: Region) -> RegionReaches:
-        """Ask the region to pause."""
-        region.pause()
-        return RegionReaches(state=Reaching.PAUSED)
+    reaching = Reaching.PAUSED
 
-    def answer(self, context: Context, region: Region) -> dict[str, Any]:
-        """Return the region's state."""
-        view = region.show()
-        return {"region": view.region, "state": view.state, "desired_state": view.desired_state, "epoch": view.epoch}
+    def verb(self, region: Region) -> RegionView:
+        """Pause the region."""
+        return region.pause()
 
 
-# Lets a region go on.
-
-
-class KcrResumeOperator(RegionOperator):
-    """Lets a paused region go on; a stopped or halted one is started.
-
-    Does not wait: a started region runs once its members are there, whom another task may have to start. What needs it
-    to run waits with `KcrRegionStateSensor`.
-    """
-
-    def execute(self, context: Context) -> dict[str, object]:
-        """Resume, and return the region's state."""
-        with self.lent(context) as region:
-            view = region.resume()
-        return {"region": view.region, "state": view.state, "desired_state": view.desired_state, "epoch": view.epoch}
-
-
-# Stops a region with a checkpoint.
-
-
-class KcrStopOperator(WaitingOperator):
+class KcrStopOperator(StateOperator):
     """Stops a region and waits until its members have left.
 
     A checkpoint, published and committed to Kafka, then all leave.
 
     Nothing is processed twice by a stop and a later start. A region without a live member, or one that is halted, is
     stopped at once, undrained. A region that is stopped already stays so.
+
+    Args:
+        wait_for_completion: whether to wait for that.
+        kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
-    def ask(self, context: Context, region: Region) -> RegionReaches:
-        """Ask the region to stop."""
-        region.stop()
-        return RegionReaches(state=Reaching.STOPPED)
+    reaching = Reaching.STOPPED
 
-    def answer(self, context: Context, region: Region) -> dict[str, Any]:
-        """Return the region's state and its newest checkpoint."""
-        view = region.show()
-        return {"region": view.region, "state": view.state, "timeline": view.timeline, "sequence": view.last_complete}
+    def verb(self, region: Region) -> RegionView:
+        """Stop the region."""
+        return region.stop()
+
+
+class KcrKillOperator(StateOperator):
+    """Stops a region without a checkpoint, as `kcr region kill` does, and waits until its members have left.
+
+    What runs is discarded at once. The next start resumes at the restore point, and what came since is processed again
+    as each group's delivery allows. Use it only where a stop can't drain.
+
+    Args:
+        wait_for_completion: whether to wait for that.
+        kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
+    """
+
+    reaching = Reaching.STOPPED
+
+    def verb(self, region: Region) -> RegionView:
+        """Kill the region."""
+        return region.kill()
 
 
 # Checks a region's groups before something is asked of them.
@@ -222,6 +305,49 @@ class KcrRetireOperator(RegionOperator):
             gone = region.retire()
         self.log.info("Retired %d checkpoint(s) of region %s", len(gone), self.region)
         return {"region": self.region, "retired": list(gone)}
+
+
+# Proves what a region has done.
+
+
+class KcrVerifyOperator(RegionOperator):
+    """Checks a region's history against the invariants, as `kcr verify` does; the region can keep running.
+
+    It goes on after the newest certificate, and certifies what it finds consistent. A violation fails the task for
+    good: what has happened stays so.
+
+    Args:
+        from_start: whether to check what is certified again, and compare it with the certificates.
+        kwargs: as for every operator; `region` and `kcr_conn_id` among them.
+    """
+
+    def __init__(self, *, from_start: bool = False, **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
+        super().__init__(**kwargs)
+        self.from_start = from_start
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Verify, and return how much was checked, and up to which event the history is certified.
+
+        Raises:
+            AirflowFailException: the history contradicts an invariant or a certificate.
+        """
+        with self.lent(context) as region:
+            verdict = region.verify(from_start=self.from_start)
+        for violation in verdict.violations:
+            self.log.error("%s: %s", violation.invariant, violation.detail)
+        if verdict.violations:
+            raise AirflowFailException(
+                f"the history of region {self.region} has {len(verdict.violations)} violation(s); the first: "
+                f"{verdict.violations[0].invariant}: {verdict.violations[0].detail}"
+            )
+        if verdict.not_certified:
+            self.log.warning("No certificate was written: %s", verdict.not_certified)
+        return {
+            "region": self.region,
+            "checked_events": verdict.checked_events,
+            "checked_batches": verdict.checked_batches,
+            "certified_upto": None if verdict.certificate is None else verdict.certificate.horizon.counter,
+        }
 
 
 # Archives and drops the history that is old enough.

