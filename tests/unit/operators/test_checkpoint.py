@@ -23,6 +23,7 @@ from airflow_kcr.operators.checkpoint import (
     KcrRepairCheckpointOperator,
     KcrUnpinCheckpointOperator,
 )
+from airflow_kcr.protocol.commands import KillRegion
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
 from tests.support.kafka import Kafka
@@ -83,7 +84,7 @@ def test_a_checkpoint_is_compared_with_what_kafka_has_and_the_restore_point_repa
     with live_region(store_connection, spec) as driver:
         driver.up()
         sequence = driver.checkpoint("a")
-        driver.store.kill(driver.name)
+        driver.handle(KillRegion())
         compare = KcrCompareCheckpointOperator(task_id="compare", region="flights", checkpoint=sequence)
         said = compare.execute(task_context())
         # The driver's topic ids are its own: to the brokers, these logs were made anew.
