@@ -152,7 +152,7 @@ def _facts(facts: Mapping[str, object]) -> RenderableType:
 
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
-        if value not in (None, ""):
+        if value not in (None, "", []):
             table.add_row(Text(name, style="bold"), Text(plain(value)))
     return table
 

@@ -124,16 +124,22 @@ def commit(member: MemberMachine, now: float) -> Driven:
     if not facts.has_claimed(member, view) or member.assignment is None or "commit" in member.awaited:
         return member, ()
     offsets = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
-    member = awaiting(replace(member, commit_since=now), "commit")
+    member = awaiting(replace(member, commit_since=now, commit_in=member.assignment.assignment), "commit")
     return member, (effects.Commit(sequence=view.commit, offsets=offsets, epoch=view.epoch),)
 
 
 def read_back(member: MemberMachine, now: float) -> Driven:
-    """Tell the store what Kafka answered to the commit."""
+    """Tell the store what Kafka answered to the commit.
+
+    A client that was fenced, or whose session was over, knows nothing: where nothing moves, no checkpoint comes that
+    would mend it. So the member commits again in its next assignment, for as long as the store waits for it.
+    """
     committed = member.committed
     if committed is None:
         return member, ()
-    member = replace(member, committed=None, commit_done=committed.sequence)
+    is_same = member.assignment is not None and member.assignment.assignment == member.commit_in
+    is_done = bool(committed.offsets) or is_same
+    member = replace(member, committed=None, commit_done=committed.sequence if is_done else member.commit_done)
     if not committed.offsets or member.incarnation is None or member.state not in ACTIVE:
         return member, ()
     read_back = ReportReadBack(

@@ -262,6 +262,9 @@ class MemberMachine:
 
     commit_done: CheckpointNumber | None = None
     commit_since: float = 0.0
+    commit_in: AssignmentId | None = None
+    """The assignment in which the last commit was asked for."""
+
     reconciled_for: CheckpointNumber | None = None
     """The approaching checkpoint for which the region was asked to look whether all are there."""
 
