@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk import BaseOperator
 
+from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks import contexts
 from airflow_kcr.hooks.contexts import translated
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.protocol.instants import format_instant, parse_instant
-from airflow_kcr.triggers.payloads import TriggerAnswer, WaitingFor, waiting_for_from_json
+from airflow_kcr.triggers.payloads import Reaching, RegionReaches, TriggerAnswer, WaitingFor, waiting_for_from_json
 from airflow_kcr.triggers.region import RETRIES, RETRY_DELAY, RegionTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from airflow.sdk import BaseOperatorLink, Context
 
-    from airflow_kcr.api import Goal, Region
+    from airflow_kcr.api import Goal, Region, RegionView
 
 
 class RegionOperator(BaseOperator):
@@ -206,3 +207,114 @@ class WaitingOperator(RegionOperator):
                 self.log.info("%s", said)
 
         region.wait_for(goal, self._longest, tell)
+
+
+# Steers a region into a state, and waits for it.
+
+
+class StateOperator(WaitingOperator):
+    """An operator that asks a region for a state.
+
+    Args:
+        wait_for_completion: whether to wait until the region has that state; else the task ends once it was asked.
+        kwargs: as for every operator that waits.
+    """
+
+    reaching: ClassVar[Reaching]
+
+    def __init__(self, *, wait_for_completion: bool = True, **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
+        super().__init__(**kwargs)
+        self.wait_for_completion = wait_for_completion
+
+    @abstractmethod
+    def verb(self, region: Region) -> RegionView:
+        """Ask it of the region."""
+
+    def ask(self, context: Context, region: Region) -> RegionReaches:
+        """Ask for the state."""
+        self.verb(region)
+        return RegionReaches(state=self.reaching)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Ask, and wait if that is wanted.
+
+        Raises:
+            AirflowFailException: it is refused; a retry can't help.
+            AirflowException: it was not done in time, or the store was away.
+        """
+        if self.wait_for_completion:
+            return super().execute(context)
+        with self.lent(context) as region:
+            self.ask(context, region)
+            return self.answer(context, region)
+
+    def answer(self, context: Context, region: Region) -> dict[str, Any]:
+        """Return the region's state and its newest checkpoint."""
+        view = region.show()
+        return {
+            "region": view.region,
+            "state": view.state,
+            "desired_state": view.desired_state,
+            "epoch": view.epoch,
+            "timeline": view.timeline,
+            "sequence": view.last_complete,
+        }
+
+
+# Which checkpoint a task is about.
+
+
+def sequence_of(given: Mapping[str, Any] | int | str | None, context: Context, region: Region) -> int:
+    """Return the sequence of the checkpoint that an operator was given.
+
+    Args:
+        given: its sequence, or what `KcrDrainOperator` has returned; None: the one that answered this run's requests.
+        context: the task's.
+        region: the region.
+
+    Raises:
+        ConfigurationError: it is none of these, or another region's.
+        UnknownCheckpoint, CheckpointNotUsable: this run has none, or several.
+    """
+    if given is None:
+        asked = contexts.requester(context)
+        return region.checkpoint_of_run(asked.dag_id, asked.run_id).checkpoint.sequence
+    if isinstance(given, Mapping):
+        if given.get("region") != region.name:
+            raise ConfigurationError(f"checkpoint is one of region {given.get('region')!r}, not of {region.name}")
+        given = given.get("sequence")
+    if isinstance(given, bool) or not str(given).isdecimal():
+        raise ConfigurationError(
+            f"checkpoint is {given!r}; give a sequence, or what KcrDrainOperator has returned (drain.output)"
+        )
+    return int(str(given))
+
+
+class CheckpointOperator(RegionOperator):
+    """An operator of one checkpoint.
+
+    Args:
+        checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
+            answered this run's requests.
+        kwargs: as for every operator.
+    """
+
+    template_fields = (*RegionOperator.template_fields, "checkpoint")
+
+    def __init__(self, *, checkpoint: Mapping[str, Any] | int | str | None = None, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(**kwargs)
+        self.checkpoint = checkpoint
+
+    @abstractmethod
+    def work(self, region: Region, sequence: int) -> dict[str, object]:
+        """Do it, and return what the task returns."""
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Do it in the name of the run.
+
+        Raises:
+            AirflowFailException: it is refused; a retry can't help.
+            AirflowException: it may.
+        """
+        with self.lent(context) as region:
+            return self.work(region, sequence_of(self.checkpoint, context, region))

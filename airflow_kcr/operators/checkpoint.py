@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,7 +21,7 @@ from airflow_kcr.hooks import contexts
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.hooks.contexts import translated
-from airflow_kcr.operators.base import ONE_HOUR, RegionOperator, WaitingOperator
+from airflow_kcr.operators.base import ONE_HOUR, CheckpointOperator, RegionOperator, WaitingOperator, sequence_of
 from airflow_kcr.protocol.durations import format_duration
 from airflow_kcr.protocol.instants import checked_instant, format_instant, parse_instant
 from airflow_kcr.triggers.payloads import CheckpointCommitted, RequestPublished, TriggerAnswer
@@ -212,35 +211,6 @@ def _schedule(checkpoint: CheckpointSpec) -> str:
     return f"at {checkpoint.cron!r} in {checkpoint.timezone} (checkpoint.cron, checkpoint.timezone)"
 
 
-# Which checkpoint a task is about.
-
-
-def sequence_of(given: Mapping[str, Any] | int | str | None, context: Context, region: Region) -> int:
-    """Return the sequence of the checkpoint that an operator was given.
-
-    Args:
-        given: its sequence, or what `KcrDrainOperator` has returned; None: the one that answered this run's requests.
-        context: the task's.
-        region: the region.
-
-    Raises:
-        ConfigurationError: it is none of these, or another region's.
-        UnknownCheckpoint, CheckpointNotUsable: this run has none, or several.
-    """
-    if given is None:
-        asked = contexts.requester(context)
-        return region.checkpoint_of_run(asked.dag_id, asked.run_id).checkpoint.sequence
-    if isinstance(given, Mapping):
-        if given.get("region") != region.name:
-            raise ConfigurationError(f"checkpoint is one of region {given.get('region')!r}, not of {region.name}")
-        given = given.get("sequence")
-    if isinstance(given, bool) or not str(given).isdecimal():
-        raise ConfigurationError(
-            f"checkpoint is {given!r}; give a sequence, or what KcrDrainOperator has returned (drain.output)"
-        )
-    return int(str(given))
-
-
 # Proves that a checkpoint is published and committed, and tells whoever builds on it.
 
 
@@ -360,36 +330,6 @@ def _is_known(region: object) -> bool:
 
 
 # Keeps a checkpoint, compares it with Kafka, mends what Kafka has of it, and cleans up what no checkpoint needs.
-
-
-class CheckpointOperator(RegionOperator):
-    """An operator of one checkpoint.
-
-    Args:
-        checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
-            answered this run's requests.
-        kwargs: as for every operator.
-    """
-
-    template_fields = (*RegionOperator.template_fields, "checkpoint")
-
-    def __init__(self, *, checkpoint: Mapping[str, Any] | int | str | None = None, **kwargs: Any) -> None:  # noqa: ANN401
-        super().__init__(**kwargs)
-        self.checkpoint = checkpoint
-
-    @abstractmethod
-    def work(self, region: Region, sequence: int) -> dict[str, object]:
-        """Do it, and return what the task returns."""
-
-    def execute(self, context: Context) -> dict[str, object]:
-        """Do it in the name of the run.
-
-        Raises:
-            AirflowFailException: it is refused; a retry can't help.
-            AirflowException: it may.
-        """
-        with self.lent(context) as region:
-            return self.work(region, sequence_of(self.checkpoint, context, region))
 
 
 class KcrPinCheckpointOperator(CheckpointOperator):

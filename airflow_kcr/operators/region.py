@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.contexts import translated
 from airflow_kcr.hooks.links import RegionLink
-from airflow_kcr.operators.base import RegionOperator, WaitingOperator
-from airflow_kcr.triggers.payloads import Reaching, RegionReaches
+from airflow_kcr.operators.base import RegionOperator, StateOperator
+from airflow_kcr.triggers.payloads import Reaching
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -104,55 +103,6 @@ def read_spec(spec: RegionSpec | Mapping[str, object] | str | Path) -> RegionSpe
 
 
 # Steers a region into a state, and waits for it.
-
-
-class StateOperator(WaitingOperator):
-    """An operator that asks a region for a state.
-
-    Args:
-        wait_for_completion: whether to wait until the region has that state; else the task ends once it was asked.
-        kwargs: as for every operator that waits.
-    """
-
-    reaching: ClassVar[Reaching]
-
-    def __init__(self, *, wait_for_completion: bool = True, **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
-        super().__init__(**kwargs)
-        self.wait_for_completion = wait_for_completion
-
-    @abstractmethod
-    def verb(self, region: Region) -> RegionView:
-        """Ask it of the region."""
-
-    def ask(self, context: Context, region: Region) -> RegionReaches:
-        """Ask for the state."""
-        self.verb(region)
-        return RegionReaches(state=self.reaching)
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Ask, and wait if that is wanted.
-
-        Raises:
-            AirflowFailException: it is refused; a retry can't help.
-            AirflowException: it was not done in time, or the store was away.
-        """
-        if self.wait_for_completion:
-            return super().execute(context)
-        with self.lent(context) as region:
-            self.ask(context, region)
-            return self.answer(context, region)
-
-    def answer(self, context: Context, region: Region) -> dict[str, Any]:
-        """Return the region's state and its newest checkpoint."""
-        view = region.show()
-        return {
-            "region": view.region,
-            "state": view.state,
-            "desired_state": view.desired_state,
-            "epoch": view.epoch,
-            "timeline": view.timeline,
-            "sequence": view.last_complete,
-        }
 
 
 class KcrStartOperator(StateOperator):

@@ -15,8 +15,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.operators.base import CheckpointOperator
 from airflow_kcr.operators.checkpoint import (
-    CheckpointOperator,
     KcrCleanCheckpointsOperator,
     KcrCompareCheckpointOperator,
     KcrPinCheckpointOperator,
