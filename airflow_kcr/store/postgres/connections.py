@@ -6,7 +6,7 @@ Every failure leaves here as an error of this project, which says whether anythi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Final
 
@@ -55,13 +55,18 @@ class Connections:
             except failures.FAILURES as error:
                 raise failures.during_commit(error, self._address, monotonic() - started) from error
 
-    def snapshot(self, first: Executable, **parameters: object) -> AbstractContextManager[Session]:
+    @contextmanager
+    def snapshot(self, first: Executable, **parameters: object) -> Iterator[Session]:
         """Run the body in a transaction that only reads, all of it as of one moment: that of the statement `first`.
 
-        What was read is true whatever becomes of the transaction, so it is rolled back, and nothing is asked of how
-        that ends: a server may have ended it while the body worked on what it had read.
+        What was read is true whatever becomes of the transaction: a server may have ended it while the body worked on
+        what it had read. It is committed all the same, because the driver forgets its prepared statements with a
+        rollback.
         """
-        return self._lent(self._snapshots, first, parameters)
+        with self._lent(self._snapshots, first, parameters) as session:
+            yield session
+            with suppress(*failures.FAILURES):
+                session.commit()
 
     @contextmanager
     def _lent(self, engine: Engine, first: Executable, parameters: dict[str, object]) -> Iterator[Session]:
