@@ -61,7 +61,7 @@ class CheckpointSummary(View):
             "boundary": row.boundary,
             "inexact": bool(row.inexact),
             "committed": row.committed if row.is_complete else None,
-            "on_path": row.is_on_path if row.is_on_path or row.undone_by is not None else None,
+            "current": row.is_current if row.is_current or row.undone_by is not None else None,
             "undone_by": row.undone_by,
             "opened_at": row.opened_at,
             "ended_at": row.ended_at,
@@ -195,7 +195,7 @@ class CheckpointRequestView(View):
         }
 
 
-def require_on_path(region: StoredRegion, sequence: CheckpointNumber) -> Checkpoint:
+def require_current(region: StoredRegion, sequence: CheckpointNumber) -> Checkpoint:
     """Return a checkpoint's row if it describes the region's past, or may yet come to.
 
     Raises:
@@ -329,7 +329,7 @@ def ways_back(region: StoredRegion, newest: int) -> tuple[WayBack, ...]:
     if not reachable:
         lost = f" that the logs still have (the newest {len(usable)} are unreachable)" if usable else ""
         raise CheckpointNotUsable(
-            f"region {region.name} has no complete checkpoint on its path{lost}; plan with another target"
+            f"region {region.name} has no complete checkpoint on its current timeline{lost}; plan with another target"
         )
     chosen = [row.sequence for row in reachable[-newest:]]
     runs, current = _runs_of_each(region, chosen), automatic.last_done(region)
@@ -349,7 +349,7 @@ def _usable(region: StoredRegion, newest: int) -> list[CheckpointSummary]:
     found: list[CheckpointSummary] = []
     before: CheckpointNumber | None = None
     while page := CheckpointSummary.newest_of(region, before=before, last=max(newest, _PAGE)):
-        usable = [one for one in page if one.checkpoint.is_complete and one.checkpoint.is_on_path]
+        usable = [one for one in page if one.checkpoint.is_complete and one.checkpoint.is_current]
         found[:0] = usable
         before = page[0].checkpoint.sequence
         is_last = len(page) < max(newest, _PAGE) or not any(one.checkpoint.is_complete for one in page)

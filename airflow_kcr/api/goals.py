@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from airflow_kcr.api.checkpoints import require_checkpoint, require_on_path
+from airflow_kcr.api.checkpoints import require_checkpoint, require_current
 from airflow_kcr.api.views import expected_members
 from airflow_kcr.errors import CheckpointRefused, RegionInState, ResetFailed, SpecRefused, TimedOut
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.region import boundaries, completion, coverage, path, specs
+from airflow_kcr.protocol.region import boundaries, completion, coverage, specs, timelines
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointPhase,
@@ -211,7 +211,7 @@ def _missing_to_open(region: StoredRegion, now: datetime) -> Iterator[str]:
         yield "it is paused, and goes on to no boundary until it is resumed"
     if region.open_checkpoint is not None:
         yield f"checkpoint {region.open_checkpoint} is open, others wait for it"
-    for checkpoint in path.unpublished(region):
+    for checkpoint in timelines.unpublished(region):
         yield f"checkpoint {checkpoint.sequence} is not published yet"
     yield from coverage.gaps(region, now)
     for partition in coverage.awaited(region, now):
@@ -309,7 +309,7 @@ def committed(sequence: CheckpointNumber) -> Goal:
     """Return the goal that a checkpoint is published, and that it is settled whether Kafka holds its offsets."""
 
     def is_reached(region: StoredRegion, now: datetime) -> bool:
-        row = require_on_path(region, sequence)
+        row = require_current(region, sequence)
         return row.published_at is not None and row.committed is not Committed.PENDING
 
     def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
@@ -331,7 +331,7 @@ def committed(sequence: CheckpointNumber) -> Goal:
 
 
 def exists(*, boundary: datetime | None = None, sequence: CheckpointNumber | None = None) -> Goal:
-    """Return the goal that the path has a published checkpoint at or beyond a boundary, and of at least a sequence.
+    """Return the goal that there is a current published checkpoint at or beyond a boundary, and of at least a number.
 
     Args:
         boundary: an instant with a zone; None: any, or none.
@@ -357,19 +357,19 @@ def exists(*, boundary: datetime | None = None, sequence: CheckpointNumber | Non
 
 def _may_exist(region: StoredRegion, boundary: datetime | None, sequence: CheckpointNumber | None) -> bool:
     """Whether it is worth asking for one: mostly what has not come yet is waited for, which the region itself shows."""
-    newest = path.newest_aligned(region)
+    newest = timelines.newest_aligned(region)
     is_beyond = boundary is not None and (newest is None or newest.boundary is None or newest.boundary < boundary)
     return not is_beyond and (sequence is None or sequence < region.next_sequence)
 
 
 def _newest(region: StoredRegion) -> Checkpoint | None:
-    """Return the newest checkpoint on the path.
+    """Return the newest current checkpoint.
 
     The region's restore point itself, as long as no reset has opened a timeline.
     """
     if region.restore_point is not None and region.restore_point_epoch is None:
         return region.checkpoints[region.restore_point]
-    return region.archive.newest_on_path(None)
+    return region.archive.newest_current(None)
 
 
 def _named(row: Checkpoint) -> str:

@@ -253,7 +253,7 @@ class _Record:
         return _UNACCOUNTED if back is None or back.epoch > batch.epoch else str(back.cause)
 
     def _checkpoint(self, delivery: OffsetDelivery) -> CheckpointNumber | None:
-        """Return the checkpoint that has what a batch did: the first on the path that lies beyond it."""
+        """Return the checkpoint that has what a batch did: the first on the current timeline that lies beyond it."""
         if not delivery.is_accepted:
             return None
         found = self.region.archive.holding(self.partition, self.offset, delivery.sequence)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from airflow_kcr.api.checkpoints import require_checkpoint, require_on_path
+from airflow_kcr.api.checkpoints import require_checkpoint, require_current
 from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.documents import View
 from airflow_kcr.api.validation import noted
@@ -285,7 +285,7 @@ def repair(store: RegionStore, name: RegionName, sequence: CheckpointNumber, clu
             "offsets when the "
             "region is started, or by applying its plan once more"
         )
-    row = require_on_path(region, sequence)
+    row = require_current(region, sequence)
     if not is_restore_point(region, sequence):
         raise CheckpointRefused(
             f"checkpoint {sequence} is not the restore point of region {name}; Kafka is told no other checkpoint"

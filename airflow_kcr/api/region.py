@@ -300,8 +300,8 @@ class Region:
         return self._read().archive.count()
 
     def checkpoint_before(self, sequence: int) -> Checkpoint | None:
-        """Return the newest checkpoint on the path before another one, a retired one too; None: there is none."""
-        return self._read().archive.newest_on_path(CheckpointNumber(sequence))
+        """Return the newest current checkpoint before another one, a retired one too; None: there is none."""
+        return self._read().archive.newest_current(CheckpointNumber(sequence))
 
     def checkpoint(self, sequence: int) -> CheckpointView:
         """Return one checkpoint with its offsets.
@@ -323,7 +323,7 @@ class Region:
         return ways_back(self._read(), newest)
 
     def checkpoint_of_run(self, dag_id: str, run_id: str) -> CheckpointView:
-        """Return the newest complete checkpoint on the path that answered a request of a DAG run.
+        """Return the newest complete current checkpoint that answered a request of a DAG run.
 
         Raises:
             UnknownCheckpoint: there is none.
@@ -333,7 +333,7 @@ class Region:
         return CheckpointView.of(region, of_run(region, dag_id, run_id))
 
     def checkpoint_number_of_run(self, dag_id: str, run_id: str) -> int:
-        """Return the number of the newest checkpoint on the path that a DAG run has, also where it is retired.
+        """Return the number of the newest current checkpoint that a DAG run has, also where it is retired.
 
         Raises:
             UnknownCheckpoint: there is none.

@@ -139,7 +139,7 @@ class PlanView(View):
 
     totals: Totals
     undoes: tuple[int, ...] = ()
-    """The checkpoints that it would take off the path."""
+    """The checkpoints that it would take off the current timeline."""
 
     runs: tuple[Requester, ...] = ()
     """The DAG runs whose checkpoints those are: what they published is processed again."""

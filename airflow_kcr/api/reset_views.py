@@ -79,7 +79,7 @@ class ResetView(View):
 
     @property
     def undone(self) -> tuple[int, ...]:
-        """The checkpoints that it took off the path."""
+        """The checkpoints that it took off the current timeline."""
         return tuple(sorted({sequence for attempt in self.attempts for sequence in attempt.undoes}))
 
     @property

@@ -38,12 +38,12 @@ def span(time: timedelta) -> str:
 
 
 def last_complete(region: StoredRegion) -> CheckpointNumber | None:
-    """Return the newest complete checkpoint on the path; None: there is none."""
+    """Return the newest complete current checkpoint; None: there is none."""
     if region.restore_point is not None and region.restore_point_epoch is None:
         return (
             region.restore_point
         )  # the restore point is the newest checkpoint, as long as no reset has opened a timeline
-    newest = region.archive.newest_on_path(None)
+    newest = region.archive.newest_current(None)
     return None if newest is None else newest.sequence
 
 

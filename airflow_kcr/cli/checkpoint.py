@@ -81,7 +81,7 @@ LISTED: Final = (
     "boundary",
     "inexact",
     "committed",
-    "on_path",
+    "current",
     "undone_by",
     "opened_at",
     "ended_at",
@@ -98,7 +98,7 @@ _TABLE: Final = (
     "purpose",
     "boundary",
     "committed",
-    "on_path",
+    "current",
     "ended_at",
     "kept_because",
     "log",
@@ -121,7 +121,7 @@ def list_(
 ) -> None:
     """List the newest 50 checkpoints, oldest first.
 
-    `on_path` is `no` if a reset has undone the checkpoint, and empty if the checkpoint is open or aborted.
+    `current` is `no` if a reset has undone the checkpoint, and empty if the checkpoint is open or aborted.
 
     `log` shows whether you can still reset to the checkpoint: `unreachable` if a log now starts after it, or the
     estimated time at which retention overtakes it.

@@ -127,8 +127,8 @@ class KcrChooseCheckpointOperator(HITLOperator):
             sequence = _sequence(answer)
             with KcrHook(self.kcr_conn_id).region(self.region, contexts.requester(context)) as region:
                 row = region.checkpoint(sequence).checkpoint
-            if not row.is_complete or not row.is_on_path:
-                what = row.state if not row.is_complete else "not on the current path any more"
+            if not row.is_complete or not row.is_current:
+                what = row.state if not row.is_complete else "not on the current timeline any more"
                 raise CheckpointNotUsable(f"checkpoint {sequence} is {what}; clear this task to choose another one")
         return {
             "region": self.region,

@@ -94,7 +94,7 @@ class OffsetMap(Mapping[GroupPartition, Offset]):
         return type(self)({**self._offsets, **offsets})
 
     def covers(self, other: Mapping[GroupPartition, Offset]) -> bool:
-        """Whether this map is at or beyond `other` on every partition that both have (the rule of the **path**)."""
+        """Whether this map is at or beyond `other` on every partition that both have (`timelines` asks)."""
         return all(self._offsets[p] >= o for p, o in other.items() if p in self._offsets)
 
 

@@ -104,7 +104,7 @@ class ToInitial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToRun:
-    """The newest complete checkpoint on the path that answered a request id of a DAG run; the caller finds it."""
+    """The newest complete current checkpoint that answered a request id of a DAG run; the caller finds it."""
 
     kind: ClassVar = TargetKind.TO_RUN
     needs: ClassVar = Needs.CHECKPOINT | Needs.LOG_BOUNDS

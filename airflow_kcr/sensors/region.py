@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class KcrCheckpointSensor(RegionSensor):
-    """Waits until a region's path has a published checkpoint that holds the records of the run's data interval.
+    """Waits until a region has a current published checkpoint that holds the records of the run's data interval.
 
     Asks for no checkpoint: the region makes it by itself (`request: auto`), or another DAG asks.
 

@@ -62,7 +62,7 @@ class CheckpointCommitted(_Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointExists(_Payload):
-    """The path has a published checkpoint at or beyond a boundary, or of at least a sequence.
+    """The current timeline has a published checkpoint at or beyond a boundary, or of at least a sequence.
 
     One of the two is given.
     """

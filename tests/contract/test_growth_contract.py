@@ -18,7 +18,7 @@ from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.commands import DeleteRegion, KillRegion, ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import path, retirement
+from airflow_kcr.protocol.region import retirement, timelines
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.region.state import Region
@@ -213,7 +213,7 @@ LOOKS: tuple[Callable[[Region, datetime], object], ...] = (
     lambda region, now: ways_back(region, 5),
     lambda region, now: page(region, before=None, last=None),
     lambda region, now: Overview.of(region, now, NOTHING_SEEN),
-    lambda region, now: path.undone_by(region, OffsetMap()),
+    lambda region, now: timelines.undone_by(region, OffsetMap()),
     lambda region, now: retirement.protected(region),
 )
 

@@ -142,7 +142,7 @@ def test_a_run_of_years_ago_still_gets_its_answer_and_an_undone_one_asks_anew(da
         assert again == request
         assert len([one for one in run if "checkpoint_request" in one]) == 1
         covered = driver.request_checkpoint("run-100", boundary=boundary_of(driver, 100))
-        assert (covered.state, covered.sequence) == (RequestState.ANSWERED, 101), "the next one on the path covers it"
+        assert (covered.state, covered.sequence) == (RequestState.ANSWERED, 101), "the next current one covers it"
 
 
 LOOKS: tuple[Callable[[Region], object], ...] = (

@@ -46,8 +46,8 @@ from airflow_kcr.protocol.region import (
     claims,
     completion,
     coverage,
-    path,
     resets,
+    timelines,
 )
 from airflow_kcr.protocol.region import state as region_state
 from airflow_kcr.protocol.region.coverage import is_batch_quiesced
@@ -509,7 +509,7 @@ CROSSES = (
     "and not _may_overshoot(region, range_, row.offset):"
 )
 IS_READ_BACK = "if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):"
-UNPUBLISHED = (checkpoints, "may_open", "and not path.unpublished(region)", "and True")
+UNPUBLISHED = (checkpoints, "may_open", "and not timelines.unpublished(region)", "and True")
 
 GUARDS = [
     Guard(
@@ -675,8 +675,8 @@ GUARDS = [
         script=a_partition_that_moves_while_it_is_processed,
     ),
     Guard(
-        name="the path: a rewind undoes",
-        checkpoints=((path, "undone_by", "tuple(sorted(gone - _undone_now(region)))", "()"),),
+        name="the current timeline: a rewind undoes",
+        checkpoints=((timelines, "undone_by", "tuple(sorted(gone - _undone_now(region)))", "()"),),
         script=a_rewind_behind_a_checkpoint,
     ),
     Guard(

@@ -286,7 +286,7 @@ def _kafka(play: Play) -> DemoCheck:
 
 
 def _newest(play: Play) -> Checkpoint:
-    rows = [one.checkpoint for one in play.region.checkpoints() if one.checkpoint.is_on_path]
+    rows = [one.checkpoint for one in play.region.checkpoints() if one.checkpoint.is_current]
     return rows[-1]
 
 

@@ -273,8 +273,8 @@ class Play:
 
     def settled(self) -> tuple[AirflowRun, ...]:
         """Return the runs of the checkpoint DAG that have succeeded, with checkpoints that no reset has undone."""
-        on_path = {int(row.sequence) for row in self.checkpoints()}
-        return tuple(run for run in self._ended() if run.state == _SUCCESS and self.answer_of(run) in on_path)
+        current = {int(row.sequence) for row in self.checkpoints()}
+        return tuple(run for run in self._ended() if run.state == _SUCCESS and self.answer_of(run) in current)
 
     def answer_of(self, run: AirflowRun) -> int:
         """Return the checkpoint that an ended run of the checkpoint DAG has got; 0: none."""
@@ -285,9 +285,9 @@ class Play:
         return self.answers[known]
 
     def checkpoints(self, last: datetime | None = None) -> tuple[Checkpoint, ...]:
-        """Return the published checkpoints on the path that have a boundary, up to the last one, oldest first."""
+        """Return the published current checkpoints that have a boundary, up to the last one, oldest first."""
         rows = (one.checkpoint for one in self.region.checkpoints())
-        published = (r for r in rows if r.is_on_path and r.boundary and r.state is CheckpointState.PUBLISHED)
+        published = (r for r in rows if r.is_current and r.boundary and r.state is CheckpointState.PUBLISHED)
         return tuple(row for row in published if row.boundary and (last is None or row.boundary <= last))
 
     def built(self) -> Counter[tuple[int, int]]:

@@ -79,7 +79,7 @@ _NAMED: Final = 20
 
 def _usable(region: Region) -> list[str]:
     rows = {row.sequence: row for row in region.archive.checkpoints(last=_NAMED)} | dict(region.checkpoints)
-    return [str(sequence) for sequence, row in sorted(rows.items()) if row.is_complete and row.is_on_path]
+    return [str(sequence) for sequence, row in sorted(rows.items()) if row.is_complete and row.is_current]
 
 
 def checkpoint_offsets(region: Region, group: GroupId, sequence: CheckpointNumber | None = None) -> OffsetMap:
@@ -104,7 +104,7 @@ def checkpoint_offsets(region: Region, group: GroupId, sequence: CheckpointNumbe
             f"region {region.name} has {wanted}; let it make a checkpoint: kcr region drain {region.name}"
         )
     offsets = offsets_of(region, sequence)
-    if offsets is None or not found.is_on_path:
+    if offsets is None or not found.is_current:
         what = "undone" if found.undone_by is not None else found.state.value
         raise CheckpointNotUsable(
             f"checkpoint {sequence} of region {region.name} is {what}; those that can be compared with are "

@@ -155,9 +155,9 @@ class RestorePointKept(Invariant):
     """R12 (V) the restore point is never retired.
 
     Nor what it was built from (the checkpoint before a restore point that is a checkpoint), a pinned checkpoint, one on
-    the path that is unpublished, or the newest usable one; each as things were when `CheckpointsRetired` was recorded.
-    A person's forced reset gives up the checkpoints whose publication is in its way, in the same transaction; of those,
-    only the restore point must stay.
+    the current timeline that is unpublished, or the newest usable one; each as things were when `CheckpointsRetired`
+    was recorded. A person's forced reset gives up the checkpoints whose publication is in its way, in the same
+    transaction; of those, only the restore point must stay.
 
     It can't see which checkpoint a person's reset under way goes to, if not by number, nor that the offsets are really
     still there.
@@ -234,8 +234,8 @@ class Asked(NamedTuple):
 class OneAtATime(Invariant):
     """R13 (V) one request, one checkpoint at a time.
 
-    No checkpoint opens while another is open; none opens for a request id that has a complete checkpoint on the path;
-    an opened checkpoint ends once; an answer is a complete checkpoint on the path.
+    No checkpoint opens while another is open; none opens for a request id that has a complete current checkpoint;
+    an opened checkpoint ends once; an answer is a complete current checkpoint.
 
     It can't see requests that were only repeated: asking again for what is there leaves no trace; nor one whose
     checkpoint lies ten thousand requests back.
@@ -256,7 +256,7 @@ class OneAtATime(Invariant):
                     detail = f"checkpoint {sequence} was opened while checkpoint {self.opened.sequence} was open"
                     findings.add(detail, self.opened.number, number)
                 earlier = self.asked.pop(request_id, None)
-                if earlier is not None and moment.is_on_path(earlier.sequence):
+                if earlier is not None and moment.is_current(earlier.sequence):
                     detail = (
                         f"checkpoint {sequence} was opened for {request_id}, which checkpoint {earlier.sequence} "
                         "has answered"
@@ -270,10 +270,10 @@ class OneAtATime(Invariant):
                     findings.add(f"checkpoint {sequence} ended, it was not open", number)
                 self.opened = None
             case CheckpointRequestAnswered(request_id=request_id, sequence=sequence):
-                if not moment.is_on_path(sequence):
+                if not moment.is_current(sequence):
                     detail = (
                         f"{request_id} was answered by checkpoint {sequence}, which is not a complete checkpoint "
-                        "on the path"
+                        "on the current timeline"
                     )
                     findings.add(detail, number)
             case _:

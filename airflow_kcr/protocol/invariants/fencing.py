@@ -272,7 +272,7 @@ class Resumed(Invariant):
                     place = None if entry.offset is None else moment.past_skips(partition, entry.offset)
                     self.expected[partition] = ResumePlace(event.number, place)
                 self.known.update(seek)
-            case CheckpointCompleted(sequence=sequence, offsets=offsets) if moment.is_on_path(sequence):
+            case CheckpointCompleted(sequence=sequence, offsets=offsets) if moment.is_current(sequence):
                 for partition, offset in offsets.items():
                     self.expected[partition] = ResumePlace(event.number, offset)
                 self.known.update(offsets)

@@ -174,14 +174,14 @@ class CheckpointHistory:
         ended = self.aborted if self.completed is None else self.completed[0]
         return self.number <= number and (ended is None or number < ended)
 
-    def is_on_path(self, number: EventNumber) -> bool:
+    def is_current(self, number: EventNumber) -> bool:
         """Whether it was complete and not undone after event `number`."""
         complete = self.completed is not None and self.completed[0] <= number
         return complete and (self.undone is None or number < self.undone)
 
     def is_usable(self, number: EventNumber) -> bool:
-        """Whether it was on the path and had its offsets after event `number`."""
-        return self.is_on_path(number) and (self.retired is None or number < self.retired)
+        """Whether it was on the current timeline and had its offsets after event `number`."""
+        return self.is_current(number) and (self.retired is None or number < self.retired)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -197,7 +197,7 @@ class Attempt:
     """Whether its seek map opened a timeline."""
 
     undone: tuple[CheckpointNumber, ...] = ()
-    """The checkpoints on the path that its map, as far as it was known then, lies below."""
+    """The current checkpoints that its map, as far as it was known then, lies below."""
 
     done: EventNumber | None = None
 
@@ -290,7 +290,7 @@ class Index:
         return tuple(Range(o, Offset(o + 1)) for o, since in sorted(skips.items()) if since <= number)
 
     def usable(self, number: EventNumber) -> list[CheckpointNumber]:
-        """Return the checkpoints on the path that had their offsets after event `number`, oldest first."""
+        """Return the current checkpoints that had their offsets after event `number`, oldest first."""
         return [s for s, checkpoint in sorted(self.checkpoints.items()) if checkpoint.is_usable(number)]
 
 

@@ -70,7 +70,7 @@ class OpenCheckpoint:
 
 @dataclass(slots=True, kw_only=True)
 class KeptCheckpoint:
-    """A complete checkpoint on the path that has its offsets."""
+    """A complete current checkpoint that has its offsets."""
 
     number: EventNumber
     """When it was opened."""
@@ -147,10 +147,10 @@ class Moment:
     """By number, ascending."""
 
     retired: list[NumberRun] = field(default_factory=list)
-    """The complete checkpoints on the path that have no offsets any more."""
+    """The complete current checkpoints that have no offsets any more."""
 
     undone: tuple[CheckpointNumber, ...] = ()
-    """What the reset that began last took off the path."""
+    """What the reset that began last took off the current timeline."""
 
     attempt: LatestAttempt | None = None
     persons: dict[RequestId, Person] = field(default_factory=dict)
@@ -178,7 +178,7 @@ class Moment:
         """Return the offsets that were skipped."""
         return [Range(o, Offset(o + 1)) for o in self.skips.get(partition, ())]
 
-    def is_on_path(self, sequence: CheckpointNumber) -> bool:
+    def is_current(self, sequence: CheckpointNumber) -> bool:
         """Whether a checkpoint is complete and not undone."""
         return sequence in self.kept or any(run.first <= sequence < run.beyond for run in self.retired)
 
@@ -302,10 +302,10 @@ class Moment:
                 person.overtaken = attempt.epoch
 
     def _is_checkpoint(self, sequence: CheckpointNumber) -> bool:
-        return sequence in self.open or self.is_on_path(sequence)
+        return sequence in self.open or self.is_current(sequence)
 
     def _undo(self, opening: Mapping[GroupPartition, Offset]) -> tuple[CheckpointNumber, ...]:
-        """Take the checkpoints off the path that a timeline opening at these offsets lies below.
+        """Take the checkpoints off the current timeline that a timeline opening at these offsets lies below.
 
         A retired one has no offsets any more for whoever decides; it stays where a newer one does that has them.
         """

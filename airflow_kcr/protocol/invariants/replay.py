@@ -158,7 +158,7 @@ def _place(index: Index, number: EventNumber, seek: SeekMap, *, opens: bool) -> 
 
 
 def _undo(index: Index, number: EventNumber, opening: Mapping[GroupPartition, Offset]) -> tuple[CheckpointNumber, ...]:
-    """Mark the checkpoints that a timeline opening at these offsets takes off the path.
+    """Mark the checkpoints that a timeline opening at these offsets takes off the current timeline.
 
     A retired one has no offsets any more for whoever decides; it stays where a newer one does that has them.
     """
@@ -167,7 +167,7 @@ def _undo(index: Index, number: EventNumber, opening: Mapping[GroupPartition, Of
     kept_newer = False
     for sequence in sorted(index.checkpoints, reverse=True):
         checkpoint = index.checkpoints[sequence]
-        if not checkpoint.is_on_path(number):
+        if not checkpoint.is_current(number):
             continue
         if checkpoint.is_usable(number):
             stays = place.covers(offsets_of(checkpoint))

@@ -146,7 +146,7 @@ class Tiled(Invariant):
             case CheckpointOpened(partitions=partitions):
                 for partition in partitions:
                     self.way(partition)
-            case CheckpointCompleted(sequence=sequence, offsets=offsets) if moment.is_on_path(sequence):
+            case CheckpointCompleted(sequence=sequence, offsets=offsets) if moment.is_current(sequence):
                 for partition in sorted({*self.ways, *offsets}):
                     self._checkpoint(moment, partition, offsets.get(partition), findings)
             case _:

@@ -50,7 +50,7 @@ WAITING: Final = frozenset({RequestState.QUEUED, RequestState.OPEN})
 
 
 class Stretch(NamedTuple):
-    """Checkpoints that one timeline took off the path, with none between them that it left."""
+    """Checkpoints that one timeline took off the current timeline, with none between them that it left."""
 
     by: Timeline
     first: CheckpointNumber
@@ -127,52 +127,52 @@ class Archive(Protocol):
         """Return where a boundary falls, as far as that was found."""
         ...
 
-    # -- the path --------------------------------------------------------------------------------------------------
+    # -- the current timeline ---------------------------------------------------------------------------------------
 
     def newest_aligned(self, up_to: CheckpointNumber | None) -> Checkpoint | None:
-        """Return the newest checkpoint on the path, of at most this number, that was aligned to a boundary."""
+        """Return the newest current checkpoint, of at most this number, that was aligned to a boundary."""
         ...
 
     def covering(self, boundary: datetime) -> Checkpoint | None:
-        """Return the oldest checkpoint on the path that was aligned to this boundary or a later one."""
+        """Return the oldest current checkpoint that was aligned to this boundary or a later one."""
         ...
 
     def newest_usable(self, before: CheckpointNumber | None) -> Checkpoint | None:
-        """Return the newest checkpoint on the path that has its offsets, of a lower number than this."""
+        """Return the newest current checkpoint that has its offsets, of a lower number than this."""
         ...
 
-    def newest_on_path(self, before: CheckpointNumber | None) -> Checkpoint | None:
-        """Return the newest checkpoint on the path of a lower number than this, retired ones too."""
+    def newest_current(self, before: CheckpointNumber | None) -> Checkpoint | None:
+        """Return the newest current checkpoint of a lower number than this, retired ones too."""
         ...
 
     def newest_published(self, before: CheckpointNumber | None) -> Checkpoint | None:
-        """Return the newest published checkpoint on the path of a lower number than this, retired ones too."""
+        """Return the newest published current checkpoint of a lower number than this, retired ones too."""
         ...
 
     def published_from(self, boundary: datetime | None, sequence: CheckpointNumber | None) -> Checkpoint | None:
-        """Return the oldest published checkpoint on the path at or beyond a boundary, and of at least a number."""
+        """Return the oldest published current checkpoint at or beyond a boundary, and of at least a number."""
         ...
 
     def undone_by(
         self, opening: OffsetMap, covered: CheckpointNumber | None, retired: Collection[CheckpointNumber]
     ) -> tuple[CheckpointNumber, ...]:
-        """Return the checkpoints on the path that a timeline opening at these offsets takes off it; see `path`.
+        """Return the current checkpoints that a timeline opening at these offsets takes off it; see `timelines`.
 
         Args:
             opening: where it opens.
             covered: a checkpoint that is known to stay; retired ones before it stay as well.
-            retired: checkpoints on the path that this decision has retired; they are judged as such.
+            retired: current checkpoints that this decision has retired; they are judged as such.
         """
         ...
 
     def stretches(self, since: Timeline) -> tuple[Stretch, ...]:
-        """Return what this timeline and the later ones took off the path, by timeline and then by number."""
+        """Return what this timeline and the later ones have undone, by timeline and then by number."""
         ...
 
     # -- one record ------------------------------------------------------------------------------------------------
 
     def holding(self, partition: GroupPartition, offset: Offset, since: CheckpointNumber) -> Checkpoint | None:
-        """Return the oldest checkpoint on the path, of at least a number, that lies beyond an offset of a partition.
+        """Return the oldest current checkpoint, of at least a number, that lies beyond an offset of a partition.
 
         One that is retired has no offsets any more, and is taken to lie beyond whatever was done before it.
         """
@@ -339,8 +339,8 @@ class Whole:
         found = [c for c in self._path() if c.is_complete and (before is None or c.sequence < before)]
         return found[-1] if found else None
 
-    def newest_on_path(self, before: CheckpointNumber | None) -> Checkpoint | None:
-        """See `Archive.newest_on_path`."""
+    def newest_current(self, before: CheckpointNumber | None) -> Checkpoint | None:
+        """See `Archive.newest_current`."""
         found = [c for c in self._path() if before is None or c.sequence < before]
         return found[-1] if found else None
 
@@ -378,7 +378,7 @@ class Whole:
         found: list[Stretch] = []
         before: Timeline | None = None
         for row in self._rows():
-            if not (row.is_on_path or row.undone_by is not None):
+            if not (row.is_current or row.undone_by is not None):
                 continue  # it was never complete: nothing of it is anywhere
             if row.undone_by is not None and row.undone_by >= since:
                 if row.undone_by == before:
@@ -497,7 +497,7 @@ class Whole:
         return [row for _, row in sorted(self._tables.checkpoints.items())]
 
     def _path(self) -> list[Checkpoint]:
-        return [row for row in self._rows() if row.is_on_path]
+        return [row for row in self._rows() if row.is_current]
 
     def _asked(self) -> list[CheckpointRequest]:
         return sorted(self._tables.requests.values(), key=lambda row: row.order)

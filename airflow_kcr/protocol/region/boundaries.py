@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import events, path
+from airflow_kcr.protocol.region import events, timelines
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim, RegionState
 from airflow_kcr.protocol.region.state import Region, past_skips, put, record
 from airflow_kcr.protocol.rules import CheckpointMode
@@ -116,25 +116,29 @@ def after_reset(region: Region, now: datetime, checkpoint: CheckpointNumber | No
         now: the store's clock.
         checkpoint: the checkpoint that was reset to; None for any other seek map.
     """
-    newest = None if checkpoint is None else path.newest_aligned(region, checkpoint)
+    newest = None if checkpoint is None else timelines.newest_aligned(region, checkpoint)
     boundary = None if newest is None else newest.boundary
     start = now if boundary is None else boundary
-    why = "first instant after the reset" if boundary is None else f"after the newest boundary on the path, {boundary}"
+    why = (
+        "first instant after the reset"
+        if boundary is None
+        else f"after the newest boundary on the current timeline, {boundary}"
+    )
     return with_next_boundary(region, now, next_boundary_after(region, start), why)
 
 
 def past_answered(region: Region, now: datetime) -> Region:
-    """Return the running region with its next boundary beyond those that a checkpoint on the path has answered already.
+    """Return the running region with its next boundary beyond those that a current checkpoint has answered already.
 
-    Checkpoints with equal offsets stay on the path together. A reset to one of them sets the boundary after its own,
-    and that one's checkpoint may have stayed as well: it answers every request for that boundary, so none would open
-    ever again, and nobody could cross. Which checkpoints stay is known when the reset is done, hence not before the
-    region runs.
+    Checkpoints with equal offsets stay on the current timeline together. A reset to one of them sets the boundary after
+    its own, and that one's checkpoint may have stayed as well: it answers every request for that boundary, so none
+    would open ever again, and nobody could cross. Which checkpoints stay is known when the reset is done, hence not
+    before the region runs.
     """
     boundary = region.next_boundary
     if boundary is None or boundary > now or region.state is not RegionState.RUNNING:
         return region
-    newest = path.newest_aligned(region)
+    newest = timelines.newest_aligned(region)
     if newest is None or newest.boundary is None or newest.boundary < boundary:
         return region
     why = f"checkpoint {newest.sequence} answers it, which is of {newest.boundary.isoformat()}"
@@ -161,7 +165,7 @@ def passed(region: Region, now: datetime) -> datetime | None:
         or region.next_boundary > now
     ):
         return None
-    if checkpoint.catchup or path.unpublished(region):
+    if checkpoint.catchup or timelines.unpublished(region):
         return region.next_boundary
     return max(region.next_boundary, checkpoint.schedule.at_or_before(now))
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.protocol.instants import format_instant
-from airflow_kcr.protocol.region import boundaries, coverage, events, hold, noted, path, requests
+from airflow_kcr.protocol.region import boundaries, coverage, events, hold, noted, requests, timelines
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointPhase,
@@ -40,7 +40,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Member
 def may_open(region: Region, now: datetime) -> bool:
     """Whether a checkpoint may be opened at all.
 
-    Running, none open, none unpublished on the path, all partitions covered.
+    Running, none open, none unpublished on the current timeline, all partitions covered.
 
     One that the brokers have and no member has ever owned is waited for, for a bounded time. A region that is to warn
     of foreign consumers goes on without what they have: its checkpoints hold that where it stands.
@@ -49,7 +49,7 @@ def may_open(region: Region, now: datetime) -> bool:
     return (
         region.state is RegionState.RUNNING
         and region.open_checkpoint is None
-        and not path.unpublished(region)
+        and not timelines.unpublished(region)
         and all(gap.partition in left for gap in coverage.missing(region, now))
         and not coverage.awaited(region, now).keys() - left
         and bool(universe(region) - left)
@@ -101,7 +101,7 @@ def _is_whole(region: Region, now: datetime, request: CheckpointRequest) -> bool
 
 def _open(region: Region, now: datetime, request: CheckpointRequest) -> Region:
     partitions = universe(region) - coverage.left_out(region, now)
-    covering = None if request.boundary is None else path.covering(region, request.boundary)
+    covering = None if request.boundary is None else timelines.covering(region, request.boundary)
     if covering is not None:
         return requests.answered(region, now, request, covering.sequence)
     if request.boundary is not None:

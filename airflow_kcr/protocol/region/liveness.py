@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from airflow_kcr.protocol.instants import format_instant
-from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, hold, path, requests, specs
+from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, hold, requests, specs, timelines
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, is_live, live_members
 from airflow_kcr.protocol.rules import CheckpointMode
@@ -322,7 +322,7 @@ def _idle_since(region: Region, seen: Seen) -> datetime | None:
 
 
 def _publish(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
-    for checkpoint in path.unpublished(region):
+    for checkpoint in timelines.unpublished(region):
         if not _is_on(region):
             return
         ended = checkpoint.ended_at or checkpoint.opened_at

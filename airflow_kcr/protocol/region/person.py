@@ -74,7 +74,8 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
         StalePlan: the plan was made under another epoch; what has changed since has to be looked at again.
         RegionInState: the region can't drain in this state; `forced` would not need it to.
         ResetInProgress: the region is stopped and another request of a person is not finished.
-        UnknownCheckpoint, CheckpointNotUsable: the target is not on the path; the message says which option names it.
+        UnknownCheckpoint, CheckpointNotUsable: the target is not on the current timeline; the message says which option
+        names it.
         UpsertNeedsConsent: it would go back behind a table that can't be restored, and nobody has consented.
     """
     reset = command.reset

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from airflow_kcr.protocol.delivery import UpsertSink
 from airflow_kcr.protocol.observations import LogView
-from airflow_kcr.protocol.region import automatic, consent, path, recreated, resolution
+from airflow_kcr.protocol.region import automatic, consent, recreated, resolution, timelines
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, RequestState
 from airflow_kcr.protocol.region.state import Region, initial_offsets, universe
 from airflow_kcr.protocol.seek_map import SeekMap
@@ -36,7 +36,7 @@ class Plan:
     """Partitions of the target checkpoint that the region no longer has."""
 
     undoes: tuple[CheckpointNumber, ...]
-    """Checkpoints that it would take off the path."""
+    """Checkpoints that it would take off the current timeline."""
 
     runs: tuple[Requester, ...]
     """The DAG runs whose checkpoints those are: what they published is processed again."""
@@ -85,7 +85,7 @@ def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Pla
         recreated=recreated.found(region, log.bounds),
     )
     found = resolve(reset.target, reset.scope, situation)
-    undoes = path.undone_by(region, found.seek.offsets)
+    undoes = timelines.undone_by(region, found.seek.offsets)
     return Plan(
         region=region.name,
         epoch=region.epoch,

@@ -12,7 +12,7 @@ from typing import Final
 
 from airflow_kcr.errors import CheckpointRefused, RegionInState
 from airflow_kcr.protocol.commands import RequestCheckpoint
-from airflow_kcr.protocol.region import archive, boundaries, events, path
+from airflow_kcr.protocol.region import archive, boundaries, events, timelines
 from airflow_kcr.protocol.region.archive import Named
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
@@ -45,11 +45,11 @@ OWN_REQUEST_IDS: Final = ("boundary:", "records:", "stop:")
 
 
 def valid_answer(region: Region, request: CheckpointRequest) -> CheckpointNumber | None:
-    """Return the checkpoint that answers a request, if one on the current path does."""
+    """Return the checkpoint that answers a request, if one on the current timeline does."""
     if request.state is not RequestState.ANSWERED or request.sequence is None:
         return None
     checkpoint = checkpoint_of(region, request.sequence)
-    return request.sequence if checkpoint is not None and checkpoint.is_on_path else None
+    return request.sequence if checkpoint is not None and checkpoint.is_current else None
 
 
 def ask(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
@@ -96,7 +96,7 @@ def ask(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
     if boundary is None:
         return asked
     asked = boundaries.recalled(asked, boundary)
-    covering = path.covering(asked, boundary)
+    covering = timelines.covering(asked, boundary)
     return asked if covering is None else answered(asked, now, request, covering.sequence)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import automatic, batches, boundaries, checkpoints, coverage, events, noted, path
+from airflow_kcr.protocol.region import automatic, batches, boundaries, checkpoints, coverage, events, noted, timelines
 from airflow_kcr.protocol.region.rows import (
     FAILURE_CAUSES,
     CheckpointState,
@@ -90,8 +90,8 @@ def begin(
     undoes: tuple[CheckpointNumber, ...] = ()
     if opening is not None:
         region = replace(region, restore_point=sequence, restore_point_epoch=region.epoch)
-        undoes = path.undone_by(region, seek.offsets)
-        region = path.without_undone(region, undoes)
+        undoes = timelines.undone_by(region, seek.offsets)
+        region = timelines.without_undone(region, undoes)
         region = boundaries.after_reset(region, now, opening.checkpoint)
     is_attempt = opening is None and earlier is not None
     reset = ResetAttempt(
@@ -201,8 +201,8 @@ def write_seek(region: Region, now: datetime, entries: SeekMap) -> Region:
     region = record(region, now, events.SeekWritten(epoch=region.epoch, seek=fresh))
     if region.restore_point_epoch is None:
         return region
-    undoes = path.undone_by(region, fresh.offsets)
-    return path.without_undone(region, undoes)
+    undoes = timelines.undone_by(region, fresh.offsets)
+    return timelines.without_undone(region, undoes)
 
 
 def _timed(region: Region, now: datetime) -> Region:

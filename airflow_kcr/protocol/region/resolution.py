@@ -1,6 +1,6 @@
 """A person's target against this region: which checkpoint it means, whether that may be used, and the whole seek map.
 
-Targets are checkpoints on the current path; another branch only as an explicit forward jump, an open or aborted one
+Targets are checkpoints on the current timeline; another branch only as an explicit forward jump, an open or aborted one
 only by name (`allow_partial`), its gaps marked. What needs the brokers' time index, or
 log bounds that no contribution brought, stays open: the first owner of each partition answers.
 """
@@ -42,7 +42,7 @@ def target_checkpoint(region: Region, reset: PersonReset) -> CheckpointNumber | 
     """Return the checkpoint that a person's target names; None for any other target.
 
     Raises:
-        UnknownCheckpoint: there is none of that number, or no checkpoint of that DAG run on the path.
+        UnknownCheckpoint: there is none of that number, or no checkpoint of that DAG run on the current timeline.
         CheckpointNotUsable: the run has checkpoints of several boundaries; the message lists them.
     """
     match reset.target:
@@ -57,7 +57,7 @@ def target_checkpoint(region: Region, reset: PersonReset) -> CheckpointNumber | 
 
 
 def of_run(region: Region, dag_id: str, run_id: str) -> CheckpointNumber:
-    """Return the newest complete checkpoint on the path that answered a request of a DAG run.
+    """Return the newest complete current checkpoint that answered a request of a DAG run.
 
     Raises:
         UnknownCheckpoint: there is none; the message says so if there was one, and a reset has undone it.
@@ -67,7 +67,7 @@ def of_run(region: Region, dag_id: str, run_id: str) -> CheckpointNumber:
 
 
 def checkpoint_number_of_run(region: Region, dag_id: str, run_id: str) -> CheckpointNumber:
-    """Return the newest checkpoint on the path that answered a request of a DAG run, also where it is retired.
+    """Return the newest current checkpoint that answered a request of a DAG run, also where it is retired.
 
     Raises:
         UnknownCheckpoint: there is none.
@@ -80,10 +80,10 @@ def _answer(region: Region, dag_id: str, run_id: str, *, has_offsets: bool) -> C
     asked = region.archive.requests_of_run(dag_id, run_id)
     answers = sorted({request.sequence for request in asked if request.sequence is not None})
     checkpoints = [row for sequence in answers if (row := checkpoint_of(region, sequence)) is not None]
-    found = [row for row in checkpoints if row.is_on_path and (row.is_complete or not has_offsets)]
+    found = [row for row in checkpoints if row.is_current and (row.is_complete or not has_offsets)]
     if not found:
         raise UnknownCheckpoint(
-            f"no checkpoint on the current path belongs to the run {run_id} of DAG {dag_id}"
+            f"no checkpoint on the current timeline belongs to the run {run_id} of DAG {dag_id}"
             + "".join(_undone(row) for row in checkpoints[-1:])
         )
     bounds = {c.boundary for c in found}
@@ -132,10 +132,11 @@ def require_usable(region: Region, now: datetime, reset: PersonReset) -> None:
         raise CheckpointNotUsable(
             f"checkpoint {sequence} is {row.state}, not complete; allow_partial uses it with its gaps filled and marked"
         )
-    if row.is_complete and not row.is_on_path and not reset.forward:
+    if row.is_complete and not row.is_current and not reset.forward:
         raise CheckpointNotUsable(
-            f"checkpoint {sequence} is not on the current path: timeline {row.undone_by} opened before it; a forward "
-            f"jump (--forward) goes there without processing what lies between; missing: {missing_text(region, row)}"
+            f"checkpoint {sequence} is not on the current timeline: timeline {row.undone_by} opened before it; a "
+            f"forward jump (--forward) goes there without processing what lies between; "
+            f"missing: {missing_text(region, row)}"
         )
     lost = [p for p in recreated.lost_to(region, sequence) if p in reset.scope]
     if lost:

@@ -1,8 +1,8 @@
 """Retirement: forgetting checkpoints that newer ones have replaced.
 
-By age and by count; never the restore point or what it was built from, one on the path that is unpublished, the newest
-usable, a pinned one, or one being restored. Its digest and the answer to its request id stay. With it goes where its
-boundary falls, and where every older one does.
+By age and by count; never the restore point or what it was built from, one on the current timeline that is unpublished,
+the newest usable, a pinned one, or one being restored. Its digest and the answer to its request id stay. With it goes
+where its boundary falls, and where every older one does.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def protected(region: Region) -> dict[CheckpointNumber, str]:
 
 
 def newest_usable(region: Region) -> Checkpoint | None:
-    """Return the newest checkpoint on the path that has its offsets."""
-    held = [row for row in region.checkpoints.values() if row.is_complete and row.is_on_path]
+    """Return the newest current checkpoint that has its offsets."""
+    held = [row for row in region.checkpoints.values() if row.is_complete and row.is_current]
     stored = region.archive.newest_usable(None)
     if stored is not None and stored.sequence not in region.checkpoints:
         held.append(stored)
@@ -124,15 +124,16 @@ def _past_boundaries(
 ) -> tuple[BoundariesForgotten, ...]:
     """Return what forgets where boundaries fall that no reset to a checkpoint comes to again, but to a pinned one.
 
-    Boundaries only grow along the path, and after a reset the region goes on with those beyond its target's. A
-    checkpoint off the path says nothing: its boundary may be the one that the region is coming to again. After a reset
-    to an older one, which is pinned or being restored, or to no checkpoint at all, members ask the brokers anew.
+    Boundaries only grow along the current timeline, and after a reset the region goes on with those beyond its
+    target's. A checkpoint off the current timeline says nothing: its boundary may be the one that the region is coming
+    to again. After a reset to an older one, which is pinned or being restored, or to no checkpoint at all, members ask
+    the brokers anew.
     """
     oldest = min(kept, default=None)
     boundaries = [
         row.boundary
         for row in gone
-        if row.is_on_path and row.boundary is not None and (oldest is None or row.sequence < oldest)
+        if row.is_current and row.boundary is not None and (oldest is None or row.sequence < oldest)
     ]
     # Twice as many as a piece of checkpoints leaves behind, so that what an older version has left goes as well.
     limit = 2 * max(PIECE, len(region.claims))

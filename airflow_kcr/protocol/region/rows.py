@@ -446,7 +446,7 @@ class Checkpoint:
     published_at: datetime | None = None
     abort_reason: str = ""
     undone_by: Timeline | None = None
-    """The timeline whose opening took it off the path."""
+    """The timeline whose opening took it off the current timeline."""
 
     pinned_as: str = ""
     pin_reason: str = ""
@@ -459,7 +459,7 @@ class Checkpoint:
         return self.state in {CheckpointState.COMPLETE, CheckpointState.PUBLISHED}
 
     @property
-    def is_on_path(self) -> bool:
+    def is_current(self) -> bool:
         """Whether it is complete (or was, before it was retired) and not undone."""
         was_complete = self.is_complete or (self.state is CheckpointState.RETIRED and self.previous is not None)
         return was_complete and self.undone_by is None
@@ -486,7 +486,7 @@ class ResetAttempt:
     """Complete checkpoints that have to be published before the region goes on."""
 
     undoes: tuple[CheckpointNumber, ...] = ()
-    """The checkpoints it took off the path."""
+    """The checkpoints it took off the current timeline."""
 
     person: RequestId | None = None
     """The accepted request it carries out."""

@@ -145,7 +145,7 @@ class BoundariesForgotten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsUndone:
-    """Ledger: a new timeline took these checkpoints off the path, most of which the region does not hold."""
+    """Ledger: a new timeline has undone these checkpoints, most of which the region does not hold."""
 
     sequences: tuple[CheckpointNumber, ...]
     by: Timeline
@@ -196,7 +196,7 @@ class Region:
     """The boundary for which it was said that members have held there for longer than a period."""
 
     aligned: CheckpointNumber | None = None
-    """The newest checkpoint on the path that was aligned to a boundary."""
+    """The newest current checkpoint that was aligned to a boundary."""
 
     failures: int = 0
     open_checkpoint: CheckpointNumber | None = None

@@ -62,7 +62,7 @@ class CompleteCheckpoint:
 
     id: CheckpointId
     previous: CheckpointId | None
-    """The published checkpoint before it on the path; None: it is the first."""
+    """The published checkpoint before it on the current timeline; None: it is the first."""
 
     boundary: datetime | None
     """The instant that it is aligned to, if it has one."""
@@ -148,7 +148,7 @@ class CustomSink(ABC):
         """Hide what a reset has undone, and refuse older epochs, if that is this sink's to do.
 
         Each member of the group is asked, with none of its batches running; others may still write under the older
-        epoch. The region goes on only after all of them have answered. Output of checkpoints on the path is not
+        epoch. The region goes on only after all of them have answered. Output of current checkpoints is not
         touched.
 
         Args:

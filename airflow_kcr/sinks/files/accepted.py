@@ -1,9 +1,9 @@
 """What belongs to a checkpoint, by the region and its ledger: never by what lies around in a folder.
 
-The output of checkpoint N is what is accepted of all batches since the newest published checkpoint that is on the path
-before N. So the manifests of the checkpoints on the path hold each accepted record once, also after resets: where one
-went back into the middle of a checkpoint, or took some partitions back only, that checkpoint is undone as a whole, and
-what is still accepted of it belongs to the next one.
+The output of checkpoint N is what is accepted of all batches since the newest published checkpoint that is on the
+current timeline before N. So the manifests of the current checkpoints hold each accepted record once, also after
+resets: where one went back into the middle of a checkpoint, or took some partitions back only, that checkpoint is
+undone as a whole, and what is still accepted of it belongs to the next one.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Ledger(Protocol):
 
 
 def previous(region: Region, sequence: CheckpointNumber) -> CheckpointName | None:
-    """Return the newest published checkpoint on the path before another one."""
+    """Return the newest published current checkpoint before another one."""
     found = region.archive.newest_published(sequence)
     return None if found is None else CheckpointName(found.timeline, found.sequence)
 
@@ -112,7 +112,7 @@ def contents(
         SinkError: there is no such checkpoint, or it is not complete.
     """
     checkpoint = checkpoint_of(region, sequence)
-    if checkpoint is None or not (checkpoint.is_complete or checkpoint.is_on_path):
+    if checkpoint is None or not (checkpoint.is_complete or checkpoint.is_current):
         raise SinkError(
             f"checkpoint {sequence} of region {region.name} is {'unknown' if checkpoint is None else checkpoint.state}"
         )

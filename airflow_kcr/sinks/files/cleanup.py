@@ -138,7 +138,7 @@ class Cleaner:
         """Note of every retired checkpoint on a shelf that its output is given up; from here on nobody reads it."""
         for checkpoint in sorted(force.checkpoints_on(self._folder, layout.MANIFESTS, shelf)):
             row = checkpoints.get(checkpoint)
-            if row is None or row.state is not CheckpointState.RETIRED or not row.is_on_path:
+            if row is None or row.state is not CheckpointState.RETIRED or not row.is_current:
                 continue
             manifest = Manifest.of(self._folder.read(layout.manifest(checkpoint)))
             if manifest is None or manifest.digest != row.digest:
@@ -204,7 +204,7 @@ class Cleaner:
 
 
 class _Settled:
-    """What the published checkpoints on the path have settled.
+    """What the published current checkpoints have settled.
 
     The output up to each is in its manifest, or was given up.
 
@@ -216,7 +216,7 @@ class _Settled:
 
     def __init__(self, folder: Folder, checkpoints: Mapping[CheckpointName, Checkpoint]) -> None:
         self._folder, self._checkpoints = folder, checkpoints
-        rows = sorted(c for c, row in checkpoints.items() if row.is_on_path and row.published_at is not None)
+        rows = sorted(c for c, row in checkpoints.items() if row.is_current and row.published_at is not None)
         self._path = sorted(rows, key=lambda checkpoint: checkpoint.sequence)
         self._numbers = [checkpoint.sequence for checkpoint in self._path]
         self._last: tuple[CheckpointName, frozenset[str] | None] | None = None
@@ -243,7 +243,7 @@ class _Settled:
         return row is not None and row.undone_by is not None and not row.pinned_as and checkpoint.sequence < self.newest
 
     def _newest_first(self) -> Iterator[CheckpointName]:
-        """Yield the checkpoints on the path of which the folder says something."""
+        """Yield the current checkpoints of which the folder says something."""
         path, kinds = frozenset(self._path), (layout.MANIFESTS, layout.RETIRED)
         there = {shelf for above in kinds for shelf in force.shelves(self._folder, above)}
         for shelf in sorted(there, key=int, reverse=True):

@@ -127,7 +127,7 @@ class Manifest:
     """The instant that it is aligned to, as ISO 8601."""
 
     previous: str | None
-    """The checkpoint before it on the path: this one has what came after that."""
+    """The checkpoint before it on the current timeline: this one has what came after that."""
 
     batches: tuple[str, ...]
     """Of which it holds the output, in the order in which they began."""

@@ -41,7 +41,7 @@ SHOWN = 5
 def read_checkpoint(
     spark: SparkSession, path: str, *, sequence: int | None = None, run: str | None = None, store: str | None = None
 ) -> DataFrame:
-    """Return the rows of one checkpoint: what was processed between the checkpoint before it on the path, and it.
+    """Return the rows of one checkpoint: what was processed since the current checkpoint before it.
 
     Args:
         spark: a session that can read the folder.
@@ -146,7 +146,7 @@ class Checkpoints:
 
         Raises:
             InvalidTarget: the run is not named so.
-            UnknownCheckpoint: it has no complete checkpoint on the path.
+            UnknownCheckpoint: it has no complete current checkpoint.
             StoreError: the store can't be asked.
         """
         from airflow_kcr.api import Region

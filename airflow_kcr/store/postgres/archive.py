@@ -49,7 +49,7 @@ from airflow_kcr.store.postgres.layouts import (
 )
 from airflow_kcr.store.postgres.row_layout import Layout, partition_columns, partition_of
 from airflow_kcr.store.postgres.session import Session
-from airflow_kcr.store.postgres.tables import ALIGNED, ON_PATH, TURN, USABLE
+from airflow_kcr.store.postgres.tables import ALIGNED, CURRENT, TURN, USABLE
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -119,7 +119,7 @@ _CONTRIBUTION: Final = text(
     f"SELECT {contributions_to('sequence', ' AND k.group_id = :group AND k.member_index = :index')}"
 )
 
-# name: covered — the newest kept checkpoint on the path of which no partition lies beyond where a timeline opens.
+# name: covered — the newest kept current checkpoint of which no partition lies beyond where a timeline opens.
 _KEPT: Final = text(f"""
     SELECT t.sequence, NOT EXISTS (
         SELECT FROM kcr.checkpoint_offset o
@@ -131,10 +131,10 @@ _KEPT: Final = text(f"""
     ORDER BY t.sequence DESC LIMIT :piece
 """)  # noqa: S608 (a constant of this module)
 
-# name: retired_after — on the path, without offsets of their own, and newer than a checkpoint that stays.
+# name: retired_after — on the current timeline, without offsets of their own, and newer than a checkpoint that stays.
 _RETIRED: Final = text(f"""
     SELECT t.sequence FROM kcr.checkpoint t
-    WHERE t.region_id = :region AND {ON_PATH} AND t.state = 'retired' AND t.sequence > :after
+    WHERE t.region_id = :region AND {CURRENT} AND t.state = 'retired' AND t.sequence > :after
 """)  # noqa: S608 (a constant of this module)
 
 # name: stretches — gaps and islands: rows of one timeline with no row of another between them.
@@ -143,7 +143,7 @@ _STRETCHES: Final = text(f"""
         SELECT t.sequence, t.undone_by, row_number() OVER (ORDER BY t.sequence)
                - row_number() OVER (PARTITION BY t.undone_by ORDER BY t.sequence) AS island
         FROM kcr.checkpoint t
-        WHERE t.region_id = :region AND ({ON_PATH} OR t.undone_by IS NOT NULL)
+        WHERE t.region_id = :region AND ({CURRENT} OR t.undone_by IS NOT NULL)
           AND t.sequence >= (SELECT min(u.sequence) FROM kcr.checkpoint u
                              WHERE u.region_id = :region AND u.undone_by >= :since)
     ) s WHERE s.undone_by >= :since GROUP BY s.undone_by, s.island ORDER BY 1, 2
@@ -344,7 +344,7 @@ class PostgresArchive:
         """See `Archive.boundary_offsets`."""
         return dict(self._rows(BOUNDARY_OFFSETS, "t.boundary = :boundary", boundary=boundary))
 
-    # -- the path --------------------------------------------------------------------------------------------------
+    # -- the current timeline ---------------------------------------------------------------------------------------
 
     def newest_aligned(self, up_to: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.newest_aligned`."""
@@ -364,22 +364,22 @@ class PostgresArchive:
         condition = f"{USABLE} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
         return self._one(CHECKPOINTS, condition, before=MAX_NUMBER if before is None else before)
 
-    def newest_on_path(self, before: CheckpointNumber | None) -> Checkpoint | None:
-        """See `Archive.newest_on_path`."""
-        condition = f"{ON_PATH} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
+    def newest_current(self, before: CheckpointNumber | None) -> Checkpoint | None:
+        """See `Archive.newest_current`."""
+        condition = f"{CURRENT} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
         return self._one(CHECKPOINTS, condition, before=MAX_NUMBER if before is None else before)
 
     def newest_published(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.newest_published`."""
         condition = (
-            f"t.published_at IS NOT NULL AND {ON_PATH} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
+            f"t.published_at IS NOT NULL AND {CURRENT} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
         )
         return self._one(CHECKPOINTS, condition, before=MAX_NUMBER if before is None else before)
 
     def published_from(self, boundary: datetime | None, sequence: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.published_from`."""
         least = 0 if sequence is None else sequence
-        published = f"t.published_at IS NOT NULL AND {ON_PATH} AND t.sequence >= :least"
+        published = f"t.published_at IS NOT NULL AND {CURRENT} AND t.sequence >= :least"
         if boundary is None:
             return self._one(CHECKPOINTS, f"{published} ORDER BY t.sequence LIMIT 1", least=least)
         condition = (
@@ -412,7 +412,7 @@ class PostgresArchive:
 
     def holding(self, partition: GroupPartition, offset: Offset, since: CheckpointNumber) -> Checkpoint | None:
         """See `Archive.holding`."""
-        condition = f"{ON_PATH} AND t.sequence >= :since AND {_BEYOND} ORDER BY t.sequence LIMIT 1"
+        condition = f"{CURRENT} AND t.sequence >= :since AND {_BEYOND} ORDER BY t.sequence LIMIT 1"
         return self._one(CHECKPOINTS, condition, since=since, **_place(partition, offset))
 
     def went_back(self, partition: GroupPartition, offset: Offset, after: Epoch) -> ResetAttempt | None:

@@ -142,14 +142,14 @@ _FORGET_BOUNDARIES: Final = text("""
         ORDER BY boundary, group_id, topic, partition, topic_id LIMIT :limit))
 """)
 
-# name: undo_checkpoints — the first timeline that took one off the path did.
+# name: undo_checkpoints — the first timeline that took one off the current timeline did.
 _UNDO: Final = text(
     "UPDATE kcr.checkpoint SET undone_by = :by WHERE region_id = :region "
     "AND sequence = ANY (CAST(:sequences AS bigint[])) AND undone_by IS NULL"
 )
 
 UNDO_PIECE: Final = 10_000
-"""Checkpoints that one statement takes off the path: some tenths of a second."""
+"""Checkpoints that one statement takes off the current timeline: some tenths of a second."""
 
 
 _RUNNING: Final = text(

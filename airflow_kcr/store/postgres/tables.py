@@ -246,16 +246,16 @@ checkpoint_request: Final = table(
     Index("checkpoint_request_run", "region_id", text("(requester ->> 'dag_id')"), text("(requester ->> 'run_id')")),
 )
 
-ON_PATH: Final = (
+CURRENT: Final = (
     "undone_by IS NULL AND (state IN ('complete', 'published') OR state = 'retired' AND previous IS NOT NULL)"
 )
-"""Of a checkpoint's row: whether it is on the path, as `Checkpoint.is_on_path` says. Of statements and indexes."""
+"""Of a checkpoint's row: whether it is current, as `Checkpoint.is_current` says. Of statements and indexes."""
 
 USABLE: Final = "undone_by IS NULL AND state IN ('complete', 'published')"
-"""Whether it is on the path and has its offsets."""
+"""Whether it is on the current timeline and has its offsets."""
 
-ALIGNED: Final = f"boundary IS NOT NULL AND {ON_PATH}"
-"""Whether it is on the path and aligned to a boundary."""
+ALIGNED: Final = f"boundary IS NOT NULL AND {CURRENT}"
+"""Whether it is on the current timeline and aligned to a boundary."""
 
 checkpoint: Final = table(
     "checkpoint",
@@ -289,7 +289,7 @@ checkpoint: Final = table(
     Index("checkpoint_complete", "region_id", "sequence", postgresql_where=text("state = 'complete'")),
     Index("checkpoint_kept", "region_id", "sequence", postgresql_where=text("state <> 'retired'")),
     Index("checkpoint_usable", "region_id", "sequence", postgresql_where=text(USABLE)),
-    Index("checkpoint_path", "region_id", "sequence", postgresql_where=text(ON_PATH)),
+    Index("checkpoint_path", "region_id", "sequence", postgresql_where=text(CURRENT)),
     Index("checkpoint_aligned", "region_id", "boundary", "sequence", postgresql_where=text(ALIGNED)),
     Index("checkpoint_undone", "region_id", "undone_by", "sequence", postgresql_where=text("undone_by IS NOT NULL")),
 )

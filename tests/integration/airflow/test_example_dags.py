@@ -70,7 +70,7 @@ def test_flights_are_consumed_each_interval_is_checkpointed_by_its_run_and_each_
         ]
         assert {run.state for run in runs} == {"success"}
         checkpoints = {
-            one.checkpoint.boundary: one.checkpoint for one in region.checkpoints() if one.checkpoint.is_on_path
+            one.checkpoint.boundary: one.checkpoint for one in region.checkpoints() if one.checkpoint.is_current
         }
         for run in runs:
             answer = editor.result("flights_checkpoint", run.run_id, "commit")

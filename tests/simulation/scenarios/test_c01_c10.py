@@ -332,7 +332,7 @@ def test_c08_a_checkpoint_that_was_complete_and_not_published_is_published_befor
     driver.publish()
     assert state(driver) is RegionState.RUNNING
     assert positions(driver) == [10] * 4
-    # The rollback touches no file of a complete checkpoint on the path: what the manifest lists is still accepted.
+    # The rollback touches no file of a complete current checkpoint: what the manifest lists is still accepted.
     assert manifest(driver, checkpoint) == files == members_batches(driver, Outcome.DONE)
     judge(driver)
 

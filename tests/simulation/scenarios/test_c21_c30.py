@@ -493,8 +493,8 @@ def test_c30_a_checkpoint_that_the_new_branch_has_not_undone_stays_a_target() ->
     driver = running()
     checkpoints = checkpoints_of_ten(driver, 5)
     rewind(driver, ToCheckpoint(sequence=checkpoints[2]))
-    on_path = [s for s in checkpoints if driver.region.checkpoints[s].is_on_path]
-    assert on_path == checkpoints[:3]
+    current = [s for s in checkpoints if driver.region.checkpoints[s].is_current]
+    assert current == checkpoints[:3]
     rewind(driver, ToCheckpoint(sequence=checkpoints[1]))
     assert positions(driver) == [20] * 4
     judge(driver)

@@ -193,8 +193,8 @@ def test_c53_a_run_is_a_target_only_by_its_checkpoint_on_the_path() -> None:
     driver.settle_reset()
     assert positions(driver) == [40] * 4
     rewind(driver, ToCheckpoint(sequence=checkpoints[0]))
-    assert not driver.region.checkpoints[monday].is_on_path
-    with pytest.raises(Exception, match="no checkpoint on the current path"):
+    assert not driver.region.checkpoints[monday].is_current
+    with pytest.raises(Exception, match="no checkpoint on the current timeline"):
         driver.reset(ToRun(dag_id="flights", run_id="monday"))
     judge(driver)
 
@@ -505,7 +505,7 @@ def test_c59_after_a_rewind_to_a_checkpoint_the_next_boundary_is_the_one_after_t
     driver.publish()
     assert driver.region.offsets[again] == driver.region.offsets[checkpoints[1]]
     assert driver.region.next_boundary == boundary(3)
-    with pytest.raises(Exception, match="not on the current path"):
+    with pytest.raises(Exception, match="not on the current timeline"):
         driver.reset(ToCheckpoint(sequence=by_hand))
     judge(driver)
 

@@ -308,7 +308,7 @@ def reset(simulation: Simulation) -> None:
 def reset_to_equal_ones(simulation: Simulation) -> None:
     """A person resets to every kept checkpoint that has the newest one's offsets in turn, the oldest one last."""
     region = simulation.region
-    kept = [s for s, c in sorted(region.checkpoints.items()) if c.is_complete and c.is_on_path]
+    kept = [s for s, c in sorted(region.checkpoints.items()) if c.is_complete and c.is_current]
     equal = [s for s in kept if region.offsets[s] == region.offsets[kept[-1]]]
     for turn, sequence in enumerate(reversed(equal)):
         target = ToCheckpoint(sequence=CheckpointNumber(sequence))

@@ -265,7 +265,7 @@ def test_an_aborted_checkpoint_needs_a_word_and_a_retired_one_is_gone(region: Re
 def test_a_checkpoint_of_another_branch_is_only_jumped_to(region: Region, driver: Driver) -> None:
     applied(region, driver, region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(150)))))
     target = ToCheckpoint(sequence=CheckpointNumber(3))
-    with pytest.raises(CheckpointNotUsable, match=r"not on the current path.*--forward.*g:t-0 \[150, 200\)"):
+    with pytest.raises(CheckpointNotUsable, match=r"not on the current timeline.*--forward.*g:t-0 \[150, 200\)"):
         region.plan_reset(ResetRequest(target=target))
     assert targets(region.plan_reset(ResetRequest(target=target, forward=True))) == [200] * 4
 

@@ -302,11 +302,11 @@ def test_checkpoints_are_listed_with_why_they_are_kept() -> None:
         "the restore point 4 was built from it",
         "it is the restore point",
     ]
-    assert {key: rows[0][key] for key in ("sequence", "state", "committed", "on_path", "pinned_as", "inexact")} == {
+    assert {key: rows[0][key] for key in ("sequence", "state", "committed", "current", "pinned_as", "inexact")} == {
         "sequence": 2,
         "state": "published",
         "committed": "yes",
-        "on_path": True,
+        "current": True,
         "pinned_as": "before-upgrade",
         "inexact": False,
     }
@@ -323,7 +323,7 @@ def test_a_checkpoint_that_never_was_complete_is_neither_on_the_path_nor_undone(
     aborted = driver.region.open_checkpoint
     assert aborted is not None
     region = region_of(driver)
-    assert [(row["state"], row["on_path"], row["undone_by"]) for row in map(by_name, region.checkpoints())] == [
+    assert [(row["state"], row["current"], row["undone_by"]) for row in map(by_name, region.checkpoints())] == [
         ("published", True, None),
         ("open", None, None),
     ]
@@ -333,7 +333,7 @@ def test_a_checkpoint_that_never_was_complete_is_neither_on_the_path_nor_undone(
     driver.publish()
     rewind(driver, ToOffset(offset=Offset(0)))
     rows = {
-        row["sequence"]: (row["state"], row["on_path"], row["undone_by"]) for row in map(by_name, region.checkpoints())
+        row["sequence"]: (row["state"], row["current"], row["undone_by"]) for row in map(by_name, region.checkpoints())
     }
     assert rows[aborted] == ("aborted", None, None)
     assert rows[undone] == ("published", False, driver.region.timeline)

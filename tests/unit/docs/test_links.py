@@ -110,7 +110,7 @@ def test_the_glossary_defines_each_term_once() -> None:
     terms = re.findall(r"\*\*([\w ]+)\*\*", text)
     assert sorted(terms) == sorted(set(terms))
     needed = (
-        "region member offset assignment claim batch checkpoint sequence timeline path epoch contribution "
+        "region member offset assignment claim batch checkpoint sequence timeline current epoch contribution "
         "merge quiesced "
         "boundary retire ledger"
     )

@@ -139,7 +139,7 @@ def test_what_was_undone_meanwhile_is_refused(driver: Driver, world: World) -> N
     driver.reset(ToOffset(offset=Offset(150)))
     driver.complete()
     driver.settle_reset()
-    with pytest.raises(AirflowFailException, match="checkpoint 3 is not on the current path any more"):
+    with pytest.raises(AirflowFailException, match="checkpoint 3 is not on the current timeline any more"):
         choose().execute_complete(CONTEXT, answer("Choose", checkpoint=3))
 
 

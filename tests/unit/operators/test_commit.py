@@ -244,7 +244,7 @@ def test_a_checkpoint_that_a_reset_has_undone_is_not_retried(driver: Driver) -> 
     rewind(driver, ToCheckpoint(sequence=first))
     with pytest.raises(AirflowFailException, match="was undone by a reset"):
         operator(checkpoint=undone).execute(context())
-    with pytest.raises(AirflowFailException, match="no checkpoint on the current path"):
+    with pytest.raises(AirflowFailException, match="no checkpoint on the current timeline"):
         operator().execute(context())
 
 

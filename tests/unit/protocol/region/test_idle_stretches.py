@@ -1,6 +1,6 @@
 """Boundaries at which nothing has moved.
 
-Checkpoints with equal offsets stay on the path together, whatever is reset.
+Checkpoints with equal offsets stay on the current timeline together, whatever is reset.
 """
 
 from __future__ import annotations

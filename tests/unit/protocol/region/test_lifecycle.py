@@ -249,7 +249,7 @@ def test_a_resume_after_a_restore_opens_a_timeline_at_the_restore_point_that_the
     driver.handle(StartRegion())
     assert driver.region.timeline == 2
     assert positions(driver) == [10, 10, 10, 10]
-    assert driver.region.checkpoints[checkpoint].is_on_path
+    assert driver.region.checkpoints[checkpoint].is_current
     reset = running()
     reset.handle(memory(reset, epoch=5))
     reset.store.handle(reset.name, StartRegion())

@@ -90,8 +90,8 @@ def test_a_checkpoint_of_the_old_topic_is_no_target_any_more_unless_that_is_out_
     forced_to_the_start(driver)
     region = driver.region
     assert recreated.lost_to(region, checkpoint) == tuple(sorted(driver.logs))
-    back_on_path = replace(region.checkpoints[checkpoint], undone_by=None)
-    region = replace(region, checkpoints={**region.checkpoints, checkpoint: back_on_path})
+    back_current = replace(region.checkpoints[checkpoint], undone_by=None)
+    region = replace(region, checkpoints={**region.checkpoints, checkpoint: back_current})
     driver.store._transactions.decide(driver.name, lambda _, __: region)
     with pytest.raises(CheckpointNotUsable, match="older than its topic: t was deleted and created again"):
         driver.reset(ToCheckpoint(sequence=checkpoint))

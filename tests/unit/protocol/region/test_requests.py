@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import CheckpointRefused, RegionInState
 from airflow_kcr.protocol.commands import Reconcile, ReportForeignConsumer, RetireCheckpoints
-from airflow_kcr.protocol.region import events, path, requests
+from airflow_kcr.protocol.region import events, requests, timelines
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointPurpose,
@@ -226,13 +226,13 @@ def test_a_boundary_is_answered_at_once_by_the_first_checkpoint_at_or_beyond_it(
         driver.publish()
     assert driver.request_checkpoint("same", boundary=boundary(1)).sequence == answer_of(driver, "h1")[1]
     assert driver.request_checkpoint("between", boundary=boundary(1.5)).sequence == answer_of(driver, "h2")[1]
-    assert path.covering(driver.region, boundary(3)) is None
+    assert timelines.covering(driver.region, boundary(3)) is None
 
 
 def test_an_unbounded_checkpoint_covers_no_boundary() -> None:
     driver = hourly()
     checkpoints_of_ten(driver, 1)
-    assert path.covering(driver.region, boundary(1)) is None
+    assert timelines.covering(driver.region, boundary(1)) is None
 
 
 def test_a_completed_checkpoint_answers_its_own_request_and_those_of_earlier_boundaries() -> None:
@@ -415,11 +415,11 @@ def test_an_undone_checkpoint_no_longer_covers_a_boundary() -> None:
     driver.request_checkpoint("n", boundary=boundary(1))
     sequence = driver.complete()
     region = driver.region
-    covering = path.covering(region, boundary(1))
+    covering = timelines.covering(region, boundary(1))
     assert covering is not None
     assert covering.sequence == sequence
     undone = with_checkpoint(region, replace(region.checkpoints[sequence], undone_by=region.timeline))
-    assert path.covering(undone, boundary(1)) is None
+    assert timelines.covering(undone, boundary(1)) is None
 
 
 def test_a_reset_puts_the_request_of_the_open_checkpoint_back_into_the_queue() -> None:

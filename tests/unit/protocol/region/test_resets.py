@@ -350,7 +350,7 @@ def test_an_entry_of_an_automatic_reset_to_a_checkpoint_undoes_no_checkpoint() -
     fail(driver)
     driver.settle_reset()
     assert positions(driver) == [20]
-    assert driver.region.checkpoints[checkpoints[0]].is_on_path
+    assert driver.region.checkpoints[checkpoints[0]].is_current
     judge(driver)
 
 

@@ -98,7 +98,7 @@ def test_a_run_is_its_newest_complete_checkpoint_on_the_path() -> None:
 def test_a_run_without_a_checkpoint_on_the_path_is_none(dag: str, run: str) -> None:
     driver = running()
     run_of(driver, "r1")
-    with pytest.raises(UnknownCheckpoint, match=f"no checkpoint on the current path belongs to the run {run} of DAG"):
+    with pytest.raises(UnknownCheckpoint, match=f"on the current timeline belongs to the run {run} of DAG"):
         resolution.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id=dag, run_id=run)))
 
 

@@ -89,13 +89,13 @@ def test_only_complete_and_published_checkpoints_have_their_offsets(state: Check
 @pytest.mark.parametrize("state", [CheckpointState.COMPLETE, CheckpointState.PUBLISHED, CheckpointState.RETIRED])
 def test_a_checkpoint_that_was_complete_is_on_the_path_until_a_timeline_undoes_it(state: CheckpointState) -> None:
     row = replace(CHECKPOINT, state=state, previous=CheckpointNumber(1))
-    assert row.is_on_path
-    assert not replace(row, undone_by=Timeline(2)).is_on_path
+    assert row.is_current
+    assert not replace(row, undone_by=Timeline(2)).is_current
 
 
 @pytest.mark.parametrize("state", [CheckpointState.OPEN, CheckpointState.ABORTED, CheckpointState.RETIRED])
 def test_what_was_never_complete_is_not_on_the_path_retired_or_not(state: CheckpointState) -> None:
-    assert not replace(CHECKPOINT, state=state).is_on_path
+    assert not replace(CHECKPOINT, state=state).is_current
 
 
 def test_membership_changes_never_count_as_failures() -> None:

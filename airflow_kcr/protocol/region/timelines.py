@@ -1,8 +1,8 @@
-"""The path: which complete checkpoints still describe the region's past.
+"""The current timeline: which complete checkpoints still describe the region's past.
 
-A complete checkpoint is on the path when every later timeline opened at or beyond its offset on every partition that
-both have. Opening a timeline is the only thing that takes one off, so it is decided there, once, and stored
-(`Checkpoint.undone_by`). Targets, request ids, retirement, manifests and rollback all ask this module.
+A complete checkpoint is on the current timeline when every later timeline opened at or beyond its offset on every
+partition that both have. Opening a timeline is the only thing that takes one off, so it is decided there, once, and
+stored (`Checkpoint.undone_by`). Targets, request ids, retirement, manifests and rollback all ask this module.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from airflow_kcr.protocol.values import CheckpointNumber
 
 
 def unpublished(region: Region) -> tuple[Checkpoint, ...]:
-    """Return the complete checkpoints on the path that are not published yet, oldest first."""
+    """Return the complete current checkpoints that are not published yet, oldest first."""
     complete = (row for _, row in sorted(region.checkpoints.items()) if row.state is CheckpointState.COMPLETE)
-    return tuple(row for row in complete if row.is_on_path)
+    return tuple(row for row in complete if row.is_current)
 
 
 def newest_aligned(region: Region, up_to: CheckpointNumber | None = None) -> Checkpoint | None:
-    """Return the checkpoint on the path, at or before `up_to`, that was aligned to the newest boundary.
+    """Return the current checkpoint, at or before `up_to`, that was aligned to the newest boundary.
 
-    Along the path boundaries only grow, because a request is answered by a checkpoint of a later boundary; so it is the
-    newest.
+    Along the current timeline boundaries only grow, because a request is answered by a checkpoint of a later boundary;
+    so it is the newest.
     """
     if region.aligned is None:
         return None
@@ -36,22 +36,22 @@ def newest_aligned(region: Region, up_to: CheckpointNumber | None = None) -> Che
 
 
 def _newest_stored(region: Region, up_to: CheckpointNumber) -> Checkpoint | None:
-    # Of the path beyond what this decision has taken off it, the archive knows nothing.
+    # Of the current timeline beyond what this decision has taken off it, the archive knows nothing.
     end = min((up_to, *(CheckpointNumber(s - 1) for s in _undone_now(region))))
-    held = [row for s, row in region.checkpoints.items() if row.is_on_path and row.boundary is not None and s <= up_to]
+    held = [row for s, row in region.checkpoints.items() if row.is_current and row.boundary is not None and s <= up_to]
     stored = region.archive.newest_aligned(end)
     held += [stored] if stored is not None and stored.sequence not in region.checkpoints else []
     return max(held, key=lambda row: row.sequence, default=None)
 
 
 def _undone_now(region: Region) -> frozenset[CheckpointNumber]:
-    """Return what this decision has taken off the path."""
+    """Return what this decision has taken off the current timeline."""
     changes = (change for change in region.ledger if isinstance(change, CheckpointsUndone))
     return frozenset(sequence for change in changes for sequence in change.sequences)
 
 
 def covering(region: Region, boundary: datetime) -> Checkpoint | None:
-    """Return the first checkpoint on the path at or beyond `boundary`.
+    """Return the first current checkpoint at or beyond `boundary`.
 
     It answers every request for an earlier boundary.
     """
@@ -59,27 +59,27 @@ def covering(region: Region, boundary: datetime) -> Checkpoint | None:
     if newest is None or newest.boundary is None or newest.boundary < boundary:
         return None
     stored = region.archive.covering(boundary)
-    found = [row for row in region.checkpoints.values() if row.is_on_path and row.boundary and row.boundary >= boundary]
+    found = [row for row in region.checkpoints.values() if row.is_current and row.boundary and row.boundary >= boundary]
     if stored is not None and stored.sequence not in region.checkpoints.keys() | _undone_now(region):
         found.append(stored)
     return min(found, key=lambda row: row.sequence, default=None)
 
 
 def undone_by(region: Region, opening: OffsetMap) -> tuple[CheckpointNumber, ...]:
-    """Return the checkpoints on the path that a timeline opening at these offsets takes off it.
+    """Return the current checkpoints that a timeline opening at these offsets takes off it.
 
-    A retired checkpoint has no offsets any more. It stays on the path when a newer one with offsets does, because
-    offsets along the path only grow; otherwise it is taken off, since a wrong "still there" would answer an old DAG run
-    with a checkpoint that no longer holds.
+    A retired checkpoint has no offsets any more. It stays on the current timeline when a newer one with offsets does,
+    because offsets along the current timeline only grow; otherwise it is taken off, since a wrong "still there" would
+    answer an old DAG run with a checkpoint that no longer holds.
     """
     judged = {
         s: opening.covers(region.offsets[s])
         for s, row in region.checkpoints.items()
-        if row.is_on_path and row.is_complete and s in region.offsets
+        if row.is_current and row.is_complete and s in region.offsets
     }
     covered = max((s for s, stays in judged.items() if stays), default=None)
     gone = {s for s, stays in judged.items() if not stays}
-    retired = [s for s, row in region.checkpoints.items() if row.is_on_path and not row.is_complete]
+    retired = [s for s, row in region.checkpoints.items() if row.is_current and not row.is_complete]
     gone.update(s for s in region.archive.undone_by(opening, covered, retired) if s not in judged)
     return tuple(sorted(gone - _undone_now(region)))
 
