@@ -128,8 +128,10 @@ class RetentionRules:
     """Which checkpoints are kept: a checkpoint beyond either limit is retired, unless `retirement` protects it."""
 
     keep: int = 20
+    """How many complete checkpoints are kept."""
+
     max_age: timedelta | None = None
-    """None: age alone retires nothing."""
+    """How long checkpoints are kept; absent: age alone retires nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

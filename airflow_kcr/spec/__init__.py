@@ -8,10 +8,11 @@ file.
 from __future__ import annotations
 
 from airflow_kcr.kafka_settings import KafkaSettings, refusals, resolve_environment
-from airflow_kcr.spec.changes import Difference, Split, TakesEffect, differences, split
-from airflow_kcr.spec.model import FOREVER, BatchSpec, CheckpointSpec, GroupSpec, HistorySpec, RegionSpec
-from airflow_kcr.spec.reading import load, parse
+from airflow_kcr.spec.changes import Difference, Split, differences, split
+from airflow_kcr.spec.fields import FOREVER, TakesEffect
+from airflow_kcr.spec.model import BatchSpec, CheckpointSpec, GroupSpec, HistorySpec, RegionSpec
 from airflow_kcr.spec.sinks import SinkKind, SinkSpec
+from airflow_kcr.spec.yaml_text import load, parse
 
 __all__ = [
     "FOREVER",

@@ -15,28 +15,14 @@ tell. The store knows the cluster's id and has the last word.
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_kcr.errors import SpecError
+from airflow_kcr.spec.fields import Declared, TakesEffect, declared
+from airflow_kcr.spec.model import GroupSpec, RegionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from airflow_kcr.spec.model import RegionSpec
-
-
-class TakesEffect(StrEnum):
-    """When a change of the spec of a running region takes effect."""
-
-    AT_ONCE = "at_once"
-    """As soon as the members read the region's row again."""
-
-    NEXT_CHECKPOINT = "next_checkpoint"
-    """After the next checkpoint, with a restart of the members."""
-
-    REFUSED = "refused"
-    """Never; make another region."""
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 class Difference(NamedTuple):
@@ -59,12 +45,10 @@ def differences(old: RegionSpec, new: RegionSpec) -> list[Difference]:
     """
     if old == new:
         return []
-    found = [Difference("region", TakesEffect.REFUSED)] if old.region != new.region else []
-    found += _groups(old, new)
     before, after = old.to_json(), new.to_json()
-    for name in sorted((before.keys() | after.keys()) - {"region", "groups", "kafka", "kafka_conn_id"}):
-        at_once = _leaves(before.get(name), after.get(name), name)
-        found += [Difference(path, TakesEffect.AT_ONCE) for path in at_once if path not in _CLIENT_TIMES]
+    found = [*_fields(before, after, {"region"}), *_groups(old, new)]
+    others = declared(RegionSpec).keys() - {"region", "groups", "kafka", "kafka_conn_id"}
+    found += [each for each in _fields(before, after, others) if each.path not in _CLIENT_TIMES]
     found += [Difference(path, TakesEffect.NEXT_CHECKPOINT) for path in _client_times(old, new)]
     return found
 
@@ -128,12 +112,12 @@ def _groups(old: RegionSpec, new: RegionSpec) -> list[Difference]:
     after = {group["group_id"]: group for group in new.to_json()["groups"]}
     gone, come = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
     renamed = bool(gone and come)
-    effect = TakesEffect.REFUSED if renamed else TakesEffect.NEXT_CHECKPOINT
+    declaration = declared(GroupSpec)["group_id"] if renamed else declared(RegionSpec)["groups"]
+    effect = _effect(declaration)
     found = [Difference(f"groups[{name}]{'.group_id' if renamed else ''}", effect) for name in gone + come]
     clusters: dict[str, TakesEffect] = {}
     for name in sorted(before.keys() & after.keys()):
-        leaves = _leaves(_own(before[name]), _own(after[name]), f"groups[{name}]")
-        found += [Difference(path, TakesEffect.NEXT_CHECKPOINT) for path in leaves]
+        found += _leaves(_own(before[name]), _own(after[name]), f"groups[{name}]", declared(RegionSpec)["groups"])
         for path, takes_effect in _cluster(old, new, name):
             clusters.setdefault(path, takes_effect)
     return found + [Difference(path, takes_effect) for path, takes_effect in clusters.items()]
@@ -149,24 +133,44 @@ def _cluster(old: RegionSpec, new: RegionSpec, group_id: str) -> Iterator[tuple[
     own = [spec.group(group_id) for spec in (old, new)]
     place = f"groups[{group_id}]." if any(group.kafka or group.kafka_conn_id for group in own) else ""
     if old_conn != new_conn:
-        yield f"{place}kafka_conn_id", TakesEffect.REFUSED
+        yield f"{place}kafka_conn_id", _effect(declared(RegionSpec)["kafka_conn_id"])
         return
     old_settings, new_settings = dict(before or {}), dict(after or {})
     for name in sorted(old_settings.keys() | new_settings.keys()):
         if old_settings.get(name) == new_settings.get(name):
             continue
         other = name == "bootstrap.servers" and not _share_an_address(old_settings[name], new_settings[name])
-        yield f"{place}kafka.{name}", TakesEffect.REFUSED if other else TakesEffect.NEXT_CHECKPOINT
+        yield f"{place}kafka.{name}", TakesEffect.REFUSED if other else _effect(declared(RegionSpec)["kafka"])
 
 
 def _share_an_address(servers: str, others: str) -> bool:
     return bool({s.strip() for s in servers.split(",")} & {s.strip() for s in others.split(",")})
 
 
-def _leaves(old: Any, new: Any, path: str) -> Iterator[str]:  # noqa: ANN401 (any plain value)
-    """Yield where two plain values differ; lists are one value."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name in [*old, *(name for name in new if name not in old)]:
-            yield from _leaves(old.get(name), new.get(name), f"{path}.{name}")
-    elif old != new:
-        yield path
+def _fields(old: Mapping[str, Any], new: Mapping[str, Any], names: Iterable[str]) -> Iterator[Difference]:
+    """Yield where these fields of two specs differ."""
+    for name in sorted(names):
+        yield from _leaves(old.get(name), new.get(name), name, declared(RegionSpec)[name])
+
+
+def _leaves(
+    old: Any,  # noqa: ANN401 (any plain value)
+    new: Any,  # noqa: ANN401 (any plain value)
+    path: str,
+    declaration: Declared,
+    around: TakesEffect = TakesEffect.AT_ONCE,
+) -> Iterator[Difference]:
+    """Yield where two plain values of one field differ; lists are one value."""
+    effect = _effect(declaration, around)
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        if old != new:
+            yield Difference(path, effect)
+        return
+    within = {} if declaration.section is None else declared(declaration.section)
+    for name in [*old, *(name for name in new if name not in old)]:
+        yield from _leaves(old.get(name), new.get(name), f"{path}.{name}", within.get(name, declaration), effect)
+
+
+def _effect(declaration: Declared, around: TakesEffect = TakesEffect.AT_ONCE) -> TakesEffect:
+    """Return when a change of a field counts: as declared, else as a change of what is around it."""
+    return around if declaration.takes_effect is None else declaration.takes_effect

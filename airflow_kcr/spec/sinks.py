@@ -10,13 +10,19 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import parse_qsl, urlsplit
+
+from pydantic_core import CoreSchema, core_schema
 
 from airflow_kcr.confidential import names_secret, secrets_in
 from airflow_kcr.kafka_settings import broken_references
-from airflow_kcr.protocol.delivery import Delivery, FileFormat, SinkMode
+from airflow_kcr.protocol.delivery import Delivery, SinkMode
+from airflow_kcr.spec.fields import FileFormatWord, Key, Number, SinkModeWord, declared, mapping_of, word
 from airflow_kcr.spec.findings import Finding, Path
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
 
 LONGEST_NAME: Final = 63
 """Bytes of an identifier; Postgres checkpoints a longer one without a word."""
@@ -47,41 +53,68 @@ class SinkKind(StrEnum):
 class SinkSpec:
     """One sink of a group: in the file an entry of `sinks`, beneath its name."""
 
-    name: str
+    name: Annotated[str, Key]
     """By which the pipeline finds it: `context.sinks["name"]`."""
 
-    kind: SinkKind
+    kind: Annotated[SinkKind, word(SinkKind)]
+    """What it writes to."""
+
     table: str | None = None
-    """`table` or `schema.table`, taken to the letter, without quotes; of `postgres`."""
+    """`postgres`: `table` or `schema.table`, to the letter, without quotes."""
 
     url: str | None = field(default=None, repr=False)
-    """`postgresql://…` with references for what is secret, or one reference for the whole; or `conn_id`."""
+    """`postgres`: `postgresql://…` with `${NAME}` for a password, or `${NAME}` for the whole."""
 
     conn_id: str | None = None
-    """An Airflow connection of type `postgres`."""
+    """Instead of `url`: an Airflow connection of type `postgres`."""
 
-    mode: SinkMode = SinkMode.APPEND
+    mode: SinkModeWord = SinkMode.APPEND
+    """`append` adds rows, `upsert` replaces the row of the same key and can't be rolled back."""
+
     key: tuple[str, ...] = ()
-    """The columns that name a row, where `mode` is `upsert`."""
+    """With `upsert`: the columns that name a row."""
 
     path: str | None = None
-    """A folder of this sink alone: absolute, or a URI that Hadoop's file systems know; of `files`."""
+    """`files`: a folder of this sink alone, absolute or as a URI; `${NAME}` may be in it."""
 
-    format: FileFormat | None = None
-    """Of `files`: what readers find there; absent: parquet."""
+    format: FileFormatWord | None = None
+    """`files`: `delta`: whole checkpoints in a Delta table as well; absent: `parquet`."""
 
-    file_size_mib: int | None = None
-    """Of `files`: into how large ones a checkpoint's small files are put together, in MiB; 0: never; absent: 128."""
+    file_size_mib: Number | None = None
+    """`files`: up to what size small files are put together, in MiB; absent: 128; 0: never."""
 
     factory: str | None = None
-    """`module:function` or `path/to/file.py:function` that makes the sink; of `custom`."""
+    """`custom`: what makes the sink: `module:function` or `path/to/file.py:function`."""
 
     options: Mapping[str, str] | None = None
-    """What that function is told, references for what is secret; of `custom`."""
+    """`custom`: what that function is told; secrets as `${NAME}`."""
 
     def __post_init__(self) -> None:
         key: object = self.key  # a lone text, as no type checker would allow: else each letter is a column
         object.__setattr__(self, "key", (key,) if isinstance(key, str) else tuple(self.key))
+
+
+class _ByName:
+    """Sinks as the file writes them: a mapping of their names."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        sinks = core_schema.dict_schema(core_schema.str_schema(), mapping_of(SinkSpec, handler))
+        return core_schema.no_info_after_validator_function(
+            lambda given: tuple(SinkSpec(name=name, **fields) for name, fields in given.items()),
+            sinks,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda value: {sink.name: _written(sink) for sink in value}, return_schema=sinks
+            ),
+        )
+
+
+def _written(sink: SinkSpec) -> dict[str, Any]:
+    """Return a sink's fields by name, without those that are not for its kind."""
+    without = {name for name, absent in (("mode", sink.kind is not SinkKind.POSTGRES), ("key", not sink.key)) if absent}
+    return {name: getattr(sink, name) for name in declared(SinkSpec) if name not in without}
+
+
+Sinks = Annotated[tuple[SinkSpec, ...], _ByName()]
 
 
 def sinks_findings(sinks: tuple[SinkSpec, ...], delivery: Delivery, path: Path) -> Iterator[Finding]:

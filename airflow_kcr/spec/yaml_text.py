@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 from typing import Final
 
 import yaml
 
 from airflow_kcr.errors import SpecError
-from airflow_kcr.spec.findings import Finding, Path
+from airflow_kcr.spec.findings import Finding, Path, path_text
+from airflow_kcr.spec.model import RegionSpec
+from airflow_kcr.spec.reading import from_plain
 
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
 """What JSON can say, and nothing else."""
@@ -58,6 +61,33 @@ class YamlDocument:
     refused: tuple[Finding, ...] = ()
     """What the module's rules refuse, each with its line in the text; the value has nothing there, or the first of two
     equal keys."""
+
+
+def parse(text: str) -> RegionSpec:
+    """Return the spec that a YAML text says.
+
+    Raises:
+        SpecError: with everything that is wrong, each with its path and line; for what is not YAML at all, with line
+            and column.
+    """
+    read = read_yaml(text)
+    lines = {path_text(path): line for path, line in read.lines.items()}
+    return from_plain(read.value, RegionSpec, lines, [(path_text(f.path), f.text) for f in read.refused])
+
+
+def load(path: str | FilePath) -> RegionSpec:
+    """Return the spec in a YAML file, in UTF-8.
+
+    Raises:
+        SpecError: as for `parse`, or the file can't be read.
+    """
+    try:
+        text = FilePath(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise SpecError(((str(path), f"can't be read: {error.strerror}"),)) from error
+    except UnicodeDecodeError as error:
+        raise SpecError(((str(path), f"is not UTF-8: byte {error.start}"),)) from None
+    return parse(text)
 
 
 def read_yaml(text: str) -> YamlDocument:

@@ -12,16 +12,17 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from airflow_kcr import errors, kafka_settings
-from airflow_kcr.protocol import commands, delivery, rules, seek_map, targets, timeout_checks, timeouts
+from airflow_kcr.protocol import commands, delivery, seek_map, targets, timeout_checks, timeouts
 from airflow_kcr.protocol.durations import format_duration
 from airflow_kcr.protocol.invariants.verify import CHECKS
 from airflow_kcr.protocol.member import effects as member_effects
@@ -31,14 +32,16 @@ from airflow_kcr.protocol.member.step import TABLE
 from airflow_kcr.protocol.region import events, liveness, rows
 from airflow_kcr.protocol.start_positions import format_start
 from airflow_kcr.spark import reads
-from airflow_kcr.spec import document
-from airflow_kcr.spec.changes import TakesEffect, differences
-from airflow_kcr.spec.model import BatchSpec, CheckpointSpec, GroupSpec, HistorySpec, RegionSpec
-from airflow_kcr.spec.sinks import SinkKind, SinkSpec
+from airflow_kcr.spec import RegionSpec, TakesEffect, differences
+from airflow_kcr.spec.fields import Written, declared, parts_of
+from airflow_kcr.spec.sinks import Sinks
 from airflow_kcr.store import schema_upgrade, verbs
 from airflow_kcr.store.postgres import tables
 from tests.support import airflow_pages
 from tests.support.simulation.faults import DRAWN_APART, FAULTS
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 TOP = Path(__file__).parents[2]
 DOCS = TOP / "docs"
@@ -427,66 +430,6 @@ def timeout_rules() -> str:
 
 # -- the spec ------------------------------------------------------------------------------------------------------
 
-MEANING: Mapping[str, str] = {
-    "region": "the region's name: 1 to 100 of `a-z 0-9 _ -`",
-    "kafka": "librdkafka client settings by name; a value may hold `${NAME}`; or `kafka_conn_id`",
-    "kafka_conn_id": "an Airflow connection instead of `kafka`",
-    "max_failures": (
-        "how many failures in a row are answered by a reset, each after a wait (`timeouts.retry`); "
-        "one more halts the region"
-    ),
-    "foreign_consumers": (
-        "a foreign consumer is in a group: halt, begin nothing until it is gone, go on without what it owns"
-    ),
-    "out_of_range": "what happens when retention has overtaken a position",
-    "beyond_end": "what happens when a log's end moved back behind a position (truncation, recreation)",
-    "groups[].group_id": "the consumer group; in exactly one region of a store",
-    "groups[].pipeline": "`module:function` or `path/to/file.py:function`",
-    "groups[].topics": "topics by name; each must exist",
-    "groups[].pattern": "instead of `topics`: a regular expression that begins with `^` and leaves the name's end open",
-    "groups[].members": "how many members the group has, 1 to 1000 in a region; their indexes count from 0",
-    "groups[].start": "`earliest`, `latest`, `committed`, `timestamp:…` or `duration:…`; resolved once per partition",
-    "groups[].delivery": "what is promised about each record, and so what an automatic reset replays",
-    "groups[].assignor": "`range` or `roundrobin`; absent: `range` for one topic, else `roundrobin`",
-    "groups[].kafka": "client settings where this group's cluster is another one; they replace the region's altogether",
-    "groups[].kafka_conn_id": "the same, as a connection",
-    "groups[].static_membership": "whether members keep their place in the group over a restart",
-    "groups[].sinks": "where the pipeline writes to, by the name under which its context has it",
-    "groups[].sinks.*.kind": "what it writes to",
-    "groups[].sinks.*.table": "`postgres`: `table` or `schema.table`, to the letter, without quotes",
-    "groups[].sinks.*.url": "`postgres`: `postgresql://…` with `${NAME}` for a password, or `${NAME}` for the whole",
-    "groups[].sinks.*.conn_id": "instead of `url`: an Airflow connection of type `postgres`",
-    "groups[].sinks.*.mode": "`append` adds rows, `upsert` replaces the row of the same key and can't be rolled back",
-    "groups[].sinks.*.key": "with `upsert`: the columns that name a row",
-    "groups[].sinks.*.path": "`files`: a folder of this sink alone, absolute or as a URI; `${NAME}` may be in it",
-    "groups[].sinks.*.format": "`files`: `delta`: whole checkpoints in a Delta table as well; absent: `parquet`",
-    "groups[].sinks.*.factory": "`custom`: what makes the sink: `module:function` or `path/to/file.py:function`",
-    "groups[].sinks.*.options": "`custom`: what that function is told; secrets as `${NAME}`",
-    "groups[].sinks.*.file_size_mib": "`files`: up to what size small files are put together; absent: 128; 0: never",
-    "checkpoint.every": "a boundary every so long, aligned to 1970-01-01T00:00Z",
-    "checkpoint.cron": "boundaries by a cron expression",
-    "checkpoint.records": (
-        "a checkpoint after this many offsets since the restore point; only in a region of one member"
-    ),
-    "checkpoint.timezone": "whose clock `cron` goes by",
-    "checkpoint.request": "who asks for the checkpoint of a boundary: the region itself, or a DAG run",
-    "checkpoint.grace": "how long after a boundary its records may arrive, and how far the brokers' clocks may be off",
-    "checkpoint.catchup": "whether every boundary missed during an outage gets its own checkpoint",
-    "batch.target": "how long a batch should take; its size adapts to it",
-    "batch.linger": (
-        "how long fewer than `min_records` are waited with; what a boundary or a checkpoint wants is read at once"
-    ),
-    "batch.min_records": "the smallest size of a batch; one with less to read is smaller, see `linger`, and so is one "
-    "after a failure",
-    "batch.max_records": "the largest batch that is planned",
-    "batch.timeout": "how long one batch may take before it counts as failed",
-    "retention.keep": "how many complete checkpoints are kept",
-    "retention.for": "how long checkpoints are kept; absent: age alone retires nothing",
-    "history.keep": "how old certified history must be before it is closed: archived, then dropped; or `forever`",
-    "history.archive": "the folder that closed history goes to, absolute; absent: nothing is dropped, whatever its age",
-}
-"""What each field says; those of `timeouts` are in the page of the times."""
-
 OTHER: Mapping[str, Any] = {
     "region": "r2",
     "kafka": {"bootstrap.servers": "localhost:9092", "client.id": "x"},
@@ -537,74 +480,57 @@ OTHER: Mapping[str, Any] = {
 }
 """Another value for each field, to see when its change takes effect."""
 
-_SHOWN_TYPES = {
-    "Start": "text",
-    "Keep": "duration or `forever`",
-    "Setting": "text",
-    "str": "text",
-    "int": "number",
-    "bool": "true or false",
-}
-_WORDS: Mapping[str, type[StrEnum]] = {
-    "DeliveryWord": delivery.Delivery,
-    "SinkKindWord": SinkKind,
-    "FileFormatWord": delivery.FileFormat,
-    "SinkModeWord": delivery.SinkMode,
-    "CheckpointModeWord": rules.CheckpointMode,
-    "ForeignConsumerWord": rules.ForeignConsumerPolicy,
-    "OutOfRangeWord": rules.OutOfRangePolicy,
-}
-_MODELS: Mapping[str, tuple[str, type]] = {
-    "": ("RegionDocument", RegionSpec),
-    "groups[].": ("GroupDocument", GroupSpec),
-    "groups[].sinks.*.": ("SinkDocument", SinkSpec),
-    "checkpoint.": ("CheckpointDocument", CheckpointSpec),
-    "batch.": ("BatchDocument", BatchSpec),
-    "retention.": ("RetentionDocument", rules.RetentionRules),
-    "history.": ("HistoryDocument", HistorySpec),
-}
-_SECTIONS = frozenset({"groups", "checkpoint", "batch", "timeouts", "retention", "history"})
+_SHOWN_TYPES: Mapping[object, str] = {str: "text", int: "number", bool: "true or false"}
+_ABSENT = (None, ())
 
 
-def spec_fields() -> dict[str, tuple[str, str]]:
-    """Return every field of the file but the times, with its type and its default, both as shown."""
-    types = annotated(document)
-    found: dict[str, tuple[str, str]] = {}
-    for prefix, (name, model) in _MODELS.items():
-        defaults = {f.name: f for f in fields(model)}
-        for field in getattr(document, name).model_fields:
-            if prefix or field not in _SECTIONS:
-                shown = "for" if (prefix, field) == ("retention.", "max_age") else field
-                found[prefix + shown] = (_type(types[name, field]), _default(defaults[field]))
+class SpecField(NamedTuple):
+    """A field of the spec as the reference shows it."""
+
+    kind: str
+    default: str
+    meaning: str
+
+
+def spec_fields(kind: type[DataclassInstance] = RegionSpec, prefix: str = "") -> dict[str, SpecField]:
+    """Return every field of the file but the times, by its path; sections come after fields that have none."""
+    notes = attribute_notes(sys.modules[kind.__module__])
+    found: dict[str, SpecField] = {}
+    for name, field in declared(kind).items():
+        if field.section is None or name == "sinks":
+            meaning = notes[kind.__name__, field.attribute]
+            found[prefix + name] = SpecField(_type(field.hint), _default(field.default), meaning)
+    for name, field in declared(kind).items():
+        if field.section is not None and name != "timeouts":
+            inner = {"groups": "groups[].", "sinks": "sinks.*."}.get(name, f"{name}.")
+            found |= spec_fields(field.section, prefix + inner)
     return found
 
 
-def _type(annotation: str) -> str:
-    plain = annotation.partition(" | None")[0].removeprefix("Annotated[")
-    if plain in _WORDS:
-        return ", ".join(code(word.value) for word in _WORDS[plain])
-    if plain == "AssignorWord":
-        return "`range`, `roundrobin`"
-    if plain.startswith("list["):
-        return "list of texts"
-    if plain.startswith("dict["):
+def _type(hint: Any) -> str:  # noqa: ANN401 (a hint is anything)
+    parts = list(parts_of(hint))
+    written = [each for each in parts if isinstance(each, Written)]
+    if written:
+        return written[0].shown
+    if Sinks in parts or any(get_origin(each) is Mapping for each in parts):
         return "mapping"
-    return _SHOWN_TYPES.get(plain, plain.lower())
+    if any(get_origin(each) is tuple for each in parts):
+        return "list of texts"
+    return next(_SHOWN_TYPES[each] for each in parts if each in _SHOWN_TYPES)
 
 
-def _default(field: Any) -> str:  # noqa: ANN401 (a dataclass field of any type)
-    if field.default is MISSING and field.default_factory is MISSING:
+def _default(value: Any) -> str:  # noqa: ANN401 (a default of any type)
+    if value is MISSING:
         return "required"
-    value = field.default
-    if value is None or value == ():
+    if value in _ABSENT:
         return "none"
     if isinstance(value, timedelta):
         return code(_span(value))
     if isinstance(value, bool):
         return code(str(value).lower())
-    if isinstance(value, StrEnum):
-        return code(value.value)
-    return code(value if isinstance(value, int | str) else format_start(value))
+    if isinstance(value, int | str):
+        return code(value)
+    return code(format_start(value))
 
 
 def takes_effect(path: str) -> TakesEffect:
@@ -668,8 +594,8 @@ _EFFECT = {
 def spec_table() -> str:
     """Return every field of the spec but the times."""
     lines = [
-        [code(path), kind, default, _EFFECT[takes_effect(path)], MEANING[path]]
-        for path, (kind, default) in spec_fields().items()
+        [code(path), field.kind, field.default, _EFFECT[takes_effect(path)], field.meaning]
+        for path, field in spec_fields().items()
     ]
     return table(["Field", "Type", "Default", "A change counts", "Meaning"], lines)
 

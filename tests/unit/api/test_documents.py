@@ -64,7 +64,7 @@ from airflow_kcr.protocol.values import (
     TopicName,
     TopicPartition,
 )
-from airflow_kcr.spec.changes import Difference, TakesEffect
+from airflow_kcr.spec import Difference, TakesEffect
 
 
 class Document(Protocol):

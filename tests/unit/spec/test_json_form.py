@@ -6,8 +6,9 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import SpecError
+from airflow_kcr.protocol.delivery import FileFormat, SinkMode
 from airflow_kcr.protocol.rules import RetentionRules
-from airflow_kcr.spec import BatchSpec, CheckpointSpec, RegionSpec, parse
+from airflow_kcr.spec import BatchSpec, CheckpointSpec, RegionSpec, SinkKind, SinkSpec, parse
 from tests.unit.spec.examples import FULL, SMALL, group, small
 
 
@@ -63,6 +64,22 @@ def test_the_json_of_the_example_is_this() -> None:
         "retention": {"keep": 20, "for": "P7D"},
         "history": {"keep": "P90D"},
     }
+
+
+def test_the_json_of_sinks_is_this() -> None:
+    sinks = (
+        SinkSpec(name="c", kind=SinkKind.CUSTOM, factory="m:f", options={"a": "b"}),
+        SinkSpec(name="f", kind=SinkKind.FILES, path="/x", format=FileFormat.DELTA, file_size_mib=0),
+        SinkSpec(name="p", kind=SinkKind.POSTGRES, table="t", url="${DB}", mode=SinkMode.UPSERT, key=("a",)),
+        SinkSpec(name="q", kind=SinkKind.POSTGRES, table="t", conn_id="warehouse"),
+    )
+    assert small(group(sinks=sinks)).to_json()["groups"][0]["sinks"] == {
+        "c": {"kind": "custom", "factory": "m:f", "options": {"a": "b"}},
+        "f": {"kind": "files", "path": "/x", "format": "delta", "file_size_mib": 0},
+        "p": {"kind": "postgres", "table": "t", "url": "${DB}", "mode": "upsert", "key": ["a"]},
+        "q": {"kind": "postgres", "table": "t", "conn_id": "warehouse", "mode": "append"},
+    }
+    assert "sinks" not in small(group()).to_json()["groups"][0]
 
 
 def test_the_text_has_sorted_keys_and_no_spaces() -> None:

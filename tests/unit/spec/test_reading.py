@@ -10,6 +10,7 @@ from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.delivery import Delivery, SinkMode
 from airflow_kcr.protocol.rules import Assignor, CheckpointMode, ForeignConsumerPolicy, OutOfRangePolicy, RetentionRules
 from airflow_kcr.protocol.start_positions import EARLIEST, parse_start
+from airflow_kcr.protocol.timeout_checks import setting_name
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spec import (
     FOREVER,
@@ -23,8 +24,7 @@ from airflow_kcr.spec import (
     load,
     parse,
 )
-from airflow_kcr.spec.document import TimeoutsDocument
-from airflow_kcr.spec.model import TIMEOUT_NAMES
+from airflow_kcr.spec.fields import declared
 from tests.unit.spec.examples import FULL, SMALL, findings
 
 if TYPE_CHECKING:
@@ -121,8 +121,11 @@ beyond_end: earliest
         }
 
     def test_every_timeout_has_a_name_in_the_file(self) -> None:
-        assert {*TIMEOUT_NAMES.values(), "batch"} == set(TimeoutsDocument.model_fields)
-        assert {*TIMEOUT_NAMES, "batch"} == {field.name for field in fields(Timeouts)}
+        names = {field.attribute: name for name, field in declared(Timeouts).items()}
+        assert names.keys() == {field.name for field in fields(Timeouts)}
+        assert {f"timeouts.{name}" for name in names.values() if name != "batch"} == {
+            setting_name(field) for field in names if field != "batch"
+        }
 
     def test_every_timeout_can_be_given(self) -> None:
         given = (
