@@ -48,7 +48,7 @@ from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import CheckpointsRetired, Event
 from airflow_kcr.protocol.region.resolution import checkpoint_number_of_run, of_run
-from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPurpose, Requester
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPurpose, CheckpointRequest, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of
 from airflow_kcr.protocol.rules import Assignor
@@ -199,7 +199,29 @@ class Region:
             RegionInState: the region is halted or stopped.
             CheckpointRefused: there is nobody to drain, or the request id names another request.
         """
-        request = self._store.handle(
+        request = self.request_checkpoint(until, request_id=request_id, allow_inexact=allow_inexact, purpose=purpose)
+        return self.checkpoint_request(request.request_id)
+
+    def request_checkpoint(
+        self,
+        until: datetime | None = None,
+        *,
+        request_id: str | None = None,
+        allow_inexact: bool = False,
+        purpose: CheckpointPurpose = CheckpointPurpose.REQUEST,
+    ) -> CheckpointRequest:
+        """Ask as `drain` does, and return the request alone: for whoever waits for it anyway.
+
+        Args:
+            until: as for `drain`, and so the others.
+            request_id: as for `drain`.
+            allow_inexact: as for `drain`.
+            purpose: as for `drain`.
+
+        Raises:
+            RegionInState, CheckpointRefused: as for `drain`.
+        """
+        return self._store.handle(
             self.name,
             RequestCheckpoint(
                 request_id=RequestId(request_id or f"drain:{uuid.uuid4()}"),
@@ -209,7 +231,6 @@ class Region:
                 requester=self._requester,
             ),
         )
-        return self.checkpoint_request(request.request_id)
 
     def checkpoint_request(self, request_id: str) -> CheckpointRequestView:
         """Return where the request of a request id stands.
@@ -218,6 +239,18 @@ class Region:
             ConfigurationError: nobody has asked with that request id.
         """
         return CheckpointRequestView.of(self._read(), RequestId(request_id))
+
+    def answered(self, request_id: str) -> tuple[Checkpoint | None, Checkpoint | None]:
+        """Return the checkpoint that answers a request, and the newest current one before it, both of one moment.
+
+        A retired one counts as well; None: there is none.
+
+        Raises:
+            ConfigurationError: nobody has asked with that request id.
+        """
+        region = self._read()
+        row = CheckpointRequestView.of(region, RequestId(request_id)).checkpoint
+        return row, None if row is None else region.archive.newest_current(row.sequence)
 
     def stop(self) -> RegionView:
         """Stop: a checkpoint, published and committed, then all members leave."""

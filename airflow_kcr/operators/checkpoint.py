@@ -67,15 +67,12 @@ class KcrDrainOperator(WaitingOperator):
                 is no instant.
             RegionInState, CheckpointRefused: the region can't be checkpointed as asked.
         """
-        from airflow_kcr.protocol.region.rows import CheckpointPurpose
-
-        asked = region.drain(
+        asked = region.request_checkpoint(
             self._boundary(context, region),
             request_id=contexts.request_id(context),
             allow_inexact=self.allow_inexact,
-            purpose=CheckpointPurpose.REQUEST,
         )
-        return RequestPublished(request_id=asked.request.request_id)
+        return RequestPublished(request_id=asked.request_id)
 
     def resume(
         self,
@@ -94,13 +91,11 @@ class KcrDrainOperator(WaitingOperator):
 
     def answer(self, context: Context, region: Region) -> dict[str, Any]:
         """Return the checkpoint: region, timeline, sequence, boundary and whether it is inexact."""
-        checkpoint_request = region.checkpoint_request(contexts.request_id(context))
-        row = checkpoint_request.checkpoint
+        request_id = contexts.request_id(context)
+        row, previous = region.answered(request_id)
         if row is None:
-            raise ConfigurationError(
-                f"the checkpoint of request id {checkpoint_request.request.request_id} is gone; was the region deleted?"
-            )
-        for remark in self._remarks(context, region, row):
+            raise ConfigurationError(f"the checkpoint of request id {request_id} is gone; was the region deleted?")
+        for remark in self._remarks(context, row, previous):
             self.log.warning("%s", remark)
         self.log.info("Checkpoint %d of region %s, timeline %d, is published", row.sequence, self.region, row.timeline)
         return {
@@ -123,7 +118,7 @@ class KcrDrainOperator(WaitingOperator):
         require_fit(region.spec(), start, end)
         return end
 
-    def _remarks(self, context: Context, region: Region, row: Checkpoint) -> list[str]:
+    def _remarks(self, context: Context, row: Checkpoint, previous: Checkpoint | None) -> list[str]:
         """Return how the checkpoint's records differ from the interval's, in sentences; none: they are the same."""
         found = [f"{partition}: {why}" for partition, why in sorted(row.inexact.items())]
         interval = None if self.until is not None else contexts.interval_of(context)
@@ -136,7 +131,6 @@ class KcrDrainOperator(WaitingOperator):
                 "beyond it, of "
                 f"{format_instant(row.boundary)}, answers, and holds the records of all intervals up to there"
             )
-        previous = region.checkpoint_before(row.sequence)
         if previous is None:
             found.append(f"it is the region's first checkpoint: it holds all records before {format_instant(end)}")
         elif previous.boundary is None:

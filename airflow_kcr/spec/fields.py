@@ -60,7 +60,7 @@ class TakesEffect(StrEnum):
 
 
 @dataclass(frozen=True)
-class Written:
+class AsText:
     """A field whose value the file writes as a text."""
 
     read: Callable[[str], object]
@@ -90,7 +90,7 @@ def refusal(text: str) -> PydanticCustomError:
     return PydanticCustomError(OWN_SENTENCE, "{text}", {"text": text})
 
 
-def word(words: type[_E], without: frozenset[str] = frozenset()) -> Written:
+def word(words: type[_E], without: frozenset[str] = frozenset()) -> AsText:
     """Return a field for one of a few words.
 
     Args:
@@ -104,7 +104,7 @@ def word(words: type[_E], without: frozenset[str] = frozenset()) -> Written:
         return words(value)
 
     shown = ", ".join(f"`{word}`" for word in words if word not in without)
-    return Written(read, str, f"one of {', '.join(words)}", shown)
+    return AsText(read, str, f"one of {', '.join(words)}", shown)
 
 
 def _setting(value: object) -> str:
@@ -143,15 +143,15 @@ Truth = StrictBool
 Settings = Annotated[Mapping[str, str], _Settings()]
 Duration = Annotated[
     timedelta,
-    Written(parse_duration, format_duration, "a duration with its unit: 5m, 30s or PT5M", "duration"),
+    AsText(parse_duration, format_duration, "a duration with its unit: 5m, 30s or PT5M", "duration"),
 ]
 Keep = Annotated[
     timedelta,
-    Written(_keep, _kept, "a duration with its unit, such as 90d, or forever", "duration or `forever`"),
+    AsText(_keep, _kept, "a duration with its unit, such as 90d, or forever", "duration or `forever`"),
 ]
 Start = Annotated[
     StartPosition,
-    Written(parse_start, format_start, "a text: earliest, latest, committed, timestamp:… or duration:…", "text"),
+    AsText(parse_start, format_start, "a text: earliest, latest, committed, timestamp:… or duration:…", "text"),
 ]
 DeliveryWord = Annotated[Delivery, word(Delivery)]
 AssignorWord = Annotated[Assignor, word(Assignor, without=frozenset({Assignor.STICKY}))]
@@ -208,7 +208,7 @@ def _declared(field: Field[Any], hint: Any) -> Declared:  # noqa: ANN401 (a hint
     default = field.default if field.default_factory is MISSING else field.default_factory()
     effects = [each for each in _metadata(hint) if isinstance(each, TakesEffect)]
     parts = list(parts_of(hint))
-    written = any(isinstance(each, Written) for each in parts)
+    written = any(isinstance(each, AsText) for each in parts)
     sections = [each for each in parts if isinstance(each, type) and is_dataclass(each) and not written]
     return Declared(
         attribute=field.name,

@@ -33,7 +33,7 @@ from airflow_kcr.protocol.region import events, liveness, rows
 from airflow_kcr.protocol.start_positions import format_start
 from airflow_kcr.spark import reads
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
-from airflow_kcr.spec.fields import Written, declared, parts_of
+from airflow_kcr.spec.fields import AsText, declared, parts_of
 from airflow_kcr.spec.sinks import Sinks
 from airflow_kcr.store import schema_upgrade, verbs
 from airflow_kcr.store.postgres import tables
@@ -509,7 +509,7 @@ def spec_fields(kind: type[DataclassInstance] = RegionSpec, prefix: str = "") ->
 
 def _type(hint: Any) -> str:  # noqa: ANN401 (a hint is anything)
     parts = list(parts_of(hint))
-    written = [each for each in parts if isinstance(each, Written)]
+    written = [each for each in parts if isinstance(each, AsText)]
     if written:
         return written[0].shown
     if Sinks in parts or any(get_origin(each) is Mapping for each in parts):

@@ -12,7 +12,9 @@ from airflow_kcr.errors import TimedOut
 from airflow_kcr.operators.checkpoint import KcrDrainOperator
 from airflow_kcr.protocol.commands import KillRegion, Reconcile, ReportForeignConsumer, StoreBounds
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, RequestState
-from airflow_kcr.protocol.values import Offset, RequestId
+from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.values import Offset, RegionName, RequestId
+from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
@@ -85,10 +87,9 @@ def resumed(waiting: TaskDeferred, run: Run, event: Json = REACHED, **changed: A
 
 def remarks(driver: Driver, run: Run) -> list[str]:
     """What the task's log says of a run's checkpoint."""
-    region = Region(driver.name, driver.store)
-    row = region.checkpoint_request(run.request_id).checkpoint
+    row, previous = Region(driver.name, driver.store).answered(run.request_id)
     assert row is not None
-    return operator()._remarks(run.context, region, row)
+    return operator()._remarks(run.context, row, previous)
 
 
 def at_boundary(driver: Driver, boundary: datetime, offset: int) -> None:
@@ -176,6 +177,28 @@ def test_a_checkpoint_that_is_there_already_costs_no_deferral(start: Start) -> N
     deferred(run)
     at_boundary(driver, boundary, 10)
     assert operator().execute(run.context)["sequence"] == driver.region.restore_point
+
+
+def test_a_drain_reads_the_store_three_times_at_most(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = start(BY_RUN)
+    boundary = last_boundary(driver)
+    run = Run(boundary)
+    reads: list[RegionName] = []
+    read = PostgresTransactions.read
+
+    def counted(store: PostgresTransactions, name: RegionName) -> tuple[StoredRegion, datetime]:
+        reads.append(name)
+        return read(store, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PostgresTransactions, "read", counted)
+        deferred(run)
+        asked = len(reads)
+    at_boundary(driver, boundary, 10)
+    with monkeypatch.context() as patched:
+        patched.setattr(PostgresTransactions, "read", counted)
+        operator().execute(run.context)
+    assert (asked, len(reads) - asked) == (2, 3)
 
 
 def test_a_shorter_execution_timeout_counts(start: Start) -> None:
