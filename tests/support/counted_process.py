@@ -1,4 +1,4 @@
-"""A process that hosts members and counts itself: objects by type, threads, open files, memory, processor time.
+"""A process that hosts members and counts itself: what it has, its processor time, and what its members have done.
 
 Its batches do nothing, so that thousands of them are through in a minute; everything else is what `kcr member run`
 uses. It answers each line of its standard input, a `Count`, with one line of JSON.
@@ -6,17 +6,14 @@ uses. It answers each line of its standard input, a `Count`, with one line of JS
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 import psutil
@@ -36,27 +33,14 @@ from airflow_kcr.runtime.sizes import Limits
 from airflow_kcr.sinks.contract import NoSinks
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore
+from tests.support.footprint import Footprint, footprint
 
 ANSWER_WITHIN: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
-    """What a process has, at one moment."""
-
-    objects: Mapping[str, int]
-    """That the garbage collector knows of, by their type's full name."""
-
-    held: int
-    """Objects that they refer to, over all containers: a container that grows has one more for each entry."""
-
-    blocks: int
-    """Of memory that Python has allocated."""
-
-    threads: tuple[str, ...]
-    files: int
-    rss: int
-    """Bytes."""
+class Count(Footprint):
+    """What the process has, and what its members have done, at one moment."""
 
     cpu: float
     """Seconds of processor time that its members took; what it takes to count is in the main thread."""
@@ -84,21 +68,11 @@ class NoWork:
 
 def counted(member_pool: MemberPool) -> Count:
     """Count this process."""
-    gc.collect()
-    known = gc.get_objects()
-    kinds = Counter(f"{type(one).__module__}.{type(one).__qualname__}" for one in known)
-    held = sum(len(gc.get_referents(one)) for one in known)
-    process, shown = psutil.Process(), member_pool.snapshots()
-    switches = process.num_ctx_switches()
+    has, shown = footprint(), member_pool.snapshots()
     return Count(
-        objects=dict(kinds),
-        held=held,
-        blocks=sys.getallocatedblocks(),
-        threads=tuple(sorted(thread.name for thread in threading.enumerate())),
-        files=process.num_fds(),
-        rss=process.memory_info().rss,
+        **{field.name: getattr(has, field.name) for field in fields(has)},
         cpu=time.process_time() - time.thread_time(),
-        switches=switches.voluntary,
+        switches=psutil.Process().num_ctx_switches().voluntary,
         batches=sum(one.counts.batches for one in shown),
         checkpoints=sum(one.counts.checkpoints for one in shown),
     )

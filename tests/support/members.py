@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +28,14 @@ from airflow_kcr.api import Region
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.protocol.commands import Caller, Command, DeclareRegion, RequestCheckpoint, RequestReset, StartRegion
 from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.rows import CheckpointRequest, Committed, RegionState, RequestState, ResetCause
+from airflow_kcr.protocol.region.rows import (
+    Checkpoint,
+    CheckpointRequest,
+    Committed,
+    RegionState,
+    RequestState,
+    ResetCause,
+)
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import EventNumber, GroupId, MemberId, RegionName, RequestId
@@ -140,7 +148,7 @@ class Live:
     """The module that processes with members run."""
 
     processes: list[Process] = field(default_factory=list)
-    _numbers: Iterator[int] = field(default_factory=lambda: iter(range(1, 10_000)))
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def handle(self, command: Command[A]) -> A:
         """Have the store handle a command."""
@@ -252,7 +260,7 @@ class Live:
             f"checkpoint {request_id} committed",
             within,
         )
-        return self.region().requests[request_id] if self.is_committed(request_id) else self.checkpoint(within)
+        return self._asked(request_id)[0] if self.is_committed(request_id) else self.checkpoint(within)
 
     def shared(self, *indexes: int, within: float = 60.0) -> None:
         """Wait until every one of these members, and nobody else, holds partitions."""
@@ -260,20 +268,25 @@ class Live:
 
     def is_superseded(self, request_id: RequestId) -> bool:
         """Whether the checkpoint of a request id is complete, and a reset began before Kafka was told."""
-        region = self.region()
-        sequence = region.requests[request_id].sequence
-        row = None if sequence is None else region.checkpoints.get(sequence)
+        row = self._asked(request_id)[1]
         return row is not None and row.is_complete and row.committed is Committed.SUPERSEDED
 
     def is_committed(self, request_id: RequestId) -> bool:
         """Whether the checkpoint of a request id is complete, and Kafka has it; asked again where it was aborted."""
-        region = self.region()
-        request = region.requests[request_id]
+        request, row = self._asked(request_id)
         if request.state is RequestState.ABORTED:
             self.store.handle(self.name, RequestCheckpoint(request_id=request_id))
             return False
-        row = None if request.sequence is None else region.checkpoints.get(request.sequence)
         return row is not None and row.is_complete and row.committed is Committed.YES
+
+    def _asked(self, request_id: RequestId) -> tuple[CheckpointRequest, Checkpoint | None]:
+        """Return a request and its checkpoint, by name: of a region with thousands the others aren't read."""
+        region = self.store.read(self.name)[0]
+        request = region.requests.get(request_id) or region.archive.request(request_id)
+        assert request is not None, f"{request_id} was never asked for"
+        if request.sequence is None:
+            return request, None
+        return request, region.checkpoints.get(request.sequence) or region.archive.checkpoint(request.sequence)
 
     # -- records -------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,11 +27,12 @@ def array(values: list[Any]) -> object:
     if kinds <= {int}:
         return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
     if kinds == {str}:
-        return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"
+        # Thousands of values are of few topics and groups: each is quoted once, and nothing is kept afterwards.
+        quoted = {value: "NULL" if value is None else _quoted(value) for value in set(values)}
+        return "{" + ",".join([quoted[value] for value in values]) + "}"
     return values
 
 
-@lru_cache(maxsize=10_000)
 def _quoted(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
