@@ -479,8 +479,8 @@ def _begun(line: Line) -> Batch:
         timeline=line["timeline"],
         sequence=line["sequence"],
         ranges={GroupPartition(GroupId(g), TopicName(t), number): Range(a, b) for g, t, number, a, b in line["ranges"]},
-        begun_at=datetime.fromisoformat(line["at"]),
-        begun_after=EventNumber(line["after"]),
+        started_at=datetime.fromisoformat(line["at"]),
+        started_after=EventNumber(line["after"]),
     )
 
 
@@ -488,7 +488,7 @@ def _ended(batch: Batch, line: Line) -> Batch:
     return replace(
         batch,
         outcome=_OUTCOMES[line["outcome"]],
-        ended_at=None if line["at"] is None else datetime.fromisoformat(line["at"]),
-        ended_after=line["after"],
+        finished_at=None if line["at"] is None else datetime.fromisoformat(line["at"]),
+        finished_after=line["after"],
         proven_in=line.get("proven"),
     )

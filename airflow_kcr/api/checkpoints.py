@@ -64,7 +64,7 @@ class CheckpointSummary(View):
             "current": row.is_current if row.is_current or row.undone_by is not None else None,
             "undone_by": row.undone_by,
             "opened_at": row.opened_at,
-            "ended_at": row.ended_at,
+            "finished_at": row.finished_at,
             "published_at": row.published_at,
             "pinned_as": row.pinned_as or None,
             "kept_because": self.kept or None,

@@ -101,8 +101,8 @@ def _is_paused(region: StoredRegion, now: datetime) -> bool:
 
 
 def _missing_to_pause(region: StoredRegion, now: datetime) -> Iterator[str]:
-    for batch in sorted(region.running.values(), key=lambda b: b.begun_at):
-        yield f"a batch of {batch.member} has been running for {(now - batch.begun_at).total_seconds():.0f} s"
+    for batch in sorted(region.running.values(), key=lambda b: b.started_at):
+        yield f"a batch of {batch.member} has been running for {(now - batch.started_at).total_seconds():.0f} s"
 
 
 PAUSED: Final = Goal(what="its batches to end", is_reached=_is_paused, missing=_missing_to_pause)

@@ -37,23 +37,23 @@ class Fate(StrEnum):
     RUNNING = "running"
     """A batch with it has begun, and not ended yet."""
 
-    BEGUN = "begun"
+    STARTED = "started"
     """Every batch with it was discarded, undone, or its member vanished; what a pipeline wrote may be there."""
 
     SKIPPED = "skipped"
     """A person chose to step over it."""
 
-    NOT_BEGUN = "not_begun"
+    NOT_STARTED = "not_started"
     """No batch has begun it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begin(View):
+class RecordStart(View):
     """One time that a record was begun."""
 
     delivery: OffsetDelivery
-    begun_at: datetime
-    ended_at: datetime | None
+    started_at: datetime
+    finished_at: datetime | None
     process: str
     """Host, process and application of the member."""
 
@@ -77,8 +77,8 @@ class Begin(View):
             "epoch": of.epoch,
             "timeline": of.timeline,
             "sequence": of.sequence,
-            "begun_at": self.begun_at,
-            "ended_at": self.ended_at,
+            "started_at": self.started_at,
+            "finished_at": self.finished_at,
             "outcome": of.outcome,
             "cause": self.cause or None,
             "checkpoint": self.checkpoint,
@@ -93,7 +93,7 @@ class RecordView(View):
     partition: GroupPartition
     offset: Offset
     fate: Fate
-    begins: tuple[Begin, ...]
+    starts: tuple[RecordStart, ...]
     """Oldest first."""
 
     def facts(self) -> Mapping[str, object]:
@@ -102,7 +102,7 @@ class RecordView(View):
             **self.partition._asdict(),
             "offset": self.offset,
             "fate": self.fate,
-            "begins": self.begins,
+            "starts": self.starts,
         }
 
 
@@ -176,7 +176,7 @@ def record(
 
 
 def repeated(history: History, group: str | None) -> tuple[Repetition, ...]:
-    """Return what was begun more than once, partition by partition, in the order of the begins.
+    """Return what was started more than once, partition by partition, in the order of the starts.
 
     Args:
         history: of a region.
@@ -216,7 +216,7 @@ class _Record:
 
     def view(self) -> RecordView:
         """Return what became of it."""
-        begins: list[Begin] = []
+        starts: list[RecordStart] = []
         earlier: Epoch | None = None
         batches = self.store.batches_with(self.region.name, self.partition, self.offset)
         if self.archived is not None:
@@ -224,11 +224,11 @@ class _Record:
             older = self.archived.batches_with(self.partition, self.offset)
             batches = (*(batch for batch in older if batch.batch not in stored), *batches)
         for batch in batches:
-            begins.append(self._begin(batch, earlier))
+            starts.append(self._start(batch, earlier))
             earlier = batch.epoch
-        return RecordView(partition=self.partition, offset=self.offset, fate=self._fate(begins), begins=tuple(begins))
+        return RecordView(partition=self.partition, offset=self.offset, fate=self._fate(starts), starts=tuple(starts))
 
-    def _begin(self, batch: Batch, earlier: Epoch | None) -> Begin:
+    def _start(self, batch: Batch, earlier: Epoch | None) -> RecordStart:
         """Return one begin.
 
         Args:
@@ -237,10 +237,10 @@ class _Record:
         """
         delivery = delivery_of(batch, self.partition, self.offset)
         checkpoint = self._checkpoint(delivery)
-        return Begin(
+        return RecordStart(
             delivery=delivery,
-            begun_at=batch.begun_at,
-            ended_at=batch.ended_at,
+            started_at=batch.started_at,
+            finished_at=batch.finished_at,
             process=self._process(batch),
             cause="" if earlier is None else self._cause(batch, earlier),
             checkpoint=checkpoint,
@@ -272,14 +272,14 @@ class _Record:
             return found
         return self.archived.registered(batch.member, batch.incarnation)
 
-    def _fate(self, begins: list[Begin]) -> Fate:
-        if any(begin.delivery.is_accepted for begin in begins):
+    def _fate(self, starts: list[RecordStart]) -> Fate:
+        if any(start.delivery.is_accepted for start in starts):
             return Fate.PROCESSED
-        if any(begin.delivery.outcome is None for begin in begins):
+        if any(start.delivery.outcome is None for start in starts):
             return Fate.RUNNING
         if self.offset in self.region.skips.get(self.partition, ()):
             return Fate.SKIPPED
-        return Fate.BEGUN if begins else Fate.NOT_BEGUN
+        return Fate.STARTED if starts else Fate.NOT_STARTED
 
 
 # Events as JSON, and in a line for people.

@@ -85,12 +85,12 @@ class ResetView(View):
     @property
     def asked_at(self) -> datetime:
         """When it was asked for, or began by itself."""
-        return self.attempts[0].begun_at if self.asked is None else self.asked.requested_at
+        return self.attempts[0].started_at if self.asked is None else self.asked.requested_at
 
     @property
-    def ended_at(self) -> datetime | None:
+    def finished_at(self) -> datetime | None:
         """When it was done, failed or superseded."""
-        return self.attempts[-1].done_at if self.asked is None else self.asked.ended_at
+        return self.attempts[-1].done_at if self.asked is None else self.asked.finished_at
 
     def facts(self) -> Mapping[str, object]:
         """Return the reset as in `reset show` and `reset list`."""
@@ -111,8 +111,8 @@ class ResetView(View):
             "run_id": who.run_id or None,
             "reason": who.reason or None,
             "asked_at": self.asked_at,
-            "begun_at": self.attempts[0].begun_at if self.attempts else None,
-            "ended_at": self.ended_at,
+            "started_at": self.attempts[0].started_at if self.attempts else None,
+            "finished_at": self.finished_at,
             "timeline": self.attempts[-1].timeline if self.attempts else None,
             "epoch": self.attempts[-1].epoch if self.attempts else None,
             "attempts": [_attempt(attempt) for attempt in self.attempts],
@@ -130,7 +130,7 @@ def _attempt(row: ResetAttempt) -> dict[str, object]:
         "sequence": row.sequence,
         "cause": row.cause,
         "state": row.state,
-        "begun_at": row.begun_at,
+        "started_at": row.started_at,
         "done_at": row.done_at,
         "detail": row.detail,
     }
@@ -170,8 +170,8 @@ def page(region: StoredRegion, *, before: int | None, last: int | None) -> tuple
     following = () if before is None else region.archive.resets_from(CheckpointNumber(before), 1)
     persons = region.archive.person_resets(
         [attempt.person for chain in chains for attempt in chain[:1] if attempt.person is not None],
-        since=None if is_whole else chains[0][0].begun_at,
-        until=following[0].begun_at if following else None,
+        since=None if is_whole else chains[0][0].started_at,
+        until=following[0].started_at if following else None,
         last=last,
     )
     asked = {row.request_id: row for row in persons}

@@ -263,17 +263,17 @@ class Content:
                 "epoch": batch.epoch,
                 "timeline": batch.timeline,
                 "sequence": batch.sequence,
-                "after": batch.begun_after,
-                "at": batch.begun_at.isoformat(),
+                "after": batch.started_after,
+                "at": batch.started_at.isoformat(),
                 "ranges": [[*partition, *range_] for partition, range_ in batch.ranges.items()],
             }
         )
 
     def end(self, batch: Batch, outcome: Outcome) -> None:
         """See `Witness`."""
-        at = None if batch.ended_at is None else batch.ended_at.isoformat()
+        at = None if batch.finished_at is None else batch.finished_at.isoformat()
         proven = {} if batch.proven_in is None else {"proven": batch.proven_in}
-        self._line({"end": batch.batch, "outcome": str(outcome), "after": batch.ended_after, "at": at, **proven})
+        self._line({"end": batch.batch, "outcome": str(outcome), "after": batch.finished_after, "at": at, **proven})
 
     def _line(self, document: Mapping[str, object]) -> None:
         line = _text(document) + "\n"

@@ -84,7 +84,7 @@ LISTED: Final = (
     "current",
     "undone_by",
     "opened_at",
-    "ended_at",
+    "finished_at",
     "published_at",
     "pinned_as",
     "kept_because",
@@ -99,7 +99,7 @@ _TABLE: Final = (
     "boundary",
     "committed",
     "current",
-    "ended_at",
+    "finished_at",
     "kept_because",
     "log",
 )

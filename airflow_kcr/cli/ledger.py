@@ -18,11 +18,11 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-BEGUN: Final = (
+STARTED: Final = (
     *("group", "topic", "partition", "offset", "fate", "batch", "member_id", "incarnation", "process", "epoch"),
-    *("timeline", "sequence", "begun_at", "ended_at", "outcome", "cause", "checkpoint", "runs"),
+    *("timeline", "sequence", "started_at", "finished_at", "outcome", "cause", "checkpoint", "runs"),
 )
-_TABLE: Final = ("group", "fate", "begun_at", "batch", "member_id", "epoch", "outcome", "cause", "checkpoint", "runs")
+_TABLE: Final = ("group", "fate", "started_at", "batch", "member_id", "epoch", "outcome", "cause", "checkpoint", "runs")
 REPEATED: Final = (
     *("group", "topic", "partition", "from_offset", "to_offset", "offsets", "cause", "epoch", "detail", "batch"),
     "earlier",
@@ -58,8 +58,8 @@ def record(
 ) -> None:
     """Show every batch that started a record, with its member, checkpoint and DAG runs.
 
-    `fate` is `processed` (a batch with the record is done and not undone), `running`, `begun` (batches with it were
-    discarded or undone), `skipped` or `not_begun`.
+    `fate` is `processed` (a batch with the record is done and not undone), `running`, `started` (batches with it were
+    discarded or undone), `skipped` or `not_started`.
 
     Example: kcr ledger record flights departures:3:4711
     """
@@ -67,14 +67,14 @@ def record(
         found = region.record(place, group=group)
     rows = [row for one in found for row in _rows(one)]
     document = [one.to_json() for one in found]
-    show(Answer(document=document, columns=BEGUN, table=_TABLE, rows=rows, numbers=_NUMBERS), output)
+    show(Answer(document=document, columns=STARTED, table=_TABLE, rows=rows, numbers=_NUMBERS), output)
 
 
 def _rows(found: RecordView) -> list[dict[str, object]]:
     """Return a row for each time that a record was begun; one without a batch where it never was."""
-    head = dict.fromkeys(BEGUN) | {key: value for key, value in found.to_json().items() if key != "begins"}
-    runs = (" ".join(f"{run.dag_id}/{run.run_id}" for run in begin.runs) for begin in found.begins)
-    return [head | begin.to_json() | {"runs": text} for begin, text in zip(found.begins, runs, strict=True)] or [head]
+    head = dict.fromkeys(STARTED) | {key: value for key, value in found.to_json().items() if key != "starts"}
+    runs = (" ".join(f"{run.dag_id}/{run.run_id}" for run in start.runs) for start in found.starts)
+    return [head | start.to_json() | {"runs": text} for start, text in zip(found.starts, runs, strict=True)] or [head]
 
 
 @app.command()

@@ -318,8 +318,8 @@ LISTED: Final = (
     "dag_id",
     "run_id",
     "asked_at",
-    "begun_at",
-    "ended_at",
+    "started_at",
+    "finished_at",
     "timeline",
     "epoch",
     "attempts",
@@ -330,7 +330,7 @@ LISTED: Final = (
     "plan",
 )
 _TABLE: Final = ("id", "state", "cause", "target", "who", "reason", "asked_at", "attempts", "replayed")
-ATTEMPT: Final = ("attempt", "epoch", "sequence", "cause", "state", "begun_at", "done_at", "detail")
+ATTEMPT: Final = ("attempt", "epoch", "sequence", "cause", "state", "started_at", "done_at", "detail")
 SHOWN: Final = 20
 """How many partitions a table has; of more, the worst."""
 

@@ -149,7 +149,7 @@ def _sequence(answer: Mapping[str, object]) -> int:
 
 def _label(one: WayBack) -> str:
     row = one.checkpoint
-    made = "" if row.ended_at is None else f"made {_time(row.ended_at)}"
+    made = "" if row.finished_at is None else f"made {_time(row.finished_at)}"
     boundary = "" if row.boundary is None else f"boundary {_time(row.boundary)}"
     runs = _listed([run.run_id for run in one.runs], LABEL_RUNS)
     pinned = f"pinned as {row.pinned_as}" if row.pinned_as else ""
@@ -181,7 +181,7 @@ def _body(found: Sequence[WayBack]) -> str:
             "" if one.checkpoint.boundary is None else _time(one.checkpoint.boundary),
             _listed([f"{run.dag_id} / {run.run_id}" for run in one.runs], TABLE_RUNS) or "none",
             f"{one.replay:,}" if one.moved else "moves nothing",
-            "" if one.checkpoint.ended_at is None else _time(one.checkpoint.ended_at),
+            "" if one.checkpoint.finished_at is None else _time(one.checkpoint.finished_at),
             one.checkpoint.pinned_as,
         )
         for one in found

@@ -90,7 +90,7 @@ class SparkEngine:
         self._running: _Running | None = None
         self._cancelled: deque[BatchId] = deque(maxlen=_REMEMBERED)
         self._told_scans = False
-        self._begun_batches = 0
+        self._started_batches = 0
         self._jvm_threads = jvm.virtual_machine(self._spark.sparkContext).java.lang.Thread
 
     def run(self, call: BatchCall) -> BatchReport:
@@ -133,7 +133,7 @@ class SparkEngine:
     def _run(self, call: BatchCall, context: BatchContext, output: Output) -> BatchReport:
         group = JobGroup(self._spark, f"{call.region}/{call.member}/{call.batch}")
         running = _Running(batch=call.batch, group=group, thread=self._jvm_threads.currentThread())
-        number, self._begun_batches = self._begun_batches, self._begun_batches + 1
+        number, self._started_batches = self._started_batches, self._started_batches + 1
         is_counted = number < _ALWAYS_COUNTED or number % _COUNTED_EVERY == 0
         since = self._jvm_millis() if is_counted else None
         group.enter(_description(context), str(call.member))

@@ -41,10 +41,10 @@ from airflow_kcr.protocol.region.liveness import NEWEST_EVENTS
 from airflow_kcr.protocol.region.rewinds import Rewinds
 from airflow_kcr.protocol.region.rows import Batch, DesiredState, Lease, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (
-    BatchBegun,
     BatchClosed,
     BatchesProven,
     BatchQuiescedAfter,
+    BatchStarted,
     BoundariesForgotten,
     CheckpointsUndone,
     LedgerChange,
@@ -184,7 +184,7 @@ class MemoryTransactions:
         self._region(name)
         batch = next(reversed([*self._ledgers[name].values()]), None)
         claims = (e.at for e in reversed(self._events[name][-NEWEST_EVENTS:]) if isinstance(e.body, Claimed))
-        return NewestWork(None if batch is None else batch.ended_at or batch.begun_at, next(claims, None))
+        return NewestWork(None if batch is None else batch.finished_at or batch.started_at, next(claims, None))
 
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_with`."""
@@ -221,7 +221,7 @@ class MemoryTransactions:
         batches = [*self._ledgers[name].values()]
         newest = max((span.last for span in spans), default=Epoch(0))
         recreated = {p for epoch, held in maps.items() if epoch > newest for p, e in held.items() if e.recreated}
-        later = {p: c.begun_to for p, c in claims.items() if c.begun_to is not None and p not in recreated}
+        later = {p: c.started_to for p, c in claims.items() if c.started_to is not None and p not in recreated}
         found: dict[Epoch, Replayed] = {}
         for span in reversed([*spans]):
             entries = {epoch: held for epoch, held in sorted(maps.items()) if span.first <= epoch <= span.last}
@@ -400,12 +400,12 @@ def _applied(tables: Tables, change: LedgerChange) -> Tables:
 
 def _apply(ledger: Ledger, change: LedgerChange) -> None:
     match change:
-        case BatchBegun(batch=batch):
+        case BatchStarted(batch=batch):
             if batch.batch in ledger:
                 raise BatchRefused("a batch of this id exists already; make a new id for every batch")
             ledger[batch.batch] = batch
         case BatchClosed(batch=batch_id, outcome=outcome, at=at, after=after):
-            ledger[batch_id] = replace(ledger[batch_id], outcome=outcome, ended_at=at, ended_after=after)
+            ledger[batch_id] = replace(ledger[batch_id], outcome=outcome, finished_at=at, finished_after=after)
         case BatchQuiescedAfter(batch=batch_id, at=at):
             ledger[batch_id] = replace(ledger[batch_id], quiesced_after=at)
         case BatchesProven():

@@ -99,10 +99,10 @@ def member(lab: Lab, topic: Filled, batch: int, pipeline: str = "noop", group_mo
 def ledger(rows: Iterator[Batch]) -> Reading:
     """Return what a ledger says of the batches that were done."""
     done = [row for row in rows if row.outcome is Outcome.DONE]
-    ends = [row.ended_at for row in done if row.ended_at is not None]
+    ends = [row.finished_at for row in done if row.finished_at is not None]
     return Reading(
         records=sum(range_.width for row in done for range_ in row.ranges.values()),
-        seconds=(max(ends) - min(row.begun_at for row in done)).total_seconds(),
+        seconds=(max(ends) - min(row.started_at for row in done)).total_seconds(),
         batches=len(done),
     )
 

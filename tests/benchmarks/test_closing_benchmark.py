@@ -30,7 +30,7 @@ WIDTH = 10
 _MORE = """
     WITH begun AS (
         INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, timeline, sequence,
-                               begun_at, begun_after, outcome, ended_at, ended_after)
+                               started_at, started_after, outcome, finished_at, finished_after)
         SELECT r.id, 'long-' || n, 'g', 0, 1, r.epoch, r.timeline, r.next_sequence, now(), r.counter, 'done',
                now(), r.counter
         FROM kcr.region r, generate_series(%(first)s::bigint, %(last)s::bigint) n
@@ -40,7 +40,7 @@ _MORE = """
     SELECT b.number, b.region_id, c.group_id, c.topic, c.partition, b.place * 10, b.place * 10 + 10
     FROM begun b JOIN kcr.claim c USING (region_id)
 """
-_MOVE = "UPDATE kcr.claim SET position = %(to)s, begun_to = %(to)s"
+_MOVE = "UPDATE kcr.claim SET position = %(to)s, started_to = %(to)s"
 _SIZES = """
     SELECT pg_total_relation_size('kcr.batch') + pg_total_relation_size('kcr.batch_range')
            + pg_total_relation_size('kcr.event')

@@ -256,7 +256,7 @@ def test_a_certificate_that_contradicts_the_store_is_told(
     "change",
     [
         "UPDATE kcr.event SET at = at + interval '1 second' WHERE number = 5",
-        "UPDATE kcr.batch SET begun_at = begun_at + interval '1 s' WHERE number = (SELECT min(number) FROM kcr.batch)",
+        "UPDATE kcr.batch SET started_at = now() WHERE number = (SELECT min(number) FROM kcr.batch)",
         "UPDATE kcr.certificate SET body = jsonb_set(body, '{previous}', '\"\"') WHERE number = 2",
         "DELETE FROM kcr.certificate WHERE number = 2",
     ],

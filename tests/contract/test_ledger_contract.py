@@ -11,10 +11,10 @@ import pytest
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetAttempt, ResetCause, ResetState
 from airflow_kcr.protocol.region.state import (
-    BatchBegun,
     BatchClosed,
     BatchesProven,
     BatchQuiescedAfter,
+    BatchStarted,
     LedgerChange,
     Region,
     put,
@@ -60,7 +60,7 @@ def reset(chance: Random, region: Region, now: datetime, partitions: list[GroupP
         timeline=Timeline(1),
         cause=ResetCause.CLAIM,
         state=ResetState.SUPERSEDED,
-        begun_at=now,
+        started_at=now,
     )
     return replace(
         region,
@@ -97,12 +97,12 @@ def batches(chance: Random, driver: Driver, turn: int, epoch: int, now: datetime
             timeline=Timeline(1),
             sequence=CheckpointNumber(1),
             ranges=ranges,
-            begun_at=now,
-            begun_after=driver.region.counter,
+            started_at=now,
+            started_after=driver.region.counter,
         )
         outcome = chance.choice([Outcome.DONE, Outcome.DONE, Outcome.DISCARDED, Outcome.UNKNOWN])
         found += [
-            BatchBegun(batch=batch),
+            BatchStarted(batch=batch),
             BatchQuiescedAfter(batch=batch.batch, at=now),
             BatchClosed(batch=batch.batch, outcome=outcome, at=now, after=driver.region.counter),
         ]
@@ -159,10 +159,10 @@ def test_the_newest_batches_are_those_of_later_sequences(drive_twins: Drive, mon
                 timeline=Timeline(1),
                 sequence=CheckpointNumber(stamp),
                 ranges={p: Range(Offset(place), Offset(place + 1)) for p in sorted(driver.logs)[:2]},
-                begun_at=now,
-                begun_after=region.counter,
+                started_at=now,
+                started_after=region.counter,
             )
-            changes.append(BatchBegun(batch=batch))
+            changes.append(BatchStarted(batch=batch))
             changes.append(BatchClosed(batch=batch.batch, outcome=Outcome.DONE, at=now, after=region.counter))
         return replace(region, ledger=tuple(changes))
 

@@ -201,7 +201,7 @@ def test_a_batch_begins_once_and_its_row_is_the_answer_each_time(drive: Drive) -
     asked = request(driver, "b-1")
     rows = [driver.handle(asked) for _ in range(2)]
     assert rows[0] == rows[1] == driver.store._transactions.batch(driver.name, BatchId("b-1"))
-    assert (rows[0].outcome, rows[0].ranges, rows[0].begun_after) == (None, asked.ranges, driver.region.counter)
+    assert (rows[0].outcome, rows[0].ranges, rows[0].started_after) == (None, asked.ranges, driver.region.counter)
     assert len(driver.batches) == 1
     assert dict(driver.region.running) == {BatchId("b-1"): rows[0]}
 
@@ -211,11 +211,11 @@ def test_positions_move_when_a_batch_ends_and_an_end_may_be_repeated(drive: Driv
     driver.up()
     driver.handle(request(driver, "b-1"))
     claims = driver.region.claims
-    assert {(c.position, c.begun_to) for p, c in claims.items() if c.owner == driver.member(0)} == {(0, 5)}
+    assert {(c.position, c.started_to) for p, c in claims.items() if c.owner == driver.member(0)} == {(0, 5)}
     for _ in range(2):
         driver.handle(FinishBatch(batch=BatchId("b-1"), member=driver.member(0), incarnation=Incarnation(1)))
     claims = driver.region.claims
-    assert {(c.position, c.begun_to) for p, c in claims.items() if c.owner == driver.member(0)} == {(5, 5)}
+    assert {(c.position, c.started_to) for p, c in claims.items() if c.owner == driver.member(0)} == {(5, 5)}
     assert [b.outcome for b in driver.batches] == [Outcome.DONE]
     assert driver.region.running == {} or not dict(driver.region.running)
 
@@ -296,7 +296,7 @@ def test_the_ledger_is_in_the_order_of_the_begins(drive: Drive) -> None:
     assert [b.batch for b in driver.batches] == sorted(
         (b.batch for b in driver.batches), key=lambda b: int(b.rpartition("-")[2])
     )
-    assert all(b.begun_at <= (b.ended_at or b.begun_at) for b in driver.batches)
+    assert all(b.started_at <= (b.finished_at or b.started_at) for b in driver.batches)
 
 
 def test_a_takeover_notes_when_the_old_batch_is_quiesced(subject: Subject, drive: Drive) -> None:

@@ -543,7 +543,7 @@ def _do(verb: str, driver: Driver, store: RegionStore, batch: BatchId | None, ar
             assert batch is not None
             arm()
             store.handle(driver.name, FinishBatch(batch=batch, member=member, incarnation=Incarnation(1)))
-            assert {(c.position, c.begun_to) for c in driver.claims(member).values()} == {(20, 20)}
+            assert {(c.position, c.started_to) for c in driver.claims(member).values()} == {(20, 20)}
             return sum(b.outcome is Outcome.DONE for b in driver.batches if b.batch == batch)
         case "register":
             arm()
@@ -768,9 +768,9 @@ def test_an_end_without_its_claim_is_refused_and_the_batch_keeps_its_ranges(data
 A_LONG_LEDGER = """
     WITH many AS (
         INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, timeline, sequence,
-                               begun_at, begun_after, outcome, ended_at, ended_after)
+                               started_at, started_after, outcome, finished_at, finished_after)
         SELECT b.region_id, 'b-' || n, b.group_id, b.member_index, b.incarnation, b.epoch, b.timeline, b.sequence,
-               b.begun_at, b.begun_after, b.outcome, b.ended_at, b.ended_after
+               b.started_at, b.started_after, b.outcome, b.finished_at, b.finished_after
         FROM (SELECT * FROM kcr.batch LIMIT 1) b, generate_series(1, 200) n
         RETURNING number, region_id, group_id
     )
@@ -795,7 +795,7 @@ def test_arrays_are_walked_through_once_where_a_table_has_no_statistics(
     places = [(p.group, p.topic, p.partition, 5) for p in sorted(driver.logs)] * 25
     groups, topics, partitions, offsets = map(list, zip(*places, strict=True))
     given = {"groups": groups, "topics": topics, "partitions": partitions, "offsets": offsets, "region": 1}
-    given |= {"positions": offsets, "begun": offsets, "numbers": offsets, "epochs": offsets}
+    given |= {"positions": offsets, "started": offsets, "numbers": offsets, "epochs": offsets}
     given |= {"name": driver.name, "group": GROUP, "index": 0, "batch": "b"}
     names = sorted(statement._bindparams)
     numbered = re.sub(r"(?<!:):(\w+)", lambda found: f"${names.index(found[1]) + 1}", statement.text)

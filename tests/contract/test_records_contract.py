@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.api.ledger import Begin
+from airflow_kcr.api.ledger import RecordStart
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants.accounting import delivery_of, redeliveries
 from airflow_kcr.protocol.invariants.history import Index
@@ -59,8 +59,8 @@ def lived(driver: Driver, seed: int) -> None:
                 driver.process(width=chance.randrange(1, 40))
 
 
-def told(begin: Begin) -> tuple[object, ...]:
-    return begin.delivery, begin.cause, begin.checkpoint, begin.process
+def told(start: RecordStart) -> tuple[object, ...]:
+    return start.delivery, start.cause, start.checkpoint, start.process
 
 
 def expected(index: Index, partition: GroupPartition, offset: int) -> list[tuple[object, ...]]:
@@ -104,8 +104,8 @@ def test_a_record_is_told_as_the_whole_history_tells_it(drive: Drive, seed: int,
     for number in range(4):
         for offset in (*range(0, 120, 7), 5_000):
             (found,) = region.record(f"t:{number}:{offset}")
-            assert [told(begin) for begin in found.begins] == expected(index, driver.partition(number), offset)
-            repeated += len(found.begins) > 1
+            assert [told(start) for start in found.starts] == expected(index, driver.partition(number), offset)
+            repeated += len(found.starts) > 1
     assert repeated > 3 or delivery is not Delivery.AT_LEAST_ONCE
 
 
@@ -117,7 +117,7 @@ def test_the_runs_of_the_checkpoint_are_told(drive: Drive) -> None:
         driver.request_checkpoint(request_id, requester=requester)
     driver.complete()
     (found,) = Region(driver.name, driver.store).record("t:0:3")
-    assert [begin.runs for begin in found.begins] == [(RUN,)]
+    assert [start.runs for start in found.starts] == [(RUN,)]
 
 
 WIDE = (1, 2, 3, 63, 64, 65, 1_000, 99_999, 5_000_000)
@@ -135,15 +135,15 @@ def test_ranges_of_any_length_are_found_at_their_ends(drive: Drive) -> None:
     for width, batch in zip((*WIDE, 2**61), driver.batches, strict=True):
         for offset in (at, at + width - 1):
             (found,) = Region(driver.name, driver.store).record(f"t:0:{offset}")
-            assert [begin.delivery.batch for begin in found.begins] == [batch.batch]
+            assert [start.delivery.batch for start in found.starts] == [batch.batch]
         at += width
-    assert Region(driver.name, driver.store).record(f"t:0:{at}")[0].begins == ()
+    assert Region(driver.name, driver.store).record(f"t:0:{at}")[0].starts == ()
 
 
 _LONG = b"""
     WITH begun AS (
         INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, timeline, sequence,
-                               begun_at, begun_after, outcome, ended_at, ended_after)
+                               started_at, started_after, outcome, finished_at, finished_after)
         SELECT r.id, 'wide-' || w, 'g', 0, 1, r.epoch, r.timeline, r.next_sequence, now(), r.counter, 'discarded',
                now(), r.counter
         FROM kcr.region r, unnest(CAST(%s AS bigint[])) w RETURNING number, region_id, batch_id
@@ -164,17 +164,17 @@ def rows_of_a_record(url: str, batches: int, statistics: Statistics) -> tuple[in
             connection.execute(_LONG, [list(WIDE)])
         with touched() as rows:
             (found,) = Region(driver.name, driver.store).record("t:0:5005")
-        return len(found.begins), rows
+        return len(found.starts), rows
 
 
 @pytest.mark.parametrize("statistics", list(Statistics))
 def test_a_record_touches_as_many_rows_however_many_batches_there_were(
     database_url: str, other_database_url: str, statistics: Statistics
 ) -> None:
-    (begins, few), (again, many) = (
+    (starts, few), (again, many) = (
         rows_of_a_record(url, batches, statistics)
         for url, batches in ((database_url, 1_200), (other_database_url, 20_000))
     )
-    assert begins == again == 3
+    assert starts == again == 3
     assert {s: (few[s], rows) for s, rows in many.items() if rows > few[s] + 10} == {}
     assert many.total() < 500, many.most_common(3)

@@ -504,12 +504,12 @@ def test_when_a_region_last_worked_is_told_by_the_batch_that_began_last(drive: D
     assert driver.store.seen(driver.name).worked_at == NEVER
     driver.up()
     first = driver.begin(driver.member(0))
-    assert driver.store.seen(driver.name).worked_at == driver.row(first).begun_at
+    assert driver.store.seen(driver.name).worked_at == driver.row(first).started_at
     second = driver.begin(driver.member(1))
     driver.end(first)
-    assert driver.store.seen(driver.name).worked_at == driver.row(second).begun_at
+    assert driver.store.seen(driver.name).worked_at == driver.row(second).started_at
     driver.end(second)
-    assert driver.store.seen(driver.name).worked_at == driver.row(second).ended_at
+    assert driver.store.seen(driver.name).worked_at == driver.row(second).finished_at
 
 
 def test_when_a_claim_was_granted_last_is_told_by_the_newest_events(drive: Drive) -> None:

@@ -39,7 +39,7 @@ def counts(driver: Driver) -> list[tuple[str, int, int]]:
     return [(v.cause, v.counted.rewound, v.counted.replayed) for v in found if v.counted and v.counted != Replayed()]
 
 
-def begun_again(driver: Driver) -> list[tuple[int, int]]:
+def started_again(driver: Driver) -> list[tuple[int, int]]:
     region = Region(driver.name, driver.store)
     assert not region.verify().violations
     return [(r.redelivery.range.from_, r.redelivery.range.to) for r in region.repeated()]
@@ -88,12 +88,12 @@ def test_the_log_of_a_topic_made_anew_is_not_counted_against_the_one_of_before(d
     assert counts(driver) == before, "it goes back over nothing"
     driver.process(width=500)
     assert counts(driver) == before, "what was begun is of the new log"
-    assert begun_again(driver) == [(0, 20)]
+    assert started_again(driver) == [(0, 20)]
     fail(driver)
     driver.settle_reset()
     driver.process(width=100)
     assert counts(driver) == [*before, ("batch_failed", 500, 100)]
-    assert begun_again(driver) == [(0, 20), (0, 100)]
+    assert started_again(driver) == [(0, 20), (0, 100)]
     # An older page of resets alone, too: what came after the newest of it was of another log.
     spans = [Span(Epoch(1), Epoch(2), Epoch(2))]
     assert driver.store.replays(driver.name, spans) == {Epoch(2): Replayed(rewound=30, replayed=0)}
@@ -110,7 +110,7 @@ def test_a_policy_that_follows_a_topic_made_anew_counts_nothing(drive: Drive, po
     driver.grow(driver.partition(0), end=100, topic_id="id-2")
     driver.process(width=50)
     assert counts(driver) == []
-    assert begun_again(driver) == []
+    assert started_again(driver) == []
 
 
 def test_further_attempts_count_once(drive: Drive) -> None:

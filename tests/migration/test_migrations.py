@@ -21,10 +21,10 @@ from sqlalchemy.pool import NullPool
 
 from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, StoreError
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetCause
+from airflow_kcr.protocol.region.rows import Batch, Outcome, PersonResetState, ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import EventNumber
+from airflow_kcr.protocol.values import EventNumber, RequestId
 from airflow_kcr.store import schema_upgrade
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.postgres.tables import metadata
@@ -374,6 +374,22 @@ def read(url: str, query: str) -> set[object]:
     engine = create_engine(url, poolclass=NullPool)
     with engine.begin() as connection:
         return set(connection.exec_driver_sql(query).scalars())
+
+
+def test_a_persons_reset_that_runs_while_a_store_is_upgraded_goes_on(empty_database_url: str) -> None:
+    schema_upgrade.upgrade(empty_database_url)
+    with store(empty_database_url) as old:
+        driver = Driver(rules=rules(), transactions=old)
+        driver.up()
+        driver.process()
+        driver.reset(ToCheckpoint(sequence=driver.checkpoint("n1")), request_id="r1", forced=True)
+    take_back_to(empty_database_url, "0017")
+    schema_upgrade.upgrade(empty_database_url)
+    with store(empty_database_url) as new:
+        upgraded = replace_store(driver, new)
+        assert upgraded.region.person_resets[RequestId("r1")].state is PersonResetState.STARTED
+        upgraded.settle_reset()
+        assert upgraded.region.person_resets[RequestId("r1")].state is PersonResetState.DONE
 
 
 def test_several_upgrades_at_once_are_one(empty_database_url: str) -> None:

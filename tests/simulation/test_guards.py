@@ -131,7 +131,7 @@ def part_of(driver: Driver, member: MemberId, **changes: object) -> Contribute:
     return replace(part, **changes)  # type: ignore[arg-type]
 
 
-def begun_as(driver: Driver, member: MemberId, batch: str, partition: GroupPartition, range_: Range) -> BatchId:
+def started_as(driver: Driver, member: MemberId, batch: str, partition: GroupPartition, range_: Range) -> BatchId:
     """Let a member begin a batch of one range, rightly or not."""
     caller = driver.caller(member)
     request = StartBatch(
@@ -161,7 +161,7 @@ def a_batch_on_somebody_elses_partition() -> Flaws:
     driver = running()
     foreign = next(iter(driver.claims(driver.member(1))))
     with suppress(KcrError):
-        begun_as(driver, driver.member(0), "foreign", foreign, Range(Offset(0), Offset(10)))
+        started_as(driver, driver.member(0), "foreign", foreign, Range(Offset(0), Offset(10)))
     yield from judged(driver)
 
 
@@ -169,7 +169,7 @@ def a_batch_that_leaves_records_out() -> Flaws:
     driver = running()
     partition = next(iter(driver.claims(driver.member(0))))
     with suppress(KcrError):
-        driver.end(begun_as(driver, driver.member(0), "beyond", partition, Range(Offset(5), Offset(10))))
+        driver.end(started_as(driver, driver.member(0), "beyond", partition, Range(Offset(5), Offset(10))))
     yield from judged(driver)
 
 
@@ -178,7 +178,7 @@ def a_second_batch_beside_the_first() -> Flaws:
     partition = next(iter(driver.claims(driver.member(0))))
     for batch in ("first", "second"):
         with suppress(KcrError):
-            begun_as(driver, driver.member(0), batch, partition, Range(Offset(0), Offset(10)))
+            started_as(driver, driver.member(0), batch, partition, Range(Offset(0), Offset(10)))
     yield from judged(driver)
 
 
@@ -359,8 +359,8 @@ def a_batch_after_the_lease() -> Flaws:
     with suppress(KcrError):
         batch = driver.begin(driver.member(0))
         row, lease = driver.row(batch), driver.region.leases[driver.member(0)]
-        if row.begun_at >= lease.until:
-            yield f"a batch was begun at {row.begun_at}, the lease was over at {lease.until}"
+        if row.started_at >= lease.until:
+            yield f"a batch was begun at {row.started_at}, the lease was over at {lease.until}"
 
 
 def a_partition_that_moves_while_it_is_processed() -> Flaws:
@@ -671,7 +671,9 @@ GUARDS = [
     ),
     Guard(
         name="a contested claim resets",
-        checkpoints=((claims, "_is_contested", "row.is_begun and not _is_own(row, proposal, region.epoch)", "False"),),
+        checkpoints=(
+            (claims, "_is_contested", "row.is_started and not _is_own(row, proposal, region.epoch)", "False"),
+        ),
         script=a_partition_that_moves_while_it_is_processed,
     ),
     Guard(

@@ -120,8 +120,8 @@ def batch_started(batch: BatchId, ranges: Mapping[GroupPartition, Range] | None 
         timeline=Timeline(1),
         sequence=CheckpointNumber(2),
         ranges=ranges or {},
-        begun_at=NOW,
-        begun_after=EventNumber(10),
+        started_at=NOW,
+        started_after=EventNumber(10),
     )
     return _Answered(command=_start(batch, ranges or {}), result=row)
 

@@ -152,7 +152,7 @@ _SAID: tuple[tuple[StrEnum, str], ...] = (
     (rows.ResetCause.SPEC_CHANGED, "A changed spec took effect at a completed checkpoint; members restart there."),
     (rows.ResetState.RUNNING, "Members cancel, quiesce, claim and acknowledge."),
     (rows.ResetState.DONE, "The region went on as its desired state says."),
-    (rows.PersonResetState.BEGUN, "Its reset runs."),
+    (rows.PersonResetState.STARTED, "Its reset runs."),
     (rows.PersonResetState.DONE, "Its reset is done."),
     (rows.PersonResetState.FAILED, "It was given up; `failure` says why."),
     (member_state.Why.PAUSED, "A resume."),
@@ -281,14 +281,14 @@ PERSON_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
     None: {_P.WAITING: "accepted and stored under its request id"},
     _P.WAITING: {
         _P.DRAINING: "its turn: its checkpoint is asked for",
-        _P.BEGUN: "at once, where it is forced or the region is stopped",
+        _P.STARTED: "at once, where it is forced or the region is stopped",
         _P.FAILED: "the region stopped or halted, or a forced reset took its place",
     },
     _P.DRAINING: {
-        _P.BEGUN: "in the transaction that completes its checkpoint",
+        _P.STARTED: "in the transaction that completes its checkpoint",
         _P.FAILED: "its drain was aborted, or its target can't be reached any more",
     },
-    _P.BEGUN: {
+    _P.STARTED: {
         _P.DONE: "its reset is done",
         _P.FAILED: "its reset was given up: a halt, a stop, another timeline",
     },

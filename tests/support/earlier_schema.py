@@ -45,6 +45,9 @@ def execute(url: str, statement: str) -> None:
 WORDS = "0015"
 """The revision that renames tables, columns and events."""
 
+STARTED = "0018"
+"""The revision that renames columns of batches, claims, checkpoints and resets."""
+
 
 def take_words_back(url: str) -> None:
     """Give what a later program has stored, in the schema `later`, the names from before the words were changed."""
@@ -64,9 +67,18 @@ def take_words_back(url: str) -> None:
             connection.execute(statement, {"region": region, "after": 0, "upto": counter, **backwards})
 
 
+def take_started_back(url: str) -> None:
+    """Give what a later program has stored, in the schema `later`, the columns from before batches were started."""
+    for table, old, new in ScriptDirectory.from_config(config()).get_revision(STARTED).module.COLUMNS:
+        execute(url, f"ALTER TABLE later.{table} RENAME COLUMN {new} TO {old}")
+    execute(url, "UPDATE later.person_reset SET state = 'begun' WHERE state = 'started'")
+
+
 def take_back_to(url: str, revision: str) -> None:
     """Give a database the schema of an earlier revision, with the rows it has, without what it had no place for."""
     execute(url, "ALTER SCHEMA kcr RENAME TO later")
+    if int(revision) < int(STARTED):
+        take_started_back(url)
     if int(revision) < int(WORDS):
         take_words_back(url)
     upgrade_to(url, revision)

@@ -47,7 +47,7 @@ def accepted(driver: Driver, partition: GroupPartition) -> list[Range]:
     return sorted(found)
 
 
-def begun_of(driver: Driver, partition: GroupPartition) -> list[Range]:
+def started_of(driver: Driver, partition: GroupPartition) -> list[Range]:
     """Return every range that was begun of one partition, in the order of the begins."""
     return [b.ranges[partition] for b in driver.batches if partition in b.ranges]
 
@@ -65,7 +65,7 @@ def manifest(driver: Driver, sequence: CheckpointNumber) -> list[str]:
     return [
         b.batch
         for b in driver.batches
-        if b.outcome is Outcome.DONE and b.ended_after is not None and since <= b.ended_after < upto
+        if b.outcome is Outcome.DONE and b.finished_after is not None and since <= b.finished_after < upto
     ]
 
 

@@ -54,7 +54,7 @@ def claims_of(
         epoch=Epoch(epoch),
         resume=Offset(resume),
         position=Offset(position),
-        begun_to=Offset(position),
+        started_to=Offset(position),
     )
     return dict.fromkeys(partitions, claim)
 

@@ -12,7 +12,7 @@ _HERE = "c.region_id = (SELECT id FROM kcr.region WHERE name = %(region)s)"
 _CHECKPOINTS = """
     INSERT INTO kcr.checkpoint (region_id, sequence, timeline, epoch, state, purpose, request_id, participants,
         opened_at, boundary,
-                                previous, inexact, committed, ended_at, published_at, abort_reason, undone_by,
+                                previous, inexact, committed, finished_at, published_at, abort_reason, undone_by,
                                 pinned_as, pin_reason, digest)
     SELECT r.id, n, 1, 1, 'retired', 'request', 'run-' || n, '{}', t.at, t.at, n - 1, '{}', 'yes', t.at, t.at, '',
            CASE WHEN mod(n, 50) = 0 THEN 2 END, '', '', md5(CAST(n AS text))
@@ -38,8 +38,8 @@ _BOUNDS = f"""
 """
 
 _RESETS = """
-    INSERT INTO kcr.reset (region_id, epoch, sequence, timeline, cause, state, begun_at, attempt, must_publish, undoes,
-                           detail, done_at)
+    INSERT INTO kcr.reset (region_id, epoch, sequence, timeline, cause, state, started_at, attempt, must_publish,
+                           undoes, detail, done_at)
     SELECT r.id, n, n * 10, 1, 'lease_lost', 'done', now(), 1, '[]', '[]', '', now()
     FROM kcr.region r, generate_series(1, %(checkpoints)s / 10) n WHERE r.name = %(region)s
 """

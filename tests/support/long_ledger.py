@@ -12,7 +12,7 @@ _TABLES = "kcr.batch, kcr.batch_range"
 
 _BATCHES = """
     INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, timeline, sequence,
-                           begun_at, begun_after, outcome, ended_at, ended_after)
+                           started_at, started_after, outcome, finished_at, finished_after)
     SELECT r.id, 'long-' || n, 'g', 0, 1, r.epoch, r.timeline, r.next_sequence, now(), r.counter, 'done',
            now(), r.counter
     FROM kcr.region r, generate_series(1, %s) n

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from airflow_kcr.protocol.invariants.history import Handled, Index
-from airflow_kcr.protocol.invariants.replays import begun_again
+from airflow_kcr.protocol.invariants.replays import started_again
 from airflow_kcr.protocol.region.events import ResetBegun
 from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetCause
 from airflow_kcr.protocol.values import (
@@ -35,7 +35,7 @@ class OffsetDelivery:
     epoch: Epoch
     timeline: Timeline
     sequence: CheckpointNumber
-    begun_after: EventNumber
+    started_after: EventNumber
     outcome: Outcome | None
     """Of the batch at this offset: UNDONE where a reset went back to it or before; None: it still runs."""
 
@@ -74,7 +74,7 @@ def delivery_of(batch: Batch, partition: GroupPartition, offset: Offset) -> Offs
         epoch=batch.epoch,
         timeline=batch.timeline,
         sequence=batch.sequence,
-        begun_after=batch.begun_after,
+        started_after=batch.started_after,
         outcome=Outcome.UNDONE if is_undone else batch.outcome,
     )
 
@@ -82,7 +82,7 @@ def delivery_of(batch: Batch, partition: GroupPartition, offset: Offset) -> Offs
 def redeliveries(index: Index) -> Iterator[Redelivery]:
     """Yield the offsets that were begun more than once, each with the reset that made it so."""
     begins: dict[GroupPartition, _Begins] = {}
-    for again in begun_again(index):
+    for again in started_again(index):
         if again.partition not in begins:
             begins[again.partition] = _Begins(index.begun[again.partition])
         epoch = None if again.reset is None else index.epochs.at(again.reset)
@@ -91,7 +91,7 @@ def redeliveries(index: Index) -> Iterator[Redelivery]:
         earlier = [
             (h.number, h.batch.batch)
             for h in begins[again.partition].within(again.range)
-            if h.number <= again.batch.begun_after and h.batch.batch != again.batch.batch
+            if h.number <= again.batch.started_after and h.batch.batch != again.batch.batch
         ]
         yield Redelivery(
             partition=again.partition,

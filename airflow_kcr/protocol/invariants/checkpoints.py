@@ -307,7 +307,7 @@ def begin_flaw(moment: Moment, batch: Batch) -> str:
 
 def end_flaw(moment: Moment, batch: Batch) -> str:
     """Return what speaks against the end, now, of a batch that was done; empty: nothing."""
-    since, until = batch.begun_after, batch.ended_after
+    since, until = batch.started_after, batch.finished_after
     if until is None:
         return f"is {batch.outcome} without an end"
     if until < since:

@@ -51,11 +51,11 @@ class Fenced(Invariant):
         """See `Invariant`."""
         flaw = begin_flaw(moment, batch)
         if flaw:
-            findings.add(f"batch {batch.batch} {flaw}", batch.begun_after)
+            findings.add(f"batch {batch.batch} {flaw}", batch.started_after)
 
     def unproven(self, moment: Moment, batch: Batch, flaw: str, findings: Violations) -> None:
         """See `Invariant`."""
-        numbers = (batch.begun_after, batch.ended_after)
+        numbers = (batch.started_after, batch.finished_after)
         findings.add(f"batch {batch.batch} {flaw}", *(n for n in numbers if n is not None))
 
     def event(self, moment: Moment, event: Event, findings: Violations) -> None:
@@ -135,7 +135,7 @@ class Still(Invariant):
         """See `Invariant`."""
         if self.why or moment.state is not RegionState.RUNNING:
             detail = f"batch {batch.batch} begins while {self.why or f'the region is {moment.state}'}"
-            findings.add(detail, self.since if self.why else moment.state_since, batch.begun_after)
+            findings.add(detail, self.since if self.why else moment.state_since, batch.started_after)
 
 
 # R11: timelines and sequences only ever grow, and a batch carries those of its begin.
@@ -212,7 +212,7 @@ class Increasing(Invariant):
         if batch.timeline != moment.timeline or batch.sequence != moment.stamp:
             was = f"at its begin it was ({moment.timeline}, {moment.stamp})"
             detail = f"batch {batch.batch} is stamped ({batch.timeline}, {batch.sequence}), {was}"
-            findings.add(detail, batch.begun_after)
+            findings.add(detail, batch.started_after)
 
     def end(self, moment: Moment, batch: Batch, flaw: str, findings: Violations) -> None:
         """See `Invariant`."""
@@ -224,8 +224,8 @@ class Increasing(Invariant):
             elif add(ranges, range_):
                 where = f"{partition}, both done in ({batch.timeline}, {batch.sequence})"
                 detail = f"batch {batch.batch} overlaps on {where}, what was done there before it"
-                findings.add(detail, *sorted((done.newest, batch.begun_after)))
-        done.newest = max(done.newest, batch.begun_after)
+                findings.add(detail, *sorted((done.newest, batch.started_after)))
+        done.newest = max(done.newest, batch.started_after)
 
     def _under(self, timeline: Timeline, sequence: CheckpointNumber) -> Done:
         for done in reversed(self.done):
@@ -289,13 +289,13 @@ class Resumed(Invariant):
                 if partition not in self.known:
                     self.known.add(partition)
                     detail = f"{partition}: batch {batch.batch} begins {range_} without a resume point"
-                    findings.add(detail, batch.begun_after)
+                    findings.add(detail, batch.started_after)
                 continue
             begins = f"{partition}: batch {batch.batch} begins {range_}"
             if place.offset is None:
-                findings.add(f"{begins}, its seek entry is open", place.number, batch.begun_after)
+                findings.add(f"{begins}, its seek entry is open", place.number, batch.started_after)
             elif range_.from_ not in {place.offset, moment.past_skips(partition, place.offset)}:
-                findings.add(f"{begins}, it resumes at {place.offset}", place.number, batch.begun_after)
+                findings.add(f"{begins}, it resumes at {place.offset}", place.number, batch.started_after)
 
 
 @dataclass(slots=True, kw_only=True)

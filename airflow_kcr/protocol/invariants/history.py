@@ -1,8 +1,8 @@
 """A region's history, and what it says about every moment: the ground on which the invariants stand.
 
 A **history** is the events of a region, in commit order, and the batch rows of its ledger; nothing else is ever looked
-at. A batch row is no event: `begun_after` and `ended_after` are event numbers, so a batch lies between two transitions.
-The index holds what each transition changed, as series, so that a check can ask what was true when.
+at. A batch row is no event: `started_after` and `finished_after` are event numbers, so a batch lies between two
+transitions. The index holds what each transition changed, as series, so that a check can ask what was true when.
 
 An index is built from the words of the invariants alone, not with the rules that decided: a check that used
 the same code would agree with its mistakes.

@@ -1,9 +1,9 @@
 """Proving a history while it is read: one pass over its events and batches, in the order in which things happened.
 
-A batch is no event. Its begin lies between event `begun_after` and the next one, its end after `ended_after`; so before
-an event is taken, whatever began and ended until then is. Of the batches only those are kept that run, and those whose
-end did not count and may still turn out to be done: a fenced sink says so in the reset that follows. What is kept grows
-with members and partitions, however long the history.
+A batch is no event. It starts between event `started_after` and the next one, and finishes after `finished_after`; so
+before an event is taken, whatever began and ended until then is. Of the batches only those are kept that run, and those
+whose end did not count and may still turn out to be done: a fenced sink says so in the reset that follows. What is kept
+grows with members and partitions, however long the history.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ class Proof:
     ) -> None:
         """Take what began and ended up to the event after `number`."""
         batch = self._waits
-        if batch is not None and batch.begun_after <= number:
+        if batch is not None and batch.started_after <= number:
             begins, moment, witness = self._begins(), self.moment, self.witness
-            while batch is not None and batch.begun_after <= number:
+            while batch is not None and batch.started_after <= number:
                 for begin, findings in begins:
                     begin(moment, batch, findings)
                 self.tally.begin(batch)
@@ -149,7 +149,7 @@ class Proof:
             self._route(batch, until, running)
 
     def _route(self, batch: Batch, until: EventNumber, running: Callable[[Batch], bool]) -> None:
-        ended = batch.ended_after
+        ended = batch.finished_after
         if ended is None and batch.outcome in WAS_DONE:
             self._end(batch)
         elif ended is None or ended > until or running(batch):
@@ -172,7 +172,7 @@ class Proof:
             self.open[batch.batch], self.doubted[batch.batch] = batch, flaw
         else:
             self.open.pop(batch.batch, None)
-            self._accept(batch, batch.ended_after or batch.begun_after)
+            self._accept(batch, batch.finished_after or batch.started_after)
 
     def _accept(self, batch: Batch, number: EventNumber) -> None:
         for check in self.checks:
@@ -201,7 +201,7 @@ class Proof:
         if attempt is None or attempt.done != event.number:
             return
         for batch in [b for b in self.open.values() if b.epoch < attempt.epoch]:
-            if batch.ended_after is None and batch.outcome is None:
+            if batch.finished_after is None and batch.outcome is None:
                 continue
             if batch.batch in self.doubted:
                 del self.open[batch.batch]
@@ -219,4 +219,4 @@ class Proof:
     def _refuse(self, batch: Batch, flaw: str) -> None:
         for check in self.checks:
             check.unproven(self.moment, batch, flaw, self.findings[check.invariant])
-        self._accept(batch, batch.ended_after or batch.begun_after)
+        self._accept(batch, batch.finished_after or batch.started_after)

@@ -35,10 +35,10 @@ def indexed(history: History) -> Index:
         _note(index, event.number, event.body)
     last = index.last
     for batch in history.batches:
-        if batch.begun_after > last:
+        if batch.started_after > last:
             continue
         for partition, range_ in batch.ranges.items():
-            index.begun[partition].append(Handled(batch.begun_after, range_, batch))
+            index.begun[partition].append(Handled(batch.started_after, range_, batch))
     for handled in index.begun.values():
         handled.sort(key=lambda h: (h.number, h.range))
     return index

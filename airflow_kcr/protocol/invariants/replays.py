@@ -70,10 +70,10 @@ class Accounted(Invariant):
                 continue
             for piece in add(standing, range_):
                 detail = f"{partition}: batch {batch.batch} begins {piece} again, no reset went back there"
-                findings.add(detail, batch.begun_after)
+                findings.add(detail, batch.started_after)
 
 
-def begun_again(index: Index) -> Iterator[Again]:
+def started_again(index: Index) -> Iterator[Again]:
     """Yield every range that was begun again, partition by partition, in the order of the begins."""
     for partition in sorted(index.begun):
         yield from _Track(index=index, partition=partition).walk()

@@ -168,7 +168,9 @@ class RequestsEnd(Invariant):
     def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
         """See `Invariant`."""
         if self.automatic:
-            self.automatic = [a if a.begun is not None else a._replace(begun=batch.begun_after) for a in self.automatic]
+            self.automatic = [
+                a if a.begun is not None else a._replace(begun=batch.started_after) for a in self.automatic
+            ]
 
     def finish(self, moment: Moment, findings: Violations) -> None:
         """See `Invariant`."""

@@ -46,5 +46,5 @@ def verify(history: History) -> tuple[Violation, ...]:
     """Return whatever the history contradicts, in the order of the invariants; nothing: it is consistent."""
     proof = beginning(judges_marks=True)
     last = history.events[-1].number if history.events else EventNumber(0)
-    proof.take(history.events, sorted(history.batches, key=lambda b: b.begun_after), last)
+    proof.take(history.events, sorted(history.batches, key=lambda b: b.started_after), last)
     return proof.finished()

@@ -42,7 +42,7 @@ from airflow_kcr.protocol.values import (
 if TYPE_CHECKING:
     from airflow_kcr.protocol.region.state import BoundaryKey, Region
 
-ACTIVE: Final = frozenset({PersonResetState.WAITING, PersonResetState.DRAINING, PersonResetState.BEGUN})
+ACTIVE: Final = frozenset({PersonResetState.WAITING, PersonResetState.DRAINING, PersonResetState.STARTED})
 """Persons' resets that have not ended."""
 
 WAITING: Final = frozenset({RequestState.QUEUED, RequestState.OPEN})

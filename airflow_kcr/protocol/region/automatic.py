@@ -50,7 +50,7 @@ def _entry(region: Region, partition: GroupPartition, restore_point: SeekEntry) 
         case Delivery.ALMOST_ONCE:
             return to_restore_point if resume is None else _reached(claim.position, resume, current)
         case Delivery.AT_MOST_ONCE:
-            return to_restore_point if resume is None else _reached(claim.begun_to, resume, current)
+            return to_restore_point if resume is None else _reached(claim.started_to, resume, current)
         case Delivery.EXACTLY_ONCE:
             # While the restore point's own entry is open nothing was processed in its timeline, so no sink has progress
             # in it.

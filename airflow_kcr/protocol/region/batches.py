@@ -16,8 +16,8 @@ from airflow_kcr.protocol.commands import StartBatch
 from airflow_kcr.protocol.region import boundaries, hold
 from airflow_kcr.protocol.region.rows import Batch, CheckpointPhase, Claim, DesiredState, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (
-    BatchBegun,
     BatchClosed,
+    BatchStarted,
     Region,
     past_skips,
     put,
@@ -59,7 +59,7 @@ def start(region: Region, now: datetime, request: StartBatch) -> Region:
     for partition, range_ in request.ranges.items():
         claim = _require_claim(region, partition, request.member, request.incarnation)
         _require_range(region, partition, checked_range(range_, partition), claim, limit)
-        rows[partition] = claim.moved(position=claim.position, begun_to=range_.to)
+        rows[partition] = claim.moved(position=claim.position, started_to=range_.to)
     _require_count(region, request)
     batch = Batch(
         batch=request.batch,
@@ -69,14 +69,14 @@ def start(region: Region, now: datetime, request: StartBatch) -> Region:
         timeline=region.timeline,
         sequence=stamp(region),
         ranges=dict(sorted(request.ranges.items())),
-        begun_at=now,
-        begun_after=region.counter,
+        started_at=now,
+        started_after=region.counter,
     )
     return replace(
         region,
         claims=put(region.claims, rows),
         running=put(region.running, {batch.batch: batch}),
-        ledger=(*region.ledger, BatchBegun(batch=batch)),
+        ledger=(*region.ledger, BatchStarted(batch=batch)),
     )
 
 
@@ -108,7 +108,7 @@ def _require_range(
     region: Region, partition: GroupPartition, range_: Range, claim: Claim, limit: datetime | None
 ) -> None:
     if claim.is_in_flight:
-        raise BatchRefused(f"{partition}: an earlier batch, begun up to {claim.begun_to}, has not ended")
+        raise BatchRefused(f"{partition}: an earlier batch, begun up to {claim.started_to}, has not ended")
     if range_.from_ != claim.position:
         raise BatchRefused(f"{partition}: the batch would begin at {range_.from_}, its position is {claim.position}")
     row = None if limit is None else boundaries.boundary_offset(region, partition, limit)
@@ -144,9 +144,9 @@ def records_left(region: Region) -> int | None:
         return None
     restore_point = restore_point_offsets(region)
     begun = sum(
-        claim.begun_to - restore_point.get(p, claim.resume)
+        claim.started_to - restore_point.get(p, claim.resume)
         for p, claim in region.claims.items()
-        if claim.begun_to is not None and claim.resume is not None
+        if claim.started_to is not None and claim.resume is not None
     )
     return max(records - begun, 0)
 
@@ -176,7 +176,7 @@ def finish(region: Region, now: datetime, batch_id: BatchId, member: MemberId, i
         if claim.position != range_.from_:
             raise BatchRefused(f"{partition}: the position is {claim.position}, the batch began at {range_.from_}")
         place = past_skips(region, partition, range_.to)
-        rows[partition] = claim.moved(position=place, begun_to=place)
+        rows[partition] = claim.moved(position=place, started_to=place)
     region = replace(region, claims=put(region.claims, rows))
     return closed(region, now, batch, Outcome.DONE)
 

@@ -219,7 +219,7 @@ def abort(region: Region, now: datetime, reason: str) -> Region:
 
 def _closed(region: Region, now: datetime, checkpoint: Checkpoint, reason: str, names: tuple[str, ...]) -> Region:
     aborted = replace(
-        checkpoint, state=CheckpointState.ABORTED, phase=None, ended_at=now, abort_reason=reason, drain_deadline=None
+        checkpoint, state=CheckpointState.ABORTED, phase=None, finished_at=now, abort_reason=reason, drain_deadline=None
     )
     region = replace(with_checkpoint(region, aborted), open_checkpoint=None, retire_at=now)
     region = record(region, now, events.CheckpointAborted(sequence=checkpoint.sequence, reason=reason, late=names))
@@ -236,7 +236,7 @@ def _fail_person_reset(
     reset = region.person_resets.get(checkpoint.request_id)
     if reset is None or reset.state is not PersonResetState.DRAINING:
         return region
-    failed = replace(reset, state=PersonResetState.FAILED, failure=why, ended_at=now)
+    failed = replace(reset, state=PersonResetState.FAILED, failure=why, finished_at=now)
     region = replace(region, person_resets=put(region.person_resets, {reset.request_id: failed}))
     return record(region, now, events.PersonResetFailed(request_id=reset.request_id, why=why))
 
@@ -254,12 +254,12 @@ def lapsed(region: Region, now: datetime) -> MemberId | None:
     return None
 
 
-def has_begun(region: Region, member: MemberId) -> bool:
+def has_started(region: Region, member: MemberId) -> bool:
     """Whether anything was begun since the restore point on a partition that the member owns.
 
     Then an abort is a reset.
     """
-    return any(c.owner == member and c.is_begun for c in region.claims.values())
+    return any(c.owner == member and c.is_started for c in region.claims.values())
 
 
 def overdue(region: Region, now: datetime) -> Region:

@@ -170,7 +170,7 @@ def _is_contested(region: Region, partition: GroupPartition, proposal: ClaimPart
     row = region.claims[partition]
     if region.state not in RESET_STATES and Epoch(0) < row.epoch < region.epoch:
         return True
-    return row.is_begun and not _is_own(row, proposal, region.epoch)
+    return row.is_started and not _is_own(row, proposal, region.epoch)
 
 
 def _moves(region: Region, proposal: ClaimPartitions) -> bool:
@@ -190,7 +190,7 @@ def _granted(region: Region, partition: GroupPartition, proposal: ClaimPartition
     leader_epoch = max(row.leader_epoch, proposal.partitions[partition].bounds.leader_epoch)
     if _is_own(row, proposal, region.epoch):
         return replace(row, leader_epoch=leader_epoch)
-    place = row.resume if not row.is_begun else row.position
+    place = row.resume if not row.is_started else row.position
     return replace(
         row,
         owner=proposal.member,
@@ -199,5 +199,5 @@ def _granted(region: Region, partition: GroupPartition, proposal: ClaimPartition
         last_owner=row.owner or row.last_owner,
         leader_epoch=leader_epoch,
         position=place,
-        begun_to=row.begun_to if row.is_begun else place,
+        started_to=row.started_to if row.is_started else place,
     )

@@ -127,7 +127,7 @@ def _require_own_positions(region: Region, now: datetime, part: Contribute) -> N
     for partition, offset in part.offsets.items():
         if held[partition].is_in_flight:
             raise BatchRefused(
-                f"{partition}: a batch begun up to {held[partition].begun_to} was not accepted; a reset follows, no "
+                f"{partition}: a batch begun up to {held[partition].started_to} was not accepted; a reset follows, no "
                 "checkpoint"
             )
         if held[partition].position != offset:
@@ -201,14 +201,14 @@ def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
         phase=None,
         drain_deadline=None,
         previous=region.restore_point,
-        ended_at=now,
+        finished_at=now,
         inexact=_inexact(region, checkpoint, offsets),
         commit_deadline=now + timeouts.commit,
         publish_deadline=now + timeouts.publish,
         digest=digest(offsets),
     )
     region = resets.settle_commit(region, now, Committed.SUPERSEDED, f"checkpoint {checkpoint.sequence} is complete")
-    placed = {p: replace(region.claims[p], resume=o, position=o, begun_to=o) for p, o in offsets.items()}
+    placed = {p: replace(region.claims[p], resume=o, position=o, started_to=o) for p, o in offsets.items()}
     region = replace(
         with_checkpoint(region, complete),
         open_checkpoint=None,

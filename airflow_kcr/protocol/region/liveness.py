@@ -232,7 +232,7 @@ def _members(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
         return
     ended = [lease.until for lease in region.leases.values() if lease.until <= now]
     reset = region.reset
-    since = max([*ended, *([] if reset is None else [reset.begun_at])], default=None)
+    since = max([*ended, *([] if reset is None else [reset.started_at])], default=None)
     until = None if since is None else since + patience(region)
     failures = [f"{c.member} can't start: {c.refusal}" for c in specs.start_failures(region, now)]
     what = f"no member lives; {_listed(failures) if failures else 'start them'}"
@@ -280,9 +280,9 @@ def _reset(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...])
     reset = region.reset
     if reset is None or Rule.MEMBERS in _rules(earlier):
         return
-    deadline = reset.begun_at if reset.deadline is None else reset.deadline
+    deadline = reset.started_at if reset.deadline is None else reset.deadline
     what = f"{reset.cause}: {_listed(list(coverage.unready(region, now)))}"
-    yield Wait(rule=Rule.RESET, since=reset.begun_at, what=what, until=deadline + patience(region))
+    yield Wait(rule=Rule.RESET, since=reset.started_at, what=what, until=deadline + patience(region))
 
 
 def _checkpoint(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
@@ -325,7 +325,7 @@ def _publish(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
     for checkpoint in timelines.unpublished(region):
         if not _is_on(region):
             return
-        ended = checkpoint.ended_at or checkpoint.opened_at
+        ended = checkpoint.finished_at or checkpoint.opened_at
         until = (checkpoint.publish_deadline or ended + region.rules.timeouts.publish) + region.rules.timeouts.lease
         what = (
             f"checkpoint {checkpoint.sequence} is complete and not published; its sinks, or their member, have "
@@ -384,7 +384,7 @@ def _free_since(region: Region) -> datetime:
     restore_point = None if region.restore_point is None else region.checkpoints.get(region.restore_point)
     moments = (
         _running_since(region),
-        *(() if restore_point is None else (restore_point.ended_at, restore_point.published_at)),
+        *(() if restore_point is None else (restore_point.finished_at, restore_point.published_at)),
     )
     return max((m for m in moments if m is not None), default=NEVER)
 
@@ -409,12 +409,12 @@ def _unless_behind(earlier: tuple[Wait, ...], until: datetime) -> datetime | Non
 def _batch(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
     timeouts = region.rules.timeouts
     longest = timeouts.batch + timeouts.process_end_limit
-    for batch in sorted(region.running.values(), key=lambda b: b.begun_at):
-        if now < batch.begun_at + longest or not is_live(region, batch.member, now) or not _is_on(region):
+    for batch in sorted(region.running.values(), key=lambda b: b.started_at):
+        if now < batch.started_at + longest or not is_live(region, batch.member, now) or not _is_on(region):
             continue
         what = f"batch {batch.batch} of {batch.member} runs for longer than {timeouts.batch}"
-        until = batch.begun_at + longest + patience(region)
-        yield Wait(rule=Rule.BATCH, since=batch.begun_at, what=what, until=until, group=batch.member.group)
+        until = batch.started_at + longest + patience(region)
+        yield Wait(rule=Rule.BATCH, since=batch.started_at, what=what, until=until, group=batch.member.group)
 
 
 def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
@@ -452,7 +452,7 @@ def _limited_since(region: Region) -> datetime:
         *(
             ()
             if restore_point is None or restore_point.boundary is None
-            else (restore_point.ended_at, restore_point.published_at)
+            else (restore_point.finished_at, restore_point.published_at)
         ),
         None if request is None or request.boundary is None else request.requested_at,
     )

@@ -100,9 +100,9 @@ def publisher(region: Region, checkpoint: Checkpoint, now: datetime) -> MemberId
     The live member of lowest group and index, then the next.
     """
     live = live_members(region, now)
-    if not live or checkpoint.ended_at is None:
+    if not live or checkpoint.finished_at is None:
         return None
-    return live[int((now - checkpoint.ended_at) / PUBLISHER_TURN) % len(live)]
+    return live[int((now - checkpoint.finished_at) / PUBLISHER_TURN) % len(live)]
 
 
 def _publish(region: Region, member: MemberId, now: datetime) -> tuple[CheckpointNumber, ...]:

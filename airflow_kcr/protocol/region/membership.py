@@ -156,7 +156,7 @@ def lapse(region: Region, now: datetime) -> Region:
     member = checkpoints.lapsed(region, now)
     if member is None:
         return region
-    begun = checkpoints.has_begun(region, member)
+    begun = checkpoints.has_started(region, member)
     detail = f"the lease of {member} ended before its contribution to checkpoint {region.open_checkpoint}"
     region = checkpoints.abort(region, now, detail)
     return resets.demand(region, now, ResetCause.LEASE_LOST, detail) if begun else region

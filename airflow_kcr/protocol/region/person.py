@@ -160,7 +160,7 @@ def waiting(region: Region) -> tuple[PersonReset, ...]:
 
 def serve_next(region: Region, now: datetime) -> Region:
     """Return the region with the next waiting request's checkpoint asked for; one person's reset at a time."""
-    if any(r.state in {PersonResetState.DRAINING, PersonResetState.BEGUN} for r in region.person_resets.values()):
+    if any(r.state in {PersonResetState.DRAINING, PersonResetState.STARTED} for r in region.person_resets.values()):
         return region
     for reset in waiting(region):
         if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:
@@ -213,7 +213,7 @@ def _begin(
     seek = resolution.seek_map(region, now, reset, OffsetMap(current), seen)
     consent.require(region, reset, seek)
     region = _with_skips(region, now, reset)
-    region = _with(region, replace(reset, state=PersonResetState.BEGUN, epoch=Epoch(region.epoch + 1)))
+    region = _with(region, replace(reset, state=PersonResetState.STARTED, epoch=Epoch(region.epoch + 1)))
     opening = resets.Opening(
         seek=seek,
         checkpoint=resolution.target_checkpoint(region, reset),
@@ -264,7 +264,7 @@ def _begin_stopped(region: Region, now: datetime, reset: PersonReset, resolved: 
             f"region {region.name} is stopped: the caller has to resolve every partition itself (missing: {missing})"
         )
     region = _with_skips(region, now, reset)
-    region = _with(region, replace(reset, state=PersonResetState.BEGUN, epoch=Epoch(region.epoch + 1)))
+    region = _with(region, replace(reset, state=PersonResetState.STARTED, epoch=Epoch(region.epoch + 1)))
     opening = resets.Opening(
         seek=resolved, checkpoint=resolution.target_checkpoint(region, reset), person=reset.request_id
     )
@@ -272,7 +272,7 @@ def _begin_stopped(region: Region, now: datetime, reset: PersonReset, resolved: 
 
 
 def _failed(region: Region, now: datetime, reset: PersonReset, why: str) -> Region:
-    row = replace(reset, state=PersonResetState.FAILED, failure=why, ended_at=now)
+    row = replace(reset, state=PersonResetState.FAILED, failure=why, finished_at=now)
     region = record(_with(region, row), now, events.PersonResetFailed(request_id=reset.request_id, why=why))
     request = region.requests.get(reset.request_id)
     if request is None or request.purpose is not CheckpointPurpose.RESET:

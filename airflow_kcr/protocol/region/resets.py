@@ -100,7 +100,7 @@ def begin(
         timeline=region.timeline,
         cause=cause,
         state=ResetState.RUNNING,
-        begun_at=now,
+        started_at=now,
         attempt=earlier.attempt + 1 if is_attempt and earlier is not None else 1,
         restore_point=region.restore_point,
         must_publish=must_publish,
@@ -155,9 +155,9 @@ def give_up(region: Region, now: datetime, why: str) -> Region:
     row = replace(reset, state=ResetState.SUPERSEDED, done_at=now)
     region = replace(region, resets=put(region.resets, {row.epoch: row}))
     person = None if reset.person is None else region.person_resets.get(reset.person)
-    if person is None or person.state is not PersonResetState.BEGUN:
+    if person is None or person.state is not PersonResetState.STARTED:
         return region
-    failed = replace(person, state=PersonResetState.FAILED, failure=why, ended_at=now)
+    failed = replace(person, state=PersonResetState.FAILED, failure=why, finished_at=now)
     region = replace(region, person_resets=put(region.person_resets, {failed.request_id: failed}))
     return record(region, now, events.PersonResetFailed(request_id=failed.request_id, why=why))
 
@@ -182,7 +182,7 @@ def _placed(region: Region, seek: SeekMap) -> Region:
 
 def _at(region: Region, partition: GroupPartition, claim: Claim, entry: SeekEntry) -> Claim:
     place = None if entry.offset is None else past_skips(region, partition, entry.offset)
-    return replace(claim, resume=place, position=place, begun_to=place)
+    return replace(claim, resume=place, position=place, started_to=place)
 
 
 def write_seek(region: Region, now: datetime, entries: SeekMap) -> Region:
@@ -271,8 +271,8 @@ def _marked_done(region: Region, now: datetime, reset: ResetAttempt) -> Region:
     region = replace(region, resets=put(region.resets, {row.epoch: row}))
     region = record(region, now, events.ResetDone(epoch=reset.epoch, sequence=reset.sequence))
     person = None if reset.person is None else region.person_resets.get(reset.person)
-    if person is not None and person.state is PersonResetState.BEGUN:
-        done = replace(person, state=PersonResetState.DONE, ended_at=now)
+    if person is not None and person.state is PersonResetState.STARTED:
+        done = replace(person, state=PersonResetState.DONE, finished_at=now)
         region = replace(region, person_resets=put(region.person_resets, {done.request_id: done}))
     return region
 

@@ -154,7 +154,7 @@ def _due(region: Region, now: datetime, complete: int, candidates: list[Checkpoi
     first = region.archive.nth_complete(rules.keep) if is_any_aborted else None
     found: list[Checkpoint] = []
     for row in candidates:
-        is_old = rules.max_age is not None and (row.ended_at or row.opened_at) < now - rules.max_age
+        is_old = rules.max_age is not None and (row.finished_at or row.opened_at) < now - rules.max_age
         is_surplus = row.is_complete and surplus > 0
         is_useless = row.state is CheckpointState.ABORTED and first is not None and row.sequence < first
         surplus -= is_surplus
@@ -168,7 +168,7 @@ def _next(region: Region, candidates: list[Checkpoint]) -> datetime | None:
     age = region.rules.retention.max_age
     if age is None:
         return None
-    return min(((row.ended_at or row.opened_at) + age for row in candidates), default=None)
+    return min(((row.finished_at or row.opened_at) + age for row in candidates), default=None)
 
 
 def by_itself(region: Region, now: datetime) -> Region:

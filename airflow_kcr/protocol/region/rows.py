@@ -193,7 +193,7 @@ class PersonResetState(StrEnum):
     DRAINING = "draining"
     """Its checkpoint is queued or open."""
 
-    BEGUN = "begun"
+    STARTED = "started"
     DONE = "done"
     FAILED = "failed"
 
@@ -271,20 +271,20 @@ class Claim:
     position: Offset | None = None
     """The next offset a batch may begin at."""
 
-    begun_to: Offset | None = None
+    started_to: Offset | None = None
     """The furthest end of a batch begun in this epoch; at least `position`."""
 
     @property
-    def is_begun(self) -> bool:
+    def is_started(self) -> bool:
         """Whether anything was begun here, in this epoch, beyond the resume point."""
-        return self.resume is not None and self.begun_to is not None and self.begun_to > self.resume
+        return self.resume is not None and self.started_to is not None and self.started_to > self.resume
 
     @property
     def is_in_flight(self) -> bool:
         """Whether a batch was begun here that has not been accepted."""
-        return self.begun_to != self.position
+        return self.started_to != self.position
 
-    def moved(self, *, position: Offset | None, begun_to: Offset) -> Claim:
+    def moved(self, *, position: Offset | None, started_to: Offset) -> Claim:
         """Return the claim with its position and what was begun here replaced."""
         # Written out: every batch does this for each of its partitions, and `replace` takes four times as long.
         return Claim(
@@ -296,7 +296,7 @@ class Claim:
             leader_epoch=self.leader_epoch,
             resume=self.resume,
             position=position,
-            begun_to=begun_to,
+            started_to=started_to,
         )
 
 
@@ -322,15 +322,15 @@ class Batch:
     timeline: Timeline
     sequence: CheckpointNumber
     ranges: Mapping[GroupPartition, Range]
-    begun_at: datetime
-    begun_after: EventNumber
+    started_at: datetime
+    started_after: EventNumber
     """The region's event counter at begin: places the batch between two transitions."""
 
     outcome: Outcome | None = None
     """None while it runs."""
 
-    ended_at: datetime | None = None
-    ended_after: EventNumber | None = None
+    finished_at: datetime | None = None
+    finished_after: EventNumber | None = None
     proven_in: Epoch | None = None
     """The epoch of the reset whose sinks' progress proved it done; None: its own end was accepted, or nothing was."""
 
@@ -440,7 +440,7 @@ class Checkpoint:
     committed: Committed = Committed.PENDING
     commit_deadline: datetime | None = None
     publish_deadline: datetime | None = None
-    ended_at: datetime | None = None
+    finished_at: datetime | None = None
     """When it became complete or aborted."""
 
     published_at: datetime | None = None
@@ -474,7 +474,7 @@ class ResetAttempt:
     timeline: Timeline
     cause: ResetCause
     state: ResetState
-    begun_at: datetime
+    started_at: datetime
     attempt: int = 1
     restore_point: CheckpointNumber | None = None
     """What it goes back to: the restore point before it, or the sequence of its own for a seek map of its own."""
@@ -519,7 +519,7 @@ class PersonReset:
 
     epoch: Epoch | None = None
     failure: str = ""
-    ended_at: datetime | None = None
+    finished_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

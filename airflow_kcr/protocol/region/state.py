@@ -82,7 +82,7 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchBegun:
+class BatchStarted:
     """Ledger: a batch exists."""
 
     batch: Batch
@@ -152,7 +152,7 @@ class CheckpointsUndone:
 
 
 LedgerChange: TypeAlias = (
-    BatchBegun
+    BatchStarted
     | BatchClosed
     | BatchQuiescedAfter
     | BatchesProven

@@ -18,7 +18,7 @@ from sqlalchemy import text
 
 from airflow_kcr.protocol.region import boundaries
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim
-from airflow_kcr.protocol.region.state import BatchBegun, BatchClosed, BoundaryKey, Region
+from airflow_kcr.protocol.region.state import BatchClosed, BatchStarted, BoundaryKey, Region
 from airflow_kcr.protocol.values import BatchId, GroupPartition, MemberId, RegionName
 from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.layouts import BOUNDARY_OFFSETS, CHECKPOINTS, CLAIMS, LEASES, MEMBERS
@@ -94,18 +94,18 @@ _BOUNDS_IN: Final = text(f"""
     JOIN kcr.boundary_offset b USING (region_id, group_id, topic, partition, topic_id, boundary)
 """)  # noqa: S608 (constants of this package)
 
-# What a begin or an end does to a claim, and nothing else of it; part of their statements.
+# What the start or the finish of a batch does to a claim, and nothing else of it; part of their statements.
 MOVE: Final = """
-    UPDATE kcr.claim c SET position = n.position, begun_to = n.begun_to
+    UPDATE kcr.claim c SET position = n.position, started_to = n.started_to
     FROM (SELECT CAST(:region AS bigint) AS region_id, u.*
           FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]),
-                      CAST(:positions AS bigint[]), CAST(:begun AS bigint[]))
-              AS u (group_id, topic, partition, position, begun_to) OFFSET 0) n
+                      CAST(:positions AS bigint[]), CAST(:started AS bigint[]))
+              AS u (group_id, topic, partition, position, started_to) OFFSET 0) n
     WHERE c.region_id = n.region_id AND c.group_id = n.group_id AND c.topic = n.topic AND c.partition = n.partition
 """
 
-# name: begin_and_move — a batch begins, and its claims are marked with what was begun.
-BEGIN_AND_MOVE: Final = text(f"WITH moved AS ({MOVE}), {ledger.BEGIN}")
+# name: start_and_move — a batch starts, and its claims are marked with what it has started.
+START_AND_MOVE: Final = text(f"WITH moved AS ({MOVE}), {ledger.START}")
 
 # name: close_and_move — a batch ends, and the positions of its claims advance.
 CLOSE_AND_MOVE: Final = text(f"WITH moved AS ({MOVE}) {ledger.CLOSE}")
@@ -172,10 +172,10 @@ def write(session: Session, before: Region, after: Region) -> None:
     """Write what a begin or an end decided: positions of claims, and the ledger; in one statement."""
     moved = _moved(before.claims, after.claims)
     match after.ledger:
-        case (BatchBegun(batch=batch),) if moved.keys() == batch.ranges.keys():
+        case (BatchStarted(batch=batch),) if moved.keys() == batch.ranges.keys():
             # One set of arrays for both: the claims that move are those of the ranges, in their order.
             moved = {partition: moved[partition] for partition in batch.ranges}
-            session.run(BEGIN_AND_MOVE, **ledger.begun_columns(batch), **_moved_columns(moved))
+            session.run(START_AND_MOVE, **ledger.started_columns(batch), **_moved_columns(moved))
         case (BatchClosed() as change,):
             session.run(CLOSE_AND_MOVE, **ledger.closed_columns([change]), **_moved_columns(moved))
         case () if not moved:
@@ -216,5 +216,5 @@ def _moved_columns(moved: Mapping[GroupPartition, Claim]) -> dict[str, object]:
     return {
         **partition_columns(moved),
         "positions": [c.position for c in moved.values()],
-        "begun": [c.begun_to for c in moved.values()],
+        "started": [c.started_to for c in moved.values()],
     }

@@ -48,8 +48,8 @@ EVENTS: Final = positional(
 )
 
 _BATCH: Final = """
-    b.number, b.batch_id, b.group_id, b.member_index, b.incarnation, b.epoch, b.timeline, b.sequence, b.begun_at,
-    b.begun_after, b.outcome, b.ended_at, b.ended_after, b.proven_in,
+    b.number, b.batch_id, b.group_id, b.member_index, b.incarnation, b.epoch, b.timeline, b.sequence, b.started_at,
+    b.started_after, b.outcome, b.finished_at, b.finished_after, b.proven_in,
     (SELECT json_agg(json_build_array(r.group_id, r.topic, r.partition, r.from_offset, r.to_offset)
                      ORDER BY r.group_id, r.topic, r.partition)
      FROM kcr.batch_range r WHERE r.batch_number = b.number)
@@ -290,8 +290,8 @@ def _certificate(row: Found) -> Certificate:
 
 
 def _batch(row: Found) -> Batch:
-    _, batch, group, index, incarnation, epoch, timeline, sequence, begun_at, begun_after, *rest = row
-    outcome, ended_at, ended_after, proven_in, ranges = rest
+    _, batch, group, index, incarnation, epoch, timeline, sequence, started_at, started_after, *rest = row
+    outcome, finished_at, finished_after, proven_in, ranges = rest
     return Batch(
         batch=batch,
         member=member_of(group, index),
@@ -300,11 +300,11 @@ def _batch(row: Found) -> Batch:
         timeline=timeline,
         sequence=sequence,
         ranges=_ranges(ranges),
-        begun_at=begun_at,
-        begun_after=begun_after,
+        started_at=started_at,
+        started_after=started_after,
         outcome=None if outcome is None else _OUTCOMES[outcome],
-        ended_at=ended_at,
-        ended_after=ended_after,
+        finished_at=finished_at,
+        finished_after=finished_after,
         proven_in=proven_in,
     )
 

@@ -104,7 +104,7 @@ def _split_claim(key: GroupPartition, value: Claim) -> Values:
         value.leader_epoch,
         value.resume,
         value.position,
-        value.begun_to,
+        value.started_to,
     )
 
 
@@ -121,7 +121,7 @@ def join_claim(columns: Row[Any]) -> tuple[GroupPartition, Claim]:
         leader_epoch=leader_epoch,
         resume=resume,
         position=position,
-        begun_to=begun,
+        started_to=begun,
     )
 
 
@@ -134,7 +134,7 @@ CLAIM_VALUES: Final = (
     "leader_epoch",
     "resume_offset",
     "position",
-    "begun_to",
+    "started_to",
 )
 CLAIMS: Final[Layout[GroupPartition, Claim]] = Layout(
     tables.claim, PARTITION, CLAIM_VALUES, _split_claim, join_claim, tuple

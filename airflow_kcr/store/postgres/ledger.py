@@ -14,10 +14,10 @@ from sqlalchemy import text
 
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import (
-    BatchBegun,
     BatchClosed,
     BatchesProven,
     BatchQuiescedAfter,
+    BatchStarted,
     BoundariesForgotten,
     CheckpointsUndone,
     LedgerChange,
@@ -55,11 +55,11 @@ BATCH_COLUMNS: Final = (
     "epoch",
     "timeline",
     "sequence",
-    "begun_at",
-    "begun_after",
+    "started_at",
+    "started_after",
     "outcome",
-    "ended_at",
-    "ended_after",
+    "finished_at",
+    "finished_after",
     "quiesced_after",
     "proven_in",
 )
@@ -74,27 +74,28 @@ RANGE_COLUMNS: Final = (
 )
 
 _BATCH: Final = ", ".join(BATCH_COLUMNS)
-# name: begin_batch — its row, and one for each range; what follows a WITH.
-BEGIN: Final = """
-    begun AS (
+# name: start_batch — its row, and one for each range; what follows a WITH.
+START: Final = """
+    started AS (
         INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, timeline, sequence,
-                               begun_at, begun_after)
-        VALUES (:region, :batch, :group, :index, :incarnation, :epoch, :timeline, :sequence, :begun_at, :begun_after)
+                               started_at, started_after)
+        VALUES (:region, :batch, :group, :index, :incarnation, :epoch, :timeline, :sequence,
+                :started_at, :started_after)
         RETURNING number
     )
     INSERT INTO kcr.batch_range (batch_number, region_id, group_id, topic, partition, from_offset, to_offset)
-    SELECT begun.number, :region, r.group_id, r.topic, r.partition, r.from_offset, r.to_offset
-    FROM begun, unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]),
-                       CAST(:froms AS bigint[]), CAST(:tos AS bigint[]))
+    SELECT started.number, :region, r.group_id, r.topic, r.partition, r.from_offset, r.to_offset
+    FROM started, unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]),
+                         CAST(:froms AS bigint[]), CAST(:tos AS bigint[]))
         AS r (group_id, topic, partition, from_offset, to_offset)
 """
-_BEGIN: Final = text(f"WITH {BEGIN}")
+_START: Final = text(f"WITH {START}")
 
 # name: close_batches — a batch has one outcome; the first one stands.
 CLOSE: Final = """
-    UPDATE kcr.batch b SET outcome = c.outcome, ended_at = c.ended_at, ended_after = c.ended_after
-    FROM unnest(CAST(:batches AS text[]), CAST(:outcomes AS text[]), CAST(:ended_at AS timestamptz[]),
-                CAST(:ended_after AS bigint[])) AS c (batch_id, outcome, ended_at, ended_after)
+    UPDATE kcr.batch b SET outcome = c.outcome, finished_at = c.finished_at, finished_after = c.finished_after
+    FROM unnest(CAST(:batches AS text[]), CAST(:outcomes AS text[]), CAST(:finished_at AS timestamptz[]),
+                CAST(:finished_after AS bigint[])) AS c (batch_id, outcome, finished_at, finished_after)
     WHERE b.region_id = :region AND b.batch_id = c.batch_id AND b.outcome IS NULL
 """
 _CLOSE: Final = text(CLOSE)
@@ -219,7 +220,7 @@ def apply(session: Session, changes: tuple[LedgerChange, ...]) -> None:
 
 def _apply_one(session: Session, change: LedgerChange) -> None:
     match change:
-        case BatchBegun(batch=batch):
+        case BatchStarted(batch=batch):
             _begin(session, batch)
         case BatchClosed():
             _close(session, [change])
@@ -286,8 +287,8 @@ def page(session: Session, after: int) -> tuple[list[Batch], int | None]:
 
 def batch_from(row: Rows[Any], ranges: Rows[Rows[Any]]) -> Batch:
     """Return a batch, as it is stored, from its columns and those of its ranges."""
-    _, batch, group, index, incarnation, epoch, timeline, sequence, begun_at, begun_after, *rest = row
-    outcome, ended_at, ended_after, quiesced_after, proven_in = rest
+    _, batch, group, index, incarnation, epoch, timeline, sequence, started_at, started_after, *rest = row
+    outcome, finished_at, finished_after, quiesced_after, proven_in = rest
     return Batch(
         batch=batch,
         member=member_of(group, index),
@@ -296,11 +297,11 @@ def batch_from(row: Rows[Any], ranges: Rows[Rows[Any]]) -> Batch:
         timeline=timeline,
         sequence=sequence,
         ranges={partition_of(group_id, topic, number): Range(a, b) for _, group_id, topic, number, a, b in ranges},
-        begun_at=begun_at,
-        begun_after=begun_after,
+        started_at=started_at,
+        started_after=started_after,
         outcome=None if outcome is None else Outcome(outcome),
-        ended_at=ended_at,
-        ended_after=ended_after,
+        finished_at=finished_at,
+        finished_after=finished_after,
         proven_in=proven_in,
         quiesced_after=quiesced_after,
     )
@@ -320,8 +321,8 @@ def _with_ranges(session: Session, found: Rows[Found]) -> list[Batch]:
     return rewinds.seen(session, [batch_from(b, ranges.get(b[0], [])) for b in found])
 
 
-def begun_columns(batch: Batch) -> dict[str, object]:
-    """Return the parameters of `BEGIN`, but for the partitions of the ranges: `groups`, `topics` and `partitions`."""
+def started_columns(batch: Batch) -> dict[str, object]:
+    """Return the parameters of `START`, but for the partitions of the ranges: `groups`, `topics` and `partitions`."""
     return {
         "batch": batch.batch,
         "group": batch.member.group,
@@ -330,8 +331,8 @@ def begun_columns(batch: Batch) -> dict[str, object]:
         "epoch": batch.epoch,
         "timeline": batch.timeline,
         "sequence": batch.sequence,
-        "begun_at": batch.begun_at,
-        "begun_after": batch.begun_after,
+        "started_at": batch.started_at,
+        "started_after": batch.started_after,
         "froms": [r.from_ for r in batch.ranges.values()],
         "tos": [r.to for r in batch.ranges.values()],
     }
@@ -342,13 +343,13 @@ def closed_columns(closed: list[BatchClosed]) -> dict[str, object]:
     return {
         "batches": [c.batch for c in closed],
         "outcomes": [str(c.outcome) for c in closed],
-        "ended_at": [c.at for c in closed],
-        "ended_after": [c.after for c in closed],
+        "finished_at": [c.at for c in closed],
+        "finished_after": [c.after for c in closed],
     }
 
 
 def _begin(session: Session, batch: Batch) -> None:
-    session.run(_BEGIN, **begun_columns(batch), **partition_columns(batch.ranges))
+    session.run(_START, **started_columns(batch), **partition_columns(batch.ranges))
 
 
 def _close(session: Session, closed: list[BatchClosed]) -> None:

@@ -32,7 +32,7 @@ _PAGE_BACK: Final = text(
 # that it does not know for a third of them.
 NEWEST_WORK: Final = text("""
     SELECT (
-        SELECT coalesce(b.ended_at, b.begun_at) FROM kcr.batch b
+        SELECT coalesce(b.finished_at, b.started_at) FROM kcr.batch b
         WHERE b.region_id = r.id ORDER BY b.number DESC LIMIT 1
     ), (
         SELECT max(e.at) FROM (

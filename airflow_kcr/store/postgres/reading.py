@@ -101,7 +101,7 @@ _WORKING: Final[Mapping[Layout[Any, Any], str]] = {
         ARRAY[r.open_checkpoint, r.restore_point, r.stopping, r.aligned]
         || ARRAY(SELECT o.sequence FROM kcr.checkpoint o WHERE o.region_id = r.id AND o.state = 'complete'))""",
     REQUESTS: " AND t.state IN ('queued', 'open')",
-    PERSON_RESETS: " AND t.state IN ('waiting', 'draining', 'begun')",
+    PERSON_RESETS: " AND t.state IN ('waiting', 'draining', 'started')",
     RESETS: " AND t.epoch = ANY (ARRAY[r.epoch, r.restore_point_epoch])",
 }
 """The tables that are read with the region's own row, and which of their rows."""

@@ -87,7 +87,7 @@ _REPLAYS: Final = text("""
         FROM went w LEFT JOIN lost l USING (first, group_id, topic, partition)
     ), reached AS (
         SELECT p.first, p.back, p.resumed, CASE WHEN NOT p.is_anew THEN p.left_at END AS place,
-               greatest(c.begun_to, max(p.left_at) OVER (
+               greatest(c.started_to, max(p.left_at) OVER (
                    PARTITION BY p.group_id, p.topic, p.partition, p.log ORDER BY p.first
                    ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)) AS later
         FROM placed p LEFT JOIN kcr.claim c

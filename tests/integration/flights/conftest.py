@@ -136,8 +136,8 @@ class Run:
                 for place in self.places
                 if begin[place.partition] < end[place.partition]
             },
-            begun_at=NOW,
-            begun_after=EventNumber(1),
+            started_at=NOW,
+            started_after=EventNumber(1),
             outcome=outcome,
             undone_from={
                 GroupPartition(GROUP, self.topic, number): Offset(offset)

@@ -38,8 +38,8 @@ def late_words(region: Live, after: int, incarnation: Incarnation) -> list[str]:
         for row in region.store.batches(region.name)
         if (row.member, row.incarnation) == (member, incarnation)
         and row.outcome in {Outcome.DONE, Outcome.UNDONE}
-        and row.ended_after is not None
-        and row.ended_after >= after
+        and row.finished_after is not None
+        and row.finished_after >= after
     ]
     return heard + ended
 

@@ -24,13 +24,13 @@ from airflow_kcr.protocol.values import Epoch, Offset, Range, Timeline
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
 from tests.support.judging import (
     accepted,
-    begun_of,
     causes,
     judge,
     manifest,
     members_batches,
     open_checkpoint,
     positions,
+    started_of,
     state,
 )
 from tests.support.lone_member import MINE, LoneMember
@@ -381,7 +381,7 @@ def test_c10_what_a_crash_in_a_batch_repeats_is_decided_by_the_delivery_alone(
     assert members_batches(driver, Outcome.UNKNOWN) == [driver.batches[1].batch]
     for _ in range(2):
         driver.process()
-    begun = Counter(o for r in begun_of(driver, driver.partition(0)) for o in range(r.from_, r.to))
+    begun = Counter(o for r in started_of(driver, driver.partition(0)) for o in range(r.from_, r.to))
     assert [offset for offset, count in sorted(begun.items()) if count == 2] == list(repeated)
     assert max(begun.values()) <= 2
     judge(driver)

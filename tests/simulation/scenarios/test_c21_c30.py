@@ -41,13 +41,13 @@ from airflow_kcr.store.memory import MemoryTransactions
 from tests.support.driver import BEGINNING, Clock, Driver, group_rules
 from tests.support.judging import (
     accepted,
-    begun_of,
     causes,
     happened,
     judge,
     members_batches,
     open_checkpoint,
     positions,
+    started_of,
     state,
 )
 from tests.support.lone_member import LoneMember, claims_of, view_of
@@ -469,7 +469,7 @@ def test_c29_a_killed_process_leaves_a_batch_of_unknown_outcome_and_duplicates_c
     driver.recover()
     assert members_batches(driver, Outcome.UNKNOWN) == [batch]
     driver.process()
-    begun = Counter(o for r in begun_of(driver, driver.partition(3)) for o in range(r.from_, r.to))
+    begun = Counter(o for r in started_of(driver, driver.partition(3)) for o in range(r.from_, r.to))
     assert {offset for offset, count in begun.items() if count > 1} == set(range(10, 20))
     assert [r.from_ for r in accepted(driver, driver.partition(3))] == [0, 10]
     judge(driver)

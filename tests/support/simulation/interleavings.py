@@ -329,7 +329,7 @@ class Explorer:
         region, world = self.region, self.world
         epoch = region.epoch
         claims = sorted(
-            (p, str(c.owner), c.epoch == epoch, c.resume, c.position, c.begun_to) for p, c in region.claims.items()
+            (p, str(c.owner), c.epoch == epoch, c.resume, c.position, c.started_to) for p, c in region.claims.items()
         )
         members = [(m.acknowledged == epoch, m.claimed == epoch) for _, m in sorted(region.members.items())]
         running = sorted((str(b.member), b.epoch == epoch, str(b.ranges)) for b in region.running.values())

@@ -111,14 +111,14 @@ def _rewound(simulation: Simulation) -> Counter[tuple[GroupPartition, int]]:
     """How often a new timeline went back before a record that may have been processed."""
     furthest: dict[GroupPartition, int] = defaultdict(int)
     rewound: Counter[tuple[GroupPartition, int]] = Counter()
-    begun = sorted(simulation.store.batches(simulation.around.name), key=lambda b: b.begun_after)
+    begun = sorted(simulation.store.batches(simulation.around.name), key=lambda b: b.started_after)
     openings = [e for e in simulation.events() if isinstance(e.body, events.ResetBegun | events.SeekWritten)]
     timelines: set[int] = set()
     for event in openings:
         if isinstance(event.body, events.ResetBegun):
             timelines.add(event.timeline)
         for batch in begun:
-            if batch.begun_after < event.number:
+            if batch.started_after < event.number:
                 for partition, range_ in batch.ranges.items():
                     furthest[partition] = max(furthest[partition], range_.to)
         seek = event.body.seek  # type: ignore[union-attr]

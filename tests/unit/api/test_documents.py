@@ -14,7 +14,7 @@ import pytest
 
 from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary, CheckpointView, Reach
 from airflow_kcr.api.closing import Closing
-from airflow_kcr.api.ledger import Begin, Fate, RecordView, Repetition
+from airflow_kcr.api.ledger import Fate, RecordStart, RecordView, Repetition
 from airflow_kcr.api.partitions import Comparison, Lag
 from airflow_kcr.api.regions import Applied, Change
 from airflow_kcr.api.reset_plans import PlanLine, PlanView, ResetRequest, Totals
@@ -95,7 +95,7 @@ ROW: Final = Checkpoint(
     boundary=SIX,
     inexact={P2: "equal timestamps"},
     committed=Committed.YES,
-    ended_at=SIX,
+    finished_at=SIX,
     published_at=SIX,
     pinned_as="release",
 )
@@ -114,7 +114,7 @@ ATTEMPT: Final = ResetAttempt(
     timeline=Timeline(2),
     cause=ResetCause.PERSON,
     state=ResetState.DONE,
-    begun_at=SIX,
+    started_at=SIX,
     undoes=(CheckpointNumber(5),),
     done_at=SIX,
     detail="me",
@@ -134,11 +134,11 @@ DELIVERY: Final = OffsetDelivery(
     epoch=Epoch(3),
     timeline=Timeline(1),
     sequence=CheckpointNumber(4),
-    begun_after=EventNumber(8),
+    started_after=EventNumber(8),
     outcome=Outcome.DONE,
 )
-BEGIN: Final = Begin(
-    delivery=DELIVERY, begun_at=SIX, ended_at=None, process="host 1", cause="", checkpoint=None, runs=(RUN,)
+START: Final = RecordStart(
+    delivery=DELIVERY, started_at=SIX, finished_at=None, process="host 1", cause="", checkpoint=None, runs=(RUN,)
 )
 PINNED: Final[tuple[Document, ...]] = (
     Applied(
@@ -198,7 +198,7 @@ PINNED: Final[tuple[Document, ...]] = (
     ),
     Lag(partition=P2, position=10, committed=9, log_start=0, log_end=20, member=MEMBER),
     Comparison(partition=P2, offset=10, committed=9, log_start=0, log_end=20),
-    RecordView(partition=P2, offset=Offset(9), fate=Fate.PROCESSED, begins=(BEGIN,)),
+    RecordView(partition=P2, offset=Offset(9), fate=Fate.PROCESSED, starts=(START,)),
     Repetition(
         redelivery=Redelivery(
             partition=P2,
@@ -251,7 +251,7 @@ PINNED: Final[tuple[Document, ...]] = (
             requested_at=SIX,
             order=2,
             skip=REQUEST.skip,
-            ended_at=SIX,
+            finished_at=SIX,
         ),
         counted=Replayed(rewound=3, replayed=2),
     ),

@@ -641,7 +641,7 @@ def test_the_history_tells_who_why_and_what_was_replayed(region: Region, driver:
     driver.process(width=50)
     start, reset = region.resets()
     assert (start.cause, start.state, start.target) == ("start", "done", "automatic")
-    assert reset.to_json() | {"asked_at": None, "begun_at": None, "ended_at": None, "attempts": None} == {
+    assert reset.to_json() | {"asked_at": None, "started_at": None, "finished_at": None, "attempts": None} == {
         "id": "flights/5",
         "region": "flights",
         "plan": plan.plan,
@@ -657,8 +657,8 @@ def test_the_history_tells_who_why_and_what_was_replayed(region: Region, driver:
         "run_id": None,
         "reason": "to see",
         "asked_at": None,
-        "begun_at": None,
-        "ended_at": None,
+        "started_at": None,
+        "finished_at": None,
         "timeline": 2,
         "epoch": 2,
         "attempts": None,

@@ -31,25 +31,25 @@ def played(driver: Driver) -> Driver:
 
 def test_a_record_in_a_checkpoint_has_its_batch_its_member_and_its_dag_run(kcr: Kcr, played: Driver) -> None:
     (found,) = kcr.json("ledger", "record", "flights", "t:0:3")
-    assert {k: v for k, v in found.items() if k != "begins"} == {
+    assert {k: v for k, v in found.items() if k != "starts"} == {
         "group": "g",
         "topic": "t",
         "partition": 0,
         "offset": 3,
         "fate": "processed",
     }
-    (begin,) = found["begins"]
+    (start,) = found["starts"]
     batch = played.batches[0]
-    assert (begin["batch"], begin["member_id"], begin["epoch"]) == (batch.batch, "g[0]", batch.epoch)
-    assert (begin["outcome"], begin["cause"], begin["checkpoint"]) == ("done", None, batch.sequence)
-    assert begin["runs"] == [{"dag_id": RUN.dag_id, "run_id": RUN.run_id}]
+    assert (start["batch"], start["member_id"], start["epoch"]) == (batch.batch, "g[0]", batch.epoch)
+    assert (start["outcome"], start["cause"], start["checkpoint"]) == ("done", None, batch.sequence)
+    assert start["runs"] == [{"dag_id": RUN.dag_id, "run_id": RUN.run_id}]
     line = kcr("ledger", "record", "flights", "t:0:3", "-o", "csv").stdout.splitlines()[1]
     assert line.endswith(f",{batch.sequence},checkpoints/scheduled__2026-01-01T00:00:00+00:00")
 
 
 def test_a_record_that_was_begun_again_says_why(kcr: Kcr, played: Driver) -> None:
     (found,) = kcr.json("ledger", "record", "flights", "t:0:12", "--group", "g")
-    assert [(b["outcome"], b["cause"], b["checkpoint"]) for b in found["begins"]] == [
+    assert [(b["outcome"], b["cause"], b["checkpoint"]) for b in found["starts"]] == [
         ("discarded", None, None),
         ("done", "batch_failed", None),
     ]
@@ -59,19 +59,19 @@ def test_a_record_that_was_begun_again_says_why(kcr: Kcr, played: Driver) -> Non
 def test_a_record_that_runs_is_not_said_to_be_processed(kcr: Kcr, played: Driver) -> None:
     played.begin(played.member(0), width=5)
     (found,) = kcr.json("ledger", "record", "flights", "t:0:15")
-    assert (found["fate"], [b["outcome"] for b in found["begins"]]) == ("running", [None])
+    assert (found["fate"], [b["outcome"] for b in found["starts"]]) == ("running", [None])
 
 
 def test_a_record_that_nobody_has_begun_has_no_batch(kcr: Kcr, played: Driver) -> None:
-    assert kcr.json("ledger", "record", "flights", "t:0:999")[0] | {"begins": []} == {
+    assert kcr.json("ledger", "record", "flights", "t:0:999")[0] | {"starts": []} == {
         "group": "g",
         "topic": "t",
         "partition": 0,
         "offset": 999,
-        "fate": "not_begun",
-        "begins": [],
+        "fate": "not_started",
+        "starts": [],
     }
-    assert "not_begun" in kcr("ledger", "record", "flights", "t:0:999", "-o", "table").stdout
+    assert "not_started" in kcr("ledger", "record", "flights", "t:0:999", "-o", "table").stdout
 
 
 def test_what_was_begun_again_is_listed_with_the_reset_that_went_back(kcr: Kcr, played: Driver) -> None:
@@ -112,5 +112,5 @@ def test_what_the_region_does_not_have_is_refused(
 def test_the_same_from_python(database_url: str, played: Driver) -> None:
     with Region("flights", database_url) as region:
         (found,) = region.record("t:0:3")
-        assert found.begins[0].runs == (RUN,)
+        assert found.starts[0].runs == (RUN,)
         assert sum(one.offsets for one in region.repeated()) == 10

@@ -287,7 +287,7 @@ def test_a_halted_region_needs_force(kcr: Kcr, checkpoint: Driver, tmp_path: Pat
     kcr("reset", "plan", "flights", "--to-current", "--skip", "t:0:10", "--save", file)
     assert "forced" in kcr.refused("reset", "apply", file, "--reason", "r", status=3)
     forced = kcr.json("reset", "apply", file, "--reason", "r", "--force")
-    assert (forced["state"], forced["forced"], forced["skip"]) == ("begun", True, [["g", "t", 0, 10]])
+    assert (forced["state"], forced["forced"], forced["skip"]) == ("started", True, [["g", "t", 0, 10]])
 
 
 def test_a_table_that_can_not_be_restored_needs_consent(

@@ -12,10 +12,10 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import lifecycle
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import (
-    BatchBegun,
     BatchClosed,
     BatchesProven,
     BatchQuiescedAfter,
+    BatchStarted,
     LedgerChange,
     Region,
     Spec,
@@ -218,7 +218,7 @@ def test_what_is_retired_is_forgotten_and_nothing_else() -> None:
 
 def test_ledger_changes_are_settled_with_the_region() -> None:
     store = with_region("g")
-    begun = BatchBegun(batch=batch())
+    begun = BatchStarted(batch=batch())
     region = store.decide(FLIGHTS, lambda region, now: replace(region, ledger=(begun,)))
     assert len(region.ledger) == 0
     assert store.batch(FLIGHTS, BatchId("b")) == batch()
@@ -227,7 +227,7 @@ def test_ledger_changes_are_settled_with_the_region() -> None:
 def test_every_kind_of_ledger_change_reaches_its_rows() -> None:
     store = with_region("g")
     changes: tuple[LedgerChange, ...] = (
-        BatchBegun(batch=batch(outcome=None)),
+        BatchStarted(batch=batch(outcome=None)),
         BatchQuiescedAfter(batch=BatchId("b"), at=BEGINNING + LEASE),
         BatchClosed(batch=BatchId("b"), outcome=Outcome.UNKNOWN, at=BEGINNING, after=EventNumber(4)),
         BatchesProven(epoch=Epoch(1), proven_in=Epoch(3), progress=places(p0=10, p1=20)),
@@ -235,7 +235,7 @@ def test_every_kind_of_ledger_change_reaches_its_rows() -> None:
     store.decide(FLIGHTS, lambda region, now: replace(region, ledger=changes))
     row = store.batch(FLIGHTS, BatchId("b"))
     assert row is not None
-    assert (row.quiesced_after, row.ended_at, row.ended_after) == (BEGINNING + LEASE, BEGINNING, 4)
+    assert (row.quiesced_after, row.finished_at, row.finished_after) == (BEGINNING + LEASE, BEGINNING, 4)
     assert (row.outcome, row.proven_in, row.accepted_in) == (Outcome.DONE, 3, 3)
 
 
@@ -255,8 +255,8 @@ def batch(
         timeline=Timeline(1),
         sequence=CheckpointNumber(2),
         ranges={p(n): Range(Offset(a), Offset(b)) for n, (a, b) in wanted.items()},
-        begun_at=BEGINNING,
-        begun_after=EventNumber(1),
+        started_at=BEGINNING,
+        started_after=EventNumber(1),
         outcome=outcome,
     )
 

@@ -43,8 +43,8 @@ def batch(outcome: Outcome | None, undone_from: int | None = None) -> Batch:
         timeline=Timeline(1),
         sequence=CheckpointNumber(2),
         ranges={PLACE: Range(Offset(10), Offset(30))},
-        begun_at=NOON,
-        begun_after=EventNumber(1),
+        started_at=NOON,
+        started_after=EventNumber(1),
         outcome=outcome,
         undone_from={} if undone_from is None else {PLACE: Offset(undone_from)},
     )

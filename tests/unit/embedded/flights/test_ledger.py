@@ -52,8 +52,8 @@ def batch(
         timeline=Timeline(1),
         sequence=CheckpointNumber(2),
         ranges={PLACE: Range(Offset(begin), Offset(end))},
-        begun_at=NOW,
-        begun_after=EventNumber(1),
+        started_at=NOW,
+        started_after=EventNumber(1),
         outcome=outcome,
         undone_from={} if undone_from is None else {PLACE: Offset(undone_from)},
     )

@@ -68,5 +68,5 @@ def test_all_who_had_begun_any_of_it_are_named_oldest_first_and_nobody_else() ->
 def test_what_nothing_accounts_for_is_said_to_have_no_reset() -> None:
     history = recorded(two_checkpoints())
     last = history.events[-1].number
-    twice: History = with_copy(history, 0, begun_after=last, ended_after=last)
+    twice: History = with_copy(history, 0, started_after=last, finished_after=last)
     assert {(r.epoch, r.cause) for r in redeliveries(indexed(twice))} == {(None, None)}

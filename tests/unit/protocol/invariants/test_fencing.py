@@ -40,7 +40,7 @@ def test_a_batch_of_an_old_incarnation_is_found() -> None:
     history = recorded(crash_between())
     place = next(i for i, b in enumerate(history.batches) if b.incarnation == 2)
     old = altered_batch(history, place, incarnation=Incarnation(1))
-    assert found(old, "R6")[0].events == (batch(history, place).begun_after,)
+    assert found(old, "R6")[0].events == (batch(history, place).started_after,)
 
 
 def test_a_batch_of_a_member_that_holds_nothing_there_is_found() -> None:
@@ -62,19 +62,19 @@ def test_an_end_after_a_newer_incarnation_or_without_its_claims_is_found() -> No
     history = recorded(crash_between())
     lost = next(i for i, b in enumerate(history.batches) if b.outcome is Outcome.UNKNOWN)
     registered = numbers(history, MemberRegistered)[-1]
-    late = altered_batch(history, lost, outcome=Outcome.DONE, ended_after=registered)
+    late = altered_batch(history, lost, outcome=Outcome.DONE, finished_after=registered)
     assert "after a newer one" in found(late, "R6")[0].detail
     taken = EventNumber(numbers(history, ResetBegun)[1] - 1)
-    unnoticed = dropped(altered_batch(late, lost, ended_after=taken), registered)
+    unnoticed = dropped(altered_batch(late, lost, finished_after=taken), registered)
     assert "had gone meanwhile" in found(unnoticed, "R6")[0].detail
 
 
 def test_an_end_without_a_time_or_while_the_region_stands_is_found() -> None:
     history = recorded(two_checkpoints())
-    assert "without an end" in found(altered_batch(history, 0, ended_after=None), "R6")[0].detail
-    assert "ended after event 1" in found(altered_batch(history, 0, ended_after=EventNumber(1)), "R6")[0].detail
-    running = next(n for n in numbers(history, StateChanged) if n < batch(history, 0).begun_after)
-    stands = [n for n in numbers(history, StateChanged) if n <= batch(history, 0).begun_after]
+    assert "without an end" in found(altered_batch(history, 0, finished_after=None), "R6")[0].detail
+    assert "ended after event 1" in found(altered_batch(history, 0, finished_after=EventNumber(1)), "R6")[0].detail
+    running = next(n for n in numbers(history, StateChanged) if n < batch(history, 0).started_after)
+    stands = [n for n in numbers(history, StateChanged) if n <= batch(history, 0).started_after]
     assert running in stands
     assert "while the region was" in found(dropped(history, stands[-1]), "R6")[0].detail
 
@@ -102,16 +102,18 @@ def test_a_batch_that_begins_in_a_drain_is_found() -> None:
     history = recorded(two_checkpoints())
     drain = numbers(history, DrainBegun)[1]
     for number in (drain, EventNumber(drain + 1), numbers(history, CheckpointCompleted)[1]):
-        assert found(altered_batch(history, 2, begun_after=number, ended_after=number), "R9")[0].events[-1] == number
+        assert (
+            found(altered_batch(history, 2, started_after=number, finished_after=number), "R9")[0].events[-1] == number
+        )
 
 
 def test_a_batch_between_a_persons_checkpoint_and_its_reset_is_found() -> None:
     history = recorded(rewound())
     completed = numbers(history, CheckpointCompleted)[2]
-    assert found(with_copy(history, -3, begun_after=completed), "R9")[0].events == (completed, completed)
+    assert found(with_copy(history, -3, started_after=completed), "R9")[0].events == (completed, completed)
 
 
 def test_a_batch_while_the_region_resets_is_found() -> None:
     history = recorded(crash_between())
     reset = numbers(history, ResetBegun)[1]
-    assert "is resetting" in found(altered_batch(history, -1, begun_after=EventNumber(reset + 3)), "R9")[0].detail
+    assert "is resetting" in found(altered_batch(history, -1, started_after=EventNumber(reset + 3)), "R9")[0].detail

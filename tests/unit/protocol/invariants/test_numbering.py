@@ -41,10 +41,10 @@ def test_a_batch_with_another_stamp_than_its_begins_is_found() -> None:
     history = recorded(two_checkpoints())
     for changes in ({"sequence": CheckpointNumber(9)}, {"timeline": Timeline(9)}):
         stamped = altered_batch(history, 2, **changes)
-        assert found(stamped, "R11")[0].events == (batch(history, 2).begun_after,)
+        assert found(stamped, "R11")[0].events == (batch(history, 2).started_after,)
 
 
 def test_overlapping_batches_of_one_sequence_are_found() -> None:
     history = with_copy(recorded(two_checkpoints()), 2)
-    number = batch(history, 2).begun_after
+    number = batch(history, 2).started_after
     assert found(history, "R11")[0].events == (number, number)

@@ -31,7 +31,7 @@ def test_a_first_range_elsewhere_than_the_resume_point_is_found() -> None:
     reset = numbers(history, ResetBegun)[1]
     place = next(i for i, b in enumerate(history.batches) if b.epoch == 2)
     moved = altered_batch(history, place, ranges=shifted(batch(history, place).ranges, 3))
-    assert found(moved, "R5")[0].events == (reset, batch(history, place).begun_after)
+    assert found(moved, "R5")[0].events == (reset, batch(history, place).started_after)
 
 
 def test_a_seek_map_that_says_otherwise_is_found() -> None:

@@ -15,7 +15,7 @@ from tests.unit.protocol.invariants.stories import (
 def test_a_range_that_begins_twice_without_a_reset_is_found() -> None:
     history = recorded(two_checkpoints())
     last = history.events[-1].number
-    again = with_copy(history, 0, begun_after=last, ended_after=last)
+    again = with_copy(history, 0, started_after=last, finished_after=last)
     assert {v.events for v in found(again, "R8")} == {(last,)}
 
 
@@ -23,4 +23,4 @@ def test_a_replay_whose_reset_is_missing_is_found() -> None:
     history = recorded(crash_between())
     without = dropped(history, numbers(history, ResetBegun)[1])
     first_again = next(b for b in history.batches if b.epoch == 2)
-    assert found(without, "R8")[0].events == (first_again.begun_after,)
+    assert found(without, "R8")[0].events == (first_again.started_after,)

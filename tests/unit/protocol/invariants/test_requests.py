@@ -81,7 +81,7 @@ def test_a_request_followed_by_no_greater_epoch_is_found() -> None:
 def test_a_batch_between_a_request_and_its_reset_is_found() -> None:
     history = recorded(asked())
     request = numbers(history, ResetRequested)[0]
-    assert "a batch began" in found(altered_batch(history, 3, begun_after=request), "R7")[0].detail
+    assert "a batch began" in found(altered_batch(history, 3, started_after=request), "R7")[0].detail
 
 
 def test_an_epoch_without_a_cause_is_found() -> None:

@@ -30,5 +30,5 @@ def test_every_invariant_that_a_history_can_prove_has_its_check() -> None:
 def test_batches_begun_after_the_last_event_are_not_judged() -> None:
     history = recorded(two_checkpoints())
     later = EventNumber(history.events[-1].number + 1)
-    later_ones = [replace(b, begun_after=later, ended_after=None, outcome=None) for b in history.batches]
+    later_ones = [replace(b, started_after=later, finished_after=None, outcome=None) for b in history.batches]
     assert verify(History(history.events, [*history.batches, *later_ones])) == ()

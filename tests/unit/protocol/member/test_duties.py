@@ -282,7 +282,7 @@ def test_a_position_that_its_log_does_not_have_is_told_instead(log: LogBounds) -
 
 def test_a_position_that_is_not_known_yet_is_not_contributed() -> None:
     lone = LoneMember().join().assign()
-    open_claims = dict.fromkeys(MINE, replace(claims_of()[MINE[0]], resume=None, position=None, begun_to=None))
+    open_claims = dict.fromkeys(MINE, replace(claims_of()[MINE[0]], resume=None, position=None, started_to=None))
     lone.grant(replace(draining(), claims=open_claims))
     assert lone.wanted(effects.PrepareSinks) == []
 

@@ -187,7 +187,7 @@ def test_a_batch_that_the_store_has_as_begun_and_the_member_does_not_have_needs_
     lone = LoneMember().join().assign().grant()
     lone.feed(events.RangesPlanned(batch=B1, ranges={}))
     lone.feed(answers.renewed(sent_at=0.0, counter=EventNumber(11)))
-    begun = {p: replace(c, begun_to=Offset(10)) for p, c in claims_of().items()}
+    begun = {p: replace(c, started_to=Offset(10)) for p, c in claims_of().items()}
     lone.feed(later(view_of(begun)))
     assert [e.cause for e in lone.wanted(commands.RequestReset)] == [ResetCause.BATCH_REFUSED]
 
@@ -233,7 +233,7 @@ def test_in_one_epoch_positions_never_go_back_and_in_a_new_one_they_are_the_stor
 
 
 def test_a_position_that_is_not_known_yet_is_none() -> None:
-    unknown = {p: replace(c, position=None, resume=None, begun_to=None) for p, c in claims_of().items()}
+    unknown = {p: replace(c, position=None, resume=None, started_to=None) for p, c in claims_of().items()}
     assert isinstance(unknown[MINE[0]], Claim)
     lone = LoneMember().join().assign().grant(view_of(unknown))
     assert lone.member.positions == EMPTY

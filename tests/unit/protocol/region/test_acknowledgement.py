@@ -69,7 +69,7 @@ def test_a_sinks_progress_is_where_its_partition_resumes() -> None:
     found = {driver.partition(0): Found(offset=Offset(17))}
     driver.handle(AnswerEntries(caller=driver.caller(driver.member(0)), found=found))
     claim = driver.region.claims[driver.partition(0)]
-    assert (claim.resume, claim.position, claim.begun_to) == (17, 17, 17)
+    assert (claim.resume, claim.position, claim.started_to) == (17, 17, 17)
     assert happened(driver, events.SeekWritten)[-1].seek[driver.partition(0)].offset == 17
 
 

@@ -57,7 +57,7 @@ def test_where_nothing_was_begun_the_resume_point_stays(delivery: Delivery) -> N
 @pytest.mark.parametrize("delivery", [Delivery.ALMOST_ONCE, Delivery.AT_MOST_ONCE])
 def test_while_the_resume_point_is_not_known_the_restore_point_counts(delivery: Delivery) -> None:
     driver = after_a_checkpoint_at_10(delivery)
-    claim = replace(driver.region.claims[driver.partition(0)], resume=None, position=None, begun_to=None)
+    claim = replace(driver.region.claims[driver.partition(0)], resume=None, position=None, started_to=None)
     region = replace(driver.region, claims={driver.partition(0): claim})
     assert entry(region, driver) == SeekEntry(offset=Offset(10), source=SeekSource.MERGED)
 

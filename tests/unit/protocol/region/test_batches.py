@@ -68,9 +68,9 @@ def test_a_begun_batch_is_in_the_ledger_and_its_ranges_are_marked() -> None:
     driver = one(partitions=2)
     batch = driver.begin(driver.member(0))
     row = driver.row(batch)
-    assert (row.outcome, row.epoch, row.timeline, row.begun_at) == (None, 1, 1, driver.clock.now)
-    assert (row.sequence, row.begun_after) == (driver.region.next_sequence, driver.region.counter)
-    assert {(c.position, c.begun_to) for c in driver.region.claims.values()} == {(0, 10)}
+    assert (row.outcome, row.epoch, row.timeline, row.started_at) == (None, 1, 1, driver.clock.now)
+    assert (row.sequence, row.started_after) == (driver.region.next_sequence, driver.region.counter)
+    assert {(c.position, c.started_to) for c in driver.region.claims.values()} == {(0, 10)}
     assert driver.region.running.keys() == {batch}
 
 
@@ -258,9 +258,9 @@ def test_an_end_advances_the_positions_and_the_outcome_is_done() -> None:
     batch = driver.begin(driver.member(0))
     driver.end(batch)
     row = driver.row(batch)
-    assert (row.outcome, row.ended_at, row.ended_after) == (Outcome.DONE, driver.clock.now, driver.region.counter)
+    assert (row.outcome, row.finished_at, row.finished_after) == (Outcome.DONE, driver.clock.now, driver.region.counter)
     assert positions(driver) == [10, 10]
-    assert {c.begun_to for c in driver.region.claims.values()} == {10}
+    assert {c.started_to for c in driver.region.claims.values()} == {10}
     judge(driver)
 
 
@@ -269,7 +269,7 @@ def test_an_end_steps_over_skipped_records_behind_the_range() -> None:
     batch = driver.begin(driver.member(0))
     region = replace(driver.region, skips={driver.partition(0): (Offset(10), Offset(11))})
     claim = end(driver, batch, region=region).claims[driver.partition(0)]
-    assert (claim.position, claim.begun_to) == (12, 12)
+    assert (claim.position, claim.started_to) == (12, 12)
 
 
 def test_an_end_is_accepted_whatever_the_desired_state_and_while_a_checkpoint_drains() -> None:

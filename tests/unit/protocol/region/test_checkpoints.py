@@ -356,9 +356,9 @@ def test_a_newer_incarnation_of_a_participant_is_not_the_one_that_was_counted_on
 def test_whether_an_abort_is_a_reset_depends_on_what_the_member_has_begun_since_the_restore_point() -> None:
     driver = running()
     member = driver.member(0)
-    assert not checkpoints.has_begun(driver.region, member)
+    assert not checkpoints.has_started(driver.region, member)
     driver.process(member)
-    assert checkpoints.has_begun(driver.region, member)
-    assert not checkpoints.has_begun(driver.region, driver.member(1))
+    assert checkpoints.has_started(driver.region, member)
+    assert not checkpoints.has_started(driver.region, driver.member(1))
     driver.checkpoint("n")
-    assert not checkpoints.has_begun(driver.region, member)
+    assert not checkpoints.has_started(driver.region, member)

@@ -248,7 +248,7 @@ def test_a_members_own_reclaim_keeps_position_and_running_batch() -> None:
     driver.process()
     batch = driver.begin(driver.member(0))
     driver.claim(driver.member(0))
-    assert (claim_of(driver, 0).position, claim_of(driver, 0).begun_to) == (10, 20)
+    assert (claim_of(driver, 0).position, claim_of(driver, 0).started_to) == (10, 20)
     driver.end(batch)
     assert positions(driver) == [20]
     judge(driver)

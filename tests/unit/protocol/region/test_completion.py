@@ -313,11 +313,11 @@ def test_the_last_contribution_makes_the_checkpoint_the_restore_point_and_the_re
         checkpoint,
         None,
     )
-    assert (row.ended_at, row.digest) == (driver.clock.now, digest(region.offsets[checkpoint]))
+    assert (row.finished_at, row.digest) == (driver.clock.now, digest(region.offsets[checkpoint]))
     assert row.commit_deadline == driver.clock.now + region.rules.timeouts.commit
     assert row.publish_deadline == driver.clock.now + region.rules.timeouts.publish
     assert set(region.offsets[checkpoint].values()) == {10}
-    assert {(c.resume, c.position, c.begun_to) for c in region.claims.values()} == {(10, 10, 10)}
+    assert {(c.resume, c.position, c.started_to) for c in region.claims.values()} == {(10, 10, 10)}
     assert state(driver) is RegionState.RUNNING
     judge(driver)
 

@@ -141,7 +141,7 @@ def test_forced_without_consent_is_refused_too() -> None:
 def test_forced_ahead_needs_none_although_owners_read_their_logs_later(target: Target) -> None:
     driver = upserting()
     driver.reset(target, request_id="r", forced=True)
-    assert driver.region.person_resets[RequestId("r")].state is PersonResetState.BEGUN
+    assert driver.region.person_resets[RequestId("r")].state is PersonResetState.STARTED
 
 
 def test_an_automatic_reset_is_not_asked() -> None:

@@ -349,7 +349,7 @@ def test_a_stop_that_was_taken_back_before_the_drain_is_over_has_given_nothing_u
     driver.handle(StopRegion())
     driver.handle(StartRegion())
     driver.complete()
-    assert stands(driver) is PersonResetState.BEGUN
+    assert stands(driver) is PersonResetState.STARTED
     judge(driver)
 
 
@@ -418,7 +418,7 @@ def test_a_region_that_does_not_run_serves_nobody() -> None:
 def test_a_forced_reset_needs_no_checkpoint_and_goes_from_the_last_done_positions() -> None:
     driver = halted()
     driver.reset(ShiftBy(by=-4), request_id="r", forced=True, scope=parse_scope(topics=["t:0"]))
-    assert stands(driver) is PersonResetState.BEGUN
+    assert stands(driver) is PersonResetState.STARTED
     assert open_checkpoint(driver) is None
     assert driver.region.seek[driver.partition(0)].offset is None
     assert driver.region.seek[driver.partition(1)].offset == 10

@@ -72,7 +72,7 @@ def test_every_partition_goes_to_its_seek_entry_and_what_lies_beyond_is_undone()
     driver.process()
     fail(driver)
     assert positions(driver) == [0, 0, 0, 0]
-    assert {c.is_begun for c in driver.region.claims.values()} == {False}
+    assert {c.is_started for c in driver.region.claims.values()} == {False}
     assert {b.outcome for b in driver.batches} == {Outcome.UNDONE}
 
 

@@ -43,8 +43,8 @@ def batch(
         timeline=Timeline(1),
         sequence=CheckpointNumber(2),
         ranges={p(n): Range(Offset(a), Offset(b)) for n, (a, b) in wanted.items()},
-        begun_at=datetime(2026, 1, 1, tzinfo=UTC),
-        begun_after=EventNumber(1),
+        started_at=datetime(2026, 1, 1, tzinfo=UTC),
+        started_after=EventNumber(1),
         outcome=outcome,
     )
 

@@ -39,9 +39,9 @@ CHECKPOINT = Checkpoint(
 )
 
 
-def claim(resume: int | None, position: int | None, begun_to: int | None) -> Claim:
-    places = [None if place is None else Offset(place) for place in (resume, position, begun_to)]
-    return Claim(resume=places[0], position=places[1], begun_to=places[2])
+def claim(resume: int | None, position: int | None, started_to: int | None) -> Claim:
+    places = [None if place is None else Offset(place) for place in (resume, position, started_to)]
+    return Claim(resume=places[0], position=places[1], started_to=places[2])
 
 
 def test_a_member_with_fenced_sinks_can_not_write_beyond_its_lease() -> None:
@@ -64,7 +64,7 @@ def test_any_other_member_can_until_its_process_must_have_ended() -> None:
     ],
 )
 def test_a_partition_is_begun_where_a_batch_began_beyond_its_resume_point(row: Claim, begun: bool) -> None:
-    assert row.is_begun is begun
+    assert row.is_started is begun
 
 
 def test_a_partition_is_in_flight_while_a_batch_that_began_there_is_not_accepted() -> None:
