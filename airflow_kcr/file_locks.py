@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-LOOK: Final = 0.1
+POLL_PERIOD: Final = 0.1
 """Seconds between two tries."""
 
 
@@ -32,7 +32,7 @@ def locked(path: Path, *, within: float, late: Callable[[], Exception]) -> Itera
         while not _taken(lock.fileno()):
             if time.monotonic() >= deadline:
                 raise late()
-            pause.wait(LOOK)
+            pause.wait(POLL_PERIOD)
         yield
 
 

@@ -172,7 +172,7 @@ def connect(parameters: Mapping[str, object], settings: Mapping[str, str]) -> Co
             raise
         connection = _connected({name: value for name, value in parameters.items() if name != "options"})
     try:
-        _settle(connection, given, settings)
+        _correct(connection, given, settings)
     except BaseException:
         connection.close()
         raise
@@ -183,10 +183,10 @@ def _connected(parameters: Mapping[str, object]) -> Connection:
     return Connection.connect(**parameters)  # type: ignore[arg-type]
 
 
-def _settle(connection: Connection, given: str, settings: Mapping[str, str]) -> None:
+def _correct(connection: Connection, given: str, settings: Mapping[str, str]) -> None:
     asked = {**{found["name"]: _plain(found["value"]) for found in _OPTION.finditer(given)}, **settings}
     was, connection.autocommit = connection.autocommit, True
-    process, differing = _look(connection, asked)
+    process, differing = _read_settings(connection, asked)
     if process != connection.info.backend_pid or differing:
         if _OPTION.sub("", given).strip():
             raise Unsuitable(
@@ -200,14 +200,14 @@ def _settle(connection: Connection, given: str, settings: Mapping[str, str]) -> 
         ]
         connection.of_each_transaction = sql.SQL("SELECT {}").format(sql.SQL(", ").join(each)).as_bytes(connection)
         connection.begin()
-        _, differing = _look(connection, asked)
+        _, differing = _read_settings(connection, asked)
         connection.rollback()
         if differing:
             raise Unsuitable(f"{'; '.join(differing)}, although its transaction was told; {DIRECTLY}")
     connection.autocommit = was
 
 
-def _look(connection: Connection, asked: Mapping[str, str]) -> tuple[int, list[str]]:
+def _read_settings(connection: Connection, asked: Mapping[str, str]) -> tuple[int, list[str]]:
     """Return the number of the server's process, and what is not as it was asked for."""
     row = connection.execute(_IN_FORCE, [list(asked), list(asked.values())], prepare=False).fetchone()
     if row is None:

@@ -311,7 +311,7 @@ class Transactions(Protocol):
         """
         ...
 
-    def look(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
+    def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
         """Return what `see` makes of the region and the store's clock, all of one moment; takes no region lock.
 
         The region has only this member's claims, unless it checkpoints by count. What `see` does not ask for is not

@@ -280,7 +280,7 @@ class Region:
         Args:
             goal: a goal, or a predicate over the region as stored and the store's clock.
             timeout: how long at most.
-            on_progress: hears of every look, with who is missing; what it raises ends the wait, not the region.
+            on_progress: hears of every poll, with who is missing; what it raises ends the wait, not the region.
 
         Raises:
             TimedOut: it was not reached in time; the message names who is missing.
@@ -290,7 +290,7 @@ class Region:
             goal = Goal(what="what the caller asked for", is_reached=goal, missing=goals.nothing_known)
         return RegionView.of(*waiting.wait_for(self._store, self.name, goal, timeout=timeout, on_progress=on_progress))
 
-    def look(self, goal: Goal, patience: timedelta = timedelta(0)) -> tuple[Progress | None, datetime]:
+    def poll(self, goal: Goal, patience: timedelta = timedelta(0)) -> tuple[Progress | None, datetime]:
         """Return how far the region is from a goal, and the store's clock; None: it is reached. What is due is done.
 
         Args:
@@ -301,7 +301,7 @@ class Region:
             TimedOut: it was not in time, whoever waits; to ask for it again may help.
             RefusedError: it can't be reached any more.
         """
-        return waiting.look(self._store, self.name, goal, patience)
+        return waiting.poll(self._store, self.name, goal, patience)
 
     def wait_for_checkpoint(
         self, request_id: str, timeout: timedelta = DEFAULT_TIMEOUT, on_progress: OnProgress = silent

@@ -1,6 +1,6 @@
 """Membership validation against the real world: before a member joins, at every checkpoint, and when somebody asks.
 
-A look changes nothing; `report` gives what was seen to the store, whose rules halt, hold or warn. Members do both, a
+Reading changes nothing; `report` gives what was seen to the store, whose rules halt, hold or warn. Members do both, a
 person who only asks does the first.
 """
 
@@ -355,21 +355,21 @@ def _failed(found: Validation, question: Question) -> tuple[Check, ...]:
     return tuple(c for c in found.checks if c.question is question and c.verdict is CheckVerdict.FAILED)
 
 
-# Looks at the groups of a region again and again while members run: at every checkpoint, and every few seconds.
+# Polls the groups of a region while members run: at every checkpoint, and every few seconds.
 #
-# What a look finds is told to the store, whose rules halt, hold or warn; so a foreign consumer that comes is noticed,
+# What a poll finds is told to the store, whose rules halt, hold or warn; so a foreign consumer that comes is noticed,
 # and a region that is held goes on by itself when it is gone.
 
 PERIOD: Final = 10.0
-"""Seconds between two looks where nothing calls for one."""
+"""Seconds between two polls where nothing calls for one."""
 
 HELD_PERIOD: Final = 2.0
-"""Seconds between two looks while somebody is in a group who should not be."""
+"""Seconds between two polls while somebody is in a group who should not be."""
 
-SETTLING: Final = 5.0
+DEBOUNCE: Final = 5.0
 """Seconds for which members that are missing, or too many, are normal: they have just been started, or stopped."""
 
-_LOOK: Final = 0.25
+_POLL_PERIOD: Final = 0.25
 
 _LOG = logging.getLogger(__name__)
 
@@ -411,15 +411,15 @@ class GroupWatch:
         self._ending.set()
 
     def _run(self) -> None:
-        next_look, seen = monotonic() + SETTLING, self._newest_checkpoint()
-        while not self._ending.wait(_LOOK):
+        next_poll, seen = monotonic() + DEBOUNCE, self._newest_checkpoint()
+        while not self._ending.wait(_POLL_PERIOD):
             newest = self._newest_checkpoint()
-            if monotonic() < next_look and newest == seen:
+            if monotonic() < next_poll and newest == seen:
                 continue
             seen = newest
-            next_look = monotonic() + (HELD_PERIOD if self._look() else PERIOD)
+            next_poll = monotonic() + (HELD_PERIOD if self._poll() else PERIOD)
 
-    def _look(self) -> bool:
+    def _poll(self) -> bool:
         """Look once, and return whether somebody is in a group who should not be."""
         try:
             found = validate(self._store, self._region, self._readers, self._names, self._groups)

@@ -22,7 +22,7 @@ from airflow_kcr.store.regions import RegionStore
 DEFAULT_TIMEOUT: Final = timedelta(minutes=10)
 """How long to wait where nobody says: longer than a drain and an attempt of a reset together, at their defaults."""
 
-LOOK: Final = timedelta(seconds=1)
+POLL_PERIOD: Final = timedelta(seconds=1)
 """How often the region is read while nothing is heard of it."""
 
 STORE_AWAY: Final = timedelta(seconds=30)
@@ -54,7 +54,7 @@ class Progress:
 
 
 OnProgress: TypeAlias = Callable[[Progress], None]
-"""Hears of every look at the region; may raise, which ends the wait and nothing else."""
+"""Hears of every read of the region; may raise, which ends the wait and nothing else."""
 
 
 def silent(progress: Progress) -> None:
@@ -70,8 +70,8 @@ def wait_for(
         store: the region's store.
         name: the region.
         goal: what to wait for.
-        timeout: how long; 0 looks once.
-        on_progress: hears of every look.
+        timeout: how long; 0 reads once.
+        on_progress: hears of every poll.
 
     Raises:
         TimedOut: it was not reached in time; the message names who is missing.
@@ -88,7 +88,7 @@ def wait_for(
             _go_on_without(error, began, last_answer, timeout)
             waited = timedelta(seconds=monotonic() - began)
             on_progress(Progress(what="the store", waited=waited, state="", missing=(error.message,)))
-            sleep(LOOK.total_seconds())
+            sleep(POLL_PERIOD.total_seconds())
             continue
         if goal.is_reached(region, now):
             return region, now
@@ -98,10 +98,10 @@ def wait_for(
             raise TimedOut(f"gave up after {_seconds(timeout)} {progress}; nothing was undone, wait again if you like")
         on_progress(progress)
         # What was done between the look and now is heard of at once; whatever goes wrong is met by the next look.
-        store.wait(name, region.counter, min(left, LOOK))
+        store.wait(name, region.counter, min(left, POLL_PERIOD))
 
 
-def look(
+def poll(
     store: RegionStore, name: RegionName, goal: Goal, patience: timedelta = timedelta(0)
 ) -> tuple[Progress | None, datetime]:
     """Return how far a region is from a goal (None: it is reached), and the store's clock then.
@@ -123,7 +123,7 @@ def look(
         left = timedelta(seconds=until - monotonic())
         if left <= timedelta(0):
             return missing(region, now, goal), now
-        store.wait(name, region.counter, min(left, LOOK))
+        store.wait(name, region.counter, min(left, POLL_PERIOD))
 
 
 def missing(region: StoredRegion, now: datetime, goal: Goal, *, waited: timedelta = timedelta(0)) -> Progress:

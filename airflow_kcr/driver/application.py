@@ -20,7 +20,7 @@ from airflow_kcr import __version__
 from airflow_kcr.api.validation import GroupWatch, preflight, real_reader
 from airflow_kcr.driver.lines import RunningApplication
 from airflow_kcr.driver.parts import Parts, SpecTrial, load, told
-from airflow_kcr.driver.task import look
+from airflow_kcr.driver.task import process_state
 from airflow_kcr.errors import ConfigurationError, MemberInUse, StoreError
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.kafka.control import ControlConsumer
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 RENEWALS: Final = 1.5
 """Renewals of a lease to wait for before its holder counts as dead."""
 
-LOOK: Final = 0.25
-"""Seconds between two looks at a lease."""
+POLL_PERIOD: Final = 0.25
+"""Seconds between two reads of a lease."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ def refuse_held(store: RegionStore, run: MemberRun) -> None:
     times, never = region.rules.timeouts, threading.Event()
     deadline = time.monotonic() + RENEWALS * times.renew.total_seconds()
     while held and time.monotonic() < deadline:
-        never.wait(LOOK)
+        never.wait(POLL_PERIOD)
         region, now = store.read(run.region)
         held = {m: lease for m, lease in held.items() if is_live(region, m, now)}
         renewed = [m for m, lease in held.items() if region.leases[m].until > lease.until]
@@ -284,7 +284,7 @@ def _opened(store: RegionStore, prepared: Prepared, spark: SparkSession) -> Open
 
 def _application(spark: SparkSession) -> RunningApplication:
     """Return this process's application, as whoever looks for it finds it."""
-    state = look(os.getpid())
+    state = process_state(os.getpid())
     return RunningApplication(
         application=spark.sparkContext.applicationId or "",
         ui=spark.sparkContext.uiWebUrl or "",

@@ -86,13 +86,13 @@ def examine(
         yield from _of_group(spec, GroupId(group.group_id), reachable, environ)
 
 
-def _of_machine(check: str, look: Callable[[], tuple[CheckVerdict, str]]) -> Diagnosis:
-    return _diagnosis("", check, look)
+def _of_machine(check: str, probe: Callable[[], tuple[CheckVerdict, str]]) -> Diagnosis:
+    return _diagnosis("", check, probe)
 
 
-def _diagnosis(group: str, check: str, look: Callable[[], tuple[CheckVerdict, str]]) -> Diagnosis:
+def _diagnosis(group: str, check: str, probe: Callable[[], tuple[CheckVerdict, str]]) -> Diagnosis:
     try:
-        verdict, detail = look()
+        verdict, detail = probe()
     except KcrError as error:
         verdict, detail = CheckVerdict.FAILED, error.message
     return Diagnosis(group=group, check=check, verdict=verdict, detail=detail)

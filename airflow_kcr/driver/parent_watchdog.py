@@ -32,10 +32,10 @@ from airflow_kcr.protocol.values import MemberId, RegionName, RequestId
 from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.store.regions import RegionStore
 
-LOOK: Final = 0.5
-"""Seconds between two looks at the task's process."""
+POLL_PERIOD: Final = 0.5
+"""Seconds between two reads of the task's process."""
 
-SETTLE: Final = 0.3
+LAST_START: Final = 0.3
 """Seconds in which a batch that was planned already begins, after none may be planned any more."""
 
 GRACE: Final = 30.0
@@ -137,14 +137,14 @@ class ParentWatchdog:
     def _watch_task(self) -> None:
         task = self._task
         while task is not None and not self._over.is_set():
-            if self._told.wait(LOOK) or task.is_gone():
+            if self._told.wait(POLL_PERIOD) or task.is_gone():
                 self._task_gone(task)
                 return
 
     def _watch_jvm(self) -> None:
         jvm = self._jvm
         while jvm is not None and not self._over.is_set():
-            if jvm.is_gone_within(LOOK):
+            if jvm.is_gone_within(POLL_PERIOD):
                 member_pool = self._member_pool
                 if self._over.is_set() or (member_pool is not None and member_pool.is_ending):
                     return  # Ctrl-C ends both at once, and this process tells the store before it goes
@@ -175,7 +175,7 @@ class ParentWatchdog:
 
     def _drained(self, member_pool: MemberPool, task: Task) -> None:
         """Return when what the members have done is in a checkpoint that Kafka has, or when it won't be."""
-        self._over.wait(SETTLE)
+        self._over.wait(LAST_START)
         try:
             drain(self._store, self._region, frozenset(member_pool.members), task)
         except KcrError as error:
@@ -201,13 +201,13 @@ def drain(store: RegionStore, name: RegionName, members: frozenset[MemberId], ta
     while (left := deadline - monotonic()) > 0:
         try:
             region, _ = store.read(name)
-            if is_settled(region, members):
+            if may_go(region, members):
                 _LOG.info("everything that was processed is in checkpoint %s", region.restore_point)
                 return
             known = request_of(region, request_id)
             if known is None or known.state is RequestState.ABORTED:
                 ask(store, name, request_id, Requester(who="airflow", reason="the task is gone"))
-            store.wait(name, region.counter, timedelta(seconds=min(left, LOOK)))
+            store.wait(name, region.counter, timedelta(seconds=min(left, POLL_PERIOD)))
         except (StoreBusy, OutcomeUnknown):
             continue
 
@@ -225,7 +225,7 @@ def ask(store: RegionStore, name: RegionName, request_id: RequestId, requester: 
     store.handle(name, RequestCheckpoint(request_id=request_id, purpose=CheckpointPurpose.DRAIN, requester=requester))
 
 
-def is_settled(region: Region, members: frozenset[MemberId]) -> bool:
+def may_go(region: Region, members: frozenset[MemberId]) -> bool:
     """Whether these members may go without anything being processed again: nothing lies beyond the newest checkpoint.
 
     While a checkpoint is open they stay: to leave would abort it.

@@ -78,7 +78,7 @@ def load(spec: RegionSpec, group: GroupId, environ: Mapping[str, str] = os.envir
     )
 
 
-# Looks whether members can be built from a spec, and tells the store what was found.
+# Checks whether members can be built from a spec, and tells the store what was found.
 #
 # A changed spec that waits is looked at by the applications whose members still live: its code is imported and its
 # sinks are asked in a process of their own, which leaves nothing of it behind in this one; what depends on this very
@@ -87,8 +87,8 @@ def load(spec: RegionSpec, group: GroupId, environ: Mapping[str, str] = os.envir
 WITHIN: Final = 60.0
 """Seconds that the other process has: an interpreter, Spark's client library, the user's imports, a database."""
 
-LOOK: Final = 0.5
-"""Seconds between two looks whether a changed spec waits."""
+POLL_PERIOD: Final = 0.5
+"""Seconds between two checks whether a changed spec waits."""
 
 _LONGEST: Final = 400
 _NOT_INHERITED: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
@@ -173,13 +173,13 @@ class SpecTrial:
                 child.kill()
 
     def _run(self) -> None:
-        while not self._ending.wait(LOOK):
+        while not self._ending.wait(POLL_PERIOD):
             try:
-                self._look()
+                self._poll()
             except StoreError as error:
                 _LOG.warning("region %s: its changed spec is looked at again: %s", self._region, error)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Look at the spec that waits, where the region asks these incarnations about it."""
         proposed = self._living.proposed_spec()
         mine = {one.member: one.incarnation for one in self._living.snapshots() if one.incarnation}

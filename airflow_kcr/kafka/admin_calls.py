@@ -38,8 +38,8 @@ FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 """Seconds between two attempts at what may heal."""
 
-LOOK: Final = 0.05
-"""Seconds after which a wait looks at what the client says of its connections."""
+POLL_PERIOD: Final = 0.05
+"""Seconds after which a wait reads what the client says of its connections."""
 
 FIRST_ATTEMPT: Final = 2.0
 """Seconds for the first attempt; each further one has twice as long, as a broker may just be slow. But a request to one
@@ -237,7 +237,7 @@ class AdminCalls:
     def _wait(self, sent: list[Future[Any]], patience: _Patience, what: str) -> None:
         waiting = sent
         while waiting and patience.left > 0:
-            waiting = list(wait(waiting, min(LOOK, patience.left), FIRST_EXCEPTION).not_done)
+            waiting = list(wait(waiting, min(POLL_PERIOD, patience.left), FIRST_EXCEPTION).not_done)
             if waiting:
                 self._client(what).poll(0)
                 refusal = self._notes.refusal

@@ -49,16 +49,16 @@ AWAITING: Final = 0.001
 EAGER_FOR: Final = 2.0
 """Seconds after a join or revoke in which the assignment is awaited like an answer; after that nothing hurries."""
 
-LEAVE_BOUND: Final = 5.0
+LEAVE_TIMEOUT: Final = 5.0
 """Seconds that leaving may take: the client itself gives its LeaveGroup no more."""
 
-CLOSE_BOUND: Final = timedelta(seconds=6)
+CLOSE_TIMEOUT: Final = timedelta(seconds=6)
 """How long a close is waited for: the client's own takes 5 s where a broker hangs."""
 
 _log = logging.getLogger(__name__)
 
 
-# Looks at a group's committed offsets that other threads wait for: each in slices, so that the member stays polled.
+# Reads a group's committed offsets that other threads wait for: each in slices, so that the member stays polled.
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,14 @@ class Reads:
     def give_up(self, why: str) -> None:
         """Tell everybody who waits that there will be no answer."""
         while self._queue:
-            _settle(self._queue.popleft(), self.unavailable(why))
+            _answer(self._queue.popleft(), self.unavailable(why))
 
     def step(self, group_consumer: Committing) -> None:
         """Look once, for the oldest."""
         if self._queue:
-            outcome = self._look(group_consumer, self._queue[0])
+            outcome = self._read(group_consumer, self._queue[0])
             if outcome is not None:
-                _settle(self._queue.popleft(), outcome)
+                _answer(self._queue.popleft(), outcome)
 
     def unavailable(self, why: str) -> BrokerUnavailable:
         """Return the error for a look without an answer."""
@@ -110,7 +110,7 @@ class Reads:
             f"{self._group}: {why}"
         )
 
-    def _look(
+    def _read(
         self, group_consumer: Committing, read: CommittedRead
     ) -> Mapping[GroupPartition, CommittedOffset] | KcrError | None:
         """Return the answer, or an error that does not heal, or None: look again."""
@@ -131,7 +131,7 @@ class Reads:
                 return self.unavailable(told)
 
 
-def _settle(read: CommittedRead, outcome: Mapping[GroupPartition, CommittedOffset] | KcrError) -> None:
+def _answer(read: CommittedRead, outcome: Mapping[GroupPartition, CommittedOffset] | KcrError) -> None:
     # Whoever waited may have given up in this very moment.
     with suppress(InvalidStateError):
         if isinstance(outcome, KcrError):
@@ -333,7 +333,7 @@ class ControlConsumer:
                 self._leave()
             case _Close():
                 self._commits.give_up("the member closed its consumer")
-                self._close(CLOSE_BOUND)
+                self._close(CLOSE_TIMEOUT)
                 self._tell(self._listener.left)
             case _End():
                 self._ending = command
@@ -375,13 +375,13 @@ class ControlConsumer:
         if group_consumer is not None and group_consumer.subscribed:
             was_assigned = group_consumer.assigned is not None
             group_consumer.unsubscribe()
-            until = time.monotonic() + LEAVE_BOUND
+            until = time.monotonic() + LEAVE_TIMEOUT
             while not group_consumer.fatal and time.monotonic() < until and not group_consumer.has_left:
                 group_consumer.poll(AWAITING)
                 self._deliver(group_consumer.news())
             if was_assigned and not group_consumer.fatal and not group_consumer.has_left:
-                self._complain(Complaint("leave", f"the group did not answer a leave within {LEAVE_BOUND:.0f} s"))
-        self._close(CLOSE_BOUND)
+                self._complain(Complaint("leave", f"the group did not answer a leave within {LEAVE_TIMEOUT:.0f} s"))
+        self._close(CLOSE_TIMEOUT)
         self._tell(self._listener.left)
 
     def _close(self, bound: timedelta) -> None:
@@ -393,7 +393,7 @@ class ControlConsumer:
 
     def _until_end(self) -> timedelta:
         if self._ending is None:
-            return CLOSE_BOUND
+            return CLOSE_TIMEOUT
         return max(timedelta(0), timedelta(seconds=self._ending.by - time.monotonic()) * 0.9)
 
     def _deliver(self, news: Sequence[News]) -> None:

@@ -172,7 +172,7 @@ class WaitingOperator(RegionOperator):
         goal = goal_of(waiting_for)
         if goal is None:
             raise TypeError(f"{waiting_for.kind} is for sensors")
-        missing, now = region.look(goal, PATIENCE)
+        missing, now = region.poll(goal, PATIENCE)
         if missing is not None and not self.deferrable:
             self._wait_here(region, goal)
             missing = None

@@ -306,7 +306,7 @@ class DiscardBatch(Command[Region]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreBounds(Command[Region]):
+class StoreBoundaryOffsets(Command[Region]):
     """Store where a boundary falls in some partitions; the first writer wins."""
 
     caller: Caller

@@ -95,7 +95,7 @@ def participants(region: Region, now: datetime, evidence: Evidence) -> Findings 
         return None
     listed = Counter(member for _, member in _ours(evidence, seen))
     live = {m for m in live_members(region, now) if m.group == evidence.group}
-    called = region.state in _CALLED and seen.is_settled
+    called = region.state in _CALLED and seen.is_stable
     # A share or streams group is shown to nobody who asks for consumers; that nobody can join is all there is to see.
     why = "it may be joining, see another cluster, or be kept out by a share or streams group of that name"
     absent = tuple(

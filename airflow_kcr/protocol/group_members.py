@@ -70,10 +70,10 @@ class GroupSeen:
     """host:port of the broker that coordinates it; empty: that is not known."""
 
     @property
-    def is_settled(self) -> bool:
+    def is_stable(self) -> bool:
         """Whether member list and assignments are those of one finished rebalance."""
-        return self.state in SETTLED
+        return self.state in STABLE
 
 
-SETTLED = frozenset({"stable", "empty", "dead"})
+STABLE = frozenset({"stable", "empty", "dead"})
 """States in which what the coordinator lists is not about to change by itself."""

@@ -103,7 +103,7 @@ def _last_owner(region: Region, partition: GroupPartition) -> MemberId | None:
 def _disputed(region: Region, now: datetime, evidence: Evidence) -> Iterator[str]:
     """Yield partitions that Kafka has with somebody else than the store; during a rebalance that says nothing."""
     seen = evidence.described
-    if seen is None or not seen.is_settled:
+    if seen is None or not seen.is_stable:
         return
     owners: dict[GroupPartition, list[str]] = {}
     for listed in seen.members:

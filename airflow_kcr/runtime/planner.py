@@ -74,7 +74,7 @@ class ReadableRanges:
     ranges: dict[GroupPartition, int] = field(default_factory=dict)
     """Partition to the offset at which reading has to stop; only those with something to read."""
 
-    bounds: dict[GroupPartition, BoundaryOffset] = field(default_factory=dict)
+    boundary_offsets: dict[GroupPartition, BoundaryOffset] = field(default_factory=dict)
     outside: dict[GroupPartition, LogBounds] = field(default_factory=dict)
 
 
@@ -131,7 +131,7 @@ class Planner:
             return RangesPlanned(batch=batch, ranges={}, boundary=view.limit)
         # Outside of a log is declared only after it was read again, and a boundary only from a look-up of its own.
         if reach is None or reach.outside or _available(reach, positions) < size:
-            seen = self._seen = self._look(positions, view)
+            seen = self._seen = self._read_logs(positions, view)
             reach = self._reach(positions, view, seen)
         if self._lingers(positions, view, reach, size):
             return RangesPlanned(batch=batch, ranges={}, boundary=view.limit, outside=reach.outside)
@@ -140,7 +140,11 @@ class Planner:
         taken = shares(backlog, most) if most > 0 else {}
         ranges = {p: Range(positions[p], Offset(positions[p] + n)) for p, n in sorted(taken.items())}
         return RangesPlanned(
-            batch=batch, ranges=ranges, boundary=view.limit, bounds=reach.bounds, outside=reach.outside
+            batch=batch,
+            ranges=ranges,
+            boundary=view.limit,
+            boundary_offsets=reach.boundary_offsets,
+            outside=reach.outside,
         )
 
     def _lingers(self, positions: OffsetMap, view: MemberRegion, reach: ReadableRanges, size: int) -> bool:
@@ -150,7 +154,12 @@ class Planner:
         a count of records is to be reached. Nor where the batch may take no more than there is.
         """
         linger, available = self.linger, _available(reach, positions)
-        awaited = view.checkpoint is not None or view.records_left is not None or view.boundary_offsets or reach.bounds
+        awaited = (
+            view.checkpoint is not None
+            or view.records_left is not None
+            or view.boundary_offsets
+            or reach.boundary_offsets
+        )
         if not 0 < available < min(linger.least, size) or awaited:
             self._few_since = None
             return False
@@ -197,7 +206,7 @@ class Planner:
         ends = self._logs.stable_ends(positions.keys())
         return all(p in ends and ends[p] == seen.logs[p].end for p in positions)
 
-    def _look(self, positions: OffsetMap, view: MemberRegion) -> LogsSeen:
+    def _read_logs(self, positions: OffsetMap, view: MemberRegion) -> LogsSeen:
         at, now, boundary = self._clock(), self._store_clock.now(), view.limit
         unknown = {p for p in positions if p in view.claims and p not in view.boundary_offsets}
         is_late = boundary is not None and now >= boundary + self.grace
@@ -221,7 +230,7 @@ class Planner:
                 continue
             row = self._boundary_offset(partition, view, log, seen)
             if row is not None and partition not in view.boundary_offsets:
-                reach.bounds[partition] = row
+                reach.boundary_offsets[partition] = row
             to = int(log.end) if row is None else min(int(log.end), max(int(row.offset), int(position)))
             to = min((int(s) for s in view.skips.get(partition, ()) if position <= s < to), default=to)
             if to > position:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import BaseOperatorLink, Context
 
-    from airflow_kcr.triggers.probes import Look
+    from airflow_kcr.triggers.probes import Probe
 
 BACKSTOP: Final = timedelta(seconds=60)
 """How much later than the trigger Airflow itself gives up: where no triggerer runs, nobody else does."""
@@ -73,7 +73,7 @@ class RegionSensor(BaseSensorOperator):
         """
 
     def execute(self, context: Context) -> Any:  # noqa: ANN401 (Airflow's own)
-        """Look once, and wait if need be.
+        """Probe once, and wait if need be.
 
         Raises:
             AirflowSensorTimeout: it was not reached in time.
@@ -87,10 +87,10 @@ class RegionSensor(BaseSensorOperator):
         return self.resume_execution("begin", None, context)
 
     def begin(self, context: Context) -> None:
-        """Look once; wait without a slot if that was too early. Goes through Airflow's `soft_fail`."""
+        """Probe once; wait without a slot if that was too early. Goes through Airflow's `soft_fail`."""
         with self._translated():
             wanted = self.waiting_for(context)
-            found = self._look(wanted)
+            found = self._probe(wanted)
         if found is not None and found.missing is None:
             return
         longest = timedelta(seconds=self.timeout)
@@ -125,7 +125,7 @@ class RegionSensor(BaseSensorOperator):
     def poke(self, context: Context) -> bool:
         """Return whether it is reached; what is missing is in the log."""
         with self._translated():
-            found = self._look(self.waiting_for(context))
+            found = self._probe(self.waiting_for(context))
         if found is None:
             return False
         if found.missing is not None:
@@ -142,15 +142,15 @@ class RegionSensor(BaseSensorOperator):
                 self.log.warning("%s", error)  # Airflow's skip has no reason but that one was asked for
             raise
 
-    def _look(self, wanted: WaitingFor) -> Look | None:
+    def _probe(self, wanted: WaitingFor) -> Probe | None:
         """Return what one look has found; None: Kafka did not answer, which may heal while one waits."""
         from airflow_kcr.protocol.values import region_name
-        from airflow_kcr.triggers.probes import look
+        from airflow_kcr.triggers.probes import probe
 
         hook = KcrHook(self.kcr_conn_id)
         with hook.opened() as store:
             try:
-                return look(store, region_name(self.region), wanted, hook)
+                return probe(store, region_name(self.region), wanted, hook)
             except BrokerUnavailable as error:
                 self.log.warning("%s", error.message)
                 return None

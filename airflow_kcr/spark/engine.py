@@ -39,10 +39,10 @@ _INTERRUPT_AFTER: Final = 2.0
 """Seconds that a cancellation has to end the pipeline's call before its thread in the JVM is interrupted."""
 
 _PYTHON_ENDS_WITHIN: Final = 0.4
-"""Seconds that a Python worker may go on after its task: two looks of `kcr_python_daemon`."""
+"""Seconds that a Python worker may go on after its task: two polls of `kcr_python_daemon`."""
 
-_FIRST_LOOK: Final = 0.002
-_LONGEST_LOOK: Final = 0.1
+_FIRST_PAUSE: Final = 0.002
+_LONGEST_PAUSE: Final = 0.1
 _TELL_EVERY: Final = 10.0
 
 _ALWAYS_COUNTED: Final = 8
@@ -236,12 +236,12 @@ class SparkEngine:
 
     def _wait(self, running: _Running, done: Callable[[], bool]) -> None:
         """Return when `done`; there is no deadline, since a batch is not over before (the runtime ends the process)."""
-        pause, waited = _FIRST_LOOK, 0.0
+        pause, waited = _FIRST_PAUSE, 0.0
         never = threading.Event()
         while not done():
             never.wait(pause)
             waited += pause
-            pause = min(2 * pause, _LONGEST_LOOK)
+            pause = min(2 * pause, _LONGEST_PAUSE)
             if waited > _TELL_EVERY:
                 logger.warning("%s: waiting for %s task(s) to end", running.group.name, running.group.tasks())
                 waited = 0.0

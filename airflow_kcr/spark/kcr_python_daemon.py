@@ -22,7 +22,7 @@ from typing import BinaryIO, Final
 
 from pyspark import daemon
 
-LOOK_EVERY_MILLIS: Final = 200
+POLL_MILLIS: Final = 200
 """How long a worker can go on after its task."""
 
 _CLOSED: Final = getattr(select, "POLLRDHUP", select.POLLHUP) | select.POLLHUP | select.POLLERR
@@ -57,7 +57,7 @@ def _watch(connection: int, done: int) -> None:
     poll.register(done, select.POLLIN)
     with socket.socket(fileno=os.dup(connection)) as own:
         while True:
-            found = poll.poll(LOOK_EVERY_MILLIS)
+            found = poll.poll(POLL_MILLIS)
             if any(which == done for which, _ in found):
                 return
             if found or closed_by_peer(own):

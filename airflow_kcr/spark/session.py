@@ -65,7 +65,7 @@ CATALOG: Final = "spark.sql.catalog.spark_catalog"
 
 logger = logging.getLogger(__name__)
 
-STOP_BOUND: Final = 5.0
+STOP_TIMEOUT: Final = 5.0
 """Seconds that Spark has to stop; its JVM ends with this process in any case."""
 
 _CONNECTOR_CLASS: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
@@ -243,7 +243,7 @@ def stop_session(spark: SparkSession) -> None:
 
     stopping = threading.Thread(target=stop, name="stop Spark", daemon=True)
     stopping.start()
-    stopping.join(STOP_BOUND)
+    stopping.join(STOP_TIMEOUT)
 
 
 def check_connector(spark: SparkSession, settings: SparkSettings) -> None:

@@ -51,7 +51,7 @@ from airflow_kcr.protocol.region.state import (
     OffsetsForgotten,
     Region,
     is_live,
-    settled,
+    stored,
     without,
     without_forgotten,
 )
@@ -145,7 +145,7 @@ class MemoryTransactions:
         """See `ports.Transactions.read`."""
         return self._region(name), self._clock()
 
-    def look(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
+    def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
         """See `ports.Transactions.look`; here it is the whole region."""
         return see(*self.read(name))
 
@@ -293,7 +293,7 @@ class MemoryTransactions:
             _apply(self._ledgers[region.name], change)
             tables = _applied(tables, change)
         self._events[region.name].extend(region.events)
-        after = without_forgotten(settled(region), region.ledger)
+        after = without_forgotten(stored(region), region.ledger)
         self._tables[region.name] = tables
         self._regions[region.name] = working(after, tables)
         return replace(after, archive=self._regions[region.name].archive)

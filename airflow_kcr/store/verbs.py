@@ -54,7 +54,7 @@ from airflow_kcr.protocol.commands import (
     StartBatch,
     StartRegion,
     StopRegion,
-    StoreBounds,
+    StoreBoundaryOffsets,
 )
 from airflow_kcr.protocol.region import (
     acknowledgement,
@@ -123,12 +123,12 @@ def _seen(kind: type[C], rule: Decision[C], see: Callable[[Region, datetime, C],
     def handler(transactions: Transactions, name: RegionName, command: C) -> A:
         seen: list[A] = []
 
-        def looked(region: Region, now: datetime) -> Region:
+        def seen_by(region: Region, now: datetime) -> Region:
             after = _whole(region, now, lambda region, now: rule(region, now, command))
             seen.append(see(after, now, command))
             return after
 
-        transactions.decide(name, looked)
+        transactions.decide(name, seen_by)
         return seen[-1]
 
     return kind, handler
@@ -143,7 +143,7 @@ def _shown(kind: type[O], rule: Decision[O]) -> Row[O, MemberRegion]:
 
 
 def _read(transactions: Transactions, name: RegionName, command: ReadRegion) -> MemberRegion:
-    return transactions.look(
+    return transactions.read_as(
         name, command.member, lambda region, now: member_view.of_member(region, command.member, now)
     )
 
@@ -201,7 +201,7 @@ def _discard_batch(region: Region, now: datetime, command: DiscardBatch) -> Regi
     return batches.discard(region, now, command.batch, command.member, command.incarnation)
 
 
-def _store_bounds(region: Region, now: datetime, command: StoreBounds) -> Region:
+def _store_boundary_offsets(region: Region, now: datetime, command: StoreBoundaryOffsets) -> Region:
     caller = command.caller
     require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
     return boundaries.store(region, now, command.boundary, command.found)
@@ -293,7 +293,7 @@ _REPEATED: Final[tuple[tuple[type[Command[object]], Callable[..., object]], ...]
     (StartBatch, _start_batch),
     (FinishBatch, _finish_batch),
     _decided(DiscardBatch, _discard_batch),
-    _decided(StoreBounds, _store_bounds),
+    _decided(StoreBoundaryOffsets, _store_boundary_offsets),
     _shown(Contribute, completion.contribute),
     _shown(ReportPublished, lambda region, now, c: completion.publish(region, now, c.sequence, c.member)),
     _decided(

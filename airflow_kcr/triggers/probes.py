@@ -85,7 +85,7 @@ def goal_of(waiting_for: WaitingFor) -> Goal | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Probe:
     """How far a region was from what somebody waits for."""
 
     missing: Progress | None
@@ -95,7 +95,7 @@ class Look:
     """The store's clock then."""
 
 
-def look(store: RegionStore, name: RegionName, waiting_for: WaitingFor, hook: KcrHook) -> Look:
+def probe(store: RegionStore, name: RegionName, waiting_for: WaitingFor, hook: KcrHook) -> Probe:
     """Return how far a region is from what somebody waits for.
 
     Args:
@@ -110,7 +110,7 @@ def look(store: RegionStore, name: RegionName, waiting_for: WaitingFor, hook: Kc
         StoreError, BrokerUnavailable: somebody who has to be asked is away.
     """
     region, now = reconciled(store, name)
-    return Look(missing=_progress(store, region, now, waiting_for, hook), now=now)
+    return Probe(missing=_progress(store, region, now, waiting_for, hook), now=now)
 
 
 def _progress(
@@ -201,8 +201,8 @@ class _Seen:
     found: Mapping[WaitingFor, ProbeResult]
 
 
-class Looks:
-    """Looks at one store, one after the other, over one connection that is kept open in between.
+class StoreProbes:
+    """Probes of one store, one after the other, over one connection that is kept open in between.
 
     Args:
         url: the store's.
@@ -217,7 +217,7 @@ class Looks:
         """Close the connection."""
         self._transactions.close()
 
-    def look_at_all(
+    def probe_all(
         self, wanted: Mapping[RegionName, Mapping[WaitingFor, KcrHook]]
     ) -> dict[tuple[RegionName, WaitingFor], ProbeResult]:
         """Return what there is of what is waited for in several regions, for which only the store is asked.
@@ -235,14 +235,14 @@ class Looks:
         for name, each in wanted.items():
             seen, (sign, now) = self._seen.get(name), signs.get(name, (None, None))
             if seen is None or sign is None or not _is_known(seen, sign, each):
-                looked = self.look(name, each, next(iter(each.values())))
-                self._remember(name, sign, looked)
-                if any(one.now is None and one.answer is None for one in looked.values()):
+                probed = self.probe(name, each, next(iter(each.values())))
+                self._remember(name, sign, probed)
+                if any(one.now is None and one.answer is None for one in probed.values()):
                     # For all: each region would take as long again to find it out.
-                    return _all_of(wanted, next(iter(looked.values()))) | found
+                    return _all_of(wanted, next(iter(probed.values()))) | found
             else:
-                looked = {what: replace(seen.found[what], now=now) for what in each}
-            found |= {(name, what): one for what, one in looked.items()}
+                probed = {what: replace(seen.found[what], now=now) for what in each}
+            found |= {(name, what): one for what, one in probed.items()}
         self._seen = {name: seen for name, seen in self._seen.items() if name in wanted}
         return found
 
@@ -252,7 +252,7 @@ class Looks:
         if sign is not None and all(goal_of(what) is not None for what in found):
             self._seen[name] = _Seen(sign=sign, at=monotonic(), found=found)
 
-    def look(
+    def probe(
         self, name: RegionName, waiting_for: Collection[WaitingFor], hook: KcrHook
     ) -> dict[WaitingFor, ProbeResult]:
         """Return what there is of each of these in one region, which is read once for all."""

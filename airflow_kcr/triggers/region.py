@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
     from airflow_kcr.protocol.values import RegionName
-    from airflow_kcr.triggers.probes import Looks, ProbeResult
+    from airflow_kcr.triggers.probes import ProbeResult, StoreProbes
 
 STORE_AWAY: Final = 30.0
 """Seconds for which the store may be away before that is the answer."""
@@ -80,7 +80,7 @@ _Found: TypeAlias = "Mapping[tuple[RegionName, WaitingFor], ProbeResult]"
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """Looks of one kind, in a thread of their own: one at a time, no sooner than an interval after the last one."""
+    """Probes of one kind, in a thread of their own: one at a time, no sooner than an interval after the last one."""
 
     interval: float
     thread: ThreadPoolExecutor
@@ -90,11 +90,11 @@ class _Lane:
 
 
 class Poller:
-    """Looks at one store for all who wait at it in one event loop; `Poller.at` finds it.
+    """Probes one store for all who wait at it in one event loop; `Poller.at` finds it.
 
     Args:
         url: the store's, with its password.
-        interval: how often it looks.
+        interval: how often it probes.
     """
 
     _known: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[URL, Poller]]] = WeakKeyDictionary()
@@ -117,7 +117,7 @@ class Poller:
 
     @property
     def is_running(self) -> bool:
-        """Whether it looks, and holds a connection."""
+        """Whether it probes, and holds a connection."""
         return self._task is not None
 
     async def wait(self, wait: TriggerWait) -> TriggerAnswer:
@@ -146,12 +146,12 @@ class Poller:
             _Lane(interval=self._interval, thread=_thread("kcr store")),
             _Lane(interval=max(self._interval, KAFKA_INTERVAL), thread=_thread("kcr kafka"), asks_kafka=True),
         )
-        looks: Looks | None = None
+        probes: StoreProbes | None = None
         try:
-            looks = await loop.run_in_executor(lanes[0].thread, _open, self._url)
+            probes = await loop.run_in_executor(lanes[0].thread, _open, self._url)
             while self._waiters:
                 for lane in lanes:
-                    self._begin(lane, looks, loop)
+                    self._begin(lane, probes, loop)
                 running = [lane.running for lane in lanes if lane.running is not None]
                 began = loop.time()
                 if running:
@@ -164,8 +164,8 @@ class Poller:
             # Before anything is awaited: whoever comes now starts another one.
             self._task = None
             for lane in lanes:
-                if looks is not None and not lane.asks_kafka:
-                    lane.thread.submit(looks.close)
+                if probes is not None and not lane.asks_kafka:
+                    lane.thread.submit(probes.close)
                 lane.thread.shutdown(wait=False)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -178,14 +178,14 @@ class Poller:
             if not waiter.answered.done():
                 waiter.answered.set_exception(error)
 
-    def _begin(self, lane: _Lane, looks: Looks, loop: asyncio.AbstractEventLoop) -> None:
+    def _begin(self, lane: _Lane, probes: StoreProbes, loop: asyncio.AbstractEventLoop) -> None:
         """Begin the next look of a lane, if it is time and somebody waits for one."""
         if lane.running is not None or loop.time() < lane.next_at:
             return
         asked = [w.wait for w in self._waiters if w.wait.waiting_for.asks_kafka is lane.asks_kafka]
         if asked:
             lane.next_at = loop.time() + lane.interval
-            lane.running = loop.run_in_executor(lane.thread, _look, looks, asked)
+            lane.running = loop.run_in_executor(lane.thread, _probe, probes, asked)
 
     def _collect(self, lane: _Lane, now: float) -> None:
         """Tell those who wait what a look of a lane has found, if it is over."""
@@ -236,22 +236,22 @@ def _thread(name: str) -> ThreadPoolExecutor:
 # -- in a thread -------------------------------------------------------------------------------------------------------
 
 
-def _open(url: URL) -> Looks:
+def _open(url: URL) -> StoreProbes:
     # Here, because it imports the store and its driver, which takes longer than a loop may stand still.
-    from airflow_kcr.triggers.probes import Looks
+    from airflow_kcr.triggers.probes import StoreProbes
 
-    return Looks(url)
+    return StoreProbes(url)
 
 
-def _look(looks: Looks, waits: Collection[TriggerWait]) -> _Found:
+def _probe(probes: StoreProbes, waits: Collection[TriggerWait]) -> _Found:
     regions: dict[RegionName, dict[WaitingFor, KcrHook]] = defaultdict(dict)
     for wait in waits:
         regions[wait.region][wait.waiting_for] = wait.hook
     if not waits or not next(iter(waits)).waiting_for.asks_kafka:
-        return looks.look_at_all(regions)
+        return probes.probe_all(regions)
     found: dict[tuple[RegionName, WaitingFor], ProbeResult] = {}
     for region, wanted in regions.items():
-        seen = looks.look(region, wanted, next(iter(wanted.values())))
+        seen = probes.probe(region, wanted, next(iter(wanted.values())))
         found |= {(region, each): finding for each, finding in seen.items()}
         away = next((f for f in seen.values() if f.now is None and f.answer is None), None)
         if away is not None:
@@ -263,7 +263,7 @@ def _look(looks: Looks, waits: Collection[TriggerWait]) -> _Found:
 # `RegionTrigger`: waits for a region without holding a worker's slot.
 
 DEFAULT_INTERVAL: Final = 1.0
-"""Seconds between two looks, where `[kcr] poll_interval` does not say."""
+"""Seconds between two probes, where `[kcr] poll_interval` does not say."""
 
 SHORTEST_INTERVAL: Final = 0.05
 """Less would keep a processor and the store busy with looking."""

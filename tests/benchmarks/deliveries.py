@@ -16,7 +16,7 @@ from confluent_kafka import ConsumerGroupState
 from tests.support.kafka import WITHIN, Kafka
 
 TOP: Final = Path(__file__).parents[2]
-LOOK: Final = 0.005
+POLL_PERIOD: Final = 0.005
 PATIENCE: Final = 120.0
 
 
@@ -49,7 +49,7 @@ class Deliveries:
         while any(self.furthest.get(partition, -1) < offset for partition, offset in wanted.items()):
             if time.monotonic() > deadline:
                 raise AssertionError(f"not within {PATIENCE:g} s: {wanted}; delivered until {self.furthest}")
-            time.sleep(LOOK)  # a poll of a condition, with a deadline
+            time.sleep(POLL_PERIOD)  # a poll of a condition, with a deadline
             self._look()
 
     def _look(self) -> None:
@@ -138,7 +138,7 @@ class Bare:
                 return
             if time.monotonic() > deadline:
                 raise AssertionError(f"group {self.group} is {found.state} after {PATIENCE:g} s")
-            time.sleep(LOOK)  # a poll of a condition, with a deadline
+            time.sleep(POLL_PERIOD)  # a poll of a condition, with a deadline
 
     def _output(self, index: int) -> Path:
         return self.folder / f"{self.group}-{index}.jsonl"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.support.kafka import Kafka
 
 PARTITIONS: Final = 6
-LOOK: Final = 0.02
+POLL_PERIOD: Final = 0.02
 WITHIN: Final = 300.0
 
 
@@ -63,7 +63,7 @@ class Hosted:
             ends = self.member_pool.ends()
             if ends or time.monotonic() > deadline:
                 raise AssertionError(f"not within {within:g} s: {what}; ended: {ends}")
-            time.sleep(LOOK)  # a poll of a condition, with a deadline
+            time.sleep(POLL_PERIOD)  # a poll of a condition, with a deadline
 
     def until_consumed(self) -> None:
         """Wait until every record of the topic was in an accepted batch."""

@@ -13,7 +13,7 @@ from statistics import median
 import psycopg
 import pytest
 
-from airflow_kcr.protocol.commands import StoreBounds
+from airflow_kcr.protocol.commands import StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules, RetentionRules
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -52,7 +52,7 @@ def live(driver: Driver, checkpoints: int) -> None:
         assert boundary is not None
         for member in driver.all_members():
             found = {p: BoundaryOffset(offset=c.position or Offset(0)) for p, c in driver.claims(member).items()}
-            driver.handle(StoreBounds(caller=driver.caller(member), boundary=boundary, found=found))
+            driver.handle(StoreBoundaryOffsets(caller=driver.caller(member), boundary=boundary, found=found))
         driver.request_checkpoint(f"of {boundary}", boundary=boundary)
         driver.complete()
         driver.publish()

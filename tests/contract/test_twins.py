@@ -14,7 +14,7 @@ from airflow_kcr.protocol.commands import (
     RetireCheckpoints,
     StartRegion,
     StopRegion,
-    StoreBounds,
+    StoreBoundaryOffsets,
 )
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import retirement
@@ -156,7 +156,7 @@ def test_boundaries_hold_the_members_until_the_run_asks(drive_twins: Drive) -> N
     assert boundary is not None
     for member in sorted(driver.processes):
         found = {p: BoundaryOffset(offset=Offset(10), inexact="") for p in driver.claims(member)}
-        driver.handle(StoreBounds(caller=driver.caller(member), boundary=boundary, found=found))
+        driver.handle(StoreBoundaryOffsets(caller=driver.caller(member), boundary=boundary, found=found))
     driver.process()
     driver.request_checkpoint("n1", boundary=boundary)
     driver.complete()

@@ -193,7 +193,9 @@ def test_batches_hold_exactly_the_records_before_the_boundary_whenever_logs_grow
         planned = planner.plan(BatchId("b"), OffsetMap(positions), view_of(boundary, located), size)
         assert planned.outside == {}
         assert sum(r.width for r in planned.ranges.values()) <= size
-        located.update({partition: row for partition, row in planned.bounds.items() if partition not in located})
+        located.update(
+            {partition: row for partition, row in planned.boundary_offsets.items() if partition not in located}
+        )
         for partition, range_ in planned.ranges.items():
             assert range_.from_ == positions[partition]
             assert range_.to <= logs[partition].stable_end

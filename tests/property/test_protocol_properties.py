@@ -34,7 +34,7 @@ from airflow_kcr.protocol.commands import (
     StartBatch,
     StartRegion,
     StopRegion,
-    StoreBounds,
+    StoreBoundaryOffsets,
 )
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds
@@ -300,7 +300,7 @@ def stale_acknowledge(driver: Driver, caller: Caller) -> object:
 
 def stale_bounds(driver: Driver, caller: Caller) -> object:
     found = {p: BoundaryOffset(offset=Offset(7)) for p in driver.logs}
-    return driver.handle(StoreBounds(caller=caller, boundary=boundary(1), found=found))
+    return driver.handle(StoreBoundaryOffsets(caller=caller, boundary=boundary(1), found=found))
 
 
 def stale_out_of_range(driver: Driver, caller: Caller) -> object:

@@ -29,7 +29,7 @@ from airflow_kcr.protocol.commands import (
     RetireCheckpoints,
     StartRegion,
     StopRegion,
-    StoreBounds,
+    StoreBoundaryOffsets,
 )
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants import History, verify
@@ -261,7 +261,7 @@ class Script:
                 p: BoundaryOffset(offset=Offset((claim.position or 0) + b), inexact="guessed" if c == 7 else "")
                 for p, claim in self.driver.claims(member).items()
             }
-            self.driver.handle(StoreBounds(caller=self.driver.caller(member), boundary=boundary, found=found))
+            self.driver.handle(StoreBoundaryOffsets(caller=self.driver.caller(member), boundary=boundary, found=found))
 
     def do_contribute(self, a: int, b: int, c: int) -> None:
         self.driver.contribute(self.present(a))

@@ -33,7 +33,7 @@ from airflow_kcr.protocol.commands import (
     ReportReadBack,
     RequestReset,
     StartBatch,
-    StoreBounds,
+    StoreBoundaryOffsets,
 )
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants import History, verify
@@ -296,7 +296,7 @@ def a_boundary_that_is_found_again_elsewhere() -> Flaws:
     partition = next(iter(driver.claims(member)))
     for offset in (30, 40):
         found = {partition: BoundaryOffset(offset=Offset(offset))}
-        driver.handle(StoreBounds(caller=driver.caller(member), boundary=boundary(1), found=found))
+        driver.handle(StoreBoundaryOffsets(caller=driver.caller(member), boundary=boundary(1), found=found))
     row = boundaries.boundary_offset(driver.region, partition, boundary(1))
     if row is None or row.offset != 30:
         yield f"the boundary was found at 30 first, the store has {row}"
@@ -472,7 +472,7 @@ def a_batch_across_the_boundary() -> Flaws:
     member = driver.member(0)
     partition = next(iter(driver.claims(member)))
     driver.handle(
-        StoreBounds(
+        StoreBoundaryOffsets(
             caller=driver.caller(member), boundary=boundary(1), found={partition: BoundaryOffset(offset=Offset(5))}
         )
     )

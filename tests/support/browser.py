@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 WITHIN = 60.0
-LOOK = 0.2
+POLL_PERIOD = 0.2
 PICTURES_VARIABLE = "KCR_PICTURES"
 """The environment variable with the folder where pictures are kept; without it none are taken."""
 
@@ -53,7 +53,7 @@ class Person:
                 found.append(seen)
             return bool(seen)
 
-        assert happened(is_there, within=WITHIN, pause=LOOK), f"{what} is not seen on {self.driver.current_url}"
+        assert happened(is_there, within=WITHIN, pause=POLL_PERIOD), f"{what} is not seen on {self.driver.current_url}"
         return found[0]
 
     def one(self, css: str) -> WebElement:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-LOOK = 0.1
+POLL_PERIOD = 0.1
 KILLED_AFTER = 5.0
 """Seconds after which Airflow's supervisor follows SIGTERM with SIGKILL."""
 
@@ -37,7 +37,7 @@ def supervise(text: str) -> int:
     (folder / "task.pid").write_text(str(task.pid))
     killed = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: killed.set())
-    while task.poll() is None and not killed.wait(LOOK):
+    while task.poll() is None and not killed.wait(POLL_PERIOD):
         pass
     if task.poll() is None:
         os.killpg(task.pid, signal.SIGTERM)

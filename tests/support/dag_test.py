@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
     from fastapi.testclient import TestClient
 
-LOOK = 0.2
+POLL_PERIOD = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Answerer:
     def _answer(self) -> None:
         client = _api()
         open_ones = dict(self.answers)
-        while open_ones and not self.ended.wait(LOOK):
+        while open_ones and not self.ended.wait(POLL_PERIOD):
             with suppress(KeyError):
                 found = client.get(f"dags/{self.dag}/dagRuns/~/taskInstances?state=awaiting_input").json()
                 for task in found["task_instances"]:

@@ -50,7 +50,7 @@ from tests.support.plain_engine import PlainEngine, Rows
 from tests.support.sink_writing import opened_files, write_files, write_tables
 
 _LOG = logging.getLogger(__name__)
-LOOK = 0.01
+POLL_PERIOD = 0.01
 GATES = (
     *("planned", "recorded", "processing", "hung", "written", "staged", "published", "ended"),
     *("claimed", "resetting", "contributing", "committing", "committed"),
@@ -75,7 +75,7 @@ class Gates:
             return
         (self.folder / f"{name}.reached").touch()
         never = cancelled or threading.Event()
-        while gate.exists() and not never.wait(LOOK):
+        while gate.exists() and not never.wait(POLL_PERIOD):
             pass
 
 

@@ -49,7 +49,7 @@ from tests.support.whole import everything
 A = TypeVar("A")
 
 TOP = Path(__file__).parents[2]
-LOOK = 0.05
+POLL_PERIOD = 0.05
 
 QUICK = """\
 batch: {target: 500ms, min_records: 50, max_records: 500, timeout: 20s}
@@ -220,7 +220,7 @@ class Live:
                     f"not within {within} s: {what}; the region is {region.state}, epoch {region.epoch}, "
                     f"halt {region.halt}\n{said}"
                 )
-            time.sleep(LOOK)  # a poll of a condition, with a deadline
+            time.sleep(POLL_PERIOD)  # a poll of a condition, with a deadline
 
     def until_running(self, within: float = 60.0) -> None:
         """Wait until the region runs."""

@@ -336,9 +336,9 @@ class SharedTransactions:
         """See `ports.Transactions`."""
         return self._do(lambda: self._inner.read(name))
 
-    def look(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], T]) -> T:
+    def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], T]) -> T:
         """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.look(name, member, see))
+        return self._do(lambda: self._inner.read_as(name, member, see))
 
     def names(self) -> tuple[RegionName, ...]:
         """See `ports.Transactions`."""

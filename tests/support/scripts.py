@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from airflow_kcr.protocol.commands import StoreBounds
+from airflow_kcr.protocol.commands import StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import Target
@@ -54,7 +54,7 @@ def located(driver: Driver, instant: datetime, offset: int, *, inexact: str = ""
     """Let the plans of every member find that a boundary falls at `offset` of each partition."""
     for member in sorted(driver.processes):
         found = {p: BoundaryOffset(offset=Offset(offset), inexact=inexact) for p in driver.claims(member)}
-        driver.handle(StoreBounds(caller=driver.caller(member), boundary=instant, found=found))
+        driver.handle(StoreBoundaryOffsets(caller=driver.caller(member), boundary=instant, found=found))
 
 
 def checkpoints_of_ten(driver: Driver, number: int) -> list[CheckpointNumber]:

@@ -23,7 +23,7 @@ CONF = "KCR_TEST_SPARK_CONF"
 DRIVER = "kcr.test.driver"
 """The Java property of executors with the process id of their driver's Python."""
 
-LOOK = 0.01
+POLL_PERIOD = 0.01
 
 
 def process(batch: DataFrame, context: BatchContext) -> None:
@@ -62,4 +62,4 @@ def wait(folder: str, name: str) -> None:
     if gate.exists():
         (Path(folder) / f"{name}.reached").touch()
         while gate.exists():
-            threading.Event().wait(LOOK)
+            threading.Event().wait(POLL_PERIOD)

@@ -112,8 +112,8 @@ class Twin:
     def read(self, name: RegionName) -> tuple[Region, datetime]:
         return self._postgres.read(name)
 
-    def look(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
-        return self._postgres.look(name, member, see)
+    def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
+        return self._postgres.read_as(name, member, see)
 
     def names(self) -> tuple[RegionName, ...]:
         return self._postgres.names()

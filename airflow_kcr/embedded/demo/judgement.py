@@ -128,7 +128,7 @@ def judged(play: Play) -> DemoVerdict:
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="result") as pool:
         computing = pool.submit(_result, play)  # Spark takes its time to start
         intervals = tuple(_intervals(play, found.last_boundary))
-        looked_at = (
+        of_services = (
             _kafka(play),
             _committed(play),
             _history(play.region),
@@ -138,7 +138,7 @@ def judged(play: Play) -> DemoVerdict:
             _downstream(play),
         )
         of_records = tuple(_of_records(computing.result(), play.region, play.stage.store_url))
-    return DemoVerdict(intervals=intervals, checks=(*of_records, *looked_at))
+    return DemoVerdict(intervals=intervals, checks=(*of_records, *of_services))
 
 
 # -- intervals ---------------------------------------------------------------------------------------------------------

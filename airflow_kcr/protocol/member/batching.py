@@ -13,7 +13,7 @@ from airflow_kcr.protocol.commands import (
     ReportOutOfRange,
     RequestReset,
     StartBatch,
-    StoreBounds,
+    StoreBoundaryOffsets,
 )
 from airflow_kcr.protocol.member import effects, facts
 from airflow_kcr.protocol.member.effects import Ask, Driven, Effect
@@ -125,8 +125,10 @@ def _planned(member: MemberMachine, now: float) -> Driven:
     told: list[Effect] = []
     if plan.outside:
         told.append(Ask(command=ReportOutOfRange(caller=caller, observed=plan.outside)))
-    if plan.bounds and plan.boundary is not None:
-        told.append(Ask(command=StoreBounds(caller=caller, boundary=plan.boundary, found=plan.bounds)))
+    if plan.boundary_offsets and plan.boundary is not None:
+        told.append(
+            Ask(command=StoreBoundaryOffsets(caller=caller, boundary=plan.boundary, found=plan.boundary_offsets))
+        )
     if told:
         member = replace(member, view_is_stale=True)
     fits = all(member.positions.get(p) == r.from_ for p, r in plan.ranges.items())

@@ -131,7 +131,7 @@ class RangesPlanned:
     batch: BatchId
     ranges: Mapping[GroupPartition, Range]
     boundary: datetime | None = None
-    bounds: Mapping[GroupPartition, BoundaryOffset] = field(default_factory=dict)
+    boundary_offsets: Mapping[GroupPartition, BoundaryOffset] = field(default_factory=dict)
     """Where `boundary` falls in partitions for which the store did not know it yet."""
 
     outside: Mapping[GroupPartition, LogBounds] = field(default_factory=dict)

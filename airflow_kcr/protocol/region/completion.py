@@ -207,7 +207,7 @@ def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
         publish_deadline=now + timeouts.publish,
         digest=digest(offsets),
     )
-    region = resets.settle_commit(region, now, Committed.SUPERSEDED, f"checkpoint {checkpoint.sequence} is complete")
+    region = resets.resolve_commit(region, now, Committed.SUPERSEDED, f"checkpoint {checkpoint.sequence} is complete")
     placed = {p: replace(region.claims[p], resume=o, position=o, started_to=o) for p, o in offsets.items()}
     region = replace(
         with_checkpoint(region, complete),
@@ -393,7 +393,7 @@ def overdue(region: Region, now: datetime) -> Region:
         and restore_point.committed is Committed.PENDING
         and _has_passed(restore_point.commit_deadline, now)
     ):
-        region = resets.settle_commit(region, now, Committed.NO, "the commit timeout passed")
+        region = resets.resolve_commit(region, now, Committed.NO, "the commit timeout passed")
     for sequence, checkpoint in region.checkpoints.items():
         if checkpoint.state is CheckpointState.COMPLETE and _has_passed(checkpoint.publish_deadline, now):
             region = with_checkpoint(region, replace(checkpoint, publish_deadline=None))

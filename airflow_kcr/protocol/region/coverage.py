@@ -61,14 +61,16 @@ def taken(region: Region, now: datetime) -> frozenset[GroupPartition]:
     if not region.foreign_consumers:
         return _NONE
     live = live_members(region, now)
-    settled = {
+    complete = {
         group
         for group in {o.group for o in region.foreign_consumers}
         if (own := [m for m in live if m.group == group])
         and all(region.members[m].claimed == region.epoch for m in own)
     }
     return (
-        frozenset(p for p in universe(region) if p.group in settled and _is_free(region, p, now)) if settled else _NONE
+        frozenset(p for p in universe(region) if p.group in complete and _is_free(region, p, now))
+        if complete
+        else _NONE
     )
 
 

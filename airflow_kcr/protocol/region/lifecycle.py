@@ -176,7 +176,7 @@ def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
     every = frozenset(CheckpointPurpose)
     region = requests.cancel(region, now, "the region stopped", purposes=every)
     region = resets.give_up(region, now, "the region stopped; the next start goes to the restore point")
-    region = resets.settle_commit(region, now, Committed.NO, "the region stopped first")
+    region = resets.resolve_commit(region, now, Committed.NO, "the region stopped first")
     region = noted.taken_over(region, now)
     region = record(replace(region, stopping=None, halt=None, unowned={}), now, events.Stopped(drained=drained))
     return moved_to(region, now, RegionState.STOPPED, "drained" if drained else "undrained")

@@ -144,7 +144,7 @@ def _superseded(region: Region, now: datetime, earlier: ResetAttempt | None) -> 
     if earlier is not None:
         row = replace(earlier, state=ResetState.SUPERSEDED, done_at=now)
         region = replace(region, resets=put(region.resets, {row.epoch: row}))
-    return settle_commit(region, now, Committed.SUPERSEDED, "a reset began")
+    return resolve_commit(region, now, Committed.SUPERSEDED, "a reset began")
 
 
 def give_up(region: Region, now: datetime, why: str) -> Region:
@@ -162,7 +162,7 @@ def give_up(region: Region, now: datetime, why: str) -> Region:
     return record(region, now, events.PersonResetFailed(request_id=failed.request_id, why=why))
 
 
-def settle_commit(region: Region, now: datetime, committed: Committed, why: str) -> Region:
+def resolve_commit(region: Region, now: datetime, committed: Committed, why: str) -> Region:
     """Return the region with the restore point's commit settled, if it is a checkpoint whose commit was pending."""
     restore_point = (
         None
@@ -240,12 +240,12 @@ def progress(region: Region, now: datetime) -> Region:
 
 
 def _finished(region: Region, now: datetime, reset: ResetAttempt) -> Region:
-    region = _with_ledger_settled(replace(region, initialised=True), now, reset)
+    region = _with_ledger_resolved(replace(region, initialised=True), now, reset)
     region = _marked_done(region, now, reset)
     return moved_to(region, now, RegionState.RUNNING, f"reset {reset.sequence} is done")
 
 
-def _with_ledger_settled(region: Region, now: datetime, reset: ResetAttempt) -> Region:
+def _with_ledger_resolved(region: Region, now: datetime, reset: ResetAttempt) -> Region:
     """Close what an older epoch left running: nobody can end it any more; a sink's progress may prove it done."""
     for batch in tuple(region.running.values()):
         region = batches.closed(region, now, batch, Outcome.UNKNOWN)

@@ -1,7 +1,7 @@
 """One region as a value, and the few things that every rule does with it.
 
 A rule takes a `Region` and returns another; what it refuses, it raises, and nothing has changed. A decision's events
-and ledger changes travel with the value until the store has written them (`settled`).
+and ledger changes travel with the value until the store has written them (`stored`).
 
 The value holds what is open, and so is bounded by members, partitions and open work, however long the region has lived.
 What is over stays in the store; a rule that has to know of it asks `Region.archive`, by name.
@@ -290,7 +290,7 @@ def record(region: Region, now: datetime, body: events.Body) -> Region:
     return replace(region, counter=number, events=(*region.events, event))
 
 
-def settled(region: Region) -> Region:
+def stored(region: Region) -> Region:
     """Return the region as it is once its events and ledger changes are written."""
     return replace(region, events=(), ledger=()) if region.events or region.ledger else region
 

@@ -42,7 +42,7 @@ class FileSink:
     ) -> None:
         self.target, self.folder = target, folder
         self._ledger, self._rewriter, self._table = ledger, rewriter, table
-        self._looked_in: Epoch | None = None
+        self._checked_in: Epoch | None = None
         self._known: Timelines | None = None
 
     def check(self) -> None:
@@ -120,11 +120,11 @@ class FileSink:
         Raises:
             SinkError: it can't be written; nothing of the batch counts.
         """
-        if self._looked_in != call.epoch:
+        if self._checked_in != call.epoch:
             # What a reset undoes may have become known only after this sink was told of it: where its target was
             # looked up in the logs. Now it is over.
             self._note_undone()
-            self._looked_in = call.epoch
+            self._checked_in = call.epoch
         where = self.attempt(call)
         files = tuple(DataFile(path=f"{where}/{n}", bytes=size) for n, size in self.folder.sizes(where).items())
         listed = BatchList(batch=call.batch, schema=schema, files=files)

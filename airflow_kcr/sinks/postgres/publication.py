@@ -55,7 +55,7 @@ def publish(
         SinkError: the delivery forbids it, or rows are not what this batch has read.
     """
     connection.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(staging.identifier))
-    staged, repeated = _looked_at(connection, target, call, staging)
+    staged, repeated = _checked(connection, target, call, staging)
     _require_fence(connection, target, place, call)
     begins = {partition: range_.from_ for partition, range_ in call.ranges.items()}
     begin_progress(connection, place, call.timeline, call.epoch, begins)
@@ -83,7 +83,7 @@ def is_published(connection: psycopg.Connection, target: Target, place: TargetPl
     return len(found) == len(call.ranges) and all(row.batch == call.batch for row in found.values())
 
 
-def _looked_at(connection: psycopg.Connection, target: Target, call: BatchCall, staging: Staging) -> tuple[int, bool]:
+def _checked(connection: psycopg.Connection, target: Target, call: BatchCall, staging: Staging) -> tuple[int, bool]:
     """Return how many rows are staged, and whether any record is there more than once."""
     staged = 0
     by_partition = "SELECT kcr_topic, kcr_partition, min(kcr_offset), max(kcr_offset), count(*) FROM {} GROUP BY 1, 2"

@@ -164,12 +164,12 @@ INITIAL: Final[Layout[InitialKey, InitialOffset]] = Layout(
 )
 
 
-def _split_bound(key: BoundaryKey, value: BoundaryOffset) -> Values:
+def _split_boundary(key: BoundaryKey, value: BoundaryOffset) -> Values:
     partition, topic_id, boundary = key
     return (*partition, topic_id, boundary, value.offset, storable(value.inexact), value.leader_epoch)
 
 
-def _join_bound(columns: Row[Any]) -> tuple[BoundaryKey, BoundaryOffset]:
+def _join_boundary(columns: Row[Any]) -> tuple[BoundaryKey, BoundaryOffset]:
     group, topic, partition, topic_id, boundary, offset, inexact, leader_epoch = columns
     row = BoundaryOffset(offset=Offset(offset), inexact=inexact, leader_epoch=leader_epoch)
     return (partition_of(group, topic, partition), TopicId(topic_id), boundary), row
@@ -179,8 +179,8 @@ BOUNDARY_OFFSETS: Final[Layout[BoundaryKey, BoundaryOffset]] = Layout(
     tables.boundary_offset,
     (*PARTITION, "topic_id", "boundary"),
     ("next_offset", "inexact", "leader_epoch"),
-    _split_bound,
-    _join_bound,
+    _split_boundary,
+    _join_boundary,
     lambda key: (*key[0], key[1], key[2]),
 )
 

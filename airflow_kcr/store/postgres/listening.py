@@ -26,8 +26,8 @@ CHANNEL: Final = "kcr"
 # name: notify — delivered by Postgres after the commit, and only then.
 NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', :payload)"
 
-_LOOK: Final = 1.0
-"""Seconds after which a waiter looks whether the store was closed."""
+_POLL_PERIOD: Final = 1.0
+"""Seconds after which a waiter checks whether the store was closed."""
 
 POLL: Final = 1.0
 """Seconds between two reads of a region's counter where nothing can listen."""
@@ -121,7 +121,7 @@ class Listeners:
         driver = driver_of(connection)
         while (left := deadline - monotonic()) > 0 and not self._closed.is_set():
             # All of them before anything is asked: the driver holds the connection's lock while it yields them.
-            notices = list(driver.notifies(timeout=min(left, _LOOK), stop_after=1))
+            notices = list(driver.notifies(timeout=min(left, _POLL_PERIOD), stop_after=1))
             numbers = [known for notice in notices if (known := told(notice.payload, name)) is not None]
             if max(numbers, default=after) > after and (read := counter(connection)) > after:
                 return read

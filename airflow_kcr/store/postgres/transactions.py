@@ -29,7 +29,7 @@ from airflow_kcr.ports import Heartbeats, NewestWork, Renewal, Replayed, Rule, S
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
-from airflow_kcr.protocol.region.state import Region, settled
+from airflow_kcr.protocol.region.state import Region, stored
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
@@ -143,7 +143,7 @@ class PostgresTransactions:
                 if deletion.find(session, name):
                     raise _being_deleted(name)
                 region = rule(session.rows(_NOW)[0][0])
-                return settled(writing.write_new(session, region))
+                return stored(writing.write_new(session, region))
         except RegionExists:
             raise RegionExists(
                 f"there is a region {name} already; change its spec instead of declaring it again"
@@ -166,7 +166,7 @@ class PostgresTransactions:
                 after = rule(before, now)
                 hint = writing.Write(NOTIFY, {"payload": payload(name, after.counter)})
                 told = () if after.counter == before.counter else (hint,)
-                return settled(writing.write(session, before, after, *told))
+                return stored(writing.write(session, before, after, *told))
         except GroupInOtherRegion:
             raise self._group_taken(name, after) from None
 
@@ -186,7 +186,7 @@ class PostgresTransactions:
             before, now = found
             after = rule(before, now)
             admission.write(session, before, after)
-            return settled(after)
+            return stored(after)
 
     def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
         """See `ports.Transactions.delete`."""
@@ -217,7 +217,7 @@ class PostgresTransactions:
             row = _one_of(session, name, session.first)
             return reading.region_of(session, name, row), row[0]
 
-    def look(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
+    def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
         """See `ports.Transactions.look`."""
         with self._connections.snapshot(
             reading.MEMBERS_REGION, name=name, group=member.group, index=member.index

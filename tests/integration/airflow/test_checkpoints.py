@@ -20,7 +20,7 @@ from airflow_kcr.embedded.airflow import Component
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import KcrError
 from airflow_kcr.hooks.checkpoints import partition_key
-from airflow_kcr.protocol.commands import Reconcile, StoreBounds
+from airflow_kcr.protocol.commands import Reconcile, StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, Committed
 from airflow_kcr.protocol.values import Offset
 from tests.support.driver import Driver
@@ -105,7 +105,9 @@ class Members:
             for member in sorted(driver.processes):
                 place = {p: (c.position or 0) + WIDTH for p, c in driver.claims(member).items()}
                 found = {p: BoundaryOffset(offset=Offset(offset)) for p, offset in place.items()}
-                driver.handle(StoreBounds(caller=driver.caller(member), boundary=checkpoint.boundary, found=found))
+                driver.handle(
+                    StoreBoundaryOffsets(caller=driver.caller(member), boundary=checkpoint.boundary, found=found)
+                )
                 driver.process(member, width=WIDTH)
             driver.handle(Reconcile())
         elif checkpoint is not None and checkpoint.phase is CheckpointPhase.DRAINING:

@@ -24,7 +24,7 @@ from airflow_kcr.protocol.region.rows import (
     RequestState,
     ResetCause,
 )
-from airflow_kcr.protocol.region.state import settled
+from airflow_kcr.protocol.region.state import stored
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Offset, Range, Timeline
@@ -305,7 +305,7 @@ def test_c46_begins_and_ends_of_different_members_do_not_depend_on_their_order_a
         for request in order:
             after = batches.finish(after, now, request.batch, request.member, request.incarnation)
         assert after.counter == region.counter
-        outcomes.append(settled(after))
+        outcomes.append(stored(after))
     assert all(outcome == outcomes[0] for outcome in outcomes)
 
 

@@ -82,9 +82,9 @@ class LossyTransactions:
         """See `ports.Transactions`."""
         return self._inner.read(name)
 
-    def look(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
+    def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
         """See `ports.Transactions`."""
-        return self._inner.look(name, member, see)
+        return self._inner.read_as(name, member, see)
 
     def names(self) -> tuple[RegionName, ...]:
         """See `ports.Transactions`."""

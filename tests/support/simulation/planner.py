@@ -51,7 +51,7 @@ def plan(
         if to > position:
             ranges[partition] = Range(position, Offset(to))
             left = None if left is None else left - (to - position)
-    return RangesPlanned(batch=batch, ranges=ranges, boundary=view.limit, bounds=found, outside=outside)
+    return RangesPlanned(batch=batch, ranges=ranges, boundary=view.limit, boundary_offsets=found, outside=outside)
 
 
 def _located(

@@ -21,7 +21,7 @@ def test_a_checkpoint_is_committed_when_it_is_settled_and_those_who_are_late_are
     said = []
 
     def missing() -> list[str]:
-        seen, _ = region.look(goal)
+        seen, _ = region.poll(goal)
         return [] if seen is None else list(seen.missing)
 
     said.append(missing())
@@ -58,11 +58,11 @@ def test_a_checkpoint_that_is_none_any_more_is_not_waited_for() -> None:
     driver.wait(200)
     rewind(driver, ToCheckpoint(sequence=kept))
     with pytest.raises(CheckpointNotUsable, match="undone by a reset"):
-        region.look(committed(undone))
+        region.poll(committed(undone))
     with pytest.raises(CheckpointNotUsable, match="was aborted"):
-        region.look(committed(aborted))
+        region.poll(committed(aborted))
     with pytest.raises(UnknownCheckpoint):
-        region.look(committed(CheckpointNumber(77)))
+        region.poll(committed(CheckpointNumber(77)))
 
 
 def test_of_the_checkpoints_at_or_beyond_something_the_oldest_published_one_is_found() -> None:
@@ -75,7 +75,7 @@ def test_of_the_checkpoints_at_or_beyond_something_the_oldest_published_one_is_f
     archive = driver.held.archive
     assert (archive.published_from(None, one) or driver.region.checkpoints[two]).sequence == one
     assert archive.published_from(None, two) is None
-    seen, _ = region.look(exists(sequence=two))
+    seen, _ = region.poll(exists(sequence=two))
     assert seen is not None
     assert seen.missing[0] == f"its newest checkpoint is {two} (boundary none, not published yet)"
 
@@ -95,4 +95,4 @@ def test_the_checkpoint_of_a_run_is_found_by_its_run() -> None:
 def test_a_request_id_that_is_gone_with_its_region_is_refused() -> None:
     driver = running()
     with pytest.raises(CheckpointRefused, match="nobody has asked"):
-        Region(driver.name, driver.store).look(goals.published(RequestId("never")))
+        Region(driver.name, driver.store).poll(goals.published(RequestId("never")))

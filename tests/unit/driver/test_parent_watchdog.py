@@ -13,8 +13,8 @@ from typing import cast
 import pytest
 
 from airflow_kcr.driver import parent_watchdog as parent_watchdog_module
-from airflow_kcr.driver.parent_watchdog import Jvm, ParentWatchdog, drain, is_settled
-from airflow_kcr.driver.task import Task, look
+from airflow_kcr.driver.parent_watchdog import Jvm, ParentWatchdog, drain, may_go
+from airflow_kcr.driver.task import Task, process_state
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RegionInState, StoreUnavailable
 from airflow_kcr.protocol.commands import KillRegion
@@ -65,7 +65,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def task_of(process: subprocess.Popen[bytes], drain: float = WITHIN) -> Task:
-    state = look(process.pid)
+    state = process_state(process.pid)
     assert state is not None
     within = timedelta(seconds=drain)
     return Task(pid=process.pid, started=state.started, parent=state.parent, request_id="n", drain=within)
@@ -85,28 +85,28 @@ def watched(
 
 
 def test_members_at_the_restore_point_may_go(driver: Driver) -> None:
-    assert is_settled(driver.region, frozenset({driver.member(0)}))
+    assert may_go(driver.region, frozenset({driver.member(0)}))
 
 
 def test_a_member_that_processed_beyond_the_restore_point_may_not_until_a_checkpoint_holds_it(driver: Driver) -> None:
     mine, other = frozenset({driver.member(0)}), frozenset({driver.member(1)})
     driver.process(driver.member(0), width=10)
-    assert not is_settled(driver.region, mine)
-    assert is_settled(driver.region, other)
+    assert not may_go(driver.region, mine)
+    assert may_go(driver.region, other)
     driver.checkpoint("a")
-    assert is_settled(driver.region, mine)
+    assert may_go(driver.region, mine)
 
 
 def test_nobody_goes_while_a_checkpoint_is_open_or_before_kafka_has_it(driver: Driver) -> None:
     mine = frozenset({driver.member(0)})
     driver.process(driver.member(0), width=10)
     driver.request_checkpoint("a")
-    assert not is_settled(driver.region, mine)
+    assert not may_go(driver.region, mine)
     driver.complete()
     driver.publish()
-    assert not is_settled(driver.region, mine)
+    assert not may_go(driver.region, mine)
     driver.read_back(driver.member(0))
-    assert is_settled(driver.region, mine)
+    assert may_go(driver.region, mine)
 
 
 # -- the drain ---------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_where_there_will_be_no_checkpoint_it_says_so(driver: Driver) -> None:
     driver.handle(KillRegion())
     assert driver.region.desired_state is DesiredState.STOPPED
     region = driver.region
-    if is_settled(region, frozenset({driver.member(0)})):
+    if may_go(region, frozenset({driver.member(0)})):
         return  # a kill has moved the positions back already: nothing is left to be drained
     with pytest.raises(RegionInState):
         drain(driver.store, driver.name, frozenset({driver.member(0)}), Task(pid=1, request_id="n"))

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.driver import task as task_module
-from airflow_kcr.driver.task import Task, look
+from airflow_kcr.driver.task import Task, process_state
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import ConfigurationError
 
@@ -26,7 +26,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def task_of(process: subprocess.Popen[bytes]) -> Task:
-    state = look(process.pid)
+    state = process_state(process.pid)
     assert state is not None
     return Task(pid=process.pid, started=state.started, parent=state.parent)
 
@@ -83,7 +83,7 @@ def test_a_program_may_have_brackets_in_its_name() -> None:
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        state = look(process.pid)
+        state = process_state(process.pid)
         process.kill()
     assert state is not None
     assert state.parent == os.getpid()

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from airflow_kcr.api import Region
 from airflow_kcr.errors import TimedOut
 from airflow_kcr.operators.checkpoint import KcrDrainOperator
-from airflow_kcr.protocol.commands import KillRegion, Reconcile, ReportForeignConsumer, StoreBounds
+from airflow_kcr.protocol.commands import KillRegion, Reconcile, ReportForeignConsumer, StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, RequestState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import Offset, RegionName, RequestId
@@ -96,7 +96,7 @@ def at_boundary(driver: Driver, boundary: datetime, offset: int) -> None:
     """Let the members find where a boundary falls in each partition, process up to it and checkpoint there."""
     for member in sorted(driver.processes):
         found = {p: BoundaryOffset(offset=Offset(offset)) for p in driver.claims(member)}
-        driver.handle(StoreBounds(caller=driver.caller(member), boundary=boundary, found=found))
+        driver.handle(StoreBoundaryOffsets(caller=driver.caller(member), boundary=boundary, found=found))
     for member in sorted(driver.processes):
         width = max(offset - (claim.position or 0) for claim in driver.claims(member).values())
         if width > 0:
@@ -497,7 +497,7 @@ def test_a_position_past_the_boundary_is_refused_unless_an_inexact_checkpoint_is
     boundary = last_boundary(driver)
     for member in sorted(driver.processes):
         found = {p: BoundaryOffset(offset=Offset(5)) for p in driver.claims(member)}
-        driver.handle(StoreBounds(caller=driver.caller(member), boundary=boundary, found=found))
+        driver.handle(StoreBoundaryOffsets(caller=driver.caller(member), boundary=boundary, found=found))
     driver.process(width=7)
     run = Run(boundary)
     with pytest.raises(AirflowFailException, match="past the boundary's offset 5"):

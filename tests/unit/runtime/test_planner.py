@@ -74,7 +74,7 @@ def test_a_batch_reads_from_the_positions_to_the_ends_of_the_logs() -> None:
     assert planned.batch == BATCH
     assert ranges(planned) == {p(0): (4, 10), p(1): (0, 5)}
     assert planned.ranges[p(0)] == Range(Offset(4), Offset(10))
-    assert (planned.boundary, planned.bounds, planned.outside) == (None, {}, {})
+    assert (planned.boundary, planned.boundary_offsets, planned.outside) == (None, {}, {})
 
 
 def test_nothing_beyond_the_last_stable_offset_is_planned() -> None:
@@ -206,7 +206,7 @@ def test_no_batch_crosses_a_boundary_whose_place_the_store_knows() -> None:
     desk = Desk(records(10))
     planned = desk.plan(0, view=view)
     assert ranges(planned) == {p(0): (0, 7)}
-    assert (planned.boundary, planned.bounds) == (BOUNDARY, {})
+    assert (planned.boundary, planned.boundary_offsets) == (BOUNDARY, {})
     assert desk.logs.asked == ["bounds"]
 
 
@@ -221,8 +221,8 @@ def test_where_a_boundary_falls_is_looked_up_after_the_ends_were_read_and_told_w
     planned = desk.plan(0, view=a_view(limit=BOUNDARY))
     assert desk.logs.asked == ["highs", "bounds", "times"]
     assert ranges(planned) == {p(0): (0, 4)}
-    assert planned.bounds[p(0)].offset == 4
-    assert planned.bounds[p(0)].inexact == ""
+    assert planned.boundary_offsets[p(0)].offset == 4
+    assert planned.boundary_offsets[p(0)].inexact == ""
 
 
 def test_a_record_written_between_the_two_questions_is_not_in_the_batch() -> None:
@@ -236,7 +236,7 @@ def test_a_record_written_between_the_two_questions_is_not_in_the_batch() -> Non
     desk.logs.in_between = produce
     planned = desk.plan(0, view=a_view(limit=NOON))
     assert ranges(planned) == {p(0): (0, 4)}
-    assert planned.bounds == {}
+    assert planned.boundary_offsets == {}
 
 
 def test_the_ends_and_the_look_up_after_them_are_kept_as_a_pair_when_the_boundary_passes_meanwhile() -> None:
@@ -249,21 +249,21 @@ def test_the_ends_and_the_look_up_after_them_are_kept_as_a_pair_when_the_boundar
     for position in (100, 200, 300):
         planned = desk.plan(position, view=a_view(limit=boundary))
         assert ranges(planned) == {p(0): (position, position + 100)}
-        assert planned.bounds == {}
+        assert planned.boundary_offsets == {}
     assert desk.logs.asked == ["bounds", "times"]
     planned = desk.plan(400, view=a_view(limit=boundary))
     assert ranges(planned) == {}
-    assert planned.bounds[p(0)].offset == 400
+    assert planned.boundary_offsets[p(0)].offset == 400
     assert desk.logs.asked == ["bounds", "times"] * 2
 
 
 def test_without_a_record_after_it_the_boundary_falls_at_the_end_once_the_grace_is_over() -> None:
     desk = Desk(records(4, at=BEFORE))
     view = a_view(limit=NOON)
-    assert desk.plan(0, view=view).bounds == {}
+    assert desk.plan(0, view=view).boundary_offsets == {}
     desk.hands.now += GRACE.total_seconds() + 0.001
     planned = desk.plan(0, view=view)
-    assert planned.bounds[p(0)] == BoundaryOffset(offset=Offset(4))
+    assert planned.boundary_offsets[p(0)] == BoundaryOffset(offset=Offset(4))
     assert ranges(planned) == {p(0): (0, 4)}
 
 
@@ -271,10 +271,10 @@ def test_a_boundary_above_an_open_transaction_says_that_records_are_hidden_from_
     # Scenario C4. The high watermark is asked for only where the end may be the answer.
     desk = Desk(Log(stamps=[BEFORE] * 10, open_from=4))
     view = a_view(limit=NOON)
-    assert desk.plan(0, view=view).bounds == {}
+    assert desk.plan(0, view=view).boundary_offsets == {}
     assert "highs" not in desk.logs.asked
     desk.hands.now += GRACE.total_seconds() + 0.001
-    found = desk.plan(0, view=view).bounds[p(0)]
+    found = desk.plan(0, view=view).boundary_offsets[p(0)]
     assert found.offset == 4
     assert "hides the records from 4 on" in found.inexact
 
@@ -287,26 +287,26 @@ def test_a_log_that_grows_between_the_questions_is_not_taken_for_an_open_transac
         desk.logs.logs[p(0)].stamps.append(BEFORE)
 
     desk.logs.in_between = produce
-    assert desk.plan(0, view=a_view(limit=NOON)).bounds[p(0)] == BoundaryOffset(offset=Offset(4))
+    assert desk.plan(0, view=a_view(limit=NOON)).boundary_offsets[p(0)] == BoundaryOffset(offset=Offset(4))
 
 
 def test_the_grace_is_judged_by_when_the_logs_were_read_not_by_when_the_plan_is_made() -> None:
     # The end was read before the grace was over: records of the interval may have been written behind it since.
     boundary = NOON - SECOND
     desk = Desk(records(400, at=boundary - SECOND))
-    assert desk.plan(0, view=a_view(limit=boundary)).bounds == {}
+    assert desk.plan(0, view=a_view(limit=boundary)).boundary_offsets == {}
     desk.logs.logs[p(0)].stamps.extend([boundary - SECOND] * 10)
     desk.hands.now += 1.5
-    assert desk.plan(100, view=a_view(limit=boundary)).bounds == {}
+    assert desk.plan(100, view=a_view(limit=boundary)).boundary_offsets == {}
     assert desk.logs.asked == ["bounds", "times"]
-    assert desk.plan(400, view=a_view(limit=boundary)).bounds[p(0)].offset == 410
+    assert desk.plan(400, view=a_view(limit=boundary)).boundary_offsets[p(0)].offset == 410
 
 
 def test_an_open_transaction_keeps_the_boundary_from_falling_behind_it() -> None:
     # Scenario C5: the record that answers lies beyond the last stable offset.
     log = Log(stamps=[BEFORE] * 4 + [AFTER] * 6, open_from=3)
     planned = Desk(log).plan(0, view=a_view(limit=BOUNDARY))
-    assert planned.bounds[p(0)].offset == 3
+    assert planned.boundary_offsets[p(0)].offset == 3
     assert ranges(planned) == {p(0): (0, 3)}
 
 
@@ -315,15 +315,15 @@ def test_a_record_from_the_future_does_not_stop_a_partition() -> None:
     log = Log(stamps=[BEFORE, BEFORE, NOON + timedelta(days=26_000), BEFORE])
     planned = Desk(log).plan(0, view=a_view(limit=BOUNDARY))
     assert ranges(planned) == {p(0): (0, 4)}
-    assert "stamped" in planned.bounds[p(0)].inexact
+    assert "stamped" in planned.boundary_offsets[p(0)].inexact
 
 
 def test_a_boundary_does_not_fall_below_the_restore_point() -> None:
     log = Log(stamps=[AFTER] * 6)
     view = a_view(limit=BOUNDARY, restore_point=OffsetMap({p(0): Offset(3)}))
     planned = Desk(log).plan(3, view=view)
-    assert planned.bounds[p(0)].offset == 6
-    assert "below the restore point" in planned.bounds[p(0)].inexact
+    assert planned.boundary_offsets[p(0)].offset == 6
+    assert "below the restore point" in planned.boundary_offsets[p(0)].inexact
 
 
 def test_another_boundary_is_looked_up_at_once() -> None:
@@ -339,7 +339,7 @@ def test_only_partitions_without_a_stored_place_are_looked_up() -> None:
     view = a_view(limit=BOUNDARY, boundary_offsets={p(0): BoundaryOffset(offset=Offset(2))})
     planned = desk.plan(0, 0, view=view)
     assert ranges(planned) == {p(0): (0, 2), p(1): (0, 1)}
-    assert planned.bounds.keys() == {p(1)}
+    assert planned.boundary_offsets.keys() == {p(1)}
 
 
 # -- skips, counts -------------------------------------------------------------------------------------------------
@@ -385,9 +385,9 @@ def test_records_before_a_boundary_that_has_passed_are_not_waited_with() -> None
     assert ranges(desk.plan(0, 0, view=view)) == {}, "others may come"
     desk.hands.now += 2.5  # the grace is over, so the boundary falls at the ends
     planned = desk.plan(0, 0, view=view)
-    assert planned.bounds
+    assert planned.boundary_offsets
     assert ranges(planned) == {p(0): (0, 10)}
-    known = a_view(limit=NOON, boundary_offsets=planned.bounds)
+    known = a_view(limit=NOON, boundary_offsets=planned.boundary_offsets)
     assert ranges(desk.plan(0, 0, view=known)) == {p(0): (0, 10)}
 
 

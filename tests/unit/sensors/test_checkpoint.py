@@ -7,7 +7,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.commands import StoreBounds
+from airflow_kcr.protocol.commands import StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset
 from airflow_kcr.protocol.values import Offset
 from airflow_kcr.sensors.region import KcrCheckpointSensor
@@ -35,7 +35,7 @@ def checkpoint_at(driver: Driver, boundary: datetime) -> int:
     """Make a published checkpoint of a boundary."""
     for member in sorted(driver.processes):
         found = {p: BoundaryOffset(offset=Offset(0)) for p in driver.claims(member)}
-        driver.handle(StoreBounds(caller=driver.caller(member), boundary=boundary, found=found))
+        driver.handle(StoreBoundaryOffsets(caller=driver.caller(member), boundary=boundary, found=found))
     driver.request_checkpoint(f"n-{boundary}", boundary=boundary)
     sequence = driver.complete()
     driver.publish()

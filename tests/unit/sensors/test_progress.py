@@ -11,7 +11,7 @@ from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
 from airflow_kcr.sensors.region import KcrProgressSensor
 from airflow_kcr.triggers.payloads import Progresses
-from airflow_kcr.triggers.probes import look
+from airflow_kcr.triggers.probes import probe
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
 from tests.unit.sensors.conftest import deferral, waited_for
@@ -29,7 +29,7 @@ def test_a_stalled_region_is_waited_for_and_the_time_out_names_the_rule_and_sinc
     monkeypatch.setattr(liveness, "judge", lambda *_: Liveness(waits=(wait,), now=now))
     made = KcrProgressSensor(task_id="wait", region="flights")
     assert waited_for(deferral(made)) == Progresses()
-    missing = look(driver.store, driver.name, Progresses(), KcrHook()).missing
+    missing = probe(driver.store, driver.name, Progresses(), KcrHook()).missing
     assert missing is not None
     assert "it is stalled" in missing.what
     assert missing.missing == (wait.text(now),)

@@ -107,7 +107,7 @@ def test_a_region_that_is_not_there_is_named_with_those_that_are() -> None:
     store = with_region("g")
     for ask in (
         lambda: store.read(OTHER),
-        lambda: store.look(OTHER, MEMBER, lambda region, now: region),
+        lambda: store.read_as(OTHER, MEMBER, lambda region, now: region),
         lambda: store.decide(OTHER, lambda region, now: region),
         lambda: store.admit(OTHER, MEMBER, BatchId("b"), None, lambda region, now: region),
         lambda: RegionStore(store).handle(OTHER, Renew(member=MEMBER, incarnation=Incarnation(1), lease=LEASE)),

@@ -33,7 +33,7 @@ from airflow_kcr.protocol.commands import (
     RetireCheckpoints,
     StartRegion,
     StopRegion,
-    StoreBounds,
+    StoreBoundaryOffsets,
 )
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
@@ -372,7 +372,7 @@ def test_boundaries_are_stored_by_who_may_act_in_this_epoch() -> None:
     stale = replace(driver.caller(driver.member(0)), epoch=Epoch(0))
     with pytest.raises(Exception, match="epoch 0"):
         driver.handle(
-            StoreBounds(
+            StoreBoundaryOffsets(
                 caller=stale, boundary=boundary(2), found={driver.partition(0): BoundaryOffset(offset=Offset(9))}
             )
         )

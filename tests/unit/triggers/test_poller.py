@@ -17,7 +17,6 @@ from airflow_kcr.protocol.commands import PauseRegion, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.spec import RegionSpec
-from airflow_kcr.triggers import probes
 from airflow_kcr.triggers import region as poller_module
 from airflow_kcr.triggers.payloads import (
     CheckpointExists,
@@ -28,7 +27,7 @@ from airflow_kcr.triggers.payloads import (
     Status,
     WaitingFor,
 )
-from airflow_kcr.triggers.probes import Looks, ProbeResult
+from airflow_kcr.triggers.probes import ProbeResult, StoreProbes
 from airflow_kcr.triggers.region import Poller, TriggerWait
 from tests.support.breaking_proxy import Way
 from tests.support.driver import Driver
@@ -101,17 +100,17 @@ def test_what_a_look_costs_is_the_same_for_two_hundred_who_wait_as_for_one_of_ea
     driver.request_checkpoint("n")
     payloads = (RequestPublished(request_id="n"), CheckpointExists(sequence=9), PAUSED)
     costs: list[int] = []
-    look = Looks.look_at_all
+    probe = StoreProbes.probe_all
 
     def counted(
-        self: Looks, wanted: Mapping[RegionName, Mapping[WaitingFor, KcrHook]]
+        self: StoreProbes, wanted: Mapping[RegionName, Mapping[WaitingFor, KcrHook]]
     ) -> dict[tuple[RegionName, WaitingFor], ProbeResult]:
         before = len(run)
-        found = look(self, wanted)
+        found = probe(self, wanted)
         costs.append(len(run) - before)
         return found
 
-    monkeypatch.setattr(Looks, "look_at_all", counted)
+    monkeypatch.setattr(StoreProbes, "probe_all", counted)
 
     async def cost(number: int) -> tuple[set[int], int]:
         """Return how many statements looks took, but for the first, which asks for the schema; and the threads."""
@@ -142,21 +141,21 @@ def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(
 ) -> None:
     driver.request_checkpoint("n")
     others = [RegionName(f"nowhere-{number}") for number in range(3)]
-    looks = Looks(make_url(store_connection))
+    probes = StoreProbes(make_url(store_connection))
     checkpoint: dict[WaitingFor, KcrHook] = {
         RequestPublished(request_id="n"): HOOK,
         CheckpointExists(sequence=9): HOOK,
     }
     try:
-        first = looks.look_at_all({driver.name: checkpoint})
+        first = probes.probe_all({driver.name: checkpoint})
         with statements() as run:
-            again = looks.look_at_all({driver.name: checkpoint})
+            again = probes.probe_all({driver.name: checkpoint})
         assert len(run) == 1
         assert {key: one.missing for key, one in again.items()} == {key: one.missing for key, one in first.items()}
         assert {one.now for one in again.values()}.isdisjoint(one.now for one in first.values())
         driver.complete()
         driver.publish()
-        after = looks.look_at_all({driver.name: checkpoint, **{other: {PAUSED: HOOK} for other in others}})
+        after = probes.probe_all({driver.name: checkpoint, **{other: {PAUSED: HOOK} for other in others}})
         reached = after[driver.name, RequestPublished(request_id="n")].answer
         assert reached is not None
         assert reached.status is Status.REACHED
@@ -165,29 +164,29 @@ def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(
             assert refused is not None
             assert refused.status is Status.REFUSED
     finally:
-        looks.close()
+        probes.close()
 
 
 def test_what_time_alone_brings_is_seen(driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.request_checkpoint("n")
-    looks = Looks(make_url(store_connection))
+    probes = StoreProbes(make_url(store_connection))
     checkpoint: dict[WaitingFor, KcrHook] = {RequestPublished(request_id="n"): HOOK}
     wanted = {driver.name: checkpoint}
     try:
-        looks.look_at_all(wanted)
+        probes.probe_all(wanted)
         with asking(store_connection) as connection:
             connection.execute("UPDATE kcr.lease SET valid_until = now() - interval '1 s'")
         with statements() as run:
-            looks.look_at_all(wanted)
+            probes.probe_all(wanted)
         assert len(run) > 1, "a lease is over"
         with statements() as run:
-            looks.look_at_all(wanted)
+            probes.probe_all(wanted)
         monkeypatch.setattr(probes, "REFRESH", 0.0)
         with statements() as more:
-            looks.look_at_all(wanted)
+            probes.probe_all(wanted)
         assert len(run) < len(more), "it was long ago"
     finally:
-        looks.close()
+        probes.close()
 
 
 def test_it_begins_again_for_who_comes_when_it_has_ended(driver: Driver, store_connection: str) -> None:

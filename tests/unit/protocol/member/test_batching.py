@@ -119,8 +119,10 @@ def test_and_so_is_one_of_who_holds_nothing_any_more() -> None:
 def test_what_a_plan_found_about_boundaries_is_told_even_where_there_is_nothing_to_process() -> None:
     lone = LoneMember().processing()
     found = {MINE[0]: BoundaryOffset(offset=Offset(7))}
-    lone.feed(events.RangesPlanned(batch=B1, ranges={}, boundary=boundary(1), bounds=found))
-    assert lone.wanted(commands.StoreBounds) == [commands.StoreBounds(caller=CALLER, boundary=boundary(1), found=found)]
+    lone.feed(events.RangesPlanned(batch=B1, ranges={}, boundary=boundary(1), boundary_offsets=found))
+    assert lone.wanted(commands.StoreBoundaryOffsets) == [
+        commands.StoreBoundaryOffsets(caller=CALLER, boundary=boundary(1), found=found)
+    ]
     assert lone.wanted(commands.ReadRegion)
 
 

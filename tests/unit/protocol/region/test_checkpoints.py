@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import BatchRefused
-from airflow_kcr.protocol.commands import PauseRegion, PublishCheckpoint, Reconcile, StopRegion, StoreBounds
+from airflow_kcr.protocol.commands import PauseRegion, PublishCheckpoint, Reconcile, StopRegion, StoreBoundaryOffsets
 from airflow_kcr.protocol.region import checkpoints, events
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
@@ -150,7 +150,7 @@ def test_a_boundary_that_is_not_located_everywhere_is_still_approached() -> None
     driver = hourly()
     driver.request_checkpoint("n", boundary=boundary(1))
     found = {p: BoundaryOffset(offset=Offset(0)) for p in driver.claims(driver.member(0))}
-    driver.handle(StoreBounds(caller=driver.caller(driver.member(0)), boundary=boundary(1), found=found))
+    driver.handle(StoreBoundaryOffsets(caller=driver.caller(driver.member(0)), boundary=boundary(1), found=found))
     assert phase(driver) is CheckpointPhase.APPROACHING
 
 

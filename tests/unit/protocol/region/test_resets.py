@@ -438,9 +438,9 @@ def test_a_commit_that_is_settled_stays_as_it_is() -> None:
     driver = running()
     checkpoints_of_ten(driver, 1)
     region = driver.region
-    assert resets.settle_commit(region, driver.clock.now, Committed.NO, "why") is region
+    assert resets.resolve_commit(region, driver.clock.now, Committed.NO, "why") is region
     fresh = Driver().region
-    assert resets.settle_commit(fresh, BEGINNING, Committed.NO, "why") is fresh
+    assert resets.resolve_commit(fresh, BEGINNING, Committed.NO, "why") is fresh
 
 
 def test_a_reset_of_a_region_without_partitions_waits_for_the_first() -> None:

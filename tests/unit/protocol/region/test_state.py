@@ -26,7 +26,7 @@ from airflow_kcr.protocol.region.state import (
     require_member,
     require_state,
     restore_point_offsets,
-    settled,
+    stored,
     universe,
     without,
 )
@@ -62,15 +62,15 @@ def test_every_event_has_the_next_number_and_the_regions_epoch_after_the_decisio
 
 
 def test_what_is_written_is_no_longer_carried_along() -> None:
-    region = settled(record(fresh(), BEGINNING, events.Stopped(drained=True)))
+    region = stored(record(fresh(), BEGINNING, events.Stopped(drained=True)))
     assert not region.events
     assert not region.ledger
     assert region.counter == 1
 
 
-def test_a_settled_region_is_settled_as_it_is() -> None:
+def test_a_stored_region_is_stored_as_it_is() -> None:
     region = fresh()
-    assert settled(region) is region
+    assert stored(region) is region
 
 
 def test_rows_are_added_and_replaced_in_a_copy() -> None:
