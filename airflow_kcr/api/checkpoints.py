@@ -11,7 +11,7 @@ from typing import Final, Self
 from airflow_kcr.api.documents import View
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import automatic, completion, recreated, retirement
+from airflow_kcr.protocol.region import automatic_resets, completion, recreated_topics, retirement
 from airflow_kcr.protocol.region.archive import LogStart
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointRequest, CheckpointState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -257,7 +257,7 @@ def reach_of(region: StoredRegion, sequence: CheckpointNumber) -> Reach:
     offsets = offsets_of(region, sequence)
     if offsets is None:
         return Reach()
-    return _reach(offsets, region.archive.log_starts(), recreated.topics_of(region, sequence))
+    return _reach(offsets, region.archive.log_starts(), recreated_topics.topics_of(region, sequence))
 
 
 def _reach(
@@ -269,7 +269,9 @@ def _reach(
         p
         for p, offset in offsets.items()
         if p in seen
-        and (offset < seen[p][-1].offset or recreated.is_another(topics.get(p, TopicId("")), seen[p][-1].topic_id))
+        and (
+            offset < seen[p][-1].offset or recreated_topics.is_another(topics.get(p, TopicId("")), seen[p][-1].topic_id)
+        )
     )
     if lost:
         return Reach(lost=lost)
@@ -332,7 +334,7 @@ def ways_back(region: StoredRegion, newest: int) -> tuple[WayBack, ...]:
             f"region {region.name} has no complete checkpoint on its current timeline{lost}; plan with another target"
         )
     chosen = [row.sequence for row in reachable[-newest:]]
-    runs, current = _runs_of_each(region, chosen), automatic.last_done(region)
+    runs, current = _runs_of_each(region, chosen), automatic_resets.last_done(region)
     offsets = region.archive.offsets(chosen)
     return tuple(
         _way_back(row, tuple(runs[row.sequence]), offsets[row.sequence], current)

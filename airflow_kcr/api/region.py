@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from airflow_kcr.api import closing, goals, ledger, partitions, regions, reset_plans, reset_views, resets, waiting
+from airflow_kcr.api import closure, goals, ledger, partitions, regions, reset_plans, reset_views, resets, waits
 from airflow_kcr.api.archives import ArchiveFolder, ClosedRecords, WholeHistory
 from airflow_kcr.api.checkpoints import (
     CheckpointRequestView,
@@ -20,7 +20,7 @@ from airflow_kcr.api.checkpoints import (
     require_checkpoint,
     ways_back,
 )
-from airflow_kcr.api.closing import Closing
+from airflow_kcr.api.closure import Closing
 from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.goals import Goal
 from airflow_kcr.api.partitions import preview
@@ -30,7 +30,7 @@ from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.validation import real_reader
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import RegionView
-from airflow_kcr.api.waiting import DEFAULT_TIMEOUT, OnProgress, Progress, silent
+from airflow_kcr.api.waits import DEFAULT_TIMEOUT, OnProgress, Progress, silent
 from airflow_kcr.errors import ArchiveError, ConfigurationError, StoreBusy
 from airflow_kcr.ports import Certificate, Chronicle
 from airflow_kcr.protocol.commands import (
@@ -288,7 +288,7 @@ class Region:
         """
         if not isinstance(goal, Goal):
             goal = Goal(what="what the caller asked for", is_reached=goal, missing=goals.nothing_known)
-        return RegionView.of(*waiting.wait_for(self._store, self.name, goal, timeout=timeout, on_progress=on_progress))
+        return RegionView.of(*waits.wait_for(self._store, self.name, goal, timeout=timeout, on_progress=on_progress))
 
     def poll(self, goal: Goal, patience: timedelta = timedelta(0)) -> tuple[Progress | None, datetime]:
         """Return how far the region is from a goal, and the store's clock; None: it is reached. What is due is done.
@@ -301,7 +301,7 @@ class Region:
             TimedOut: it was not in time, whoever waits; to ask for it again may help.
             RefusedError: it can't be reached any more.
         """
-        return waiting.poll(self._store, self.name, goal, patience)
+        return waits.poll(self._store, self.name, goal, patience)
 
     def wait_for_checkpoint(
         self, request_id: str, timeout: timedelta = DEFAULT_TIMEOUT, on_progress: OnProgress = silent
@@ -628,7 +628,7 @@ class Region:
             closed = self._store.chronicle(self.name).closed()
             upto = None if closed is None else closed.horizon.counter
             return Closing(region=self.name, upto=upto, violations=verdict.violations)
-        return closing.close(region, self._store.chronicle(self.name), Path(history.archive), now, history.keep)
+        return closure.close(region, self._store.chronicle(self.name), Path(history.archive), now, history.keep)
 
     def record(self, place: str, *, group: str | None = None) -> tuple[ledger.RecordView, ...]:
         """Return what became of a record, in each group that reads its topic; what it costs does not grow with time.

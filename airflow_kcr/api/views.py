@@ -16,7 +16,7 @@ from airflow_kcr.api.documents import View
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.region import absent, boundaries, coverage, liveness, specs
+from airflow_kcr.protocol.region import absent_partitions, boundaries, coverage, liveness, specs
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
 from airflow_kcr.protocol.region.rows import Absence, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -135,7 +135,7 @@ def _absent(region: StoredRegion) -> Iterator[str]:
     by_text: defaultdict[str, list[str]] = defaultdict(list)
     for partition, absence in sorted(region.absent.items()):
         if region.rules.subscribes(partition.group, partition.topic):
-            by_text[absent.told(region, absence)].append(str(partition))
+            by_text[absent_partitions.told(region, absence)].append(str(partition))
     for text, partitions in by_text.items():
         yield f"{_few(partitions)}: {text}"
 

@@ -29,7 +29,7 @@ from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook
 from airflow_kcr.spark.reads import REFUSED_BY_NAME
 from airflow_kcr.spark.session import CONNECTOR, DELTA, POSTGRES_DRIVER
 from airflow_kcr.triggers.payloads import MembersEnded, TriggerAnswer
-from airflow_kcr.triggers.region import RegionTrigger
+from airflow_kcr.triggers.waits import RegionTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context

@@ -8,7 +8,7 @@ from typing import Final
 
 from airflow_kcr.protocol.evidence import Evidence, Findings
 from airflow_kcr.protocol.instants import format_instant
-from airflow_kcr.protocol.region import absent, coverage, out_of_range, recreated
+from airflow_kcr.protocol.region import absent_partitions, coverage, out_of_range, recreated_topics
 from airflow_kcr.protocol.region.rows import RESET_STATES, Committed, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, restore_point_offsets, universe
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId, Offset
@@ -42,7 +42,7 @@ def topic_ids(region: Region, evidence: Evidence) -> Findings | None:
         p.topic: f"topic {p.topic} was deleted and created again (id {region.claims[p].topic_id} became "
         f"{evidence.bounds[p].topic_id}): its offsets mean other records now; policy beyond_end is "
         f"{region.rules.beyond_end}"
-        for p in sorted(recreated.found(region, evidence.bounds))
+        for p in sorted(recreated_topics.found(region, evidence.bounds))
     }
     return Findings(failed=tuple(again.values()), fine="every topic is the one that was claimed")
 
@@ -74,8 +74,8 @@ def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None
     )
     gone = tuple(f"{p} is in the region but not on the cluster{_absence(region, p)}" for p in sorted(known - there))
     left = tuple(
-        f"{p}: {absent.told(region, region.absent[p])}"
-        for p in sorted(absent.gone(region) - there)
+        f"{p}: {absent_partitions.told(region, region.absent[p])}"
+        for p in sorted(absent_partitions.gone(region) - there)
         if p.group == group and region.rules.subscribes(group, p.topic)
     )
     fresh = (*fresh, *left)
@@ -92,7 +92,7 @@ def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None
 
 def _absence(region: Region, partition: GroupPartition) -> str:
     absence = region.absent.get(partition)
-    return "" if absence is None else f": {absent.told(region, absence)}"
+    return "" if absence is None else f": {absent_partitions.told(region, absence)}"
 
 
 def _last_owner(region: Region, partition: GroupPartition) -> MemberId | None:
@@ -148,7 +148,7 @@ def _closing_in(region: Region, evidence: Evidence) -> Iterator[str]:
     }
     for partition, offset in restore_point_offsets(region).items():
         log, before = evidence.bounds.get(partition), then.get(partition)
-        if log is None or before is None or recreated.is_another(before.topic_id, log.topic_id):
+        if log is None or before is None or recreated_topics.is_another(before.topic_id, log.topic_id):
             continue
         if before.start < log.start <= offset < log.end and offset - log.start <= log.start - before.start:
             yield (

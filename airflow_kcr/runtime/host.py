@@ -46,15 +46,15 @@ from airflow_kcr.protocol.region.rows import CheckpointPhase, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Timeline
 from airflow_kcr.runtime.clocks import Clock, Seconds, StoreClock
-from airflow_kcr.runtime.grouping import Grouping, Happening
+from airflow_kcr.runtime.group_effects import Grouping, Happening
 from airflow_kcr.runtime.identity import Identity, later_note
 from airflow_kcr.runtime.metrics import Counts, Metrics, Snapshot
-from airflow_kcr.runtime.placing import Places
 from airflow_kcr.runtime.planner import Linger, Planner
+from airflow_kcr.runtime.positions import Places
 from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.runtime.sizes import BatchSize, Limits
 from airflow_kcr.runtime.store_calls import StoreCalls
-from airflow_kcr.runtime.working import Working
+from airflow_kcr.runtime.work_effects import Working
 
 TICK: Final = 0.25
 """Seconds after which the machine is asked again when nothing happened, and it does not know itself when to be."""

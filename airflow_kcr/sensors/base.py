@@ -17,7 +17,7 @@ from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.triggers.payloads import TriggerAnswer, WaitingFor
-from airflow_kcr.triggers.region import RETRIES, RETRY_DELAY, RegionTrigger
+from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, RegionTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -50,7 +50,7 @@ from airflow_kcr.spec.fields import (
     Truth,
 )
 from airflow_kcr.spec.findings import path_text
-from airflow_kcr.spec.reading import from_plain, from_text, to_plain
+from airflow_kcr.spec.codec import from_plain, from_text, to_plain
 from airflow_kcr.spec.sinks import Sinks
 
 

@@ -68,12 +68,12 @@ from airflow_kcr.protocol.region import (
     member_view,
     membership,
     out_of_range,
-    person,
+    person_resets,
     reconciliation,
     requests,
     retirement,
     specs,
-    unowned,
+    unowned_partitions,
 )
 from airflow_kcr.protocol.region.rows import Batch, CheckpointRequest, Outcome, PersonReset
 from airflow_kcr.protocol.region.state import Region, person_reset_of, record, request_of, require_member
@@ -186,9 +186,9 @@ def _report_partitions(transactions: Transactions, name: RegionName, command: Re
     standing: list[GroupStanding] = []
 
     def rule(region: Region, now: datetime) -> Region:
-        after = unowned.report(region, now, command)
+        after = unowned_partitions.report(region, now, command)
         # Of the same state as the report: what is due besides may end a reset, in which nothing was recorded.
-        standing.append(unowned.standing(after, now, command.member))
+        standing.append(unowned_partitions.standing(after, now, command.member))
         return after
 
     _decide(transactions, name, rule)
@@ -313,7 +313,7 @@ _REPEATED: Final[tuple[tuple[type[Command[object]], Callable[..., object]], ...]
     _decided(PublishCheckpoint, lambda region, now, c: completion.publish(region, now, c.sequence, None)),
     _decided(RepairReadBack, lambda region, now, c: completion.repair(region, now, c.sequence, c.offsets)),
     _decided(PinCheckpoint, lambda region, now, c: retirement.pin(region, now, c.sequence, c.label, c.reason)),
-    _seen(ApplyReset, person.apply, _applied),
+    _seen(ApplyReset, person_resets.apply, _applied),
 )
 
 TABLE: Final[Mapping[type[Command[object]], Callable[..., object]]] = {

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Literal
 import psycopg
 import pytest
 
-from airflow_kcr.api import closing
+from airflow_kcr.api import closure
 from airflow_kcr.api.archives import ArchiveFolder, ClosedRecords, WholeHistory
-from airflow_kcr.api.closing import Closing
+from airflow_kcr.api.closure import Closing
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.errors import ArchiveError, ProtocolError, RefusedError
 from airflow_kcr.protocol.delivery import Delivery
@@ -38,7 +38,7 @@ LATER = timedelta(days=1)
 def closed(driver: Driver, root: Path, keep: timedelta = timedelta(0)) -> Closing:
     """Close what is certified, a day later."""
     region, now = driver.store.read(driver.name)
-    return closing.close(region, driver.store.chronicle(driver.name), root, now + LATER, keep)
+    return closure.close(region, driver.store.chronicle(driver.name), root, now + LATER, keep)
 
 
 def folder(driver: Driver, root: Path) -> ArchiveFolder:

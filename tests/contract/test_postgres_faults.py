@@ -59,7 +59,7 @@ from airflow_kcr.protocol.values import (
     RegionName,
     RequestId,
 )
-from airflow_kcr.store.postgres import PostgresTransactions, admission, build_engine, listening, reading, rewinds
+from airflow_kcr.store.postgres import PostgresTransactions, admission, build_engine, listeners, region_reads, rewinds
 from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.regions import RegionStore
 from tests.support.breaking_proxy import Break, BreakingProxy, breaking_proxy
@@ -245,14 +245,14 @@ def test_a_backend_ended_before_commit_changes_nothing(database_url: str, driver
 def test_what_was_read_stays_true_where_the_server_ends_the_transaction_afterwards(
     database_url: str, driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected, made = driver.region, reading.region_of
+    expected, made = driver.region, region_reads.region_of
 
     def slowly(session: Session, name: RegionName, row: Found) -> Region:
         region = made(session, name, row)
         end_backends(database_url, "idle in transaction")
         return region
 
-    monkeypatch.setattr(reading, "region_of", slowly)
+    monkeypatch.setattr(region_reads, "region_of", slowly)
     assert driver.store.read(driver.name)[0] == expected
 
 
@@ -610,7 +610,7 @@ def test_a_lost_or_strange_notification_costs_the_timeout_and_no_more(
 def test_where_nobody_can_listen_waiting_is_waiting(
     driver: Driver, engine: Engine, rules: RegionRules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "_LISTEN", text("LISTEN"))
+    monkeypatch.setattr(listeners, "_LISTEN", text("LISTEN"))
     with PostgresTransactions(engine, lambda _: rules) as deaf:
         started = monotonic()
         deaf.wait(driver.name, driver.region.counter, timedelta(seconds=0.3))

@@ -11,7 +11,7 @@ from airflow_kcr.protocol.invariants.history import Handled, Index, Place, Start
 from airflow_kcr.protocol.invariants.intervals import add, below, common, joined, lacking
 from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.region.events import Event, InitialOffsetsStored, ResetBegun, SeekWritten
-from airflow_kcr.protocol.region.recreated import is_another
+from airflow_kcr.protocol.region.recreated_topics import is_another
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.values import EventNumber, GroupPartition, Offset, Range, TopicId
 

@@ -2,5 +2,5 @@
 
 `state` has the states and what a member remembers, `events` what happens to it, `effects` what it wants done. `step` is
 the transition table; `drive` is what follows from the facts, whatever event brought them, by the rules of `presence`,
-`batching`, `duties` and `placing`.
+`batch_steps`, `duties` and `state_rules`.
 """

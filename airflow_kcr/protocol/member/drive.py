@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from airflow_kcr.protocol.member import batching, discovery, duties, placing, presence
+from airflow_kcr.protocol.member import batch_steps, discovery, duties, presence, state_rules
 from airflow_kcr.protocol.member.effects import Driven, Effect
 from airflow_kcr.protocol.member.state import MemberMachine
 
 RULES: Final[tuple[Callable[[MemberMachine, float], Driven], ...]] = (
     presence.lease,
     presence.report_later,
-    batching.doom,
+    batch_steps.doom,
     presence.store_away,
     presence.fenced,
     presence.terminate,
     presence.leave,
-    batching.ask_reset,
-    batching.pursue,
+    batch_steps.ask_reset,
+    batch_steps.pursue,
     presence.register,
     presence.join,
     duties.claim,
@@ -35,10 +35,10 @@ RULES: Final[tuple[Callable[[MemberMachine, float], Driven], ...]] = (
     discovery.discover,
     discovery.report,
     discovery.rejoin,
-    placing.place,
+    state_rules.place,
     duties.commit_seek,
     presence.reconcile,
-    batching.plan,
+    batch_steps.plan,
     presence.read,
 )
 

@@ -31,7 +31,7 @@ from airflow_kcr.protocol.commands import (
     StartBatch,
 )
 from airflow_kcr.protocol.member import drive, events, facts
-from airflow_kcr.protocol.member.batching import PLAN_PAUSE
+from airflow_kcr.protocol.member.batch_steps import PLAN_PAUSE
 from airflow_kcr.protocol.member.effects import Effect
 from airflow_kcr.protocol.member.state import (
     ACTIVE,

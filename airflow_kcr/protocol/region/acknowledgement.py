@@ -14,7 +14,7 @@ from datetime import datetime
 from airflow_kcr.errors import BatchRefused, NotClaimed
 from airflow_kcr.protocol.commands import Caller, Found
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region import automatic, batches, coverage, events, recreated, resets
+from airflow_kcr.protocol.region import automatic_resets, batches, coverage, events, recreated_topics, resets
 from airflow_kcr.protocol.region.rows import RESET_STATES, OpenTarget, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, put, record, require_epoch, require_member, require_state
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
@@ -27,7 +27,7 @@ def open_targets(region: Region, member: MemberId) -> dict[GroupPartition, OpenT
     for partition, entry in region.seek.items():
         claim = region.claims.get(partition)
         if entry.offset is None and claim is not None and claim.owner == member:
-            fallback = automatic.without_progress(region, partition) if entry.current is None else entry.current
+            fallback = automatic_resets.without_progress(region, partition) if entry.current is None else entry.current
             found[partition] = OpenTarget(source=entry.source, fallback=fallback)
     return found
 
@@ -53,14 +53,14 @@ def answer(region: Region, now: datetime, caller: Caller, found: Mapping[GroupPa
             continue
         offset = answered.offset
         if offset is None and entry.source is SeekSource.SINK_PROGRESS:
-            offset = automatic.without_progress(region, partition)
+            offset = automatic_resets.without_progress(region, partition)
         entries[partition] = replace(entry, offset=offset, clamped_from=answered.clamped_from)
         if answered.log is not None:
             logs[partition] = answered.log
     if not entries:
         return region
-    seek = recreated.told(region, entries, logs)
-    return resets.write_seek(recreated.followed(region, now, logs), now, seek)
+    seek = recreated_topics.told(region, entries, logs)
+    return resets.write_seek(recreated_topics.followed(region, now, logs), now, seek)
 
 
 def acknowledge(region: Region, now: datetime, caller: Caller) -> Region:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.protocol.instants import format_instant
-from airflow_kcr.protocol.region import boundaries, coverage, events, hold, noted, requests, timelines
+from airflow_kcr.protocol.region import boundaries, commit_notes, coverage, events, hold, requests, timelines
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointPhase,
@@ -110,7 +110,7 @@ def _open(region: Region, now: datetime, request: CheckpointRequest) -> Region:
             where, why = next(iter(past.items()))
             sentence = f"{where} is {why}; ask with allow_inexact for a checkpoint that is not exact"
             return requests.ended(region, now, request, RequestState.REFUSED, sentence)
-    noted.require_numbers_left(region)
+    commit_notes.require_numbers_left(region)
     sequence = region.next_sequence
     checkpoint = Checkpoint(
         sequence=sequence,

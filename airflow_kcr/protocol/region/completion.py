@@ -29,8 +29,8 @@ from airflow_kcr.protocol.region import (
     checkpoints,
     coverage,
     events,
-    person,
-    recreated,
+    person_resets,
+    recreated_topics,
     requests,
     resets,
     specs,
@@ -138,7 +138,7 @@ def _require_own_positions(region: Region, now: datetime, part: Contribute) -> N
         if log is None or not log.start <= offset <= max(log.end, past_skips(region, partition, log.end)):
             seen = "no bounds" if log is None else f"[{log.start}, {log.end}]"
             raise OffsetOutsideLog(f"{partition}: the position {offset} is not in the log as read ({seen})")
-        if recreated.is_another(held[partition].topic_id, log.topic_id):
+        if recreated_topics.is_another(held[partition].topic_id, log.topic_id):
             raise OffsetOutsideLog(
                 f"{partition}: the position {offset} is of topic id {held[partition].topic_id}, the log as read is of "
                 f"{log.topic_id}: the topic was deleted and created again"
@@ -268,7 +268,7 @@ def _strangers(region: Region, partition: GroupPartition) -> str:
 
 def _ended_in_what_asked(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
     if checkpoint.purpose is CheckpointPurpose.RESET:
-        return person.begin_at_checkpoint(region, now, checkpoint)
+        return person_resets.begin_at_checkpoint(region, now, checkpoint)
     if specs.is_accepted(region, now) and region.desired_state is not DesiredState.STOPPED:
         return specs.restart(region, now)
     if checkpoint.purpose is CheckpointPurpose.STOP and region.desired_state is DesiredState.STOPPED:

@@ -16,13 +16,13 @@ from airflow_kcr.errors import RegionInState
 from airflow_kcr.protocol.commands import ReportLater, RequestCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import (
-    automatic,
+    automatic_resets,
     checkpoints,
+    commit_notes,
     completion,
     events,
     membership,
-    noted,
-    person,
+    person_resets,
     requests,
     resets,
     specs,
@@ -104,7 +104,7 @@ def _at_restored_restore_point(region: Region) -> resets.Opening | None:
     if region.halt is None or region.halt.reason is not HaltReason.RESTORED or region.restore_point is None:
         return None
     checkpoint = region.restore_point if region.restore_point_epoch is None else None
-    return resets.Opening(seek=automatic.restore_point_map(region), checkpoint=checkpoint)
+    return resets.Opening(seek=automatic_resets.restore_point_map(region), checkpoint=checkpoint)
 
 
 def pause(region: Region, now: datetime, requester: Requester) -> Region:
@@ -141,7 +141,7 @@ def stop(region: Region, now: datetime, requester: Requester) -> Region:
     region = _want(region, now, DesiredState.STOPPED, requester)
     if region.state is RegionState.STOPPED:
         return region
-    region = person.fail_all(region, now, "the region was stopped")
+    region = person_resets.fail_all(region, now, "the region was stopped")
     if not live_members(region, now) or region.state is RegionState.HALTED:
         return stopped(region, now, drained=False)
     region = _give_up_approach(region, now, "the region was stopped")
@@ -177,7 +177,7 @@ def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
     region = requests.cancel(region, now, "the region stopped", purposes=every)
     region = resets.give_up(region, now, "the region stopped; the next start goes to the restore point")
     region = resets.resolve_commit(region, now, Committed.NO, "the region stopped first")
-    region = noted.taken_over(region, now)
+    region = commit_notes.taken_over(region, now)
     region = record(replace(region, stopping=None, halt=None, unowned={}), now, events.Stopped(drained=drained))
     return moved_to(region, now, RegionState.STOPPED, "drained" if drained else "undrained")
 
@@ -187,7 +187,7 @@ def kill(region: Region, now: datetime, requester: Requester) -> Region:
 
     The next start is at the restore point.
     """
-    region = person.fail_all(_want(region, now, DesiredState.STOPPED, requester), now, "the region was killed")
+    region = person_resets.fail_all(_want(region, now, DesiredState.STOPPED, requester), now, "the region was killed")
     region = stopped(region, now, drained=False) if region.state is not RegionState.STOPPED else region
     # A region whose epochs are used up is killed to be deleted; nobody lives in it, so that none is needed to fence.
     region = replace(region, epoch=Epoch(min(region.epoch + 1, MAX_NUMBER)))
@@ -260,13 +260,13 @@ def noted_later(region: Region, now: datetime, place: GroupPartition, note: Note
     """
     if region.state in {RegionState.HALTED, RegionState.STOPPED}:
         return _also_noted(region, now, note)
-    later = "; ".join(noted.later(region, note))
+    later = "; ".join(commit_notes.later(region, note))
     if not later:
         return region
     where = f"Kafka's commit metadata of {place}, read by {note.member}, says {later}"
     region = resets.give_up(region, now, "Kafka knows later numbers than the store; a resume goes to the restore point")
     region = record(region, now, events.StoreRestoredSeen(member=note.member, detail=later))
-    if noted.is_reachable(region, note):
+    if commit_notes.is_reachable(region, note):
         reason = Halt(
             reason=HaltReason.RESTORED,
             text=f"the store was restored from an older state, or somebody else has written this: {where}",
@@ -285,7 +285,7 @@ def noted_later(region: Region, now: datetime, place: GroupPartition, note: Note
 def _also_noted(region: Region, now: datetime, note: Noted) -> Region:
     """Keep the greatest numbers of several notes, where the region was halted for one of them."""
     halt = region.halt
-    if halt is None or halt.noted is None or not noted.is_reachable(region, note):
+    if halt is None or halt.noted is None or not commit_notes.is_reachable(region, note):
         return region
     greatest = replace(
         halt.noted,
@@ -295,7 +295,7 @@ def _also_noted(region: Region, now: datetime, note: Noted) -> Region:
     )
     if greatest == halt.noted:
         return region
-    detail = "; ".join(noted.later(region, note))
+    detail = "; ".join(commit_notes.later(region, note))
     return record(
         replace(region, halt=replace(halt, noted=greatest)),
         now,

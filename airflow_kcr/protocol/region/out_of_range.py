@@ -12,7 +12,7 @@ from datetime import datetime
 
 from airflow_kcr.protocol.commands import Caller
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region import automatic, recreated, resets
+from airflow_kcr.protocol.region import automatic_resets, recreated_topics, resets
 from airflow_kcr.protocol.region.rows import Halt, HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, past_skips, require_member
 from airflow_kcr.protocol.rules import OutOfRangePolicy
@@ -39,7 +39,7 @@ def found(region: Region, bounds: Mapping[GroupPartition, LogBounds]) -> tuple[O
         position = None if claim is None else claim.position
         if claim is None or position is None:
             continue
-        if recreated.is_another(claim.topic_id, log.topic_id):
+        if recreated_topics.is_another(claim.topic_id, log.topic_id):
             why = f"the topic was deleted and created again (id {claim.topic_id} became {log.topic_id})"
             policy = region.rules.beyond_end
         elif position < log.start:
@@ -80,13 +80,13 @@ def handled(region: Region, now: datetime, troubles: tuple[OutOfRange, ...]) -> 
         )
         return resets.halt(region, now, Halt(reason=HaltReason.OUT_OF_RANGE, text=text, choices=choices))
     logs = {t.partition: t.bounds for t in troubles}
-    before, region = region, recreated.followed(region, now, logs)
+    before, region = region, recreated_topics.followed(region, now, logs)
     # A sink's progress of an older timeline is none, so in this new one its partitions go where all is known to be
     # done.
-    done = automatic.last_done(region)
+    done = automatic_resets.last_done(region)
     entries: dict[GroupPartition, SeekEntry] = {
         p: replace(e, offset=done.get(p), source=SeekSource.BATCH_END) if e.source is SeekSource.SINK_PROGRESS else e
-        for p, e in automatic.target(region).items()
+        for p, e in automatic_resets.target(region).items()
     }
     for trouble in troubles:
         log = trouble.bounds
@@ -94,5 +94,5 @@ def handled(region: Region, now: datetime, troubles: tuple[OutOfRange, ...]) -> 
         entries[trouble.partition] = SeekEntry(
             offset=offset, source=SeekSource.OUT_OF_RANGE, current=trouble.position, clamped_from=trouble.position
         )
-    opening = resets.Opening(seek=recreated.told(before, entries, logs))
+    opening = resets.Opening(seek=recreated_topics.told(before, entries, logs))
     return resets.begin(region, now, ResetCause.OUT_OF_RANGE, opening=opening, detail=text)

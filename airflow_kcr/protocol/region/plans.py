@@ -11,7 +11,7 @@ from datetime import datetime
 
 from airflow_kcr.protocol.delivery import UpsertSink
 from airflow_kcr.protocol.observations import LogView
-from airflow_kcr.protocol.region import automatic, consent, recreated, resolution, timelines
+from airflow_kcr.protocol.region import automatic_resets, consent, recreated_topics, resolution, timelines
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, RequestState
 from airflow_kcr.protocol.region.state import Region, initial_offsets, universe
 from airflow_kcr.protocol.seek_map import SeekMap
@@ -77,12 +77,12 @@ def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Pla
     offsets, fills = resolution.checkpoint_offsets(region, resolution.target_checkpoint(region, reset))
     situation = Situation(
         partitions=sorted(universe(region)),
-        current=automatic.last_done(region),
+        current=automatic_resets.last_done(region),
         initial=initial_offsets(region),
         log=log,
         checkpoint=offsets,
         fills=fills,
-        recreated=recreated.found(region, log.bounds),
+        recreated=recreated_topics.found(region, log.bounds),
     )
     found = resolve(reset.target, reset.scope, situation)
     undoes = timelines.undone_by(region, found.seek.offsets)

@@ -20,7 +20,7 @@ from airflow_kcr.protocol.region import (
     coverage,
     lifecycle,
     membership,
-    person,
+    person_resets,
     requests,
     resets,
     specs,
@@ -71,7 +71,7 @@ def _serve(region: Region, now: datetime) -> Region:
         return _fail_waiting(region, now, why)
     if region.state is not RegionState.RUNNING:
         return region
-    region = person.serve_next(region, now)
+    region = person_resets.serve_next(region, now)
     boundary = boundaries.passed(region, now)
     if boundary is not None and region.desired_state is DesiredState.RUNNING:
         if boundary != region.next_boundary:
@@ -94,7 +94,7 @@ def _serve(region: Region, now: datetime) -> Region:
 def _fail_waiting(region: Region, now: datetime, why: str) -> Region:
     drained = {PersonResetState.WAITING, PersonResetState.DRAINING}
     unfinished = any(r.state in drained for r in region.person_resets.values())
-    return person.fail_all(region, now, why) if unfinished else region
+    return person_resets.fail_all(region, now, why) if unfinished else region
 
 
 def _reconcile_at(region: Region, now: datetime) -> datetime | None:

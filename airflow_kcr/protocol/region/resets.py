@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import automatic, batches, boundaries, checkpoints, coverage, events, noted, timelines
+from airflow_kcr.protocol.region import (
+    automatic_resets,
+    batches,
+    boundaries,
+    checkpoints,
+    commit_notes,
+    coverage,
+    events,
+    timelines,
+)
 from airflow_kcr.protocol.region.rows import (
     FAILURE_CAUSES,
     CheckpointState,
@@ -65,17 +74,17 @@ def begin(
         opening: a seek map of its own; None: the automatic target, or the one that the running reset has, kept.
         detail: a sentence for people.
     """
-    noted.require_numbers_left(region)
+    commit_notes.require_numbers_left(region)
     earlier = region.reset
-    region = noted.taken_over(checkpoints.abort(region, now, f"a reset began ({cause})"), now)
+    region = commit_notes.taken_over(checkpoints.abort(region, now, f"a reset began ({cause})"), now)
     must_publish = tuple(sorted(s for s, c in region.checkpoints.items() if c.state is CheckpointState.COMPLETE))
     if opening is not None:
         region = give_up(region, now, f"another reset ({cause}) opened a timeline before it was done")
     region = _superseded(region, now, earlier)
     first = opening is None and region.restore_point is None
     if first:
-        opening = Opening(seek=automatic.target(region))
-    target = automatic.target(region) if opening is None else opening.seek
+        opening = Opening(seek=automatic_resets.target(region))
+    target = automatic_resets.target(region) if opening is None else opening.seek
     region = replace(
         region,
         epoch=Epoch(region.epoch + 1),

@@ -14,7 +14,7 @@ from datetime import datetime
 from airflow_kcr.errors import CheckpointNotUsable, InvalidTarget, UnknownCheckpoint
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import recreated
+from airflow_kcr.protocol.region import recreated_topics
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, PersonReset
 from airflow_kcr.protocol.region.state import (
     Region,
@@ -138,7 +138,7 @@ def require_usable(region: Region, now: datetime, reset: PersonReset) -> None:
             f"forward jump (--forward) goes there without processing what lies between; "
             f"missing: {missing_text(region, row)}"
         )
-    lost = [p for p in recreated.lost_to(region, sequence) if p in reset.scope]
+    lost = [p for p in recreated_topics.lost_to(region, sequence) if p in reset.scope]
     if lost:
         named = ", ".join(sorted({p.topic for p in lost}))
         raise CheckpointNotUsable(

@@ -214,10 +214,10 @@ class Region:
     """Who was in the groups when somebody last looked, and is not the region's; in order."""
 
     unowned: Mapping[GroupPartition, datetime] = field(default_factory=dict)
-    """Partitions that the brokers have and no member owns, each with when that was first seen; see `unowned`."""
+    """Partitions that the brokers have and no member owns, and when it was first seen; see `unowned_partitions`."""
 
     absent: Mapping[GroupPartition, Absence] = field(default_factory=dict)
-    """Partitions of the region that the brokers say they do not have; see `absent`."""
+    """Partitions of the region that the brokers say they do not have; see `absent_partitions`."""
 
     members: Mapping[MemberId, Member] = field(default_factory=dict)
     leases: Mapping[MemberId, Lease] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from airflow_kcr.protocol.region.state import BatchClosed, BatchStarted, Boundar
 from airflow_kcr.protocol.values import BatchId, GroupPartition, MemberId, RegionName
 from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.layouts import BOUNDARY_OFFSETS, CHECKPOINTS, CLAIMS, LEASES, MEMBERS
-from airflow_kcr.store.postgres.reading import HEAD, HEAD_WIDTH, REGION, region_from, region_of, skips
+from airflow_kcr.store.postgres.region_reads import HEAD, HEAD_WIDTH, REGION, region_from, region_of, skips
 from airflow_kcr.store.postgres.row_layout import JsonLayout, partition_columns
 from airflow_kcr.store.postgres.session import Session, positional
 

@@ -45,11 +45,20 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.store.codec import event_from_json
-from airflow_kcr.store.postgres import admission, deletion, leases, ledger, ledger_tail, reading, rewinds, writing
+from airflow_kcr.store.postgres import (
+    admission,
+    deletion,
+    leases,
+    ledger,
+    ledger_tail,
+    region_reads,
+    region_writes,
+    rewinds,
+)
 from airflow_kcr.store.postgres.chronicle import PostgresChronicle
 from airflow_kcr.store.postgres.connections import NO_LOCK, Connections
 from airflow_kcr.store.postgres.engine import build_engine
-from airflow_kcr.store.postgres.listening import NOTIFY, Listeners, payload
+from airflow_kcr.store.postgres.listeners import NOTIFY, Listeners, payload
 from airflow_kcr.store.postgres.session import Found, Session
 
 if TYPE_CHECKING:
@@ -143,7 +152,7 @@ class PostgresTransactions:
                 if deletion.find(session, name):
                     raise _being_deleted(name)
                 region = rule(session.rows(_NOW)[0][0])
-                return stored(writing.write_new(session, region))
+                return stored(region_writes.write_new(session, region))
         except RegionExists:
             raise RegionExists(
                 f"there is a region {name} already; change its spec instead of declaring it again"
@@ -154,7 +163,7 @@ class PostgresTransactions:
     def decide(self, name: RegionName, rule: Rule) -> Region:
         """See `ports.Transactions.decide`."""
         for _ in range(_ATTEMPTS):
-            with suppress(writing.LeaseMovedError):
+            with suppress(region_writes.LeaseMovedError):
                 return self._decide_once(name, rule)
         raise StoreBusy(f"leases of region {name} kept being renewed while it was decided on; nothing was changed")
 
@@ -164,9 +173,9 @@ class PostgresTransactions:
             with self._connections.transaction(_EXCLUSIVE, region_key=_key(name)) as session:
                 before, now = self._found(session, name)
                 after = rule(before, now)
-                hint = writing.Write(NOTIFY, {"payload": payload(name, after.counter)})
+                hint = region_writes.Write(NOTIFY, {"payload": payload(name, after.counter)})
                 told = () if after.counter == before.counter else (hint,)
-                return stored(writing.write(session, before, after, *told))
+                return stored(region_writes.write(session, before, after, *told))
         except GroupInOtherRegion:
             raise self._group_taken(name, after) from None
 
@@ -191,9 +200,9 @@ class PostgresTransactions:
     def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
         """See `ports.Transactions.delete`."""
         with self._connections.transaction(_EXCLUSIVE, region_key=_key(name)) as session:
-            rows = session.rows(reading.REGION, name=name)
+            rows = session.rows(region_reads.REGION, name=name)
             if rows:
-                check(reading.region_of(session, name, rows[0]), rows[0][0])
+                check(region_reads.region_of(session, name, rows[0]), rows[0][0])
                 deletion.doom(session, name)
             elif not deletion.find(session, name):
                 raise _unknown_in(session.connection, name)
@@ -213,17 +222,17 @@ class PostgresTransactions:
 
     def read(self, name: RegionName) -> tuple[Region, datetime]:
         """See `ports.Transactions.read`."""
-        with self._connections.snapshot(reading.REGION, name=name) as session:
+        with self._connections.snapshot(region_reads.REGION, name=name) as session:
             row = _one_of(session, name, session.first)
-            return reading.region_of(session, name, row), row[0]
+            return region_reads.region_of(session, name, row), row[0]
 
     def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
         """See `ports.Transactions.look`."""
         with self._connections.snapshot(
-            reading.MEMBERS_REGION, name=name, group=member.group, index=member.index
+            region_reads.MEMBERS_REGION, name=name, group=member.group, index=member.index
         ) as session:
             row = _one_of(session, name, session.first)
-            return see(reading.region_of_member(session, name, member, row), row[0])
+            return see(region_reads.region_of_member(session, name, member, row), row[0])
 
     def names(self) -> tuple[RegionName, ...]:
         """See `ports.Transactions.names`."""
@@ -336,8 +345,8 @@ class PostgresTransactions:
             yield session
 
     def _found(self, session: Session, name: RegionName) -> tuple[Region, datetime]:
-        row = _one_of(session, name, session.rows(reading.REGION, name=name))
-        return reading.region_of(session, name, row), row[0]
+        row = _one_of(session, name, session.rows(region_reads.REGION, name=name))
+        return region_reads.region_of(session, name, row), row[0]
 
     def _group_taken(self, name: RegionName, region: Region | None) -> KcrError:
         """Return the refusal that names the group and its region; the transaction that found out is over."""

@@ -19,7 +19,7 @@ from airflow_kcr.protocol.values import GroupId, Offset
 from airflow_kcr.runtime.identity import read_note
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
-from airflow_kcr.triggers.region import RegionTrigger
+from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster, live_region

@@ -23,7 +23,7 @@ from airflow_kcr.operators.consume import KcrConsumeOperator, indexes_of
 from airflow_kcr.protocol.values import RequestId
 from airflow_kcr.spark.session import DELTA, POSTGRES_DRIVER
 from airflow_kcr.spec import parse
-from airflow_kcr.triggers.region import RegionTrigger
+from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import live_region

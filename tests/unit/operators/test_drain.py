@@ -16,7 +16,7 @@ from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import Offset, RegionName, RequestId
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
-from airflow_kcr.triggers.region import RegionTrigger
+from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, live_region

@@ -7,7 +7,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_kcr.operators.region import KcrPauseOperator
 from airflow_kcr.protocol.region.rows import DesiredState
-from airflow_kcr.triggers.region import RegionTrigger
+from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import live_region

@@ -8,7 +8,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow_kcr.operators.region import KcrResumeOperator, KcrStartOperator
 from airflow_kcr.protocol.commands import PauseRegion
 from airflow_kcr.protocol.region.rows import DesiredState, RegionState
-from airflow_kcr.triggers.region import RegionTrigger
+from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import live_region

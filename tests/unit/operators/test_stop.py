@@ -8,7 +8,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 
 from airflow_kcr.operators.region import KcrKillOperator, KcrStopOperator
 from airflow_kcr.protocol.region.rows import RegionState
-from airflow_kcr.triggers.region import RegionTrigger
+from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import live_region

@@ -13,7 +13,7 @@ from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.sensors.base import RegionSensor
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.triggers.payloads import WaitingFor, waiting_for_from_json
-from airflow_kcr.triggers.region import RegionTrigger
+from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster, live_region

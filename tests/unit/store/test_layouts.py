@@ -11,10 +11,10 @@ from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.postgres import layouts, tables
-from airflow_kcr.store.postgres.reading import HEAD_COLUMNS
+from airflow_kcr.store.postgres.region_reads import HEAD_COLUMNS
+from airflow_kcr.store.postgres.region_writes import head_values
 from airflow_kcr.store.postgres.row_layout import Layout
 from airflow_kcr.store.postgres.session import array
-from airflow_kcr.store.postgres.writing import head_values
 
 LAYOUTS = {name: found for name, found in vars(layouts).items() if isinstance(found, Layout)}
 MAPS = {name: found for name, found in vars(layouts).items() if isinstance(found, layouts.MapLayout)}

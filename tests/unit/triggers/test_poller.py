@@ -17,7 +17,7 @@ from airflow_kcr.protocol.commands import PauseRegion, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.spec import RegionSpec
-from airflow_kcr.triggers import region as poller_module
+from airflow_kcr.triggers import waits as poller_module
 from airflow_kcr.triggers.payloads import (
     CheckpointExists,
     LagBelow,
@@ -28,7 +28,7 @@ from airflow_kcr.triggers.payloads import (
     WaitingFor,
 )
 from airflow_kcr.triggers.probes import ProbeResult, StoreProbes
-from airflow_kcr.triggers.region import Poller, TriggerWait
+from airflow_kcr.triggers.waits import Poller, TriggerWait
 from tests.support.breaking_proxy import Way
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region

@@ -42,7 +42,7 @@ from airflow_kcr.store.postgres.layouts import (
     MapLayout,
     Rows,
 )
-from airflow_kcr.store.postgres.reading import HEAD_COLUMNS
+from airflow_kcr.store.postgres.region_reads import HEAD_COLUMNS
 from airflow_kcr.store.postgres.row_layout import (
     Layout,
     Values,

@@ -26,11 +26,11 @@ from airflow_kcr.protocol.commands import ApplyReset, RequestCheckpoint
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import (
-    automatic,
+    automatic_resets,
     consent,
     coverage,
     events,
-    recreated,
+    recreated_topics,
     requests,
     resets,
     resolution,
@@ -103,8 +103,8 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
         return _begin_forced(region, now, region.person_resets[reset.request_id])
     match region.state:
         case RegionState.STOPPED:
-            places = None if command.resolved is None else recreated.told(region, command.resolved, command.logs)
-            region = recreated.followed(region, now, command.logs)
+            places = None if command.resolved is None else recreated_topics.told(region, command.resolved, command.logs)
+            region = recreated_topics.followed(region, now, command.logs)
             return _begin_stopped(region, now, region.person_resets[reset.request_id], places)
         case RegionState.RESETTING:
             return region
@@ -232,7 +232,7 @@ def _begin_forced(region: Region, now: datetime, reset: PersonReset) -> Region:
             region = _failed(region, now, other, f"a forced reset ({reset.request_id}) took its place")
     if region.state is RegionState.STOPPED:
         raise ResetInProgress(f"region {region.name} is stopped; nothing has to be forced, apply the reset as it is")
-    current = automatic.last_done(region)
+    current = automatic_resets.last_done(region)
     region = _abandon_unpublished(region, now, resolution.target_checkpoint(region, reset))
     return _begin(replace(region, failures=0), now, reset, current, {})
 

@@ -21,10 +21,10 @@ from airflow_kcr.protocol.targets import ByDuration, ToDatetime, ToEarliest, ToL
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupPartition, Offset
 from airflow_kcr.runtime.clocks import StoreClock
-from airflow_kcr.runtime.grouping import Grouping
+from airflow_kcr.runtime.group_effects import Grouping
 from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.metrics import Metrics
-from airflow_kcr.runtime.placing import Places
+from airflow_kcr.runtime.positions import Places
 from tests.support.driver import group_rules
 from tests.support.runtime_fakes import FLIGHTS, MEMBER, NOON, FakeLogs, FakeMembership, Hands, p
 from tests.support.simulation.broker import Log

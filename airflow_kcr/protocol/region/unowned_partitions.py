@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.protocol.commands import GroupStanding, ReportPartitions
-from airflow_kcr.protocol.region import absent, checkpoints, coverage, events
+from airflow_kcr.protocol.region import absent_partitions, checkpoints, coverage, events
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
 from airflow_kcr.protocol.region.state import Region, live_members, record, require_member
 from airflow_kcr.protocol.values import GroupPartition, MemberId
@@ -25,8 +25,8 @@ _COVERED = frozenset({RegionState.RUNNING, RegionState.DRAINING})
 def report(region: Region, now: datetime, inventory: ReportPartitions) -> Region:
     """Return the region knowing which partitions of one group have no owner, and which the brokers do not have.
 
-    Repeating it changes nothing, but that what has been absent for long enough is gone (`absent`). An open checkpoint
-    that was opened before such a partition was known is aborted, as it would be by the partition's claim.
+    Repeating it changes nothing, but that what has been absent for long enough is gone (`absent_partitions`). An open
+    checkpoint that was opened before such a partition was known is aborted, as it would be by the partition's claim.
 
     Args:
         region: the region.
@@ -38,7 +38,7 @@ def report(region: Region, now: datetime, inventory: ReportPartitions) -> Region
     """
     require_member(region, inventory.member, inventory.incarnation, now)
     if region.state in CLAIM_STATES:
-        region = absent.seen(region, now, inventory.member.group, inventory.partitions)
+        region = absent_partitions.seen(region, now, inventory.member.group, inventory.partitions)
     if region.state not in _COVERED:
         return region
     others = {p: since for p, since in region.unowned.items() if p.group != inventory.member.group}
@@ -79,7 +79,7 @@ def claimed(region: Region, partitions: Collection[GroupPartition]) -> Region:
 def standing(region: Region, now: datetime, member: MemberId) -> GroupStanding:
     """Return what a member has to do about the partitions of its group that have no owner."""
     group = member.group
-    gone = frozenset(p for p in absent.gone(region) if p.group == group)
+    gone = frozenset(p for p in absent_partitions.gone(region) if p.group == group)
     if region.state not in _COVERED:
         return GroupStanding(again=True, gone=gone)
     if not any(p.group == group for p in coverage.unowned(region)):

@@ -17,10 +17,10 @@ from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupPartition, Timeline
 from airflow_kcr.runtime.clocks import Clock, Seconds
-from airflow_kcr.runtime.grouping import Happening
+from airflow_kcr.runtime.group_effects import Happening
 from airflow_kcr.runtime.identity import Identity
-from airflow_kcr.runtime.placing import Places
 from airflow_kcr.runtime.planner import Planner
+from airflow_kcr.runtime.positions import Places
 from airflow_kcr.runtime.workers import Worker
 
 T = TypeVar("T")

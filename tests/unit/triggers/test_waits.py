@@ -11,7 +11,7 @@ import pytest
 
 from airflow_kcr.protocol.commands import ReportForeignConsumer
 from airflow_kcr.triggers.payloads import RequestPublished, Status, TriggerAnswer
-from airflow_kcr.triggers.region import RegionTrigger
+from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
 from tests.unit.triggers.conftest import running, until
@@ -147,7 +147,7 @@ def test_a_halted_region_ends_the_wait_for_its_checkpoint(store_connection: str)
 
 def test_to_import_it_loads_neither_the_store_nor_a_client_of_kafka() -> None:
     code = (
-        "import sys; import airflow_kcr.triggers.region; "
+        "import sys; import airflow_kcr.triggers.waits; "
         "heavy = {'psycopg', 'confluent_kafka', 'pyspark', 'airflow_kcr.store', 'airflow_kcr.api'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )

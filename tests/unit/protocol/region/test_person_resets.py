@@ -15,7 +15,7 @@ from airflow_kcr.errors import (
 from airflow_kcr.protocol.commands import KillRegion, ReportForeignConsumer, StartRegion, StopRegion
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import events, person
+from airflow_kcr.protocol.region import events, person_resets
 from airflow_kcr.protocol.region.rows import (
     CheckpointPurpose,
     CheckpointState,
@@ -129,9 +129,9 @@ def test_a_region_that_can_not_drain_needs_to_be_forced() -> None:
 def test_where_a_persons_reset_stands_can_be_asked() -> None:
     driver = running()
     driver.reset(TO_START, request_id="r")
-    assert person.status(driver.region, RequestId("r")).state is PersonResetState.DRAINING
+    assert person_resets.status(driver.region, RequestId("r")).state is PersonResetState.DRAINING
     with pytest.raises(UnknownCheckpoint, match="no reset x"):
-        person.status(driver.region, RequestId("x"))
+        person_resets.status(driver.region, RequestId("x"))
 
 
 # -- online -----------------------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_so_it_does_if_the_scope_means_nothing_any_more() -> None:
         offsets={sequence: offsets},
         open_checkpoint=None,
     )
-    region = person.begin_at_checkpoint(region, driver.clock.now, region.checkpoints[sequence])
+    region = person_resets.begin_at_checkpoint(region, driver.clock.now, region.checkpoints[sequence])
     assert region.state is RegionState.RUNNING
     assert "topic u" in region.person_resets[row.request_id].failure
 
@@ -395,7 +395,7 @@ def test_persons_are_served_one_at_a_time_in_the_order_of_their_asking() -> None
     driver.process()
     for request_id in ("first", "second", "third"):
         driver.reset(TO_START, request_id=request_id)
-    assert [r.request_id for r in person.waiting(driver.region)] == ["second", "third"]
+    assert [r.request_id for r in person_resets.waiting(driver.region)] == ["second", "third"]
     driver.complete()
     assert stands(driver, "second") is PersonResetState.WAITING
     driver.settle_reset()
@@ -409,7 +409,7 @@ def test_a_region_that_does_not_run_serves_nobody() -> None:
     fail(driver)
     driver.reset(TO_START)
     region = driver.region
-    assert person.serve_next(region, driver.clock.now) is region
+    assert person_resets.serve_next(region, driver.clock.now) is region
 
 
 # -- forced -----------------------------------------------------------------------------------------------------------
