@@ -84,7 +84,7 @@ def region_dags(
         spec: of the region; the consumers' first task applies it.
         start_date: from when on there are checkpoints, with zone. The first data interval begins at the first scheduled
             instant at or after it.
-        schedule: of the checkpoint DAG, where somebody wants to see it in the DAG file: a cron expression (on the clock
+        schedule: of the checkpoint DAG, to show it in the DAG file: a cron expression (on the clock
             of `checkpoint.timezone`), a time between two checkpoints, or one of the timetables that make data
             intervals. Absent: that of the spec. A region without a schedule of its own is checkpointed by the DAG
             alone.
@@ -92,7 +92,7 @@ def region_dags(
         kcr_conn_id: the connection to the region store.
         consume: further arguments of `KcrConsumeOperator`, such as `conn_id`, `conf` and `jars`.
         consent_upsert: of the reset's last task: a reset may go back although tables of sinks of mode `upsert` can't be
-            restored. Whoever approves sees which.
+            restored. The approver sees which.
         default_args: of all three DAGs; without `retries`, a task is tried again five times, half a minute later. The
             tasks that ask a person are tried again at once, whatever it says: the question was lost by Airflow.
 

@@ -125,7 +125,7 @@ class RegionInState(RefusedError):
 
 
 class RegionBeingDeleted(RegionInState):
-    """The region is being deleted, or somebody was interrupted at it; deleting it again goes on."""
+    """The region is being deleted, or its deletion was interrupted; delete it again to go on."""
 
 
 class GroupInOtherRegion(RefusedError):
@@ -269,7 +269,7 @@ class SinkAhead(SinkError):
 
 
 class SinkRefused(SinkError):
-    """The database of a sink lets nobody in with this address, or does not exist; to try again changes nothing."""
+    """The database of a sink refuses the login, or does not exist; a retry changes nothing."""
 
 
 class ArchiveError(KcrError):

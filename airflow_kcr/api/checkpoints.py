@@ -170,9 +170,7 @@ class CheckpointRequestView(View):
         """
         request = request_of(region, request_id)
         if request is None:
-            raise ConfigurationError(
-                f"nobody has asked region {region.name} for a checkpoint with the request id {request_id!r}"
-            )
+            raise ConfigurationError(f"region {region.name} has no checkpoint request with the id {request_id!r}")
         sequence = request.sequence
         return cls(
             region=region.name,

@@ -73,7 +73,7 @@ def _is_running(region: StoredRegion, now: datetime) -> bool:
     _refuse_halt(region)
     if region.state is RegionState.STOPPED or region.desired_state is not DesiredState.RUNNING:
         raise RegionInState(
-            f"region {region.name} is {region.state}: it was {region.desired_state} by somebody else meanwhile"
+            f"region {region.name} is {region.state}: it was {region.desired_state} by another request meanwhile"
         )
     return region.state in {RegionState.RUNNING, RegionState.DRAINING}
 
@@ -95,7 +95,7 @@ RUNNING: Final = Goal(what="it to run", is_reached=_is_running, missing=_missing
 def _is_paused(region: StoredRegion, now: datetime) -> bool:
     if region.desired_state is not DesiredState.PAUSED:
         raise RegionInState(
-            f"region {region.name} has the desired state {region.desired_state}: somebody asked for that meanwhile"
+            f"region {region.name} has the desired state {region.desired_state}: another request set it meanwhile"
         )
     return not region.running
 
@@ -111,7 +111,7 @@ PAUSED: Final = Goal(what="its batches to end", is_reached=_is_paused, missing=_
 def _is_stopped(region: StoredRegion, now: datetime) -> bool:
     if region.desired_state is not DesiredState.STOPPED:
         raise RegionInState(
-            f"region {region.name} has the desired state {region.desired_state}: somebody resumed it meanwhile"
+            f"region {region.name} has the desired state {region.desired_state}: it was resumed meanwhile"
         )
     return region.state is RegionState.STOPPED and not live_members(region, now)
 
@@ -160,7 +160,7 @@ def published(request_id: RequestId) -> Goal:
         request = request_of(region, request_id)
         if request is None:
             raise CheckpointRefused(
-                f"nobody has asked region {region.name} for a checkpoint with the request id {request_id!r}; ask again"
+                f"region {region.name} has no checkpoint request with the id {request_id!r}; ask again"
             )
         _refuse_ended(request)
         if request.state is not RequestState.ANSWERED or request.sequence is None:
@@ -324,7 +324,7 @@ def committed(sequence: CheckpointNumber) -> Goal:
             owners = sorted({str(c.owner) for p in late if (c := region.claims.get(p)) is not None and c.owner})
             yield (
                 f"Kafka's commit read-back of checkpoint {sequence} is outstanding for {len(late)} partition(s), "
-                f"{late[0] if late else 'none'} first, held by {', '.join(owners) or 'nobody'}"
+                f"{late[0] if late else 'none'} first, held by {', '.join(owners) or 'no member'}"
             )
 
     return Goal(what=f"checkpoint {sequence} to be published and committed", is_reached=is_reached, missing=missing)

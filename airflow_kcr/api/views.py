@@ -158,7 +158,7 @@ def _few(names: list[str]) -> str:
 def _foreign_consumers(region: StoredRegion, taken: frozenset[GroupPartition]) -> str:
     held = sorted(taken)
     more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
-    has = f", and nobody of the region has {', '.join(map(str, held[:_NAMED]))}{more}" if held else ""
+    has = f", and no member has {', '.join(map(str, held[:_NAMED]))}{more}" if held else ""
     return (
         f"not of this region: {'; '.join(map(str, region.foreign_consumers))}{has} (policy "
         f"{region.rules.foreign_consumers}); "

@@ -136,7 +136,7 @@ class KcrHook(BaseHook):
 
         Raises:
             UnknownRegion: there is no such region.
-            BrokerUnavailable, CredentialsRefused: a cluster can't be reached, or lets nobody in.
+            BrokerUnavailable, CredentialsRefused: a cluster can't be reached, or refuses the login.
         """
         from airflow_kcr.api.validation import validate
         from airflow_kcr.kafka import settings as kafka_names

@@ -138,7 +138,7 @@ class Groups:
         if any(row[2] == Kind.REJOIN for row in written["failed"]):
             # Somebody joined in between; the broker then refuses the whole.
             self.require_empty(group)
-            raise GroupNotEmpty(f"group {group}: somebody joined it meanwhile: {_failed(written['failed'])}")
+            raise GroupNotEmpty(f"group {group}: a consumer joined it meanwhile: {_failed(written['failed'])}")
         held = self.committed(group, offsets)
         expected = {p: CommittedOffset(offset=o, metadata=metadata) for p, o in offsets.items()}
         wrong = sorted(str(p.topic_partition) for p, row in expected.items() if held.get(p) != row)

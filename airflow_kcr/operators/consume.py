@@ -88,7 +88,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
 
     The task succeeds when the region has stopped. The application runs in a session of its own: where the task is
     killed, cleared or lost, it drains within a bound and ends itself, and the next try takes its members over. A try
-    that finds nobody to take over from starts at the newest checkpoint, as every member does.
+    that has no predecessor to take over from starts at the newest checkpoint, as every member does.
 
     In a cluster's deploy mode the task only hands the application over, and gives its slot up until the members have
     ended. What the driver needs to know, `KCR_STORE_URL` above all, is in the cluster's own secrets then.
@@ -360,7 +360,7 @@ def _refuse_addresses(given: Mapping[str, object]) -> None:
     seen = sorted(str(name) for name in given if _OWN_VARIABLES.search(str(name)))
     if seen:
         raise ConfigurationError(
-            f"conf holds {', '.join(seen)}: whoever sees Spark's page or the command line would see it too; give it to "
+            f"conf holds {', '.join(seen)}: Spark's page and the command line would show it; give it to "
             "the driver by the cluster's own secrets"
         )
 

@@ -51,7 +51,7 @@ class KcrChooseCheckpointOperator(HITLOperator):
 
     The list is made when the task runs, and the answer is looked up in the store again: Airflow does not compare it
     with the list, and retention may have been quicker than the person. What retention had overtaken when the newest
-    checkpoint was made is not in the list. Cancelled, it is skipped, and what comes after it too. When nobody answers
+    checkpoint was made is not in the list. Cancelled, it is skipped, and what comes after it too. Without an answer
     within `response_timeout`, it fails; there is no default answer.
 
     Args:
@@ -116,12 +116,12 @@ class KcrChooseCheckpointOperator(HITLOperator):
         Raises:
             AirflowSkipException: it was cancelled.
             AirflowFailException: it is no checkpoint that the region can go back to.
-            AirflowFailException: nobody answered in time.
+            AirflowFailException: there was no answer in time.
         """
         with answered():
             super().execute_complete(context, event)
         if event["chosen_options"] != [CHOOSE]:
-            raise AirflowSkipException(f"{responder(event) or 'somebody'} cancelled; nothing is reset")
+            raise AirflowSkipException(f"{responder(event) or 'a user'} cancelled; nothing is reset")
         answer = event["params_input"] or {}
         with translated():
             sequence = _sequence(answer)
@@ -315,7 +315,7 @@ SHOWN: Final = "kcr_plan_shown"
 class KcrApproveResetOperator(ApprovalOperator):
     """Shows a person a plan, its sums first and then its worst partitions, and returns it approved, by whom and why.
 
-    Rejected, the tasks after it are skipped. When nobody answers within `response_timeout`, it fails; there is no
+    Rejected, the tasks after it are skipped. Without an answer within `response_timeout`, it fails; there is no
     default answer. Who may answer is Airflow's to say: a viewer sees the plan, and can't.
 
     Args:
@@ -374,7 +374,7 @@ class KcrApproveResetOperator(ApprovalOperator):
 
         Raises:
             AirflowFailException: the plan is another one than was shown.
-            AirflowFailException: nobody answered in time.
+            AirflowFailException: there was no answer in time.
         """
         with answered():
             super().execute_complete(context, event)
@@ -407,15 +407,15 @@ class KcrApproveResetOperator(ApprovalOperator):
 class KcrApplyResetOperator(WaitingOperator):
     """Applies a plan, and waits until every partition is where it goes; the members stay in their groups.
 
-    It looks again first. What has changed since the plan was made (another epoch, other partitions, somebody else in a
-    group, a log that has moved on) fails the task with what it is, and nothing is reset: clear the task of the plan,
-    and whoever approves sees it anew. The reset has the name of the plan, so a retry finds it instead of making another
-    one. The history says who approved it and why.
+    It looks again first. What has changed since the plan was made (another epoch, other partitions, a foreign consumer
+    in a group, a log that has moved on) fails the task with what it is, and nothing is reset: clear the task of the
+    plan, and the approver sees it anew. The reset has the name of the plan, so a retry finds it instead of making
+    another one. The history says who approved it and why.
 
     Args:
-        plan: what the task of the approval has returned, or that of the plan where nobody is to be asked (templated):
+        plan: what the task of the approval has returned, or that of the plan where no approval is needed (templated):
             `plan=approve.output`. Absent: that of the only task right before.
-        reason: why, where nobody has said it on the way (templated).
+        reason: why, if no earlier task of the plan has a reason (templated).
         forced: without a drain, from the last done positions: the only way from a halted or starting region. Who is in
             the groups is then not looked at.
         consent_upsert: go back although tables of sinks of mode `upsert`, which the plan names, can't be restored.
@@ -481,7 +481,7 @@ class KcrApplyResetOperator(WaitingOperator):
     def _planned(self, context: Context) -> Planned:
         document = given(self, context, self.plan, "plan")
         if document.get("approved") is False:
-            raise ConfigurationError(f"the plan was rejected by {document.get('by') or 'somebody'}; it is not applied")
+            raise ConfigurationError(f"the plan was rejected by {document.get('by') or 'a user'}; it is not applied")
         return planned(document)
 
     def _require_membership(self, region: Region) -> None:

@@ -122,16 +122,16 @@ def asking(operator: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         ConfigurationError: there is a default answer: a reset is a person's decision.
     """
     if arguments.get("defaults") is not None:
-        raise ConfigurationError(f"{operator} takes no defaults: when nobody answers in time, nothing may be reset")
+        raise ConfigurationError(f"{operator} takes no defaults: without an answer in time, nothing may be reset")
     return {"retries": 2, "retry_delay": timedelta(seconds=1), **arguments}
 
 
 @contextmanager
 def answered() -> Iterator[None]:
-    """Run what reads an answer; nobody having answered in time is no reason to ask again.
+    """Run what reads an answer; a missing answer is no reason to ask again.
 
     Raises:
-        AirflowFailException: nobody has.
+        AirflowFailException: there is none.
     """
     from airflow.providers.standard.exceptions import HITLTimeoutError
     from airflow.sdk.exceptions import AirflowFailException
@@ -139,7 +139,7 @@ def answered() -> Iterator[None]:
     try:
         yield
     except HITLTimeoutError as error:
-        raise AirflowFailException("nobody answered within response_timeout; nothing is reset") from error
+        raise AirflowFailException("no answer within response_timeout; nothing is reset") from error
 
 
 # A plan for the person who approves it: sums first, then the worst partitions; the buttons stay on the screen.

@@ -19,10 +19,10 @@ from airflow_kcr.protocol.region.state import contributions_to, offsets_of
 from airflow_kcr.protocol.values import GroupPartition, MemberId
 
 SHOWN: Final = 50
-"""So many checkpoints and resets are listed, the newest ones."""
+"""The number of checkpoints and resets listed, newest first."""
 
 PARTITIONS: Final = 500
-"""So many partitions are listed, those furthest behind first."""
+"""The number of partitions listed, those furthest behind first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,7 +130,7 @@ class ReadRegion(Command[MemberRegion]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconcile(Command[Region]):
-    """Do whatever is due; anybody may, and doing it twice changes nothing."""
+    """Reconcile the region; any caller may, and doing it twice changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ _CALLED: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
 """States in which every live member has had time to join its group."""
 
 _POLICY: Final = {
-    ForeignConsumerPolicy.FAIL: "the region halts until it is gone and somebody resumes",
+    ForeignConsumerPolicy.FAIL: "the region halts until it is gone and the region is resumed",
     ForeignConsumerPolicy.HOLD: "the region holds until it is gone",
     ForeignConsumerPolicy.WARN: (
         "the region goes on without what it owns; checkpoints hold that where it stands, and say so"
@@ -51,7 +51,7 @@ def protocol(evidence: Evidence) -> Findings | None:
     if seen is None:
         return None
     if not seen.members and seen.type not in _FOREIGN_KINDS:
-        return Findings(fine="nobody is in the group, so it has no protocol yet")
+        return Findings(fine="the group is empty, so it has no protocol yet")
     if seen.type != _CLASSIC:
         who = ", ".join(str(o) for o in foreign_consumers_in(evidence)) or "a member"
         return Findings(
@@ -138,7 +138,7 @@ def foreign_consumers(region: Region, evidence: Evidence) -> Findings | None:
         return None
     policy = region.rules.foreign_consumers
     named = tuple(f"{o} is not the region's; stop it ({_POLICY[policy]})" for o in foreign_consumers_in(evidence))
-    fine = "nobody else is in the group"
+    fine = "the group has no foreign consumer"
     return (
         Findings(warnings=named, fine=fine)
         if policy is ForeignConsumerPolicy.WARN

@@ -53,7 +53,7 @@ def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None
         return None
     group = evidence.group
     uncovered = tuple(
-        f"{gap.partition} is claimed by nobody who lives (last owner: {gap.last_owner or 'none'})"
+        f"{gap.partition} is claimed by no live member (last owner: {gap.last_owner or 'none'})"
         for gap in coverage.missing(region, now)
         if gap.partition.group == group
     )
@@ -61,7 +61,7 @@ def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None
     there = evidence.rules.partitions(evidence.topics)
     late = coverage.overdue(region, now)
     unread = tuple(
-        f"{p} has had no owner since {format_instant(since)}: nobody reads it, and checkpoints lack it. A "
+        f"{p} has had no owner since {format_instant(since)}: it is not read, and checkpoints lack it. A "
         "member joins its "
         "group anew for it when every owner in the group lives; if that does not help, stop the region and start it"
         for p, since in late.items()
@@ -86,7 +86,9 @@ def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None
     if region.state in RESET_STATES:
         return Findings(failed=gone, warnings=(*uncovered, *fresh), fine=fine)
     return Findings(
-        failed=gone, warnings=left, fine=f"{len(known)} partition(s) known; the region is {region.state}, nobody claims"
+        failed=gone,
+        warnings=left,
+        fine=f"{len(known)} partition(s) known; the region is {region.state}, without claims",
     )
 
 
@@ -197,8 +199,8 @@ def strange_commit(
             "deleted in Kafka; the region stays where it is, the next checkpoint commits again"
         )
     return (
-        f"Kafka's committed offset is {held}, the region committed {min(own)}: somebody else commits to this group, or "
-        "altered its offsets with a tool; find out who, the region stays where it is and the next checkpoint "
+        f"Kafka's committed offset is {held}, the region committed {min(own)}: another client commits to this group "
+        "or altered its offsets with a tool; find out who, the region stays where it is and the next checkpoint "
         "commits again"
     )
 

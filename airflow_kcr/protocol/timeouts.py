@@ -157,7 +157,7 @@ class Timeouts:
 
     @property
     def idle_in_transaction_session_timeout(self) -> timedelta:
-        """When Postgres ends a transaction that nobody goes on with: half a lease."""
+        """When Postgres ends a transaction that stands still: half a lease."""
         return self.lease / 2
 
     @property

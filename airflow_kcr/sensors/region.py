@@ -82,7 +82,7 @@ class KcrLagSensor(RegionSensor):
 
     Counted from the positions that the store has, not from what is committed in Kafka, which is told only at
     checkpoints. Offsets are at most as many records: aborted transactions, markers of transactions and compaction leave
-    offsets that no reader gets. Kafka is asked for the ends at most every ten seconds; nobody joins the group.
+    offsets that no reader gets. Kafka is asked for the ends at most every ten seconds; no group is joined.
 
     Args:
         below: a number of offsets above 0 (templated).
@@ -109,7 +109,7 @@ class KcrLagSensor(RegionSensor):
 class KcrMembershipSensor(RegionSensor):
     """Waits until every member of the spec is there, and every check of `kcr group validate` is all right.
 
-    Kafka is asked, at most every ten seconds, with an admin's calls: nobody joins the group.
+    Kafka is asked, at most every ten seconds, with an admin's calls; no group is joined.
 
     Args:
         groups: which of the region's groups, by their ids (templated); None: all.
@@ -133,7 +133,7 @@ class KcrProgressSensor(RegionSensor):
 
     Succeeds at once in a healthy region. While the region is stalled it waits, and its time-out names the rule that
     waits and since when, as `kcr region show` does. To be told of a stall, run it on a schedule with a short `timeout`.
-    Fails at once where somebody has asked for something else, or the region is halted.
+    Fails at once if another state was requested, or if the region is halted.
 
     Args:
         kwargs: as for every sensor; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
@@ -147,7 +147,7 @@ class KcrProgressSensor(RegionSensor):
 class KcrRegionStateSensor(RegionSensor):
     """Waits until a region runs, is paused (and no batch runs any more), or is stopped (and its members have left).
 
-    Fails at once where somebody has asked for something else, or the region is halted: it would wait for nothing.
+    Fails at once if another state was requested, or if the region is halted: it would wait for nothing.
 
     Args:
         state: `running`, `paused` or `stopped` (templated).

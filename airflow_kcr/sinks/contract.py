@@ -225,5 +225,5 @@ def not_written(writer: object) -> SinkError:
     """Return the error of a sink that a batch has not written to."""
     return SinkError(
         f"{writer!r} was not written to; write to each sink in every batch, a DataFrame without rows where there "
-        "is nothing: else nobody knows that the records were looked at"
+        "is nothing: else it is unknown whether the records were read"
     )

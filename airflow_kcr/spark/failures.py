@@ -54,7 +54,7 @@ def failure(error: BaseException, what: str) -> BatchFailed:
     if _is_outside(error):
         return RangeUnreadable(f"{what} can't read its range: {line}")
     if CANCELLED in conditions(error):
-        return BatchFailed(f"{what} was cancelled by somebody else, in Spark's UI or by the pipeline itself: {line}")
+        return BatchFailed(f"{what} was cancelled by someone else, in Spark's UI or by the pipeline itself: {line}")
     return BatchFailed(f"{what} failed: {line}")
 
 

@@ -72,7 +72,7 @@ _REFUSED: Final[Mapping[str, str]] = {
 }
 
 REFUSED_BY_NAME: Final = (
-    "it holds a secret, which whoever sees the command line would see; write it into the kafka settings of the spec as "
+    "it holds a secret, which the command line would show; write it into the kafka settings of the spec as "
     "${NAME}, or into the connection that kafka_conn_id names"
 )
 """Why an option of the connector is refused, and what to write instead."""

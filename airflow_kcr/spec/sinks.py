@@ -135,7 +135,7 @@ def sinks_findings(sinks: tuple[SinkSpec, ...], delivery: Delivery, path: Path) 
         if delivery is Delivery.EXACTLY_ONCE and sink.kind is SinkKind.CUSTOM:
             yield Finding(
                 (*path, "sinks", sink.name, "kind"),
-                "custom can't be trusted with delivery exactly_once: nobody knows what it keeps; choose another "
+                "custom can't be trusted with delivery exactly_once: what it keeps is unknown; choose another "
                 "delivery, or a sink of kind postgres or files",
             )
     for place, sink in enumerate(sinks):

@@ -131,7 +131,7 @@ def _of_generic(hint: object) -> Codec:
             lambda value: [item.encode(v) for v in (sorted(value) if origin is set else value)],
             lambda document: origin(item.decode(v) for v in document),
         )
-    raise TypeError(f"nobody has said how {hint} is stored")
+    raise TypeError(f"no codec is declared for {hint}")
 
 
 def _of_named_tuple(cls: type) -> Codec:
@@ -146,7 +146,7 @@ def _of_named_tuple(cls: type) -> Codec:
 
 def _of_optional(hint: object, arguments: tuple[object, ...]) -> Codec:
     if len(arguments) != 1:
-        raise TypeError(f"nobody has said how {hint} is stored")
+        raise TypeError(f"no codec is declared for {hint}")
     inner = codec_of(arguments[0])
     return Codec(
         lambda value: None if value is None else inner.encode(value),
@@ -188,7 +188,7 @@ def _of_mapping(key: object, value: Codec) -> Codec:
             lambda document: {int(k): value.decode(v) for k, v in document.items()},
         )
     if keys is not _TEXT:
-        raise TypeError(f"nobody has said how a mapping by {key} is stored")
+        raise TypeError(f"no codec is declared for mappings by {key}")
     return Codec(
         lambda held: {keys.encode(k): value.encode(v) for k, v in held.items()},
         lambda document: {keys.decode(k): value.decode(v) for k, v in document.items()},

@@ -141,7 +141,7 @@ class MembershipHealthy(_Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagBelow(_Payload):
-    """The region's partitions are together fewer than so many offsets behind the ends of their logs."""
+    """Total consumer lag is below a threshold."""
 
     kind: ClassVar[str] = "lag_below"
     asks_kafka: ClassVar[bool] = True

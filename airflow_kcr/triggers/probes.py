@@ -135,7 +135,9 @@ def _lag(region: StoredRegion, wanted: LagBelow, hook: KcrHook) -> Progress | No
     total = sum(row.lag or 0 for row in rows)
     if rows and not unknown and total < wanted.records:
         return None
-    named = [f"{row.partition} is {row.lag:,} offsets behind (claimed by {row.member or 'nobody'})" for row in behind]
+    named = [
+        f"{row.partition} is {row.lag:,} offsets behind (claimed by {row.member or 'no member'})" for row in behind
+    ]
     first = f"it is {total:,} offsets behind" if rows else "it has no partition yet"
     return _missing(f"a lag below {wanted.records:,}", region, (first, *unknown, *named))
 

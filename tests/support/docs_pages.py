@@ -257,7 +257,7 @@ REQUEST_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
     _Q.OPEN: {
         _Q.ANSWERED: "its checkpoint is complete",
         _Q.QUEUED: "its checkpoint was aborted through no fault of its own; it is opened again",
-        _Q.ABORTED: "its checkpoint ran out of time; whoever asked is told",
+        _Q.ABORTED: "its checkpoint ran out of time; the requester gets an error",
         _Q.REFUSED: "a position was found to be past its boundary",
         _Q.SUPERSEDED: "the drain of a person's reset was aborted; the reset fails",
     },
@@ -314,7 +314,7 @@ OUTCOME_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
     None: {
         rows.Outcome.DONE: "its finish was accepted",
         rows.Outcome.DISCARDED: "its member said that nothing of it runs and nothing counts",
-        rows.Outcome.UNKNOWN: "a reset was done and nobody had ended it",
+        rows.Outcome.UNKNOWN: "a reset was done before it finished",
     },
     rows.Outcome.DONE: {rows.Outcome.UNDONE: "a reset went back to its start, or before, on every partition"},
     rows.Outcome.DISCARDED: {rows.Outcome.DONE: "a fenced sink's progress proved it done"},

@@ -20,14 +20,14 @@ with locked(Path(sys.argv[1]), within=10, late=lambda: TimeoutError()):
 
 
 def late() -> Exception:
-    return TimeoutError("somebody else has it")
+    return TimeoutError("another process has it")
 
 
 def test_whoever_waits_too_long_for_a_lock_says_so(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "lock"
     with (
         locked(path, within=1, late=late),
-        pytest.raises(TimeoutError, match="somebody else has it"),
+        pytest.raises(TimeoutError, match="another process has it"),
         locked(path, within=0.2, late=late),
     ):
         pass

@@ -57,12 +57,12 @@ class Complete(Invariant):
             case CheckpointCompleted(sequence=sequence) as body:
                 checkpoint = moment.open.get(sequence)
                 if checkpoint is None:
-                    findings.add(f"checkpoint {sequence} is complete, nobody opened it", event.number)
+                    findings.add(f"checkpoint {sequence} is complete and was never opened", event.number)
                 else:
                     _parts(event.number, checkpoint, body, findings)
                     _hidden(moment, event.number, body, findings)
             case Contributed(sequence=sequence, member=member) if sequence not in moment.open:
-                findings.add(f"{member} contributed to checkpoint {sequence}, nobody opened it", event.number)
+                findings.add(f"{member} contributed to checkpoint {sequence}, which was never opened", event.number)
             case _:
                 pass
 
@@ -363,7 +363,7 @@ class ReadBacks(Invariant):
     offsets; a commit read-back that differs while it says yes is followed at once by another resolution; only the
     restore point is ever read back.
 
-    It can't see what somebody else commits to Kafka after the commit was read back.
+    It can't see what another client commits to Kafka after the commit was read back.
     """
 
     invariant: ClassVar[str] = "R4"
@@ -425,5 +425,5 @@ class ReadBacks(Invariant):
     def _unheard(self, moment: Moment) -> str:
         lacks = [p for p in self._wanted(moment) if p not in self.told]
         if lacks:
-            return f"nobody heard of {lacks[0]}"
-        return "" if self.restore_point in moment.kept else "nobody opened it"
+            return f"{lacks[0]} was never recorded"
+        return "" if self.restore_point in moment.kept else "it was never opened"

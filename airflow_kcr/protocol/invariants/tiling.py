@@ -171,7 +171,7 @@ class Tiled(Invariant):
             return
         where = f"{partition} in checkpoint {moment.restore_point}"
         if restore_point is None:
-            findings.add(f"{where}: nobody was told where to begin", number)
+            findings.add(f"{where}: no start offset was given", number)
             return
         for range_ in twice:
             findings.add(f"{where}: two batches with {range_} were both accepted", number)

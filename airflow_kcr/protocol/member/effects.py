@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Give the store a command; answered by `Answered` or `Refused`, which nobody awaits of some commands."""
+    """Give the store a command; answered by `Answered` or `Refused`, which are not awaited for some commands."""
 
     command: Command[object]
 

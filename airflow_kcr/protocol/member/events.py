@@ -1,7 +1,8 @@
 """What happens to a member: facts from the store, from Kafka, from Spark and the sinks, and time.
 
-Whoever executes an effect feeds its result back as one of these, in any order and late if need be: each names what it
-answers (the command, an assignment, a batch, an epoch, a sequence), so that an old answer is recognised and ignored.
+The host that executes an effect feeds its result back as one of these, in any order and late if need be: each names
+what it answers (the command, an assignment, a batch, an epoch, a sequence), so that an old answer is recognised and
+ignored.
 """
 
 from __future__ import annotations
@@ -69,10 +70,10 @@ class StoreBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """Somebody says that the region changed; a notification may be late, repeated or lost."""
+    """The region may have changed; a notification may be late, repeated or lost."""
 
     counter: EventNumber
-    """Of the newest event, as far as whoever says so knows."""
+    """Of the newest event, as far as the sender knows."""
 
 
 # -- Kafka ---------------------------------------------------------------------------------------------------------

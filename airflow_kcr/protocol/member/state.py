@@ -68,10 +68,10 @@ class Why(StrEnum):
     """The wait after a failed batch to be over; it is longer with each failure in succession."""
 
     BOUNDARY = "boundary"
-    """Every partition is at the boundary; somebody has to ask for the checkpoint, or others to get there."""
+    """Every partition is at the boundary; the checkpoint has to be requested, or other partitions have to get there."""
 
     FOREIGN_CONSUMER = "foreign_consumer"
-    """A foreign consumer to be gone from a group of the region; whoever finds the group clean lets it go on."""
+    """A foreign consumer to be gone from a group; the next check that finds the group clean lets the region go on."""
 
     STORE_AWAY = "store_away"
     """The store; it has left its group, so that its partitions move to those who can work."""

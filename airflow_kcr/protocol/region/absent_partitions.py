@@ -63,7 +63,7 @@ def _told(region: Region, now: datetime, rows: dict[GroupPartition, Absence]) ->
     if begun and region.state in {RegionState.RUNNING, RegionState.DRAINING}:
         # The batch of a member that died: the claim of whoever takes the partition over would have reset the region.
         return resets.demand(
-            region, now, ResetCause.LEASE_LOST, f"{begun[0]} has a batch that nobody ends, and is gone"
+            region, now, ResetCause.LEASE_LOST, f"{begun[0]} has a batch that no member finishes, and is gone"
         )
     return region
 

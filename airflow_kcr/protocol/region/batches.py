@@ -99,7 +99,7 @@ def _require_processing(region: Region) -> None:
 def _require_claim(region: Region, partition: GroupPartition, member: MemberId, incarnation: Incarnation) -> Claim:
     claim = region.claims.get(partition)
     if claim is None or claim.owner != member or claim.incarnation != incarnation or claim.epoch != region.epoch:
-        holder = "nobody" if claim is None or claim.owner is None else f"{claim.owner}, epoch {claim.epoch}"
+        holder = "no member" if claim is None or claim.owner is None else f"{claim.owner}, epoch {claim.epoch}"
         raise NotClaimed(f"{member}, incarnation {incarnation}, does not hold {partition} now (held by {holder})")
     return claim
 

@@ -276,5 +276,5 @@ def overdue(region: Region, now: datetime) -> Region:
         return abort(region, now, reason)
     names = late(region)
     region = _closed(region, now, checkpoint, reason, names)
-    why = f"{reason}; late: {'; '.join(names) or 'nobody'}"
+    why = f"{reason}; late: {'; '.join(names) or 'none'}"
     return requests.ended(region, now, region.requests[checkpoint.request_id], RequestState.ABORTED, why)

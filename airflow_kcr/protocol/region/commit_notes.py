@@ -45,7 +45,7 @@ def require_numbers_left(region: Region) -> None:
         if number >= MAX_NUMBER:
             raise NumberOutOfRange(
                 f"region {region.name} has {what} {number}, and none comes after it: an earlier version took over what "
-                "somebody else had written into Kafka's commit metadata. Begin the region anew: end its members, "
+                "another client had written into Kafka's commit metadata. Begin the region anew: end its members, "
                 f"`kcr region kill {region.name}`, `kcr region delete {region.name}`, and apply its spec again with "
                 "`start: committed`, which begins where Kafka has the groups"
             )

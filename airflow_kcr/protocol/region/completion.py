@@ -171,7 +171,7 @@ def lacking(region: Region, checkpoint: Checkpoint) -> tuple[str, ...]:
     parts = contributions_to(region, checkpoint.sequence)
     waiting = [f"{m} has not contributed" for m in sorted(checkpoint.participants) if m not in parts]
     covered = {p for c in parts.values() for p in c.offsets}
-    gaps = [f"nobody contributed {p}" for p in sorted(region.frozen[checkpoint.sequence] - covered)]
+    gaps = [f"no member contributed {p}" for p in sorted(region.frozen[checkpoint.sequence] - covered)]
     extra = [f"{p} was contributed but not frozen" for p in sorted(covered - region.frozen[checkpoint.sequence])]
     return (*waiting, *gaps, *extra)
 

@@ -161,7 +161,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRequested:
-    """Somebody asked for a checkpoint."""
+    """A checkpoint was requested."""
 
     request_id: RequestId
     purpose: CheckpointPurpose
@@ -320,7 +320,7 @@ class NextBoundaryChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryHeld:
-    """Members have held at a boundary for longer than a period, and nobody has asked for its checkpoint (`request.
+    """Members have held at a boundary for longer than a period, and its checkpoint was not requested (`request.
 
     Dag_run`).
     """
@@ -412,7 +412,7 @@ class StoreRestoredSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignConsumersSeen:
-    """Somebody who is not the region's was found in its groups; told once for each."""
+    """A foreign consumer was found in a group of the region; recorded once for each."""
 
     foreign_consumers: tuple[ForeignConsumer, ...]
     """Those that were not known before."""

@@ -269,14 +269,14 @@ def noted_later(region: Region, now: datetime, place: GroupPartition, note: Note
     if commit_notes.is_reachable(region, note):
         reason = Halt(
             reason=HaltReason.RESTORED,
-            text=f"the store was restored from an older state, or somebody else has written this: {where}",
+            text=f"the store was restored from an older state, or another client has written this: {where}",
             choices=(*_RESTORED_CHOICES, _overwrite(region, place)),
             noted=note,
         )
     else:
         reason = Halt(
             reason=HaltReason.RESTORED,
-            text=f"somebody else has written this, as no region gets there: {where}",
+            text=f"another client has written this, as no region gets there: {where}",
             choices=(f"find who else may commit to group {place.group}", _overwrite(region, place)),
         )
     return resets.halt(region, now, reason)
@@ -311,7 +311,7 @@ def _overwrite(region: Region, place: GroupPartition) -> str:
     else:
         how = f"kafka-consumer-groups.sh --delete-offsets --group {place.group} --topic {place.topic}"
     return (
-        f"if nobody restored the store: stop the region (kcr region stop {region.name}); once its members have left, "
+        f"if the store was not restored: stop the region (kcr region stop {region.name}); once its members have left, "
         f"overwrite what was written ({how}), then start it (kcr region start {region.name})"
     )
 

@@ -67,7 +67,7 @@ class Rule(StrEnum):
     """There are records to read, and no batch reads them."""
 
     RECONCILE = "reconcile"
-    """Something is due, and nobody has done it."""
+    """The region has to be reconciled, and no caller has done it."""
 
 
 class LivenessVerdict(StrEnum):
@@ -261,7 +261,9 @@ def _unassigned(region: Region) -> Waits:
         groups.setdefault(partition.group, {})[partition] = since
     for group, found in groups.items():
         since = min(found.values())
-        what = f"{_listed([str(p) for p in found])} without an owner; Kafka assigns {len(found)} partition(s) to nobody"
+        what = (
+            f"{_listed([str(p) for p in found])} without an owner; Kafka assigns {len(found)} partition(s) to no member"
+        )
         yield Wait(rule=Rule.PARTITIONS, since=since, what=what, until=since + patience(region), group=group)
 
 

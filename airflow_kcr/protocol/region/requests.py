@@ -74,7 +74,7 @@ def ask(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
         raise RegionInState(f"region {region.name} is {region.state}{reason}; resume it before asking for a checkpoint")
     if purpose is CheckpointPurpose.DRAIN and not live_members(region, now):
         raise CheckpointRefused(
-            f"region {region.name} has no live member, so there is nobody to drain: start its members, or stop it, "
+            f"region {region.name} has no live member, so there is nothing to drain: start its members, or stop it, "
             "which needs none"
         )
     body = events.CheckpointRequested(

@@ -81,7 +81,7 @@ class Outcome(StrEnum):
     UNDONE = "undone"
     """Done, then undone by a reset on every partition; a reset inside a range leaves DONE and `undone_from`.
 
-    Nobody stores it: it follows from the resets after the batch (`rewinds`).
+    It is not stored: it follows from the resets after the batch (`rewinds`).
     """
 
 
@@ -153,7 +153,7 @@ class ResetCause(StrEnum):
     START = "start"
     PERSON = "person"
     CLAIM = "claim"
-    """A partition was claimed on which somebody else had begun in this epoch."""
+    """A partition was claimed on which another member had started a batch in this epoch."""
 
     BATCH_FAILED = "batch_failed"
     BATCH_TIMEOUT = "batch_timeout"

@@ -114,7 +114,7 @@ class Arranger:
             if listed is None or listed.batch != piece.batch.batch:
                 raise SinkError(
                     f"{self.target}: batch {piece.batch.batch} is accepted, and the list of its files in "
-                    f"{self.folder.uri}/{folder} is {'missing' if text is None else 'damaged'}: somebody has changed "
+                    f"{self.folder.uri}/{folder} is {'missing' if text is None else 'damaged'}: the folder was changed "
                     "the folder; restore it, or reset the region to a checkpoint before this batch"
                 )
             yield listed

@@ -107,7 +107,7 @@ class HadoopFolder:
             return self._renamed(written, path)
 
         if not self._tried(attempt, "write", path):
-            raise SinkError(f"{self.uri}/{path} was written by somebody else at the same time")
+            raise SinkError(f"{self.uri}/{path} was written by another process at the same time")
 
     def move(self, source: str, path: str) -> None:
         """Give a file another name, which nobody has."""

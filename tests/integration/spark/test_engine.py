@@ -320,7 +320,7 @@ def test_a_cancellation_by_somebody_else_is_a_failure(bench: Bench, topic: str, 
     run = started(bench.engine(slow_rdd(out)), call(topic, ALL))
     wait_until(lambda: marks(out) >= 2, "both tasks at work")
     bench.spark.sparkContext.cancelAllJobs()
-    with pytest.raises(BatchFailed, match="cancelled by somebody else"):
+    with pytest.raises(BatchFailed, match="cancelled by someone else"):
         run.result(WITHIN)
     assert stays(out)
 

@@ -192,7 +192,7 @@ def test_a_commit_of_somebody_who_is_in_no_list_shows_in_the_offsets(scene: Scen
     assert owner is not None
     line = scene.check(Question.OFFSETS)
     assert line.verdict is CheckVerdict.WARNING
-    assert "Kafka's committed offset is 7, the region committed 50: somebody else commits" in line.detail
+    assert "Kafka's committed offset is 7, the region committed 50: another client commits" in line.detail
 
 
 def test_a_group_without_offsets_shows_that_it_was_deleted(scene: Scene) -> None:

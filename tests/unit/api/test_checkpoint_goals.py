@@ -94,5 +94,5 @@ def test_the_checkpoint_of_a_run_is_found_by_its_run() -> None:
 
 def test_a_request_id_that_is_gone_with_its_region_is_refused() -> None:
     driver = running()
-    with pytest.raises(CheckpointRefused, match="nobody has asked"):
+    with pytest.raises(CheckpointRefused, match="has no checkpoint request with the id"):
         Region(driver.name, driver.store).poll(goals.published(RequestId("never")))

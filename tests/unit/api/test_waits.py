@@ -261,5 +261,5 @@ def test_progress_names_a_few_and_counts_the_others() -> None:
 
 
 def test_a_request_id_that_nobody_used_is_not_waited_for() -> None:
-    with pytest.raises(ConfigurationError, match="nobody has asked"):
+    with pytest.raises(ConfigurationError, match="has no checkpoint request with the id"):
         region_of(running()).wait_for_checkpoint(RequestId("n"), LONG)

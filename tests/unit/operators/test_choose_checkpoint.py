@@ -156,7 +156,7 @@ def test_a_region_without_a_checkpoint_has_nothing_to_choose(store_connection: s
 
 
 def test_nobody_answering_is_a_failure(driver: Driver, world: World) -> None:
-    with pytest.raises(AirflowFailException, match="nobody answered"):
+    with pytest.raises(AirflowFailException, match="no answer within"):
         choose().execute_complete(CONTEXT, {"error": "The timeout has passed", "error_type": "timeout"})
 
 

@@ -82,7 +82,7 @@ def test_what_the_trigger_could_not_reach_fails_the_task(driver: Driver) -> None
     with pytest.raises(AirflowException, match="g/1 still holds") as timed_out:
         resume(task_context(), event={"status": "timed_out", "detail": "g/1 still holds a lease"}, **kwargs)
     assert not isinstance(timed_out.value, AirflowFailException)
-    with pytest.raises(AirflowFailException, match="somebody resumed it"):
+    with pytest.raises(AirflowFailException, match="it was resumed meanwhile"):
         resume(task_context(), event={"status": "refused", "detail": "somebody resumed it meanwhile"}, **kwargs)
 
 

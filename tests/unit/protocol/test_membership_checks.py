@@ -310,7 +310,7 @@ def test_an_index_that_is_there_twice_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("policy", "verdict", "then"),
     [
-        (ForeignConsumerPolicy.FAIL, FAILED, "halts until it is gone and somebody resumes"),
+        (ForeignConsumerPolicy.FAIL, FAILED, "halts until it is gone and the region is resumed"),
         (ForeignConsumerPolicy.HOLD, FAILED, "holds until it is gone"),
         (ForeignConsumerPolicy.WARN, WARNING, "goes on"),
     ],
@@ -356,7 +356,7 @@ def test_a_partition_that_nobody_claims_fails_with_its_last_owner() -> None:
     here.driver.leave(here.driver.member(1))
     check = here.check(Question.CLAIMS)
     assert check.verdict is FAILED
-    assert "g:t-2 is claimed by nobody who lives (last owner: g[1])" in check.detail
+    assert "g:t-2 is claimed by no live member (last owner: g[1])" in check.detail
 
 
 def test_a_new_partition_is_a_warning_until_it_is_claimed() -> None:
@@ -407,7 +407,7 @@ AT_1 = TopicPartition(TOPIC, 1)
 def test_while_members_come_missing_claims_are_warnings_and_a_stopped_region_has_none() -> None:
     here = world()
     here.driver.handle(KillRegion())
-    assert here.check(Question.CLAIMS).detail == "4 partition(s) known; the region is stopped, nobody claims"
+    assert here.check(Question.CLAIMS).detail == "4 partition(s) known; the region is stopped, without claims"
     here.driver.handle(StartRegion())
     assert here.driver.region.state in {RegionState.STARTING, RegionState.RESETTING}
     assert here.verdict(Question.CLAIMS) is WARNING
@@ -474,7 +474,7 @@ def test_a_committed_offset_that_is_not_the_regions_is_a_warning() -> None:
     assert region.checkpoints[region.restore_point].committed is Committed.YES
     check = here.check(Question.OFFSETS, here.evidence(committed=held))
     assert check.verdict is WARNING
-    assert "Kafka's committed offset is 3, the region committed 10: somebody else commits" in check.detail
+    assert "Kafka's committed offset is 3, the region committed 10: another client commits" in check.detail
     assert "or altered its offsets with a tool" in check.detail
     assert here.verdict(Question.OFFSETS, here.evidence(committed=own(here))) is OK
 
@@ -496,7 +496,7 @@ def test_a_commit_of_the_regions_own_that_the_store_has_not_is_told_as_a_restore
     check = here.check(Question.OFFSETS, here.evidence(committed=held, noted=noted))
     assert check.verdict is WARNING
     assert f"this region committed it as number {newer}, which the store has not reached" in check.detail
-    assert "somebody else" not in check.detail
+    assert "another client" not in check.detail
 
 
 def test_before_the_first_checkpoint_is_committed_nothing_is_expected_of_kafka() -> None:

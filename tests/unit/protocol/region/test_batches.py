@@ -121,7 +121,7 @@ def test_a_batch_needs_a_current_claim_on_every_partition() -> None:
     driver = running(partitions=2)
     with pytest.raises(NotClaimed, match=r"does not hold g:t-1 now \(held by g\[1\], epoch 1\)"):
         begin(driver, asked(driver, partition=1))
-    with pytest.raises(NotClaimed, match="held by nobody"):
+    with pytest.raises(NotClaimed, match="held by no member"):
         begin(driver, asked(driver, partition=7))
     older = replace(driver.region.claims[driver.partition(0)], epoch=Epoch(0))
     region = replace(driver.region, claims={driver.partition(0): older})

@@ -264,7 +264,7 @@ def test_what_a_checkpoint_lacks_is_named_both_members_and_partitions() -> None:
     assert completion.lacking(driver.region, checkpoint) == (
         "g[1] has not contributed",
         "nobody contributed g:t-2",
-        "nobody contributed g:t-3",
+        "no member contributed g:t-3",
     )
     more = contribution(driver, {driver.partition(2): 10, driver.partition(3): 10, driver.partition(9): 0})
     region = replace(
@@ -291,7 +291,7 @@ def test_every_member_is_not_enough_where_nobody_contributed_a_partition() -> No
     driver.complete()
     checkpoint = driver.region.checkpoint
     assert checkpoint is not None
-    assert completion.lacking(driver.region, checkpoint) == ("nobody contributed g:t-3",)
+    assert completion.lacking(driver.region, checkpoint) == ("no member contributed g:t-3",)
     driver.claim(driver.member(1), [driver.partition(2), driver.partition(3)])
     driver.complete()
     assert driver.region.requests[RequestId("n")].state is RequestState.ANSWERED

@@ -376,7 +376,7 @@ def test_the_foreign_consumer_is_named_with_what_waits_and_in_the_note_of_the_re
     assert waits[0] == f"g:t-2 is not covered (last owner: g[0]; beside its members there is {STRANGER})"
     note = RegionView.of(region, now).note
     assert "its reset waits: g:t-2 is not covered" in note
-    assert f"not of this region: {STRANGER}, and nobody of the region has g:t-2, g:t-3 (policy hold)" in note
+    assert f"not of this region: {STRANGER}, and no member has g:t-2, g:t-3 (policy hold)" in note
 
 
 def test_what_a_dead_member_held_is_its_own_until_its_session_is_over() -> None:

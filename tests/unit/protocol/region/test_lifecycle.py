@@ -463,7 +463,7 @@ def test_what_no_region_gets_to_is_never_taken_over(later: dict[str, int], verb:
     driver.handle(ReportNoted(partition=driver.partition(0), noted=note(driver, **later)))
     halt = driver.region.halt
     assert halt is not None
-    assert "somebody else has written this" in halt.text
+    assert "another client has written this" in halt.text
     driver.handle(verb)
     region = driver.region
     assert region.epoch <= before.epoch + 1
@@ -482,7 +482,7 @@ def test_what_the_region_can_have_reached_is_taken_over_when_a_person_ends_the_h
     driver.handle(ReportNoted(partition=driver.partition(0), noted=note(driver, epoch=6, sequence=6)))
     halt = driver.region.halt
     assert halt is not None
-    assert "the store was restored from an older state, or somebody else" in halt.text
+    assert "the store was restored from an older state, or another client" in halt.text
     driver.handle(verb)
     region = driver.region
     assert region.epoch >= before.epoch + 6

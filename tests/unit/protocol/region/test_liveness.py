@@ -370,7 +370,7 @@ def test_partitions_that_kafka_assigns_to_nobody_are_a_stall_with_since_when() -
     region = replace(driver.region, unowned={fresh: BEGINNING})
     wait = only(liveness.judge(region, BEGINNING))
     assert (wait.rule, wait.since, wait.until) == (Rule.PARTITIONS, BEGINNING, BEGINNING + patience(driver))
-    assert wait.what == "g:t-2 without an owner; Kafka assigns 1 partition(s) to nobody"
+    assert wait.what == "g:t-2 without an owner; Kafka assigns 1 partition(s) to no member"
 
 
 def test_members_that_can_not_start_say_why() -> None:

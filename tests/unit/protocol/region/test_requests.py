@@ -202,7 +202,7 @@ def test_a_stopped_or_halted_region_checkpoints_nothing_and_says_why() -> None:
 def test_nobody_can_drain_a_region_without_a_live_member() -> None:
     driver = running()
     driver.clock.advance(60)
-    with pytest.raises(CheckpointRefused, match="nobody to drain"):
+    with pytest.raises(CheckpointRefused, match="nothing to drain"):
         driver.request_checkpoint("n", purpose=CheckpointPurpose.DRAIN)
 
 
