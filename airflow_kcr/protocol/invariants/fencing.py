@@ -248,7 +248,7 @@ class ResumePlace(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Resumed(Invariant):
-    """R5 (V) the first range begun on a partition after a reset starts at its resume point, whoever owns it.
+    """R5 (V) the first range begun on a partition after a reset starts at its resume point, whichever member owns it.
 
     For every resume point (a seek entry, past skipped offsets; in its epoch replaced by the offsets of a completed
     checkpoint), the first range begun while it is in force must begin there, and none may begin where there is none

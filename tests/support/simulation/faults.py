@@ -80,12 +80,12 @@ def store_away_for_one(simulation: Simulation) -> None:
 
 
 def store_away(simulation: Simulation) -> None:
-    """Nobody can reach the store, for less or more than a lease."""
+    """The store is unreachable, for less or more than a lease."""
     simulation.around.store_back_at = simulation.world.now + simulation.world.random.choice((0.5, 1.0, 4.0, 9.0))
 
 
 def frozen_transaction(simulation: Simulation) -> None:
-    """Somebody holds the region's lock until Postgres ends its transaction: half a lease."""
+    """A transaction holds the region's lock until Postgres ends its transaction: half a lease."""
     simulation.around.store_back_at = simulation.world.now + 1.0
 
 
@@ -96,7 +96,7 @@ def lost_answers(simulation: Simulation) -> None:
 
 
 def coordinator_moves(simulation: Simulation) -> None:
-    """Commits are answered by nobody for a while, written or not."""
+    """Commits get no answer for a while, written or not."""
     simulation.broker.lost_answers = 0.7
     simulation.world.after(5.0, lambda: setattr(simulation.broker, "lost_answers", 0.0))
 
@@ -126,7 +126,7 @@ def lost_while_down(simulation: Simulation) -> None:
 
 
 def retention(simulation: Simulation) -> None:
-    """Retention takes the older half of a log, perhaps beyond somebody's position."""
+    """Retention takes the older half of a log, perhaps beyond a member's position."""
     log = simulation.world.random.choice(simulation.broker.logs)
     log.start = max(log.start, len(log.stamps) // 2)
 
@@ -178,7 +178,7 @@ def slow_batches(simulation: Simulation) -> None:
 
 
 def foreign_consumer_stays(simulation: Simulation) -> None:
-    """A foreign consumer joins the group and keeps its partitions until somebody removes it at the end."""
+    """A foreign consumer joins the group and keeps its partitions until it is removed at the end."""
     broker = simulation.broker
     foreign = Consumer(number=broker.new_number(), static_id=None, hear=lambda what, held: None)
     broker.join(foreign)
@@ -194,7 +194,7 @@ def foreign_consumer_stays(simulation: Simulation) -> None:
 
 
 def never_back(simulation: Simulation) -> None:
-    """A process dies, and nobody launches it again before the end; the others take its partitions over."""
+    """A process dies and is not started again before the end; the others take over its partitions."""
     host = _host(simulation)
     if host is not None and len(simulation.hosts) > 1:
         simulation.absent.add(host.member.index)
@@ -234,7 +234,7 @@ def clock_jump(simulation: Simulation) -> None:
 
 
 def store_restored(simulation: Simulation) -> None:
-    """The store is put back to what it held some seconds earlier; whoever has seen later numbers halts the region."""
+    """The store is restored to some seconds earlier; a member that has seen later numbers halts the region."""
     backup = taken(simulation.inner, simulation.around.name)
     delay = simulation.world.random.uniform(0.5, 10.0)
     simulation.world.after(delay, lambda: simulation.restore(backup))

@@ -29,12 +29,16 @@ AVOIDED = {
     "auto_reset": "start position",
     "region version": "epoch",
     "tie of life": "process lifetime",
+    "on the path": "current",
+    "somebody": "who is meant",
+    "nobody": "no member, no client, ...",
+    "whoever": "who is meant",
 }
 """Words for which there is another one here."""
 
 OF_OTHERS = {
     "beside-other-tools": {"savepoint"},
-    "changelog": {"lineage", "nonce", "roster", "outsider"},
+    "changelog": {"lineage", "nonce", "roster", "outsider", "on the path", "somebody", "nobody", "whoever"},
 }
 """Pages that speak of what others call so, or was called so."""
 
