@@ -45,7 +45,7 @@ def process_state(pid: int) -> ProcessState | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
-        return None if Path("/proc/self/stat").exists() else _look_without_proc(pid)
+        return None if Path("/proc/self/stat").exists() else _state_without_proc(pid)
     # The program's name stands in brackets, and may hold spaces and brackets of its own.
     fields = text[text.rindex(")") + 1 :].split()
     if fields[0] in _DEAD:
@@ -53,7 +53,7 @@ def process_state(pid: int) -> ProcessState | None:
     return ProcessState(started=int(fields[19]), parent=int(fields[1]))
 
 
-def _look_without_proc(pid: int) -> ProcessState | None:
+def _state_without_proc(pid: int) -> ProcessState | None:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

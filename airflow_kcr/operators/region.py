@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class KcrApplyRegionOperator(RegionOperator):
-    """Creates the region of a spec, stopped, or changes it; the same spec again changes nothing.
+    """Creates a region from a spec, or changes an existing one. A new region is stopped.
 
-    The spec is read and checked when the DAG file is parsed: what is wrong in it is a DAG import error that names the
-    fields. Nothing of it is templated.
+    The spec is checked when the DAG file is parsed; an invalid spec is a DAG import error that names the fields. An
+    unchanged spec changes nothing. Nothing in it is templated.
 
     Args:
         spec: a `RegionSpec`; a mapping of the same fields; the absolute path of a YAML file; or YAML, which has more
@@ -106,10 +106,10 @@ def read_spec(spec: RegionSpec | Mapping[str, object] | str | Path) -> RegionSpe
 
 
 class KcrStartOperator(StateOperator):
-    """Starts a stopped or halted region, and lets a paused one go on, as `kcr region start` does.
+    """Starts a stopped or halted region, or resumes a paused one, like `kcr region start`.
 
-    A started region runs once its members are there, whom another task may have to start: so this one does not wait
-    unless it is told to.
+    A started region runs once its members are there. Another task may have to start them, so by default this one does
+    not wait.
 
     Args:
         wait_for_completion: whether to wait until the region runs.
@@ -127,7 +127,7 @@ class KcrStartOperator(StateOperator):
 
 
 class KcrResumeOperator(KcrStartOperator):
-    """Lets a paused region go on, as `kcr region resume` does; a stopped or halted one is started.
+    """Resumes a paused region, or starts a stopped or halted one, like `kcr region resume`.
 
     Args:
         wait_for_completion: whether to wait until the region runs; a started region runs once its members are there,
@@ -141,9 +141,9 @@ class KcrResumeOperator(KcrStartOperator):
 
 
 class KcrPauseOperator(StateOperator):
-    """Pauses a region and waits until no batch of it runs any more; the members stay in their groups.
+    """Pauses a region and waits until its running batches have finished; the members stay in their groups.
 
-    A checkpoint that approaches its boundary is given up. A region that is paused already stays so.
+    A checkpoint that approaches its boundary is aborted. Pausing a paused region changes nothing.
 
     Args:
         wait_for_completion: whether to wait for that.
@@ -160,10 +160,10 @@ class KcrPauseOperator(StateOperator):
 class KcrStopOperator(StateOperator):
     """Stops a region and waits until its members have left.
 
-    A checkpoint, published and committed to Kafka, then all leave.
+    It takes a checkpoint, publishes it and commits it to Kafka; then all members leave.
 
-    Nothing is processed twice by a stop and a later start. A region without a live member, or one that is halted, is
-    stopped at once, undrained. A region that is stopped already stays so.
+    A stop and a later start process nothing twice. A halted region, or one without live members, stops at once without
+    a drain. Stopping a stopped region changes nothing.
 
     Args:
         wait_for_completion: whether to wait for that.
@@ -178,10 +178,10 @@ class KcrStopOperator(StateOperator):
 
 
 class KcrKillOperator(StateOperator):
-    """Stops a region without a checkpoint, as `kcr region kill` does, and waits until its members have left.
+    """Stops a region without a checkpoint, like `kcr region kill`, and waits until its members have left.
 
-    What runs is discarded at once. The next start resumes at the restore point, and what came since is processed again
-    as each group's delivery allows. Use it only where a stop can't drain.
+    Running batches are discarded. The next start resumes at the restore point and replays later records as each group's
+    delivery allows. Use it only if a stop can't drain.
 
     Args:
         wait_for_completion: whether to wait for that.
@@ -199,10 +199,10 @@ class KcrKillOperator(StateOperator):
 
 
 class KcrValidateGroupOperator(RegionOperator):
-    """Checks that a region's groups are what the region takes them for, as `kcr group validate` does; changes nothing.
+    """Validates a region's consumer groups against Kafka, like `kcr group validate`; changes nothing.
 
-    Fails with every check that failed or could not be made. It may be retried: members that are being started, for one,
-    are missing only for a while.
+    Fails with the list of checks that failed or could not run. Retries are useful: members that are still starting, for
+    example, are missing only for a while.
 
     Args:
         groups: which of the region's groups, by their ids (templated); None: all.
@@ -243,10 +243,10 @@ class KcrValidateGroupOperator(RegionOperator):
 
 
 class KcrRetireOperator(RegionOperator):
-    """Forgets the checkpoints that the region's retention gives up, as `kcr checkpoint retire` does.
+    """Retires the checkpoints that the spec's retention no longer keeps, like `kcr checkpoint retire`.
 
-    A running region does so by itself, a piece with each decision. A task of this kind forgets all that is due, now,
-    also of a region that does not run.
+    A running region does this by itself, a few with each decision. This operator retires all of them at once, also of a
+    region that does not run.
     """
 
     def execute(self, context: Context) -> dict[str, object]:
@@ -261,10 +261,10 @@ class KcrRetireOperator(RegionOperator):
 
 
 class KcrVerifyOperator(RegionOperator):
-    """Checks a region's history against the invariants, as `kcr verify` does; the region can keep running.
+    """Verifies a region's history against the invariants, like `kcr verify`; the region can keep running.
 
-    It goes on after the newest certificate, and certifies what it finds consistent. A violation fails the task for
-    good: what has happened stays so.
+    It continues after the newest certificate and certifies what it has verified. A violation fails the task without
+    retries: history does not change.
 
     Args:
         from_start: whether to check what is certified again, and compare it with the certificates.
@@ -304,11 +304,11 @@ class KcrVerifyOperator(RegionOperator):
 
 
 class KcrCloseHistoryOperator(RegionOperator):
-    """Certifies what is new, and archives and drops what is older than the spec's `history.keep`.
+    """Certifies new history, then archives and drops history older than the spec's `history.keep`.
 
-    As `kcr history close` does. Run it once a day, on a worker that has the folder `history.archive`. Where a
-    certificate or an invariant is contradicted the task fails for good, and nothing is dropped; where the archive can't
-    be written, it fails and a retry goes on.
+    Like `kcr history close`. Run it once a day, on a worker that has the folder `history.archive`. If a certificate or
+    an invariant is violated, the task fails without retries and nothing is dropped. If the archive can't be written, it
+    fails and a retry goes on.
     """
 
     def execute(self, context: Context) -> dict[str, object]:

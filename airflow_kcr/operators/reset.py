@@ -44,15 +44,15 @@ NOTHING_MOVES: Final = (
 
 
 class KcrChooseCheckpointOperator(HITLOperator):
-    """Shows a person the checkpoints that a region can go back to, as they are then, and returns the one chosen.
+    """Asks a person to choose one of the checkpoints that a region can go back to, and returns it.
 
-    Each checkpoint is listed with its boundary, the DAG runs that it answers, and how many records would be processed
-    again as things stand. The newest one that would move a partition is proposed; where none would, that is said.
+    Each checkpoint is listed with its boundary, the DAG runs that it answers, and how many records a reset to it would
+    replay now. The newest checkpoint that would move a partition is preselected; if none would, the form says so.
 
-    The list is made when the task runs, and the answer is looked up in the store again: Airflow does not compare it
-    with the list, and retention may have been quicker than the person. What retention had overtaken when the newest
-    checkpoint was made is not in the list. Cancelled, it is skipped, and what comes after it too. Without an answer
-    within `response_timeout`, it fails; there is no default answer.
+    The list is made when the task runs. The answer is validated against the store, because Airflow does not compare it
+    with the list and retention may have retired the checkpoint meanwhile. Checkpoints that retention no longer kept
+    when the newest one was made are not listed. If the person cancels, this task and those after it are skipped.
+    Without an answer within `response_timeout`, it fails; there is no default answer.
 
     Args:
         region: the region's name (templated).
@@ -197,10 +197,10 @@ def _body(found: Sequence[WayBack]) -> str:
 
 
 class KcrPlanResetOperator(RegionOperator):
-    """Returns what a reset of a region would do, as `kcr reset plan` shows it; changes nothing.
+    """Returns what a reset of a region would do, like `kcr reset plan`; changes nothing.
 
-    The result is a summary: the request, the epoch, the sums and the worst partitions. It is what approval and apply
-    take. The plan has the name of run, task and try, so a plan that is made anew is another one::
+    The result is a summary for approval and apply: the request, the epoch, the totals and the partitions that move
+    most. The plan is named after run, task and try, so each try makes a new plan::
 
         KcrPlanResetOperator(task_id="plan", region="flights", target={"by-duration": "{{ params.back }}"})
 
@@ -313,10 +313,11 @@ SHOWN: Final = "kcr_plan_shown"
 
 
 class KcrApproveResetOperator(ApprovalOperator):
-    """Shows a person a plan, its sums first and then its worst partitions, and returns it approved, by whom and why.
+    """Asks a person to approve a plan, and returns the plan with the name and the reason of the approver.
 
-    Rejected, the tasks after it are skipped. Without an answer within `response_timeout`, it fails; there is no
-    default answer. Who may answer is Airflow's to say: a viewer sees the plan, and can't.
+    The form shows the totals first, then the partitions that move most. If the plan is rejected, the tasks
+    after it are skipped. Without an answer within `response_timeout`, it fails; there is no default answer. Airflow
+    decides who may answer: a viewer sees the plan, but can't answer.
 
     Args:
         region: the region's name, for the link to its page (templated).
@@ -405,12 +406,12 @@ class KcrApproveResetOperator(ApprovalOperator):
 
 
 class KcrApplyResetOperator(WaitingOperator):
-    """Applies a plan, and waits until every partition is where it goes; the members stay in their groups.
+    """Applies a plan and waits until every partition is at its target; the members stay in their groups.
 
-    It looks again first. What has changed since the plan was made (another epoch, other partitions, a foreign consumer
-    in a group, a log that has moved on) fails the task with what it is, and nothing is reset: clear the task of the
-    plan, and the approver sees it anew. The reset has the name of the plan, so a retry finds it instead of making
-    another one. The history says who approved it and why.
+    It first checks the plan again. If something has changed since (the epoch, the partitions, a foreign consumer in a
+    group, a log that moved on), the task fails with the change and nothing is reset: clear the plan's task to plan and
+    approve again. The reset is named after the plan, so a retry finds it instead of making another one. The history
+    has the approver and the reason.
 
     Args:
         plan: what the task of the approval has returned, or that of the plan where no approval is needed (templated):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class KcrCheckpointSensor(RegionSensor):
     """Waits until a region has a current published checkpoint that holds the records of the run's data interval.
 
-    Asks for no checkpoint: the region makes it by itself (`request: auto`), or another DAG asks.
+    It requests no checkpoint: the region does (`request: auto`), or another DAG.
 
     Args:
         boundary: an instant with a zone to wait for instead of the interval's end (templated).
@@ -80,9 +80,9 @@ class KcrCheckpointSensor(RegionSensor):
 class KcrLagSensor(RegionSensor):
     """Waits until a region's total lag, in offsets, is below a threshold.
 
-    Counted from the positions that the store has, not from what is committed in Kafka, which is told only at
-    checkpoints. Offsets are at most as many records: aborted transactions, markers of transactions and compaction leave
-    offsets that no reader gets. Kafka is asked for the ends at most every ten seconds; no group is joined.
+    Lag counts from the positions in the store, as offsets are committed to Kafka only at checkpoints. It counts
+    offsets, of which there may be more than records: aborted transactions, transaction markers and compaction leave
+    gaps. Log ends are read at most every ten seconds; no group is joined.
 
     Args:
         below: a number of offsets above 0 (templated).
@@ -107,9 +107,9 @@ class KcrLagSensor(RegionSensor):
 
 
 class KcrMembershipSensor(RegionSensor):
-    """Waits until every member of the spec is there, and every check of `kcr group validate` is all right.
+    """Waits until every member of the spec is live and every check of `kcr group validate` passes.
 
-    Kafka is asked, at most every ten seconds, with an admin's calls; no group is joined.
+    Kafka is read at most every ten seconds, with admin requests; no group is joined.
 
     Args:
         groups: which of the region's groups, by their ids (templated); None: all.
@@ -131,8 +131,8 @@ class KcrMembershipSensor(RegionSensor):
 class KcrProgressSensor(RegionSensor):
     """Waits until a region makes progress: it runs, and nothing in it waits for longer than it may.
 
-    Succeeds at once in a healthy region. While the region is stalled it waits, and its time-out names the rule that
-    waits and since when, as `kcr region show` does. To be told of a stall, run it on a schedule with a short `timeout`.
+    Succeeds at once if the region is healthy. While the region is stalled it waits; the timeout's error names what the
+    region waits for and since when, like `kcr region show`. To detect stalls, schedule it with a short `timeout`.
     Fails at once if another state was requested, or if the region is halted.
 
     Args:
@@ -147,7 +147,7 @@ class KcrProgressSensor(RegionSensor):
 class KcrRegionStateSensor(RegionSensor):
     """Waits until a region runs, is paused (and no batch runs any more), or is stopped (and its members have left).
 
-    Fails at once if another state was requested, or if the region is halted: it would wait for nothing.
+    Fails at once if another state was requested, or if the region is halted, as it would wait in vain.
 
     Args:
         state: `running`, `paused` or `stopped` (templated).

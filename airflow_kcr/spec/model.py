@@ -34,6 +34,7 @@ from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, TopicName
 from airflow_kcr.schedules import CronSchedule, Every
 from airflow_kcr.spec.checks import findings_of
+from airflow_kcr.spec.codec import from_plain, from_text, to_plain
 from airflow_kcr.spec.fields import (
     AssignorWord,
     CheckpointModeWord,
@@ -50,7 +51,6 @@ from airflow_kcr.spec.fields import (
     Truth,
 )
 from airflow_kcr.spec.findings import path_text
-from airflow_kcr.spec.codec import from_plain, from_text, to_plain
 from airflow_kcr.spec.sinks import Sinks
 
 

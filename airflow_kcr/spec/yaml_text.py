@@ -19,9 +19,9 @@ from typing import Final
 import yaml
 
 from airflow_kcr.errors import SpecError
+from airflow_kcr.spec.codec import from_plain
 from airflow_kcr.spec.findings import Finding, Path, path_text
 from airflow_kcr.spec.model import RegionSpec
-from airflow_kcr.spec.codec import from_plain
 
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
 """What JSON can say, and nothing else."""

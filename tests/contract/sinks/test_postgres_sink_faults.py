@@ -252,7 +252,7 @@ class TestLostConnections:
     @pytest.mark.parametrize(
         ("module", "step"),
         [
-            (publication, "_looked_at"),
+            (publication, "_checked"),
             (publication, "_require_fence"),
             (publication, "lock_progress"),
             (publication, "_insert"),

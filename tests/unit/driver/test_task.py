@@ -70,7 +70,7 @@ def test_a_task_without_its_supervisor_is_gone(process: subprocess.Popen[bytes])
 def test_without_a_proc_file_system_the_process_id_has_to_do(
     process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_module, "look", task_module._look_without_proc)
+    monkeypatch.setattr(task_module, "process_state", task_module._state_without_proc)
     task = Task(pid=process.pid, started=5, parent=6)
     assert not task.is_gone()
     process.kill()

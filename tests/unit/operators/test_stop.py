@@ -83,7 +83,7 @@ def test_what_the_trigger_could_not_reach_fails_the_task(driver: Driver) -> None
         resume(task_context(), event={"status": "timed_out", "detail": "g/1 still holds a lease"}, **kwargs)
     assert not isinstance(timed_out.value, AirflowFailException)
     with pytest.raises(AirflowFailException, match="it was resumed meanwhile"):
-        resume(task_context(), event={"status": "refused", "detail": "somebody resumed it meanwhile"}, **kwargs)
+        resume(task_context(), event={"status": "refused", "detail": "it was resumed meanwhile"}, **kwargs)
 
 
 def test_without_deferring_it_gives_up_by_naming_who_is_missing(driver: Driver) -> None:

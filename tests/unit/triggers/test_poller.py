@@ -398,7 +398,7 @@ def test_a_mistake_in_the_code_fails_those_who_wait_instead_of_leaving_them(
     def mistaken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(poller_module, "_look", mistaken)
+    monkeypatch.setattr(poller_module, "_probe", mistaken)
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)

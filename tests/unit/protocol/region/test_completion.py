@@ -258,12 +258,12 @@ def test_what_a_checkpoint_lacks_is_named_both_members_and_partitions() -> None:
     assert completion.lacking(driver.region, checkpoint) == (
         "g[0] has not contributed",
         "g[1] has not contributed",
-        *(f"nobody contributed g:t-{n}" for n in range(4)),
+        *(f"no member contributed g:t-{n}" for n in range(4)),
     )
     driver.contribute(driver.member(0))
     assert completion.lacking(driver.region, checkpoint) == (
         "g[1] has not contributed",
-        "nobody contributed g:t-2",
+        "no member contributed g:t-2",
         "no member contributed g:t-3",
     )
     more = contribution(driver, {driver.partition(2): 10, driver.partition(3): 10, driver.partition(9): 0})
