@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from statistics import quantiles
-from time import process_time_ns
 from typing import TypeVar
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, text
 
 from airflow_kcr.protocol.commands import FinishBatch, ReadRegion, Reconcile, StartBatch
 from airflow_kcr.protocol.rules import RegionRules
@@ -33,6 +31,7 @@ from airflow_kcr.protocol.values import (
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.plans import keep_unknown
+from tests.support.processor_time import ProcessorTime
 from tests.support.stores import postgres_store
 
 pytestmark = pytest.mark.postgres
@@ -49,7 +48,7 @@ CLEANING = timedelta(minutes=10)
 HOUR = timedelta(hours=1)
 
 
-VERBS = ("handle", "read", "request_checkpoint", "publish", "reconcile")
+VERBS = ("handle", "read")
 
 
 def measure(store: RegionStore, engine: Engine) -> dict[str, list[float]]:
@@ -57,20 +56,13 @@ def measure(store: RegionStore, engine: Engine) -> dict[str, list[float]]:
 
     Args:
         store: whose calls.
-        engine: of its connections, of which there is none yet.
+        engine: of its connections.
 
     Returns:
         Milliseconds, by verb or command, in the order of the calls.
     """
     took: dict[str, list[float]] = defaultdict(list)
-    backends: set[int] = set()
-
-    def note(connection: psycopg.Connection, *_: object) -> None:
-        backends.add(connection.info.backend_pid)
-
-    def processor_time() -> int:
-        served = (Path(f"/proc/{backend}/schedstat").read_text("ascii") for backend in backends)
-        return process_time_ns() + sum(int(text.split()[0]) for text in served)
+    processor_time = ProcessorTime(engine)
 
     def measured(verb: str) -> Callable[..., object]:
         call = getattr(store, verb)
@@ -79,12 +71,11 @@ def measure(store: RegionStore, engine: Engine) -> dict[str, list[float]]:
             began = processor_time()
             answer = call(*args, **options)
             named = type(args[1]).__name__ if verb == "handle" else verb
-            took[named].append((processor_time() - began) / 1e6)
+            took[named].append(processor_time() - began)
             return answer
 
         return timed
 
-    event.listen(engine, "connect", note)
     for verb in VERBS:
         setattr(store, verb, measured(verb))
     return took
@@ -152,6 +143,25 @@ def life(url: str) -> Iterator[tuple[Life, Engine]]:
         yield Life(driver, server, driver.held.epoch), transactions._engine
 
 
+def test_every_verb_of_a_life_is_measured(database_url: str) -> None:
+    with life(database_url) as (region, engine):
+        took = measure(region.driver.store, engine)
+        region.live(MINUTE)
+    assert took.keys() == {
+        "read",
+        "Contribute",
+        "FinishBatch",
+        "PublishCheckpoint",
+        "ReadRegion",
+        "Reconcile",
+        "Renew",
+        "ReportReadBack",
+        "RequestCheckpoint",
+        "StartBatch",
+    }
+    assert len(took["StartBatch"]) == len(took["FinishBatch"]) == MINUTE / BATCH
+
+
 # name: plans — of each prepared statement, how often it was planned anew for what it was asked about.
 _PLANS = text("SELECT statement, generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%kcr.%'")
 
@@ -173,7 +183,6 @@ def p99(values: list[float]) -> float:
 @pytest.mark.timeout(7_200)
 def test_after_a_day_a_verb_takes_what_it_took_in_the_morning(database_url: str) -> None:
     with life(database_url) as (region, engine):
-        engine.dispose()
         took = measure(region.driver.store, engine)
         region.live(HOUR / 2)
         took.clear()
