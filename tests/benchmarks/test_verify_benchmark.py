@@ -1,54 +1,106 @@
-"""What `kcr verify` costs: batches a second, memory, and going on from a certificate.
-
-Measures and prints; asserts no time. Run with `pytest -m benchmark -s tests/benchmarks`.
-"""
+"""What `kcr verify` costs: batches a second, memory, and going on from a certificate."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import get_context
 from resource import RUSAGE_SELF, getrusage
 from statistics import median
-from time import perf_counter, process_time
+from time import perf_counter
 
+import psycopg
 import pytest
 
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.postgres import PostgresTransactions
+from airflow_kcr.store.regions import RegionStore
+from tests.benchmarks.figures import Report, Scale, ratio
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_ledger import Statistics, fill
+from tests.support.processor_time import ProcessorTime
 
-pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(7200)]
 
-ROUNDS = 3
-
-
-def peak() -> float:
-    """Return how many megabytes this process has had at most."""
-    return getrusage(RUSAGE_SELF).ru_maxrss / 1024
+PARTITIONS = 6
+BATCHES = (10_000, 100_000, 1_000_000)
+FURTHER = 15
+RULES = RegionRules(groups={GROUP: group_rules(members=1)}, timeouts=Timeouts(lease=timedelta(hours=5)))
 
 
-@pytest.mark.parametrize("batches", [10_000, 100_000])
-def test_judging_a_long_history(database_url: str, batches: int) -> None:
-    rules = RegionRules(groups={GROUP: group_rules(members=1)}, timeouts=Timeouts(lease=timedelta(hours=5)))
-    with PostgresTransactions.connect(database_url, lambda _: rules) as store:
-        driver = Driver(partitions=6, rules=rules, transactions=store)
-        driver.up()
-        fill(database_url, driver, batches, Statistics.FRESH)
-        before = peak()
-        whole, worked, further = [], [], []
-        for _ in range(ROUNDS):
-            started, begun = perf_counter(), process_time()
-            verdict = Verdict.of(driver.name, driver.store.chronicle(driver.name), from_start=True)
-            whole.append(perf_counter() - started)
-            worked.append(process_time() - begun)
-            assert (verdict.checked_batches, verdict.violations) == (batches, ())
-            started = perf_counter()
-            Verdict.of(driver.name, driver.store.chronicle(driver.name))
-            further.append(perf_counter() - started)
-        print(  # noqa: T201 (a benchmark prints)
-            f"\nverify, {batches:,} batches of 6 ranges: {batches / median(whole):,.0f} a second, "
-            f"{median(worked) / batches * 1e6:.0f} µs of processor time each, {peak() - before:+.0f} MB at the peak; "
-            f"going on from a certificate: {median(further) * 1000:.0f} ms"
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What one proof of a history from its start took, in a process of its own."""
+
+    seconds: float
+    worked: float
+    """Milliseconds of processor time, here and in the server."""
+
+    peak: float
+    """Megabytes that the process had at most."""
+
+    further: list[float]
+    """Milliseconds of processor time that it took to go on from the certificate, again and again."""
+
+
+def judge(url: str, name: str, batches: int) -> Judged:
+    """Prove a history."""
+    with PostgresTransactions.connect(url, lambda _: RULES) as transactions:
+        clock, store, region = ProcessorTime(transactions._engine), RegionStore(transactions), RegionName(name)
+        began, worked = perf_counter(), clock()
+        verdict = Verdict.of(region, store.chronicle(region), from_start=True)
+        seconds, worked = perf_counter() - began, clock() - worked
+        assert (verdict.checked_batches, verdict.violations) == (batches, ())
+        further = []
+        for _ in range(FURTHER):
+            again = clock()
+            Verdict.of(region, store.chronicle(region))
+            further.append(clock() - again)
+    return Judged(seconds=seconds, worked=worked, peak=getrusage(RUSAGE_SELF).ru_maxrss / 1024, further=further)
+
+
+def test_judging_a_long_history(durable_store: str, scale: Scale, report: Callable[[str], Report]) -> None:
+    found: dict[int, Judged] = {}
+    with PostgresTransactions.connect(durable_store, lambda _: RULES) as store:
+        for size in BATCHES:
+            batches = scale.of(size, 100)
+            with psycopg.connect(durable_store.replace("+psycopg", ""), autocommit=True) as connection:
+                connection.execute(b"TRUNCATE kcr.region, kcr.batch, kcr.batch_range CASCADE")
+            driver = Driver(partitions=PARTITIONS, rules=RULES, transactions=store)
+            driver.up()
+            fill(durable_store, driver, batches, Statistics.FRESH)
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
+                found[batches] = processes.submit(judge, durable_store, driver.name, batches).result()
+    shown = report("verify")
+    shown.table(
+        f"`kcr verify` over batches of {PARTITIONS} ranges, each history in a process of its own",
+        (
+            "batches",
+            "s",
+            "batches a second",
+            "processor time of a batch, µs",
+            "MB at most",
+            "going on from the certificate, processor time in ms",
+        ),
+        [
+            (n, one.seconds, n / one.seconds, one.worked / n * 1000, one.peak, median(one.further))
+            for n, one in found.items()
+        ],
+    )
+    *_, less, most = found
+    shown.at_most(
+        f"processor time of a batch, {most:,}, to {less:,}",
+        found[most].worked / most / (found[less].worked / less),
+        1.2,
+    )
+    shown.at_most(f"{most:,} batches: memory at most, of 300 MB", found[most].peak / 300, 1)
+    shown.at_most(
+        f"going on from a certificate, {most:,} batches, to {less:,}",
+        ratio(found[most].further, found[less].further),
+        1.2,
+    )

@@ -13,6 +13,7 @@ from datetime import timedelta
 from functools import partial
 from statistics import median
 from time import perf_counter
+from typing import NamedTuple, TypeVar
 
 import psycopg
 import pytest
@@ -28,6 +29,7 @@ from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.support.driver import Driver, group_rules
 from tests.support.long_history import live_through, number_beyond
 from tests.support.long_ledger import Statistics
+from tests.support.processor_time import ProcessorTime
 from tests.support.transfer import transferred
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(3600)]
@@ -35,16 +37,21 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(3
 PARTITIONS = 12
 AGES = (1_000, 10_000, 100_000, 1_000_000)
 ROUNDS = 15
+RESET = 3
+"""Rounds between two resets."""
+
+M = TypeVar("M")
 
 
 @contextmanager
-def region_of_age(url: str, checkpoints: int) -> Iterator[Driver]:
-    """A region that is up, with so many checkpoints behind it, beside the others in one store."""
+def region_of_age(url: str, checkpoints: int) -> Iterator[tuple[Driver, ProcessorTime]]:
+    """A region that is up, with so many checkpoints behind it, beside the others in one store; and its clock."""
     name = f"age-{checkpoints}"
     # A long lease, so that nothing expires while a slow machine is measured.
     timeouts = Timeouts(lease=timedelta(hours=5))
     rules = RegionRules(groups={GroupId(name): group_rules(name, members=3)}, timeouts=timeouts)
     with PostgresTransactions.connect(url, lambda _: rules) as store:
+        clock = ProcessorTime(store._engine)
         driver = Driver(partitions=PARTITIONS, rules=rules, transactions=store, name=RegionName(name))
         for partition in driver.logs:
             driver.grow(partition, end=1_000_000_000)
@@ -53,14 +60,22 @@ def region_of_age(url: str, checkpoints: int) -> Iterator[Driver]:
         driver.process()
         driver.checkpoint("first")
         live_through(url, checkpoints, region=name, statistics=Statistics.NONE)
-        yield driver
+        yield driver, clock
 
 
-def time_of(call: Callable[[], object]) -> float:
-    """Return how many milliseconds a call takes."""
-    began = perf_counter()
+class Times(NamedTuple):
+    """Milliseconds of a call."""
+
+    taken: float
+    worked: float
+    """Of processor time, here and in the server."""
+
+
+def time_of(clock: ProcessorTime, call: Callable[[], object]) -> Times:
+    """Return how long a call takes."""
+    began, worked = perf_counter(), clock()
     call()
-    return (perf_counter() - began) * 1000
+    return Times((perf_counter() - began) * 1000, clock() - worked)
 
 
 def memory_of(call: Callable[[], object]) -> float:
@@ -78,9 +93,9 @@ def kib_of(call: Callable[[], object]) -> float:
     return transferred(call) / 1024
 
 
-def a_round(driver: Driver, number: int, measure: Callable[[Callable[[], object]], float]) -> dict[str, float]:
+def a_round(driver: Driver, number: int, measure: Callable[[Callable[[], object]], M]) -> dict[str, M]:
     """Do what a region does once, and return what was measured of each verb."""
-    found: dict[str, float] = {}
+    found: dict[str, M] = {}
 
     def timed(verb: str, call: Callable[[], object]) -> None:
         found[verb] = measure(call)
@@ -100,7 +115,7 @@ def a_round(driver: Driver, number: int, measure: Callable[[Callable[[], object]
     region = Region(driver.name, driver.store)
     timed("show", region.show)
     timed("20 checkpoints", partial(region.checkpoints, last=20))
-    if number % 10 == 0:
+    if number % RESET == 0:
         timed("reset", partial(driver.request_reset, first, ResetCause.LEASE_LOST, "to measure"))
         driver.settle_reset()
     return found
@@ -111,34 +126,42 @@ SIZES = {"messages to and from the store": kib_of, "memory of Python's objects, 
 
 def test_verbs_by_the_age_of_the_region(durable_store: str, scale: Scale, report: Callable[[str], Report]) -> None:
     ages = [scale.of(age, 100) for age in AGES]
-    found: dict[int, defaultdict[str, list[float]]] = {age: defaultdict(list) for age in ages}
+    found: dict[int, defaultdict[str, list[Times]]] = {age: defaultdict(list) for age in ages}
     with ExitStack() as regions:
         drivers = {age: regions.enter_context(region_of_age(durable_store, age)) for age in ages}
         with psycopg.connect(durable_store.replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute("ANALYZE")
-        for number in range(ROUNDS):
-            for age, driver in drivers.items():
-                for verb, took in a_round(driver, number, time_of).items():
-                    found[age][verb].append(took)
+        for number in range(-RESET, ROUNDS):
+            for age, (driver, clock) in drivers.items():
+                for verb, took in a_round(driver, number, partial(time_of, clock)).items():
+                    if number >= 0:  # those before connect, and have their statements planned
+                        found[age][verb].append(took)
         sizes = {
-            what: {age: a_round(driver, 10 * ROUNDS * place, measure) for age, driver in drivers.items()}
+            what: {age: a_round(driver, RESET * ROUNDS * place, measure) for age, (driver, _) in drivers.items()}
             for place, (what, measure) in enumerate(SIZES.items(), 1)
         }
-    shown = report("years")
     verbs = list(found[ages[0]])
-    shown.table(
-        f"{PARTITIONS} partitions, 3 members: each verb by the checkpoints behind the region, in turns, median ms",
-        ("verb", *(f"{age:,}" for age in ages), "smallest to largest, of the oldest"),
-        [(verb, *(median(found[age][verb]) for age in ages), spread(found[ages[-1]][verb])) for verb in verbs],
-    )
-    for what, of_ages in sizes.items():
+    times, costs = report("years"), report("years-costs")
+    for shown, title, kind in (
+        (times, "each verb", "taken"),
+        (costs, "processor time of each verb, Python's and the server's", "worked"),
+    ):
+        values = {age: {verb: [getattr(one, kind) for one in found[age][verb]] for verb in verbs} for age in ages}
         shown.table(
-            f"The same regions: {what}, KiB, of one call each",
+            f"{PARTITIONS} partitions, 3 members: {title}, by the checkpoints behind the region, in turns, median ms",
+            ("verb", *(f"{age:,}" for age in ages), "smallest to largest, of the oldest"),
+            [(verb, *(median(values[age][verb]) for age in ages), spread(values[ages[-1]][verb])) for verb in verbs],
+        )
+    for verb in verbs:
+        oldest, youngest = ([one.worked for one in found[age][verb]] for age in (ages[-1], ages[0]))
+        costs.at_most(f"{verb}: processor time, {ages[-1]:,}, to {ages[0]:,}", ratio(oldest, youngest), 1.2)
+    for what, of_ages in sizes.items():
+        costs.table(
+            f"the same regions: {what}, KiB, of one call each",
             ("verb", *(f"{age:,}" for age in ages)),
             [(verb, *(of_ages[age][verb] for age in ages)) for verb in verbs],
         )
         for verb in verbs:
-            oldest, youngest = of_ages[ages[-1]][verb], of_ages[ages[0]][verb]
-            shown.at_most(f"{verb}: {what}, {ages[-1]:,}, to {ages[0]:,}", oldest / youngest, 1.2)
-    for verb in verbs:
-        shown.at_most(f"{verb}: {ages[-1]:,}, to {ages[0]:,}", ratio(found[ages[-1]][verb], found[ages[0]][verb]), 1.2)
+            costs.at_most(
+                f"{verb}: {what}, {ages[-1]:,}, to {ages[0]:,}", of_ages[ages[-1]][verb] / of_ages[ages[0]][verb], 1.2
+            )
