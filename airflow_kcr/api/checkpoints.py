@@ -113,10 +113,6 @@ class CheckpointView(View):
             runs=_runs(region, sequence),
         )
 
-    def inexact_at(self, partition: GroupPartition) -> str:
-        """Return why the boundary does not separate a partition's records exactly; empty: it does."""
-        return self.checkpoint.inexact.get(partition, "")
-
     def facts(self) -> Mapping[str, object]:
         """Return the checkpoint as in `checkpoint show`."""
         row = self.checkpoint

@@ -33,6 +33,7 @@ from airflow_kcr.protocol.targets import (
     Target,
     ToDatetime,
     describe,
+    offsets_listed,
     target_from_json,
     target_to_json,
 )
@@ -405,31 +406,16 @@ class ResetRequest(View):
         match document:
             case {"target": target, **rest} if rest.keys() <= {"scope", "skip", "forward", "allow_partial"}:
                 forward, partial = rest.get("forward", False), rest.get("allow_partial", False)
-                if isinstance(forward, bool) and isinstance(partial, bool):
+                skip = rest.get("skip", [])
+                if isinstance(forward, bool) and isinstance(partial, bool) and isinstance(skip, list):
                     return cls(
                         target=target_from_json(target),
                         scope=scope_from_json(rest["scope"]) if "scope" in rest else EVERYTHING,
-                        skip=_skip_from_json(rest.get("skip", [])),
+                        skip=offsets_listed(skip),
                         forward=forward,
                         allow_partial=partial,
                     )
         raise InvalidTarget(f"not the request of a reset: {document!r:.200}")
-
-
-def _skip_from_json(rows: object) -> OffsetMap:
-    if not isinstance(rows, list):
-        raise InvalidTarget(f"not a list of records to skip: {rows!r:.200}")
-    found: dict[GroupPartition, Offset] = {}
-    for row in rows:
-        match row:
-            case [str(group), str(topic), int(partition), int(offset)]:
-                found[GroupPartition(GroupId(group), TopicName(topic), partition)] = Offset(offset)
-            case _:
-                raise InvalidTarget(f"not a record to skip: {row!r:.200}")
-    try:
-        return OffsetMap(found)
-    except NumberOutOfRange as error:
-        raise InvalidTarget(error.message) from None
 
 
 def from_file(region: StoredRegion, text: str, scope: Scope = EVERYTHING) -> FromFile:

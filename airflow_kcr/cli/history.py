@@ -71,6 +71,8 @@ def events(
 
     Example: kcr events flights --follow
     """
+    from airflow_kcr.api.ledger import event_to_json
+
     if last is not None and after is not None:
         raise typer.BadParameter("--last and --after exclude each other")
     with region_of(name, store) as region:
@@ -80,7 +82,7 @@ def events(
         found = _all_after(region, _first(region, last, after))
     rows = [_row(event) for event in found]
     answer = Answer(
-        document=[_json(event) for event in found],
+        document=[event_to_json(event) for event in found],
         columns=EVENT,
         rows=rows,
         numbers=frozenset({"number", "epoch", "timeline"}),
@@ -106,11 +108,13 @@ def _all_after(region: Region, after: int) -> list[Event]:
 
 def _follow(region: Region, after: int, output: OutputFormat) -> None:
     """Write events as they happen; Ctrl-C is how this ends."""
+    from airflow_kcr.api.ledger import event_to_json
+
     if output is OutputFormat.CSV:
         typer.echo(csv_line(EVENT))
     for event in region.follow(after):
         if output is OutputFormat.JSON:
-            show_line(_json(event))
+            show_line(event_to_json(event))
         else:
             row = _row(event)
             typer.echo(csv_line([row[column] for column in EVENT]) if output is OutputFormat.CSV else _line(row))
@@ -120,17 +124,10 @@ def _line(row: Mapping[str, object]) -> str:
     return f"{row['number']:>6}  {row['at']}  epoch {row['epoch']}  {row['kind']}  {row['what']}".rstrip()
 
 
-def _json(event: Event) -> dict[str, object]:
-    from airflow_kcr.api.ledger import event_to_json
-
-    return event_to_json(event)
-
-
 def _row(event: Event) -> dict[str, object]:
-    from airflow_kcr.api.ledger import brief
+    from airflow_kcr.api.ledger import brief, event_to_json
 
-    document = _json(event)
-    return {**document, "what": brief(event, _BRIEF)}
+    return {**event_to_json(event), "what": brief(event, _BRIEF)}
 
 
 @reported

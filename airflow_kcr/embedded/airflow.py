@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -59,7 +58,6 @@ class Airflow:
     environment: Mapping[str, str] = field(repr=False)
     launch: Launch = field(repr=False)
     children: dict[Component, ServiceProcess] = field(default_factory=dict, repr=False)
-    left: list[ServiceProcess] = field(default_factory=list, repr=False)
     """Processes that were killed alone; what they have started still runs."""
 
     @property
@@ -119,12 +117,11 @@ class Airflow:
 
     def stop(self) -> None:
         """Stop all of it, and whatever its tasks have started, wherever that has gone."""
-        children = [*self.children.values(), *self.left]
+        children = [*self.children.values()]
         try:
             _together(children)
         finally:
             end_strays(self.folder)
-        self.left.clear()
 
     def begin(self, component: Component) -> None:
         """Start one component, and don't wait for it; nothing happens where it runs."""
@@ -170,22 +167,6 @@ class Airflow:
     def kill(self, component: Component) -> None:
         """End a component at once, with everything that it has started and still knows as its own (SIGKILL)."""
         self.children[component].kill()
-
-    def kill_alone(self, component: Component) -> None:
-        """End the main process of a component at once (SIGKILL); what it has started goes on, as after a real crash.
-
-        A scheduler's workers then hold its database connections, and row locks with them, until they end: see
-        `end_left`.
-        """
-        child = self.children.pop(component)
-        child.recorded.tell(signal.SIGKILL)
-        happened(lambda: not child.alive, within=STRAYS_WITHIN)
-        self.left.append(child)
-
-    def end_left(self) -> None:
-        """End at once what is left in the process groups of components that were killed alone; tasks have their own."""
-        while self.left:
-            self.left.pop().kill()
 
     def migrate(self) -> None:
         """Bring the metadata to the newest schema.

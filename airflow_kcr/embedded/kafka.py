@@ -51,12 +51,6 @@ SETTINGS: Final[Mapping[str, str]] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "transaction.state.log.num.partitions": "5",
 }
-# For tests of retention: the start of a log follows its settings within a second, not after minutes.
-QUICK_RETENTION: Final[Mapping[str, str]] = {
-    "log.initial.task.delay.ms": "500",
-    "log.retention.check.interval.ms": "500",
-    "log.segment.delete.delay.ms": "500",
-}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -172,17 +172,14 @@ def status(folder: Path) -> StatusJson:
     """Return what of the services is up."""
     running = {name: service for name, service in _read(folder).items() if service.up}
     kafka, postgres, spark, airflow = (running.get(name) for name in ("kafka", "postgres", "spark", "airflow"))
+    users = kept(folder / "airflow").users if airflow else ()
+    known = [UserJson(name=one.name, role=one.role, password=one.password) for one in users]
     return StatusJson(
         kafka=KafkaJson(bootstrap_servers=kafka.address, pids=[one.pid for one in kafka.processes]) if kafka else None,
         store_url=postgres.address if postgres else None,
         spark=SparkJson(master=spark.address, home=str(spark_home())) if spark else None,
-        airflow=_airflow_json(airflow.address, folder / "airflow") if airflow else None,
+        airflow=AirflowJson(url=airflow.address, users=known) if airflow else None,
     )
-
-
-def _airflow_json(url: str, folder: Path) -> AirflowJson:
-    users = kept(folder).users
-    return AirflowJson(url=url, users=[UserJson(name=one.name, role=one.role, password=one.password) for one in users])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,11 +72,6 @@ class StandaloneCluster:
         return f"spark://127.0.0.1:{self.port}"
 
     @property
-    def ui_url(self) -> str:
-        """The master's web page."""
-        return f"http://127.0.0.1:{self.ui_port}"
-
-    @property
     def recorded(self) -> tuple[Recorded, ...]:
         """The processes of the workers and the master, in the order in which to stop them."""
         return tuple(child.recorded for child in (*self.workers, self.master) if child is not None)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from airflow_kcr.errors import ConfigurationError
@@ -49,18 +49,6 @@ def make_admin(settings: KafkaSettings, on_error: OnError) -> AdminClient:
         ConfigurationError: the client doesn't take the settings.
     """
     return _made(lambda: AdminClient({**settings, "error_cb": on_error}), settings)  # type: ignore[dict-item]
-
-
-def make_producer(settings: KafkaSettings) -> Producer:
-    """Return a producer.
-
-    Args:
-        settings: from `settings.producer_settings`.
-
-    Raises:
-        ConfigurationError: the client doesn't take the settings.
-    """
-    return _made(lambda: Producer(dict(settings), logger=_log), settings)
 
 
 def _made(make: Callable[[], T], settings: KafkaSettings) -> T:

@@ -108,21 +108,6 @@ def admin_settings(user: Mapping[str, str], *, client: str = PREFIX) -> KafkaSet
     return KafkaSettings({**_QUICK, "client.id": client, "log_level": "0", **user})
 
 
-def producer_settings(user: Mapping[str, str], *, client: str = PREFIX) -> KafkaSettings:
-    """Return the settings of a producer, for examples and tests: idempotent, compressed.
-
-    Args:
-        user: the spec's, every reference resolved.
-        client: names it to the brokers, unless the user does.
-
-    Raises:
-        ConfigurationError: with every setting that is refused.
-    """
-    _check(user)
-    defaults = {"client.id": client, "enable.idempotence": "true", "compression.type": "lz4", "linger.ms": "20"}
-    return KafkaSettings({**_QUICK, **defaults, **user})
-
-
 def subscription(rules: GroupRules) -> tuple[str, ...]:
     """Return what the client subscribes to: topics by name, or one pattern, which begins with `^`."""
     return (rules.pattern,) if rules.pattern is not None else rules.topics

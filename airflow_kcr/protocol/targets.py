@@ -367,7 +367,7 @@ def target_from_json(document: object) -> Target:
         case {"kind": "to-offset", "offset": int(number), **rest} if _only(rest, number):
             target = ToOffset(offset=Offset(number))
         case {"kind": "from-file", "entries": list(entries), **rest} if _only(rest):
-            target = FromFile(entries=_entries(entries))
+            target = FromFile(entries=offsets_listed(entries))
         case {"kind": str(kind), **rest}:
             target = _by_text(kind, rest)
     if target is None:
@@ -385,7 +385,12 @@ def _by_text(kind: str, fields: dict[object, object]) -> Target | None:
     return None
 
 
-def _entries(rows: list[object]) -> OffsetMap:
+def offsets_listed(rows: list[object]) -> OffsetMap:
+    """Return the offsets of `[group, topic, partition, offset]` rows.
+
+    Raises:
+        InvalidTarget: a row is not of that form, or two are about one partition.
+    """
     pairs: list[tuple[GroupPartition, Offset]] = []
     for row in rows:
         match row:

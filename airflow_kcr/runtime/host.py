@@ -7,7 +7,6 @@ and to those that read logs and run batches. They answer into the queue. Nobody 
 
 from __future__ import annotations
 
-import heapq
 import logging
 import queue
 import threading
@@ -141,8 +140,6 @@ class MemberHost:
         process = who.registration(sinks_fenced=world.sinks.fenced)
         self._machine = MemberMachine(process=process, timeouts=times, static=who.group.static_membership)
         self._happenings: queue.SimpleQueue[Happening] = queue.SimpleQueue()
-        self._timers: list[tuple[Seconds, int, Callable[[], None]]] = []
-        self._timer_numbers = count()
         self._batch_numbers = count(1)
         self._size = BatchSize.first(limits)
         self._run_since = 0.0
@@ -255,24 +252,17 @@ class MemberHost:
 
     def _take(self) -> None:
         now = self._clock()
-        until_timer = self._timers[0][0] - now if self._timers else TICK
         until_due = facts.next_due(self._machine, now) - now
         try:
-            happening = self._happenings.get(timeout=min(max(until_timer, 0.0), until_due, TICK))
+            happening = self._happenings.get(timeout=min(until_due, TICK))
         except queue.Empty:
             happening = events.Tick()
         if callable(happening):
             happening()
         else:
             self._deliver(happening)
-        now = self._clock()
-        while self._timers and self._timers[0][0] <= now:
-            heapq.heappop(self._timers)[2]()
         if self._requests.is_silent() or self._leases.is_silent():
             self._deliver(events.StoreLost())
-
-    def _later(self, seconds: Seconds, action: Callable[[], None]) -> None:
-        heapq.heappush(self._timers, (self._clock() + seconds, next(self._timer_numbers), action))
 
     def _deliver(self, event: events.Event) -> None:
         now, before = self._clock(), self._machine

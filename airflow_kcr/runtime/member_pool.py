@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Sequence as Members
+from datetime import timedelta
+from typing import Final
 
+from airflow_kcr.errors import KcrError
 from airflow_kcr.ports import MemberStore
+from airflow_kcr.protocol.member import events
 from airflow_kcr.protocol.rules import CheckpointRules
-from airflow_kcr.protocol.values import CheckpointNumber, MemberId, RegionName
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, MemberId, RegionName
 from airflow_kcr.runtime.clocks import boot_time
 from airflow_kcr.runtime.host import End, Ended, MemberHost
 from airflow_kcr.runtime.metrics import Snapshot
-from airflow_kcr.runtime.notifications import Notifications
 from airflow_kcr.runtime.sizes import Limits
+
+WAIT: Final = timedelta(seconds=5)
+"""How long one wait for notifications lasts where nothing happens; then the store is asked for its counter again."""
+
+_PAUSE: Final = 1.0
+"""Seconds to wait where the store can't be asked."""
+
+_LOG = logging.getLogger(__name__)
 
 
 class MemberPool:
@@ -107,3 +120,44 @@ class MemberPool:
     def end(self) -> None:
         """Stop listening for notifications; returns at once."""
         self._notifications.end()
+
+
+class Notifications:
+    """Hears that the region changed, so that all members of one process look at once, not at their next renewal.
+
+    A notification may come late, twice or never; whoever gets one reads, and decides from what it reads.
+
+    Args:
+        store: what is waited for.
+        region: its name.
+        hosts: the members.
+    """
+
+    def __init__(self, store: MemberStore, region: RegionName, hosts: Members[MemberHost]) -> None:
+        self._store, self._region, self._hosts = store, region, hosts
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"{region} notifications", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """End with the present wait; returns at once."""
+        self._ending.set()
+
+    def _run(self) -> None:
+        known = EventNumber(0)
+        while not self._ending.is_set():
+            try:
+                newest = self._store.wait(self._region, known, WAIT)
+            except KcrError as error:
+                _LOG.debug("no notifications of region %s for now: %s", self._region, error)
+                self._ending.wait(_PAUSE)
+                # A store that was restored counts from where it stood.
+                known = EventNumber(0)
+                continue
+            if newest > known:
+                known = newest
+                for host in self._hosts:
+                    host.tell(events.Changed(counter=newest))

@@ -272,11 +272,6 @@ class Index:
         series = self.claims.get(partition)
         return None if series is None else series.at(number)
 
-    def is_held(self, partition: GroupPartition, holder: Holder, since: EventNumber, until: EventNumber) -> bool:
-        """Whether a claim was one holder's all the time between two moments."""
-        series = self.claims.get(partition)
-        return series is not None and series.at(since) == holder and series.span(since) == series.span(until)
-
     def past_skips(self, partition: GroupPartition, offset: Offset, number: EventNumber) -> Offset:
         """Return the next offset at or after `offset` that was not skipped after event `number`."""
         skips = self.skips.get(partition, {})

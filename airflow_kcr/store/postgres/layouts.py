@@ -218,20 +218,17 @@ class MapLayout:
     """The column of the sequence or epoch that the map belongs to."""
 
     values: tuple[str, ...]
-    may_be_empty: bool = False
     derived: tuple[tuple[str, str], ...] = ()
     """Columns that only the database reads, each with the SQL that makes it of a written row `n`."""
-    """Whether a map without rows may be there: at the first start of a region, before any partition is known."""
 
 
-OFFSETS: Final = MapLayout(tables.checkpoint_offset, "sequence", ("next_offset",), may_be_empty=True)
+OFFSETS: Final = MapLayout(tables.checkpoint_offset, "sequence", ("next_offset",))
 READ_BACKS: Final = MapLayout(tables.read_back, "sequence", ("next_offset",))
 FROZEN: Final = MapLayout(tables.checkpoint_partition, "sequence", ())
 SEEKS: Final = MapLayout(
     tables.seek_offset,
     "epoch",
     ("next_offset", "source", "current_offset", "clamped_from", "recreated"),
-    may_be_empty=True,
     derived=(("rewinds", REWINDS),),
 )
 CONTRIBUTED: Final = MapLayout(

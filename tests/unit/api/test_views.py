@@ -266,7 +266,7 @@ def test_an_inexact_checkpoint_says_so_and_why() -> None:
     driver.handle(Reconcile())
     view = region_of(driver).checkpoint(driver.complete())
     assert view.to_json()["inexact"] is True
-    assert view.inexact_at(driver.partition(0)) == "a record of the future"
+    assert view.checkpoint.inexact[driver.partition(0)] == "a record of the future"
 
 
 def test_a_checkpoint_that_is_open_shows_what_was_contributed_and_who_is_missing() -> None:

@@ -14,7 +14,6 @@ from airflow_kcr.kafka.settings import (
     instance_id,
     member_settings,
     participants,
-    producer_settings,
     subscription,
     without_secrets,
 )
@@ -85,7 +84,7 @@ def test_a_users_setting_wins_over_our_defaults_and_is_passed_untouched() -> Non
     assert built["client.id"] == "app.flights.delays.0003"
 
 
-@pytest.mark.parametrize("build", [settings, admin_settings, producer_settings])
+@pytest.mark.parametrize("build", [settings, admin_settings])
 def test_every_refused_setting_is_named_and_no_value_is_shown(build: object) -> None:
     user = {**USER, "enable.auto.commit": "secret-1", "group.id": "secret-2", "session.timeout.ms": "secret-3"}
     with pytest.raises(ConfigurationError) as refused:

@@ -38,8 +38,8 @@ from airflow_kcr.protocol.values import (
 from airflow_kcr.runtime.clocks import StoreClock, boot_time
 from airflow_kcr.runtime.host import End, Ended, MemberHost, World
 from airflow_kcr.runtime.identity import Identity, read_note
+from airflow_kcr.runtime.member_pool import Notifications
 from airflow_kcr.runtime.metrics import Counts
-from airflow_kcr.runtime.notifications import Notifications
 from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.runtime.sizes import Limits
 from airflow_kcr.store.regions import RegionStore
