@@ -17,6 +17,7 @@ from airflow_kcr.protocol.commands import PauseRegion, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.spec import RegionSpec
+from airflow_kcr.triggers import probes
 from airflow_kcr.triggers import waits as poller_module
 from airflow_kcr.triggers.payloads import (
     CheckpointExists,
@@ -141,21 +142,21 @@ def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(
 ) -> None:
     driver.request_checkpoint("n")
     others = [RegionName(f"nowhere-{number}") for number in range(3)]
-    probes = StoreProbes(make_url(store_connection))
+    asked = StoreProbes(make_url(store_connection))
     checkpoint: dict[WaitingFor, KcrHook] = {
         RequestPublished(request_id="n"): HOOK,
         CheckpointExists(sequence=9): HOOK,
     }
     try:
-        first = probes.probe_all({driver.name: checkpoint})
+        first = asked.probe_all({driver.name: checkpoint})
         with statements() as run:
-            again = probes.probe_all({driver.name: checkpoint})
+            again = asked.probe_all({driver.name: checkpoint})
         assert len(run) == 1
         assert {key: one.missing for key, one in again.items()} == {key: one.missing for key, one in first.items()}
         assert {one.now for one in again.values()}.isdisjoint(one.now for one in first.values())
         driver.complete()
         driver.publish()
-        after = probes.probe_all({driver.name: checkpoint, **{other: {PAUSED: HOOK} for other in others}})
+        after = asked.probe_all({driver.name: checkpoint, **{other: {PAUSED: HOOK} for other in others}})
         reached = after[driver.name, RequestPublished(request_id="n")].answer
         assert reached is not None
         assert reached.status is Status.REACHED
@@ -164,29 +165,29 @@ def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(
             assert refused is not None
             assert refused.status is Status.REFUSED
     finally:
-        probes.close()
+        asked.close()
 
 
 def test_what_time_alone_brings_is_seen(driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.request_checkpoint("n")
-    probes = StoreProbes(make_url(store_connection))
+    asked = StoreProbes(make_url(store_connection))
     checkpoint: dict[WaitingFor, KcrHook] = {RequestPublished(request_id="n"): HOOK}
     wanted = {driver.name: checkpoint}
     try:
-        probes.probe_all(wanted)
+        asked.probe_all(wanted)
         with asking(store_connection) as connection:
             connection.execute("UPDATE kcr.lease SET valid_until = now() - interval '1 s'")
         with statements() as run:
-            probes.probe_all(wanted)
+            asked.probe_all(wanted)
         assert len(run) > 1, "a lease is over"
         with statements() as run:
-            probes.probe_all(wanted)
+            asked.probe_all(wanted)
         monkeypatch.setattr(probes, "REFRESH", 0.0)
         with statements() as more:
-            probes.probe_all(wanted)
+            asked.probe_all(wanted)
         assert len(run) < len(more), "it was long ago"
     finally:
-        probes.close()
+        asked.close()
 
 
 def test_it_begins_again_for_who_comes_when_it_has_ended(driver: Driver, store_connection: str) -> None:
