@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE
+from tests.support import browsing
 from tests.support.kafka import Kafka
 from tests.support.live_airflow import LiveAirflow, live_airflow
 
 if TYPE_CHECKING:
     from tests.support.browser import Person
+
+__all__ = ["browsing"]
+"""Loaded first: Airflow's API server loads the same library, and warns of it."""
 
 
 @pytest.fixture(scope="session")
