@@ -101,13 +101,14 @@ class Grouping:
         """
         note = CommitNote(region=self._who.region, timeline=timeline, sequence=effect.sequence, epoch=effect.epoch)
 
-        def answered(answer: CommitAnswer) -> None:
+        def heard(answer: CommitAnswer) -> None:
             if answer.failure:
                 self._failed(f"the commit of checkpoint {effect.sequence}: {answer.failure}")
             held = OffsetMap({p: row.offset for p, row in answer.held.items() if p in effect.offsets})
-            self._happened(events.CommitAnswered(sequence=effect.sequence, offsets=held))
+            answered = events.CommitAnswered(sequence=effect.sequence, offsets=held, failed=bool(answer.failure))
+            self._happened(answered)
 
-        self.membership.commit(effect.offsets, note.text(), self._who.timeouts.commit, answered, may_write)
+        self.membership.commit(effect.offsets, note.text(), self._who.timeouts.commit, heard, may_write)
 
     def commit_seek(
         self,

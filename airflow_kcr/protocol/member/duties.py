@@ -131,15 +131,17 @@ def commit(member: MemberMachine, now: float) -> Driven:
 def read_back(member: MemberMachine, now: float) -> Driven:
     """Tell the store what Kafka answered to the commit.
 
-    A client that was fenced, or whose session was over, knows nothing: where nothing moves, no checkpoint comes that
-    would mend it. So the member commits again in its next assignment, for as long as the store waits for it.
+    A client that was fenced, or whose session was over, has committed nothing, and knows nothing or what Kafka held
+    before: where nothing moves, no checkpoint comes that would mend it. So the member commits again in its next
+    assignment, for as long as the store waits for it, and says nothing of the first try.
     """
     committed = member.committed
     if committed is None:
         return member, ()
     is_same = member.assignment is not None and member.assignment.assignment == member.commit_in
-    is_done = bool(committed.offsets) or is_same
-    member = replace(member, committed=None, commit_done=committed.sequence if is_done else member.commit_done)
+    if (committed.failed or not committed.offsets) and not is_same:
+        return replace(member, committed=None), ()
+    member = replace(member, committed=None, commit_done=committed.sequence)
     if not committed.offsets or member.incarnation is None or member.state not in ACTIVE:
         return member, ()
     read_back = ReportReadBack(

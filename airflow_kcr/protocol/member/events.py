@@ -113,6 +113,9 @@ class CommitAnswered:
     offsets: OffsetMap
     """What Kafka holds now, as read; empty where nothing is known."""
 
+    failed: bool = False
+    """Whether Kafka does not hold what was committed, or nothing is known."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsDiscovered:

@@ -371,10 +371,11 @@ class Host:
                 self.later(0.5, lambda: self._commit(effect, deadline))
                 return
         except NotInGroup:
-            self.deliver(events.CommitAnswered(sequence=effect.sequence, offsets=EMPTY))
+            self.deliver(events.CommitAnswered(sequence=effect.sequence, offsets=EMPTY, failed=True))
             return
-        held = {p: self.around.broker.committed[p] for p in effect.offsets if p in self.around.broker.committed}
-        self.deliver(events.CommitAnswered(sequence=effect.sequence, offsets=OffsetMap(held)))
+        known = self.around.broker.committed
+        held = OffsetMap({p: known[p] for p in effect.offsets if p in known})
+        self.deliver(events.CommitAnswered(sequence=effect.sequence, offsets=held, failed=held != effect.offsets))
 
     def _commit_seek(self, effect: effects.CommitSeek) -> None:
         failure = ""

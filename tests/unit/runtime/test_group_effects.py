@@ -94,7 +94,8 @@ def test_a_commit_that_failed_is_counted_and_answered_with_what_kafka_holds(desk
     desk.membership.held = {p(0): CommittedOffset(offset=Offset(3)), p(1): CommittedOffset(offset=Offset(9))}
     desk.membership.commit_failure = "the coordinator moved"
     desk.grouping.commit(COMMIT, Timeline(1), always)
-    assert desk.loop() == [events.CommitAnswered(sequence=CheckpointNumber(4), offsets=OffsetMap({p(0): Offset(3)}))]
+    held = OffsetMap({p(0): Offset(3)})
+    assert desk.loop() == [events.CommitAnswered(sequence=CheckpointNumber(4), offsets=held, failed=True)]
     assert desk.metrics.counts.failed_commits == 1
     assert "the coordinator moved" in desk.metrics.counts.last_trouble
     assert "checkpoint 4" in desk.metrics.counts.last_trouble

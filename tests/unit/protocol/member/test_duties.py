@@ -331,16 +331,20 @@ def test_what_nobody_knows_is_no_commit_read_back_and_the_member_goes_on() -> No
     assert lone.member.commit_done == 2
 
 
-def test_a_commit_that_the_fenced_client_could_not_make_is_made_in_the_next_assignment() -> None:
+@pytest.mark.parametrize("held", [EMPTY, OffsetMap(dict.fromkeys(MINE, Offset(10)))], ids=["unknown", "as before"])
+def test_a_commit_that_the_fenced_client_could_not_make_is_made_in_the_next_assignment(held: OffsetMap) -> None:
     lone = owing()
     view = lone.view
     lone.now = 1.0
-    lone.feed(events.InstanceFenced(), events.CommitAnswered(sequence=CheckpointNumber(2), offsets=EMPTY))
+    answer = events.CommitAnswered(sequence=CheckpointNumber(2), offsets=held, failed=True)
+    lone.feed(events.InstanceFenced(), answer)
     lone.feed(answers.renewed(sent_at=1.0, counter=view.counter))
     assert not lone.wanted(effects.Commit), "nothing is assigned"
+    told = [one for one in lone.all if isinstance(one, commands.ReportReadBack)]
+    assert told == [], "the store would take the checkpoint for not committed"
     lone.assign(assignment=2).grant(later(view), assignment=2)
     assert [commit.sequence for commit in lone.all if isinstance(commit, effects.Commit)] == [2, 2]
-    lone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=EMPTY))
+    lone.feed(answer)
     lone.wait(5)
     assert len([commit for commit in lone.all if isinstance(commit, effects.Commit)]) == 2, "once in an assignment"
 
