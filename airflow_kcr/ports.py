@@ -80,16 +80,6 @@ Rule: TypeAlias = Callable[[Region, datetime], Region]
 """A pure decision: the region and the store's clock in, the region out; or it raises and nothing has changed."""
 
 
-class NewestWork(NamedTuple):
-    """When the members of a region last did something."""
-
-    worked_at: datetime | None
-    """When the batch that was begun last began or ended; None: there was none."""
-
-    claimed_at: datetime | None
-    """When a claim was granted last; None: the newest events tell of none."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Horizon:
     """How far a region has got: whatever lies within is committed, and nothing is added to it any more."""
@@ -353,8 +343,8 @@ class Transactions(Protocol):
         """Return the batches that are stamped with a later sequence than this, oldest first; reads no older ones."""
         ...
 
-    def newest_work(self, name: RegionName) -> NewestWork:
-        """Return when members last did something; reads the newest batch and the newest thousand events."""
+    def newest_work(self, name: RegionName) -> datetime | None:
+        """Return when the batch that was begun last began or ended; None: there was none. Reads that batch alone."""
         ...
 
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:

@@ -26,7 +26,6 @@ from airflow_kcr.ports import (
     Dropped,
     Heartbeats,
     Horizon,
-    NewestWork,
     Renewal,
     Replayed,
     Rule,
@@ -36,8 +35,7 @@ from airflow_kcr.ports import (
 from airflow_kcr.protocol.commands import Heartbeat
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.archive import Tables, working
-from airflow_kcr.protocol.region.events import Claimed, Event, MemberRegistered
-from airflow_kcr.protocol.region.liveness import NEWEST_EVENTS
+from airflow_kcr.protocol.region.events import Event, MemberRegistered
 from airflow_kcr.protocol.region.rewinds import Rewinds
 from airflow_kcr.protocol.region.rows import Batch, DesiredState, Lease, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (
@@ -179,12 +177,11 @@ class MemoryTransactions:
         """See `ports.Transactions.batches_since`."""
         return tuple(b for b in self.batches(name) if b.sequence > after)
 
-    def newest_work(self, name: RegionName) -> NewestWork:
+    def newest_work(self, name: RegionName) -> datetime | None:
         """See `ports.Transactions.newest_work`."""
         self._region(name)
         batch = next(reversed([*self._ledgers[name].values()]), None)
-        claims = (e.at for e in reversed(self._events[name][-NEWEST_EVENTS:]) if isinstance(e.body, Claimed))
-        return NewestWork(None if batch is None else batch.finished_at or batch.started_at, next(claims, None))
+        return None if batch is None else batch.finished_at or batch.started_at
 
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_with`."""

@@ -100,8 +100,7 @@ class RegionStore:
 
     def seen(self, name: RegionName) -> Seen:
         """Return what the judgement of a region's liveness needs beside its rows, as far as the store has it."""
-        worked_at, claimed_at = self._transactions.newest_work(name)
-        return Seen(worked_at=worked_at or NEVER, claimed_at=claimed_at or NEVER)
+        return Seen(worked_at=self._transactions.newest_work(name) or NEVER)
 
     def history(self, name: RegionName) -> History:
         """Return all events and the whole ledger as committed at one moment."""

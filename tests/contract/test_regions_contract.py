@@ -512,12 +512,16 @@ def test_when_a_region_last_worked_is_told_by_the_batch_that_began_last(drive: D
     assert driver.store.seen(driver.name).worked_at == driver.row(second).finished_at
 
 
-def test_when_a_claim_was_granted_last_is_told_by_the_newest_events(drive: Drive) -> None:
+def test_a_members_row_has_when_it_registered_or_claimed_last(drive: Drive) -> None:
     driver = drive(partitions=2, members=1)
-    assert driver.store.seen(driver.name).claimed_at == NEVER
+    member = driver.member(0)
     driver.up()
     driver.process()
-    assert driver.store.seen(driver.name).claimed_at == [e.at for e in driver.events if e.kind == "Claimed"][-1]
+    driver.wait(1)
+    for act, kind in ((lambda: driver.join(member, takeover=True), "MemberRegistered"), (driver.spread, "Claimed")):
+        act()
+        assert driver.region.members[member].arrived_at == [e.at for e in driver.events if e.kind == kind][-1]
+        driver.wait(1)
 
 
 def test_the_sign_of_a_region_moves_when_the_last_batch_of_a_paused_one_ends(drive: Drive) -> None:

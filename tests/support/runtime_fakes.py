@@ -22,7 +22,6 @@ from airflow_kcr.ports import (
     CommittedOffset,
     Heartbeats,
     MembershipListener,
-    NewestWork,
     Renewal,
     Replayed,
     Rule,
@@ -360,7 +359,7 @@ class SharedTransactions:
         """See `ports.Transactions`."""
         return iter(self._do(lambda: tuple(self._inner.batches(name))))
 
-    def newest_work(self, name: RegionName) -> NewestWork:
+    def newest_work(self, name: RegionName) -> datetime | None:
         """See `ports.Transactions`."""
         return self._do(lambda: self._inner.newest_work(name))
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from airflow_kcr.errors import KcrError, RefusedError
-from airflow_kcr.ports import Chronicle, Heartbeats, NewestWork, Renewal, Replayed, Rule, Sign, Span
+from airflow_kcr.ports import Chronicle, Heartbeats, Renewal, Replayed, Rule, Sign, Span
 from airflow_kcr.protocol.commands import Heartbeat
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
@@ -134,7 +134,7 @@ class Twin:
     def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
         return self._postgres.batches_since(name, after)
 
-    def newest_work(self, name: RegionName) -> NewestWork:
+    def newest_work(self, name: RegionName) -> datetime | None:
         return self._postgres.newest_work(name)
 
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:

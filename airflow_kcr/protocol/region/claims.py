@@ -66,6 +66,7 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
         assignment=proposal.assignment,
         claimed=region.epoch,
         acknowledged=region.epoch if settled else member.acknowledged,
+        arrived_at=now,
     )
     region = replace(region, claims=put(region.claims, rows), members=put(region.members, {proposal.member: row}))
     region = absent_partitions.claimed(

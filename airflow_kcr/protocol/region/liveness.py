@@ -11,7 +11,7 @@ reads the rows of the present only: what it costs does not grow with the region'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -152,18 +152,12 @@ class Seen:
     worked_at: datetime | None = None
     """When the batch that was begun last began or ended; `NEVER`: there was none; None: that was not read."""
 
-    claimed_at: datetime | None = None
-    """When a claim was granted last, if lately; `NEVER`: not lately; None: that was not read."""
-
     ends: Mapping[GroupPartition, LogEnd] = field(default_factory=dict)
     """How far logs could be read, where Kafka was asked; of others, what members saw at the restore point counts."""
 
     linger: timedelta = timedelta(0)
     """For how long members wait for more records before they begin a small batch, while no boundary waits."""
 
-
-NEWEST_EVENTS: Final = 1_000
-"""How many of the newest events are looked through for what happened lately."""
 
 NEVER: Final = datetime.min.replace(tzinfo=UTC)
 """Before every moment."""
@@ -208,11 +202,22 @@ def judge(region: Region, now: datetime, seen: Seen = NOTHING_SEEN) -> Liveness:
     waits: list[Wait] = []
     for rule in _RULES:
         waits += rule(region, now, seen, tuple(waits))
+    settled = _settled(region, now)
+    waits = [w if w.until is None or w.until >= settled else replace(w, until=settled) for w in waits]
     last = datetime.max.replace(tzinfo=UTC)
     return Liveness(waits=tuple(sorted(waits, key=lambda w: (not w.is_over(now), w.since or last))), now=now)
 
 
 Waits = Iterator[Wait]
+
+
+def _settled(region: Region, now: datetime) -> datetime:
+    """Return from when on whoever lives has had a lease since it came or claimed: before, it may be about to act.
+
+    What has waited for members that were away would otherwise be called stalled as they come back.
+    """
+    arrivals = (region.members[member].arrived_at for member in live_members(region, now))
+    return max((at for at in arrivals if at is not None), default=NEVER) + region.rules.timeouts.lease
 
 
 def _person(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
@@ -268,9 +273,11 @@ def _unassigned(region: Region) -> Waits:
 
 
 def _lost_at(region: Region, now: datetime, gap: coverage.Missing) -> datetime | None:
-    """When the lease of the last owner ended; None: it lives, or there was none."""
+    """When the lease of the last owner ended, or when it came back or let go; None: that is not known."""
     lease = None if gap.last_owner is None else region.leases.get(gap.last_owner)
-    return None if lease is None or lease.until > now else lease.until
+    if gap.last_owner is None or lease is None:
+        return None
+    return lease.until if lease.until <= now else region.members[gap.last_owner].arrived_at
 
 
 def _running_since(region: Region) -> datetime | None:
@@ -436,9 +443,7 @@ def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
         if now < since + region.rules.timeouts.lease:
             continue  # members that work plan their next batch
         what = f"{_listed([f'{n:,} of {p}' for p, n in found.items()])} can be read, and no batch reads them{behind}"
-        # A member that has only just claimed, after it was away or others had the partitions, plans its first batch.
-        begins_by = (seen.claimed_at or NEVER) + region.rules.timeouts.lease
-        until = None if behind else max(since + _reading_patience(region), begins_by) + seen.linger
+        until = None if behind else max(since + _reading_patience(region), _settled(region, now)) + seen.linger
         yield Wait(rule=Rule.RECORDS, since=since, what=what, until=until, group=group)
 
 

@@ -55,6 +55,7 @@ def register(region: Region, now: datetime, arrival: Register) -> Region:
         sinks_fenced=arrival.sinks_fenced,
         ends_within=arrival.ends_within,
         spec_revision=region.spec.revision,
+        arrived_at=now,
     )
     lease = Lease(incarnation=incarnation, until=now + region.rules.timeouts.lease)
     region = replace(region, members=put(region.members, {member: fresh}), leases=put(region.leases, {member: lease}))

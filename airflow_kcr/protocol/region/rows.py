@@ -239,6 +239,8 @@ class Member:
     """After the end of its lease, the process ends itself within this, whatever a batch does."""
 
     left: bool = False
+    arrived_at: datetime | None = None
+    """When it registered, or its newest claim was granted; None: an earlier version of the package wrote the row."""
 
     def quiesced_after(self, lease_until: datetime) -> datetime:
         """Return when this incarnation can't write any more, given the end of its last lease."""

@@ -10,8 +10,6 @@ from typing import Final
 
 from sqlalchemy import text
 
-from airflow_kcr.protocol.region.events import Claimed
-from airflow_kcr.protocol.region.liveness import NEWEST_EVENTS
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber
 from airflow_kcr.store.postgres import rewinds
@@ -27,23 +25,13 @@ _PAGE_BACK: Final = text(
 )
 
 
-# name: newest_work — of the one batch at the end of the index; and of the newest claim among the newest events, however
-# long the region has claimed nothing. Counted from the end: of a million events, a planner takes those beyond a number
-# that it does not know for a third of them.
+# name: newest_work — of the one batch at the end of the index.
 NEWEST_WORK: Final = text("""
     SELECT (
         SELECT coalesce(b.finished_at, b.started_at) FROM kcr.batch b
         WHERE b.region_id = r.id ORDER BY b.number DESC LIMIT 1
-    ), (
-        SELECT max(e.at) FROM (
-            SELECT n.at, n.kind FROM kcr.event n
-            WHERE n.region_id = r.id AND n.number > r.counter - :newest ORDER BY n.number DESC LIMIT :newest
-        ) e WHERE e.kind = :claimed
     ) FROM kcr.region r WHERE r.name = :name
 """)
-
-NEWEST_CLAIM: Final = {"newest": NEWEST_EVENTS, "claimed": Claimed.__name__}
-"""What `NEWEST_WORK` is asked with, beside the region's name."""
 
 
 def since(session: Session, after: CheckpointNumber) -> list[Batch]:

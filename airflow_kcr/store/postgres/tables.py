@@ -105,6 +105,7 @@ member: Final = table(
     span("ends_within"),
     truth("has_left"),
     text_("version"),
+    instant_or_null("arrived_at"),
     key("member", "region_id", "group_id", "member_index"),
     of_region("member"),
 )

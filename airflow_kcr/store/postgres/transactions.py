@@ -25,7 +25,7 @@ from airflow_kcr.errors import (
     StoreBusy,
     UnknownRegion,
 )
-from airflow_kcr.ports import Heartbeats, NewestWork, Renewal, Replayed, Rule, Sign, Span
+from airflow_kcr.ports import Heartbeats, Renewal, Replayed, Rule, Sign, Span
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
@@ -261,11 +261,11 @@ class PostgresTransactions:
         with self._about(name) as session:
             return tuple(ledger_tail.since(session, after))
 
-    def newest_work(self, name: RegionName) -> NewestWork:
+    def newest_work(self, name: RegionName) -> datetime | None:
         """See `ports.Transactions.newest_work`; in one statement."""
-        statement, parameters = ledger_tail.NEWEST_WORK, ledger_tail.NEWEST_CLAIM
-        with self._connections.snapshot(statement, name=name, **parameters) as session:
-            return NewestWork(*_one_of(session, name, session.first))
+        with self._connections.snapshot(ledger_tail.NEWEST_WORK, name=name) as session:
+            worked_at: datetime | None = _one_of(session, name, session.first)[0]
+            return worked_at
 
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_with`."""

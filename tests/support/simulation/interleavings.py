@@ -427,7 +427,7 @@ class Explorer:
 
     def _judged(self) -> Liveness:
         ends = {p: LogEnd(self.log.end, EPOCH) for p in PARTITIONS}
-        return liveness.judge(self.region, EPOCH, Seen(worked_at=EPOCH, claimed_at=EPOCH, ends=ends))
+        return liveness.judge(self.region, EPOCH, Seen(worked_at=EPOCH, ends=ends))
 
     def _final_flaws(self) -> list[str]:
         region = self.region

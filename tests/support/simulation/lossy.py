@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from airflow_kcr.errors import OutcomeUnknown
-from airflow_kcr.ports import Chronicle, Heartbeats, NewestWork, Renewal, Replayed, Rule, Sign, Span
+from airflow_kcr.ports import Chronicle, Heartbeats, Renewal, Replayed, Rule, Sign, Span
 from airflow_kcr.protocol.invariants import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
@@ -106,7 +106,7 @@ class LossyTransactions:
         """See `ports.Transactions`."""
         return self._inner.batches(name)
 
-    def newest_work(self, name: RegionName) -> NewestWork:
+    def newest_work(self, name: RegionName) -> datetime | None:
         """See `ports.Transactions`."""
         return self._inner.newest_work(name)
 

@@ -78,8 +78,7 @@ class Watch:
 
     def _judged(self, region: Region) -> Liveness:
         simulation = self._simulation
-        worked_at, claimed_at = simulation.inner.newest_work(region.name)
-        seen = Seen(worked_at=worked_at or NEVER, claimed_at=claimed_at or NEVER)
+        seen = Seen(worked_at=simulation.inner.newest_work(region.name) or NEVER)
         now = simulation.world.clock()
         ends = {
             simulation.broker.partition(n): LogEnd(Offset(log.stable_end), now)

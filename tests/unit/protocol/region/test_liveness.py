@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -96,11 +97,13 @@ def test_partitions_without_a_living_owner_are_named_with_their_last_one() -> No
     assert judged(driver, later=DAY).verdict is LivenessVerdict.STALLED
 
 
-def test_partitions_that_a_living_member_dropped_count_from_when_the_region_ran() -> None:
+def test_partitions_that_a_living_member_dropped_count_from_its_claim() -> None:
     driver = running()
+    driver.wait(DAY.total_seconds())
     driver.claim(driver.member(1), [driver.partition(2)])
     wait = only(judged(driver))
-    assert (wait.what, wait.since) == ("g:t-3 (last owner: g[1]) without a living owner", BEGINNING)
+    assert (wait.what, wait.since) == ("g:t-3 (last owner: g[1]) without a living owner", driver.clock.now)
+    assert judged(driver, later=patience(driver)).verdict is LivenessVerdict.STALLED
 
 
 def test_a_reset_that_is_not_done_says_who_is_missing() -> None:
@@ -261,14 +264,61 @@ def test_kafka_is_only_worth_asking_where_nobody_has_worked_for_long() -> None:
 def test_a_member_that_has_just_claimed_may_plan_its_first_batch() -> None:
     driver = running(partitions=1, members=1)
     driver.process()
-    region, now = driver.store.read(driver.name)
-    late, lease = now + 2 * patience(driver), region.rules.timeouts.lease
-    seen = replace(driver.store.seen(driver.name), ends={driver.partition(0): LogEnd(Offset(50), now)})
-    region = replace(region, leases={m: replace(row, until=late + HOUR) for m, row in region.leases.items()})
-    assert liveness.judge(region, late, seen).verdict is LivenessVerdict.STALLED
-    seen = replace(seen, claimed_at=late)
-    assert liveness.judge(region, late + lease - timedelta(seconds=1), seen).verdict is LivenessVerdict.WAITING
-    assert liveness.judge(region, late + lease, seen).verdict is LivenessVerdict.STALLED
+    driver.wait(2 * patience(driver).total_seconds())
+    assert judged(driver, ends=50).verdict is LivenessVerdict.STALLED
+    driver.claim(driver.member(0))
+    lease = driver.held.rules.timeouts.lease
+    assert judged(driver, ends=50, later=lease - timedelta(seconds=1)).verdict is LivenessVerdict.WAITING
+    assert judged(driver, ends=50, later=lease).verdict is LivenessVerdict.STALLED
+
+
+def _idle(driver: Driver) -> None:
+    """Do nothing: the region has nothing open."""
+
+
+def _approaches(driver: Driver) -> None:
+    """Have a checkpoint approach its boundary, of which nobody has read anything."""
+    driver.wait(HOUR.total_seconds())
+    driver.handle(RequestCheckpoint(request_id=RequestId("run"), boundary=boundary(1)))
+
+
+def _resets(driver: Driver) -> None:
+    driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
+
+
+@pytest.mark.parametrize("begun", [_idle, _approaches, _resets])
+def test_whoever_comes_back_at_the_end_of_what_is_allowed_is_waited_for(begun: Callable[[Driver], None]) -> None:
+    driver = hourly()
+    driver.wait(DAY.total_seconds())
+    begun(driver)
+    all_crash(driver)
+    ended = max(lease.until for lease in driver.region.leases.values())
+    driver.clock.advance((ended + patience(driver) - timedelta(seconds=1) - driver.clock.now).total_seconds())
+    assert judged(driver).verdict is LivenessVerdict.WAITING
+    for member in driver.all_members():
+        driver.join(member)
+        assert judged(driver).verdict is LivenessVerdict.WAITING, judged(driver).text()
+    back = driver.clock.now
+    assert all(w.since is None or w.rule is not Rule.PARTITIONS or w.since == back for w in judged(driver).waits)
+    driver.spread()
+    assert judged(driver).verdict is not LivenessVerdict.STALLED, judged(driver).text()
+    driver.settle_reset()
+    assert judged(driver).verdict is not LivenessVerdict.STALLED, judged(driver).text()
+
+
+def test_who_comes_back_and_then_does_nothing_is_a_stall_with_since_when() -> None:
+    driver = running()
+    driver.wait(DAY.total_seconds())
+    all_crash(driver)
+    for member in driver.all_members():
+        driver.join(member)
+    wait = only(judged(driver))
+    assert (wait.rule, wait.since, wait.until) == (
+        Rule.PARTITIONS,
+        driver.clock.now,
+        driver.clock.now + patience(driver),
+    )
+    assert judged(driver, later=patience(driver)).verdict is LivenessVerdict.STALLED
 
 
 def test_a_member_that_waits_for_more_records_may_do_so() -> None:
