@@ -150,6 +150,21 @@ def test_partitions_added_while_the_only_member_is_down_are_read_though_the_coor
         faults.judged(region, record_property)
 
 
+def test_partitions_added_during_a_start_with_a_member_down_are_read(lend: Lend, record_property: Note) -> None:
+    with lend(members=2, partitions=2, spec=PATIENT) as region:
+        first, second = region.start(0, gates=("resetting",)), region.start(1)
+        region.until(lambda: first.reached("resetting"), "in the middle of the start")
+        assert region.region().state is RegionState.STARTING
+        second.kill()
+        region.kafka.add_partitions(region.topic, 4)
+        region.fill(30)
+        first.open("resetting")
+        region.start(1)
+        finished(region, 120)
+        assert set(region.owners()) == set(range(4))
+        faults.judged(region, record_property)
+
+
 def test_partitions_added_during_a_reset_are_read(lend: Lend, record_property: Note) -> None:
     with lend(members=2, partitions=2, spec=PATIENT) as region:
         first, second = region.start(0, gates=("resetting",)), region.start(1)
