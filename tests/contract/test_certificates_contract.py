@@ -20,7 +20,7 @@ from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.store.postgres import PostgresTransactions
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.plans import touched
+from tests.support.plans import keep_unknown, touched
 from tests.support.stores import only_reading, postgres_subject
 
 if TYPE_CHECKING:
@@ -187,7 +187,8 @@ on_postgres = pytest.mark.parametrize("subject", ["postgres"], indirect=True)
 
 
 @pytest.fixture
-def driver(drive: Drive) -> Driver:
+def driver(drive: Drive, database_url: str) -> Driver:
+    keep_unknown(database_url)
     driver = drive()
     driver.up()
     for number in range(3):

@@ -14,7 +14,7 @@ from airflow_kcr.store.postgres import deletion
 from airflow_kcr.store.postgres.session import Session
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_ledger import Statistics, fill
-from tests.support.plans import touched
+from tests.support.plans import keep_unknown, touched
 from tests.support.scripts import checkpoints_of_ten
 from tests.support.stores import postgres_store
 
@@ -126,6 +126,7 @@ def test_a_region_that_is_not_stopped_stays_as_it_is(database_url: str, rules: R
 def test_a_batch_costs_as_much_to_delete_however_long_the_ledger(
     database_url: str, monkeypatch: pytest.MonkeyPatch, rules: RegionRules, statistics: Statistics
 ) -> None:
+    keep_unknown(database_url)
     monkeypatch.setattr(deletion, "PIECE", 120)
     most = []
     for batches in (100, 800):

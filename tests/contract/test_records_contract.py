@@ -22,7 +22,7 @@ from airflow_kcr.protocol.values import GroupPartition, Offset, Range
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_ledger import Statistics, fill
-from tests.support.plans import touched
+from tests.support.plans import keep_unknown, touched
 from tests.support.stores import postgres_store
 
 pytestmark = pytest.mark.postgres
@@ -155,6 +155,7 @@ _LONG = b"""
 
 
 def rows_of_a_record(url: str, batches: int, statistics: Statistics) -> tuple[int, Counter[str]]:
+    keep_unknown(url)
     rules = RegionRules(groups={GROUP: group_rules(members=3)})
     with postgres_store(url, lambda _: rules) as store:
         driver = Driver(partitions=12, rules=rules, transactions=store)

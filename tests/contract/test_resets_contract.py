@@ -21,7 +21,7 @@ from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_history import live_through, number_beyond
 from tests.support.long_ledger import Statistics, fill
-from tests.support.plans import statements, touched
+from tests.support.plans import keep_unknown, statements, touched
 from tests.support.stores import postgres_store
 
 pytestmark = pytest.mark.postgres
@@ -237,6 +237,7 @@ def test_each_is_found_by_each_of_its_names(drive: Drive) -> None:
 
 def rows_of_lists(url: str, size: int, statistics: Statistics) -> tuple[int, Counter[str]]:
     """Return the statements of all lists of resets, and the rows they touch, after N checkpoints and batches."""
+    keep_unknown(url)
     rules = RegionRules(groups={GROUP: group_rules(members=3)})
     with postgres_store(url, lambda _: rules) as store:
         driver = Driver(partitions=12, rules=rules, transactions=store)

@@ -24,7 +24,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, RequestId
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_history import live_through, number_beyond
 from tests.support.long_ledger import Statistics
-from tests.support.plans import statements, touched
+from tests.support.plans import keep_unknown, statements, touched
 from tests.support.scripts import checkpoints_of_ten
 from tests.support.stores import postgres_store
 from tests.support.transfer import transferred
@@ -46,6 +46,7 @@ FEW = 1_000
 @contextmanager
 def old_region(url: str, checkpoints: int, *, statistics: Statistics = Statistics.FRESH) -> Iterator[Driver]:
     """A region that is up, with so many checkpoints behind it."""
+    keep_unknown(url)
     rules = RegionRules(groups={GROUP: group_rules(members=3)})
     with postgres_store(url, lambda _: rules) as store:
         driver = Driver(partitions=PARTITIONS, rules=rules, transactions=store)

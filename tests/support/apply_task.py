@@ -52,8 +52,7 @@ def run(text: str) -> int:
         try:
             result = operator.execute(context)
         except TaskDeferred as deferred:
-            (folder / "deferred").touch()
-            event = asyncio.run(_triggered(deferred))
+            event = asyncio.run(_triggered(deferred, folder / "deferred"))
             if event is None:
                 (folder / "cancelled").touch()
                 return 0
@@ -67,8 +66,8 @@ def run(text: str) -> int:
     return 0
 
 
-async def _triggered(deferred: TaskDeferred) -> Any:  # noqa: ANN401 (JSON)
-    """Return the payload of the trigger's event; None: it was cancelled."""
+async def _triggered(deferred: TaskDeferred, told: Path) -> Any:  # noqa: ANN401 (JSON)
+    """Return the payload of the trigger's event; None: it was cancelled. `told` is there once it can be."""
     path, arguments = deferred.trigger.serialize()
     module, name = path.rsplit(".", 1)
     trigger = getattr(import_module(module), name)(**json.loads(json.dumps(arguments)))
@@ -79,6 +78,7 @@ async def _triggered(deferred: TaskDeferred) -> Any:  # noqa: ANN401 (JSON)
 
     waits = asyncio.ensure_future(first())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, waits.cancel)
+    told.touch()
     with suppress(asyncio.CancelledError):
         return await waits
     await trigger.cleanup()

@@ -91,13 +91,14 @@ def test_a_process_that_was_killed_is_started_again(kafka: Kafka, groups: Groups
 
 
 def test_a_process_that_hangs_is_ended_and_replaced(kafka: Kafka) -> None:
+    group = GroupId(kafka.group_id())
     with Groups(admin_settings(kafka.settings), timedelta(seconds=2)) as groups:
-        groups.describe(GroupId("g"))
+        groups.describe(group)
         first = groups.pid
         assert first is not None
         os.kill(first, signal.SIGSTOP)
         # Asked once more in a new one, as nothing was changed.
-        assert groups.describe(GroupId("g")).state == "dead"
+        assert groups.describe(group).state == "dead"
         assert groups.pid != first
 
 

@@ -113,8 +113,10 @@ def test_the_checkpoints_hold_each_flight_once_after_a_kill_and_a_reset(
         one.host(0, 1)
         victim = one.host(2)
         one.until(lambda: one.row().state is RegionState.RUNNING, "running")
+        # On a busy machine the first batch may have all flights, and every later checkpoint holds what the first does.
+        one.region.wait_for_checkpoint(one.region.drain().request.request_id)
         producer.produce(kafka.settings, Order(topic=one.topic, first=FLIGHTS, rate=RATE))
-        one.until(lambda: consumed() > 0 and bool(one.checkpoints()), "records and a checkpoint")
+        one.until(lambda: consumed() > 0 and len(one.checkpoints()) > 1, "records and a checkpoint")
         os.killpg(victim.pid, signal.SIGKILL)
         victim.wait(30)
         one.host(2)
@@ -128,9 +130,8 @@ def test_the_checkpoints_hold_each_flight_once_after_a_kill_and_a_reset(
         plan = one.region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(oldest))))
         one.region.apply_reset(plan, "to see")
         one.region.wait_for_reset(plan.plan, timedelta(seconds=120))
-        if newest != oldest:
-            with pytest.raises(CheckpointNotUsable, match="superseded by timeline 2"):
-                read_checkpoint(spark, path, sequence=newest)
+        with pytest.raises(CheckpointNotUsable, match="superseded by timeline 2"):
+            read_checkpoint(spark, path, sequence=newest)
         one.until(lambda: one.row().state is RegionState.RUNNING and consumed() == FLIGHTS, "every flight once more")
         one.region.wait_for_checkpoint(one.region.drain().request.request_id)
         assert counted(spark, path) == (FLIGHTS, FLIGHTS)
