@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,6 +23,7 @@ from sqlalchemy import Engine, TextClause, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import NotClaimed, OutcomeUnknown, StoreBusy, StoreError, StoreRefused, StoreUnavailable
 from airflow_kcr.ports import Renewal
 from airflow_kcr.protocol.commands import (
@@ -254,6 +255,45 @@ def test_what_was_read_stays_true_where_the_server_ends_the_transaction_afterwar
 
     monkeypatch.setattr(region_reads, "region_of", slowly)
     assert driver.store.read(driver.name)[0] == expected
+
+
+READS: dict[str, Callable[[Driver], object]] = {
+    "region": lambda driver: driver.store.read(driver.name)[0],
+    "events": lambda driver: driver.store.events(driver.name, EventNumber(0)),
+    "batches": lambda driver: tuple(driver.store.batches(driver.name)),
+    "history": lambda driver: driver.store.history(driver.name).batches,
+    "chronicle": lambda driver: tuple(driver.store.chronicle(driver.name).events(EventNumber(0), EventNumber(100))),
+    "certificates": lambda driver: driver.store.chronicle(driver.name).certificates(),
+}
+
+
+@pytest.mark.parametrize("what", READS)
+def test_a_read_that_this_process_was_kept_from_going_on_with_begins_anew(
+    database_url: str, driver: Driver, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    driver.process()
+    read, rows = READS[what], Session.rows
+    expected, kept = read(driver), list[object]()
+
+    def later(session: Session, statement: Any, **parameters: object) -> Sequence[Found]:  # noqa: ANN401 (SQLAlchemy's)
+        if not kept:
+            kept.append(statement)
+            assert happened(lambda: not in_transaction(database_url), within=60)
+        return rows(session, statement, **parameters)
+
+    monkeypatch.setattr(Session, "rows", later)
+    assert read(driver) == expected
+    assert kept
+
+
+def in_transaction(url: str) -> bool:
+    """Whether the engine under test has a transaction that nobody goes on with."""
+    ((count,),) = execute(
+        url,
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE application_name = 'kcr-test' AND state = 'idle in transaction' AND datname = current_database()",
+    )
+    return bool(count)
 
 
 def test_waiting_too_long_for_the_lock_is_busy_and_changes_nothing(database_url: str, driver: Driver) -> None:

@@ -12,13 +12,14 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any, Final, cast
 
-from sqlalchemy import text
+from sqlalchemy import TextualSelect, text
 
 from airflow_kcr.ports import ArchiveFile, Certificate, Dropped, Horizon
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Range
 from airflow_kcr.store.codec import event_from_json
+from airflow_kcr.store.postgres.connections import read_again
 from airflow_kcr.store.postgres.rewinds import IN_ORDER, seen
 from airflow_kcr.store.postgres.row_layout import member_of, partition_of
 from airflow_kcr.store.postgres.session import Found, Session, positional
@@ -177,8 +178,7 @@ class PostgresChronicle:
     def events(self, after: EventNumber, upto: EventNumber) -> Iterator[Event]:
         """See `ports.Chronicle.events`."""
         while after < upto:
-            with self._about() as session:
-                found = session.rows(EVENTS, after=after, upto=upto, limit=EVENT_PAGE)
+            found = self._page(EVENTS, after=after, upto=upto, limit=EVENT_PAGE)
             for number, at, epoch, timeline, kind, body in found:
                 yield Event(number=number, at=at, epoch=epoch, timeline=timeline, body=event_from_json(kind, body))
             if len(found) < EVENT_PAGE:
@@ -188,14 +188,19 @@ class PostgresChronicle:
     def batches(self, after: int, upto: int) -> Iterator[Batch]:
         """See `ports.Chronicle.batches`."""
         while after < upto:
-            with self._about() as session:
-                found = session.rows(BATCHES, after=after, upto=upto, limit=LEDGER_PAGE)
+            found = self._page(BATCHES, after=after, upto=upto, limit=LEDGER_PAGE)
             for row in found:
                 yield _batch(row)
             if len(found) < LEDGER_PAGE:
                 return
             after = found[-1][0]
 
+    @read_again
+    def _page(self, statement: TextualSelect, **limits: int) -> Sequence[Found]:
+        with self._about() as session:
+            return session.rows(statement, **limits)
+
+    @read_again
     def rows(self, batches: Collection[BatchId]) -> tuple[Batch, ...]:
         """See `ports.Chronicle.rows`."""
         if not batches:
@@ -203,17 +208,20 @@ class PostgresChronicle:
         with self._about() as session:
             return tuple(_batch(row) for row in session.rows(_SOME, batches=sorted(batches)))
 
+    @read_again
     def seen(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
         """See `ports.Chronicle.seen`."""
         with self._about() as session:
             return tuple(seen(session, list(batches)))
 
+    @read_again
     def certificates(self, after: int = 0, limit: int | None = None) -> tuple[Certificate, ...]:
         """See `ports.Chronicle.certificates`."""
         with self._about() as session:
             session.rows(IN_ORDER)
             return tuple(_certificate(row) for row in session.rows(_CERTIFICATES, after=after, limit=limit))
 
+    @read_again
     def newest_certificate(self) -> Certificate | None:
         """See `ports.Chronicle.newest_certificate`."""
         with self._about() as session:
@@ -243,6 +251,7 @@ class PostgresChronicle:
                 session.run(_FORGET, number=certificate.number)
             return bool(made)
 
+    @read_again
     def closed(self) -> Certificate | None:
         """See `ports.Chronicle.closed`."""
         with self._about() as session:

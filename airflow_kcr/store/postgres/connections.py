@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import wraps
 from time import monotonic
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, text
 
+from airflow_kcr.errors import StoreBusy
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.store.postgres import failures
 from airflow_kcr.store.postgres.session import Found, Session
@@ -20,8 +22,34 @@ from airflow_kcr.store.schema_upgrade import require_current
 # name: no_lock — the first statement of a transaction that needs no lock.
 NO_LOCK: Final = text("SELECT 1")
 
-_REPLACED: Final = frozenset({"57P01", "57P02", "57P05", "25P03", "08006", "08003"})
+IDLE: Final = "25P03"
+"""What the server says of a transaction that nobody went on with."""
+
+_REPLACED: Final = frozenset({"57P01", "57P02", "57P05", IDLE, "08006", "08003"})
 """What the server says, as its last words, on a connection that it had already ended."""
+
+
+P = ParamSpec("P")
+A = TypeVar("A")
+
+
+def read_again(read: Callable[P, A]) -> Callable[P, A]:
+    """Have a read begin anew, once, where the server has ended its transaction because this process was kept from it.
+
+    On a machine that is busy enough a process gets no turn for longer than a transaction may be idle. A decision is not
+    repeated: while it idled it kept others from deciding.
+    """
+
+    @wraps(read)
+    def begun_anew(*args: P.args, **kwargs: P.kwargs) -> A:
+        try:
+            return read(*args, **kwargs)
+        except StoreBusy as busy:
+            if busy.__cause__ is None or failures.sqlstate_of(busy.__cause__) != IDLE:
+                raise
+        return read(*args, **kwargs)
+
+    return begun_anew
 
 
 class Connections:

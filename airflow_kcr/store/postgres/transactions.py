@@ -56,7 +56,7 @@ from airflow_kcr.store.postgres import (
     rewinds,
 )
 from airflow_kcr.store.postgres.chronicle import PostgresChronicle
-from airflow_kcr.store.postgres.connections import NO_LOCK, Connections
+from airflow_kcr.store.postgres.connections import NO_LOCK, Connections, read_again
 from airflow_kcr.store.postgres.engine import build_engine
 from airflow_kcr.store.postgres.listeners import NOTIFY, Listeners, payload
 from airflow_kcr.store.postgres.session import Found, Session
@@ -220,12 +220,14 @@ class PostgresTransactions:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
+    @read_again
     def read(self, name: RegionName) -> tuple[Region, datetime]:
         """See `ports.Transactions.read`."""
         with self._connections.snapshot(region_reads.REGION, name=name) as session:
             row = _one_of(session, name, session.first)
             return region_reads.region_of(session, name, row), row[0]
 
+    @read_again
     def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
         """See `ports.Transactions.look`."""
         with self._connections.snapshot(
@@ -238,11 +240,13 @@ class PostgresTransactions:
         """See `ports.Transactions.names`."""
         return tuple(name for (name,) in self._connections.answer(_NAMES) if not deletion.is_doomed(name))
 
+    @read_again
     def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
         """See `ports.Transactions.events`."""
         with self._about(name) as session:
             return _events(session, after, limit)
 
+    @read_again
     def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
         """See `ports.Transactions.batch`."""
         with self._about(name) as session:
@@ -252,26 +256,34 @@ class PostgresTransactions:
         """See `ports.Transactions.batches`; page by page, so that the caller may take its time."""
         after: int | None = 0
         while after is not None:
-            with self._about(name) as session:
-                found, after = ledger.page(session, after)
+            found, after = self._page(name, after)
             yield from found
 
+    @read_again
+    def _page(self, name: RegionName, after: int) -> tuple[list[Batch], int | None]:
+        with self._about(name) as session:
+            return ledger.page(session, after)
+
+    @read_again
     def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_since`."""
         with self._about(name) as session:
             return tuple(ledger_tail.since(session, after))
 
+    @read_again
     def newest_work(self, name: RegionName) -> datetime | None:
         """See `ports.Transactions.newest_work`; in one statement."""
         with self._connections.snapshot(ledger_tail.NEWEST_WORK, name=name) as session:
             worked_at: datetime | None = _one_of(session, name, session.first)[0]
             return worked_at
 
+    @read_again
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_with`."""
         with self._about(name) as session:
             return tuple(ledger.containing(session, partition, offset))
 
+    @read_again
     def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
         """See `ports.Transactions.readers`."""
         with self._about(name) as session:
@@ -282,16 +294,19 @@ class PostgresTransactions:
         rows = self._connections.answer(_SIGNS, names=sorted(names))
         return {RegionName(name): (Sign(*columns), now) for name, now, *columns in rows}
 
+    @read_again
     def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
         """See `ports.Transactions.replays`."""
         with self._about(name) as session:
             return rewinds.replays(session, spans)
 
+    @read_again
     def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
         """See `ports.Transactions.registered`."""
         with self._about(name) as session:
             return ledger.registered(session, member, incarnation)
 
+    @read_again
     def history(self, name: RegionName) -> History:
         """See `ports.Transactions.history`; page by page, so that no more rows than a page's are held beside it."""
         with self._about(name) as session:
