@@ -15,7 +15,7 @@
     │   └── ToolMissing             a program that is needed is not installed
     ├── RefusedError                the request is sound, the region's state forbids it (exit status 3)
     │   ├── UnknownRegion, RegionExists, RegionInState
-    │   ├── GroupInOtherRegion, UnknownMember, MemberInUse, SpecOutdated, SpecRefused
+    │   ├── GroupInOtherRegion, OtherCluster, UnknownMember, MemberInUse, SpecOutdated, SpecRefused
     │   ├── UnknownCheckpoint, CheckpointNotUsable, CheckpointRefused, UnknownReset
     │   ├── StalePlan, ResetInProgress, UpsertNeedsConsent
     │   ├── GroupNotEmpty, ForeignConsumerInGroup
@@ -129,7 +129,11 @@ class RegionBeingDeleted(RegionInState):
 
 
 class GroupInOtherRegion(RefusedError):
-    """The consumer group belongs to another region of this store; one group is in exactly one region."""
+    """The consumer group belongs to another region of this store; one group of one cluster is in exactly one region."""
+
+
+class OtherCluster(RefusedError):
+    """A group's address leads to another Kafka cluster than the one that the region has consumed from."""
 
 
 class UnknownMember(RefusedError):

@@ -22,6 +22,7 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
+    ClusterId,
     Epoch,
     EventNumber,
     GroupPartition,
@@ -567,6 +568,14 @@ class Logs(Protocol):
 
         Args:
             names: which ones; none named: all of the cluster.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        ...
+
+    def cluster_id(self) -> ClusterId:
+        """Return what the cluster calls itself, asked now: another one may have come to the same address.
 
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.

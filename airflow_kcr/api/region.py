@@ -81,7 +81,8 @@ class Region:
         name: the region's.
         store: the store's URL (absent: `KCR_STORE_URL`), or a store that the caller has opened and closes.
         clusters: how Kafka is reached, by default over the settings of the spec; only `lag`, `compare`,
-            `require_topics` and `assignment` ask it anything.
+            `require_topics` and `assignment` ask it anything, and `apply` where two regions have a group of one name,
+            or an address has changed.
         requester: who acts, as the history will say.
 
     Raises:
@@ -127,16 +128,17 @@ class Region:
         Raises:
             RegionExists: a difference is one that needs another region.
         """
-        return regions.compared(self._store, self._own(spec))
+        return regions.compared(self._store, self._own(spec), self._clusters)
 
     def apply(self, spec: RegionSpec) -> Applied:
         """Create the region, stopped, or change its spec; the same spec again changes nothing.
 
         Raises:
             RegionExists: a difference is one that needs another region (a group's id, a cluster).
-            GroupInOtherRegion: one of its groups belongs to another region.
+            GroupInOtherRegion: one of its groups belongs to another region: of one cluster, by whatever address, or
+                by a name that both have while a cluster does not answer which one it is.
         """
-        return regions.apply(self._store, self._own(spec))
+        return regions.apply(self._store, self._own(spec), self._clusters)
 
     def show(self) -> RegionView:
         """Return the region and its members as they are now."""

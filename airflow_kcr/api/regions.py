@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -14,18 +15,22 @@ from typing import Final
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.documents import View
 from airflow_kcr.api.views import RegionSummary
-from airflow_kcr.errors import ConfigurationError, KcrError, RegionExists, UnknownRegion
-from airflow_kcr.protocol.commands import ChangeSpec, DeclareRegion, Reconcile
+from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, KcrError, RegionExists, UnknownRegion
+from airflow_kcr.protocol.commands import ChangeSpec, DeclareRegion, Reconcile, ReportClusters
+from airflow_kcr.protocol.region import clusters as placed
 from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Region, Spec, live_members
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.values import GroupId, Offset, TopicName, TopicPartition, region_name
-from airflow_kcr.spec import Difference, RegionSpec, TakesEffect, differences, split
+from airflow_kcr.protocol.values import NO_CLUSTER, ClusterId, GroupId, Offset, TopicName, TopicPartition, region_name
+from airflow_kcr.spec import Difference, RegionSpec, TakesEffect, differences, is_other_address, split
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.regions import RegionStore
+
+_LOG = logging.getLogger(__name__)
 
 STORE_VARIABLE: Final = "KCR_STORE_URL"
 
@@ -131,6 +136,9 @@ def require_groups(region: Region, groups: Collection[str]) -> None:
 # What may change while members run counts at once, the rest at the next checkpoint with a restart of the members, who
 # look first whether they can run under it; where no member lives all of it counts at once. A group's id and its cluster
 # never change: that would be another region.
+#
+# Which cluster an address leads to only Kafka can tell. It is asked here where the files alone leave it open: where
+# another region has a group of that name, and where an address has changed. Else the first member that joins tells.
 
 
 class Change(StrEnum):
@@ -166,8 +174,13 @@ class Applied(View):
         }
 
 
-def compared(store: RegionStore, spec: RegionSpec) -> Applied:
+def compared(store: RegionStore, spec: RegionSpec, clusters: Clusters) -> Applied:
     """Return what applying a spec would do now; changes nothing.
+
+    Args:
+        store: where the region is, or will be.
+        spec: to be applied.
+        clusters: how Kafka is reached.
 
     Raises:
         RegionExists: it would need another region; the message names the fields.
@@ -177,11 +190,16 @@ def compared(store: RegionStore, spec: RegionSpec) -> Applied:
         region, now = store.read(name)
     except UnknownRegion:
         return Applied(region=name, change=Change.CREATED)
-    return _compared(region, now, spec)
+    return _compared(region, now, spec, _moved(region, spec, clusters))
 
 
-def apply(store: RegionStore, spec: RegionSpec) -> Applied:
+def apply(store: RegionStore, spec: RegionSpec, clusters: Clusters) -> Applied:
     """Create the region of a spec, or change it; the same spec again changes nothing.
+
+    Args:
+        store: where the region is, or will be.
+        spec: its spec.
+        clusters: how Kafka is reached.
 
     Raises:
         RegionExists: a difference is one that needs another region; the message names the fields. Nothing is changed.
@@ -190,19 +208,91 @@ def apply(store: RegionStore, spec: RegionSpec) -> Applied:
     name = region_name(spec.region)
     with suppress(UnknownRegion):
         store.handle(name, Reconcile())  # of a spec that waited for members who live no more
-    plan = compared(store, spec)
-    if plan.change is Change.CREATED:
-        store.handle(name, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
-        return plan
+    try:
+        region, now = store.read(name)
+    except UnknownRegion:
+        apart = _apart(store, spec, spec.rules().groups, clusters)
+        store.handle(name, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules()), clusters=apart))
+        return Applied(region=name, change=Change.CREATED)
+    moved = _moved(region, spec, clusters)
+    plan = _compared(region, now, spec, moved)
     if plan.change in {Change.UNCHANGED, Change.WAITING}:
         return plan
-    region, _ = store.read(name)
-    region = store.handle(name, _update(region, spec))
+    apart = _apart(store, spec, spec.rules().groups.keys() - region.own_groups.keys(), clusters)
+    region = store.handle(name, _update(region, spec, {**moved, **apart}, same=moved))
     return _all_at_once(plan) if region.next_spec is None else plan
 
 
-def _compared(region: StoredRegion, now: datetime, spec: RegionSpec) -> Applied:
-    found = tuple(differences(RegionSpec.from_json(region.spec.text), spec))
+def _apart(
+    store: RegionStore, spec: RegionSpec, groups: Collection[GroupId], clusters: Clusters
+) -> dict[GroupId, ClusterId]:
+    """Return the clusters of those of these groups whose name another region has, on another cluster.
+
+    Raises:
+        GroupInOtherRegion: it is the same cluster; or it can't be told, as a cluster does not answer.
+    """
+    found: dict[GroupId, ClusterId] = {}
+    for name in store.names() if groups else ():
+        with suppress(UnknownRegion):  # deleted meanwhile
+            other, _ = store.read(name)
+            for group in sorted(other.own_groups.keys() & groups) if name != spec.region else ():
+                declared = _declared(other, group)
+                mine = theirs = NO_CLUSTER
+                if _may_differ(declared, spec, group):
+                    mine = found.get(group) or _asked(spec, group, clusters)
+                    theirs = other.clusters.get(group) or (mine and _asked(declared, group, clusters))
+                if not theirs or mine == theirs:
+                    raise placed.taken(group, theirs, name)
+                store.handle(name, ReportClusters(found={group: theirs}))
+                found[group] = mine
+    return found
+
+
+def _declared(region: StoredRegion, group: GroupId) -> RegionSpec:
+    """Return the spec that has a group of a region: the one in force, or else the one that waits."""
+    waits = group not in region.spec.rules.groups and region.next_spec is not None
+    return RegionSpec.from_json((region.next_spec if waits and region.next_spec else region.spec).text)
+
+
+def _may_differ(old: RegionSpec, new: RegionSpec, group: GroupId) -> bool:
+    """Whether Kafka has to be asked if a group is on one cluster by both specs: they have no address in common."""
+    (before, old_conn), (after, new_conn) = old.cluster_of(group), new.cluster_of(group)
+    if before is None or after is None:
+        return (old_conn, before) != (new_conn, after)
+    return is_other_address(before, after)
+
+
+def _moved(region: StoredRegion, spec: RegionSpec, clusters: Clusters) -> dict[GroupId, ClusterId]:
+    """Return the clusters of groups that have another address, and are on the same cluster by both."""
+    old, found = RegionSpec.from_json(region.spec.text), dict[GroupId, ClusterId]()
+    for group in sorted(old.rules().groups.keys() & spec.rules().groups.keys()):
+        if not _may_differ(old, spec, group):
+            continue
+        cluster = _asked(spec, group, clusters)
+        known = region.clusters.get(group) or (cluster and _asked(old, group, clusters))
+        if cluster and known and cluster != known:
+            raise RegionExists(
+                f"group {group} would move from Kafka cluster {known} to {cluster}, and can't in region {region.name}: "
+                "offsets of the one mean nothing in the other; make another region, with a name and groups of its "
+                "own, or write the address of the cluster that it has"
+            )
+        if cluster and cluster == known:
+            found[group] = cluster
+    return found
+
+
+def _asked(spec: RegionSpec, group: GroupId, clusters: Clusters) -> ClusterId:
+    """Return which cluster a group's address leads to; empty: it does not answer, or can't be reached from here."""
+    try:
+        with clusters(spec, group) as cluster:
+            return cluster.logs.cluster_id()
+    except (BrokerUnavailable, ConfigurationError) as error:
+        _LOG.warning("group %s: its cluster could not be asked which one it is: %s", group, error)
+        return NO_CLUSTER
+
+
+def _compared(region: StoredRegion, now: datetime, spec: RegionSpec, same: Collection[str]) -> Applied:
+    found = tuple(differences(RegionSpec.from_json(region.spec.text), spec, same))
     refused = [d.path for d in found if d.takes_effect is TakesEffect.REFUSED]
     if refused:
         raise RegionExists(
@@ -228,14 +318,17 @@ def _all_at_once(plan: Applied) -> Applied:
     return replace(plan, differences=tuple(Difference(d.path, TakesEffect.AT_ONCE) for d in plan.differences))
 
 
-def _update(region: StoredRegion, spec: RegionSpec) -> ChangeSpec:
-    parts = split(RegionSpec.from_json(region.spec.text), spec)
+def _update(
+    region: StoredRegion, spec: RegionSpec, on: Mapping[GroupId, ClusterId], same: Collection[str]
+) -> ChangeSpec:
+    parts = split(RegionSpec.from_json(region.spec.text), spec, same)
     newest = region.spec.revision if region.next_spec is None else region.next_spec.revision
     at_once = region.spec
     if parts.at_once.to_json_text() != region.spec.text:
         newest += 1
         at_once = _stored(parts.at_once, newest)
-    return ChangeSpec(at_once=at_once, later=None if parts.later is None else _stored(parts.later, newest + 1))
+    later = None if parts.later is None else _stored(parts.later, newest + 1)
+    return ChangeSpec(at_once=at_once, later=later, clusters=on)
 
 
 def _stored(spec: RegionSpec, revision: int) -> Spec:

@@ -27,7 +27,7 @@ from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings, member_settings, spark_options, subscription
 from airflow_kcr.ports import Membership, MembershipListener
-from airflow_kcr.protocol.commands import Reconcile, StartRegion
+from airflow_kcr.protocol.commands import Reconcile, ReportClusters, StartRegion
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.region.rows import RegionState, Requester
@@ -119,6 +119,8 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
             a sink's table can't be written as the spec wants.
         SinkError: a sink's database can't be reached.
         BrokerUnavailable: Kafka can't be reached.
+        OtherCluster: the group's address leads to another cluster than the region has consumed from.
+        GroupInOtherRegion: the group of that cluster is another region's, by whatever address.
         ForeignConsumerInGroup: somebody else is in the group, and the policy is `fail`.
         MemberInUse: another process holds an index, and lives.
     """
@@ -132,6 +134,9 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
     spec, revision, digest = RegionSpec.from_json(region.spec.text), region.spec.revision, region.spec.digest
     with told(store, run.region, run.members, revision, digest):
         parts = load(spec, run.group, environ)
+        # Before anything joins: in a group that is another region's, these members would be the foreign consumers.
+        with real_reader(spec, run.group) as cluster:
+            store.handle(run.region, ReportClusters(found={run.group: cluster.logs.cluster_id()}))
         found = preflight(store, run.region, run.members, real_reader, kafka_names)
     for check in found.checks:
         if check.verdict is not CheckVerdict.OK:

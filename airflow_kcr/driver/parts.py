@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from airflow_kcr.api.clusters import client_settings
 from airflow_kcr.api.validation import real_reader
-from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, KcrError, SinkError, StoreError
+from airflow_kcr.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    GroupInOtherRegion,
+    KcrError,
+    OtherCluster,
+    SinkError,
+    StoreError,
+)
 from airflow_kcr.protocol.commands import ReportSpecChecks
 from airflow_kcr.protocol.region.rows import SpecCheck
 from airflow_kcr.protocol.region.specs import proposed_to
@@ -118,7 +126,7 @@ def told(
     """
     try:
         yield
-    except (ConfigurationError, SinkError, BrokerUnavailable) as error:
+    except (ConfigurationError, SinkError, BrokerUnavailable, OtherCluster, GroupInOtherRegion) as error:
         refusal = sentence(error)
         checks = tuple(SpecCheck(member=m, revision=revision, digest=digest, refusal=refusal) for m in members)
         try:

@@ -12,14 +12,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec, TopicDescription
+from confluent_kafka.admin import (
+    AdminClient,
+    DescribeClusterResult,
+    ListOffsetsResultInfo,
+    OffsetSpec,
+    TopicDescription,
+)
 
 from airflow_kcr.errors import BrokerUnavailable, KcrError
 from airflow_kcr.kafka.admin_calls import AdminCalls, BrokerQuestion
 from airflow_kcr.kafka.failures import Kind, kind
 from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
-from airflow_kcr.protocol.values import GroupPartition, Offset, TopicId, TopicName
+from airflow_kcr.protocol.values import ClusterId, GroupPartition, Offset, TopicId, TopicName
 
 TIMEOUT: Final = timedelta(seconds=10)
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -176,13 +182,15 @@ class BrokerLogs:
             if name not in _INTERNAL and (topic.error is None or kind(topic.error) is not Kind.ABSENT)
         }
 
-    def cluster_id(self) -> str:
-        """Return what the cluster calls itself.
+    def cluster_id(self) -> ClusterId:
+        """Return what the cluster calls itself, asked now: what the client remembers may be of another one.
 
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
-        return str(self._calls.blocking("the id of the cluster", lambda admin, left: admin.cluster_id(timeout=left)))
+        asked: BrokerQuestion[str, DescribeClusterResult] = BrokerQuestion("the id of", ["the cluster"], _ask_cluster)
+        self._answer(asked)
+        return ClusterId(str(asked.found["the cluster"].cluster_id))
 
     def _answer(self, *questions: BrokerQuestion[Any, Any]) -> None:
         """Answer all questions; a key that is still not answered is one of a log that the cluster does not have.
@@ -238,6 +246,10 @@ def _listed(
     rows = {TopicPartition(topic, number): spec for (topic, number), spec in specs.items()}
     asked = admin.list_offsets(rows, isolation_level=isolation, request_timeout=left)
     return {(row.topic, row.partition): future for row, future in asked.items()}
+
+
+def _ask_cluster(admin: AdminClient, keys: list[str], left: float) -> dict[str, Future[DescribeClusterResult]]:
+    return {key: admin.describe_cluster(request_timeout=left) for key in keys}
 
 
 def _ask_topics(admin: AdminClient, topics: list[str], left: float) -> dict[str, Future[TopicDescription]]:

@@ -32,9 +32,11 @@ from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap
 from airflow_kcr.protocol.values import (
+    NO_CLUSTER,
     AssignmentId,
     BatchId,
     CheckpointNumber,
+    ClusterId,
     Epoch,
     EventNumber,
     GroupId,
@@ -193,6 +195,8 @@ class ClaimPartitions(Command[MemberRegion]):
     incarnation: Incarnation
     assignment: AssignmentId
     partitions: Mapping[GroupPartition, AssignedPartition]
+    cluster: ClusterId = NO_CLUSTER
+    """The cluster that the logs were read in; where the region knows the group on another one, it halts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +270,8 @@ class ReportOutOfRange(Command[Region]):
 
     caller: Caller
     observed: Mapping[GroupPartition, LogBounds]
+    cluster: ClusterId = NO_CLUSTER
+    """As in `ClaimPartitions`."""
 
 
 # -- batches -------------------------------------------------------------------------------------------------------
@@ -370,6 +376,8 @@ class DeclareRegion(Command[Region]):
     """
 
     spec: Spec
+    clusters: Mapping[GroupId, ClusterId] = field(default_factory=dict)
+    """Which clusters its groups are on, where that is known already; a group of another cluster is another group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,6 +389,9 @@ class ChangeSpec(Command[Region]):
 
     later: Spec | None = None
     """The whole new spec, where some of it waits; None where `at_once` is all of it."""
+
+    clusters: Mapping[GroupId, ClusterId] = field(default_factory=dict)
+    """Which clusters groups were found on; refused with OtherCluster where the region knows one of them on another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -441,6 +452,17 @@ class ReportGroups(Command[Region]):
     """
 
     seen: Mapping[GroupId, tuple[ForeignConsumer, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportClusters(Command[Region]):
+    """Report which Kafka clusters groups are on: the first report of a group reserves it there for the region.
+
+    Refused with OtherCluster where the region knows a group on another cluster, and with GroupInOtherRegion where the
+    group of that cluster is another region's.
+    """
+
+    found: Mapping[GroupId, ClusterId]
 
 
 # -- checkpoints and resets of people and DAG runs -----------------------------------------------------------------

@@ -34,6 +34,7 @@ from airflow_kcr.protocol.commands import (
     DiscardBatch,
     FinishBatch,
     Renew,
+    ReportOutOfRange,
     ReportPublished,
     ReportSeekCommit,
     RequestReset,
@@ -343,6 +344,8 @@ class MemberHost:
         match effect:
             case effects.Ask(command=Renew() as renewal):
                 self._leases.ask(self.who.region, renewal)
+            case effects.Ask(command=ReportOutOfRange() as report):
+                working.locate(report, self._requests.ask)
             case effects.Ask(command=command):
                 if isinstance(command, RequestReset) and command.cause in _TEACHES:
                     self._learn_from_failure()

@@ -26,7 +26,7 @@ from airflow_kcr.protocol.start_positions import (
 )
 from airflow_kcr.protocol.target_resolution import Situation, resolve, times_needed
 from airflow_kcr.protocol.targets import FromFile, Target
-from airflow_kcr.protocol.values import GroupPartition
+from airflow_kcr.protocol.values import ClusterId, GroupPartition
 from airflow_kcr.runtime.clocks import StoreClock
 
 COMMITTED_TIMEOUT = timedelta(seconds=5)
@@ -115,6 +115,14 @@ class Places:
             log = view.bounds[partition]
             found[partition] = Found(offset=entry.offset, clamped_from=entry.clamped_from, log=log)
         return found
+
+    def cluster(self) -> ClusterId:
+        """Return which cluster the logs are of, asked now.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        return self._logs.cluster_id()
 
     def subscribed(self) -> frozenset[GroupPartition]:
         """Return every partition that the brokers have of what the group subscribes to.

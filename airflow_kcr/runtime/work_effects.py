@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from airflow_kcr.errors import BatchCancelled, BatchError, KcrError, SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall, CommittedOffset, Engine, Sinks
-from airflow_kcr.protocol.commands import ClaimPartitions, Found, ReportPublished
+from airflow_kcr.protocol.commands import ClaimPartitions, Found, ReportOutOfRange, ReportPublished
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.seek_map import SeekSource
@@ -122,11 +122,29 @@ class Working:
             try:
                 assigned = self._places.assigned(effect.partitions, initialised=initialised)
                 held = self._places.committed(effect.partitions)
+                # Asked last: logs that were read before a cluster was replaced count as the new one's, and are refused.
+                cluster = self._places.cluster()
             except KcrError as error:
                 _LOG.warning("%s: can't claim yet: %s", self._who.member, error)
                 self._happened(events.Refused(command=claim, error=error))
                 return
-            ready(replace(claim, partitions=assigned), held)
+            ready(replace(claim, partitions=assigned, cluster=cluster), held)
+
+        self._reader.post(task)
+
+    def locate(self, report: ReportOutOfRange, ready: Callable[[ReportOutOfRange], None]) -> None:
+        """Ask which cluster it is whose logs look so; `ready` gives the report to the store.
+
+        Where that can't be read there is no report: the next plan, or contribution, finds the same.
+        """
+
+        def task() -> None:
+            try:
+                cluster = self._places.cluster()
+            except KcrError as error:
+                _LOG.warning("%s: can't tell whose logs are out of range: %s", self._who.member, error)
+                return
+            ready(replace(report, cluster=cluster))
 
         self._reader.post(task)
 

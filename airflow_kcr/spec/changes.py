@@ -9,7 +9,7 @@
   when some go while others come, nobody can tell that from a new id for the same group.
 
 Two lists of bootstrap servers that share an address are the same cluster; others are another one as far as a file can
-tell. The store knows the cluster's id and has the last word.
+tell. The cluster's id has the last word: an address that Kafka says is the same cluster's may change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_kcr.spec.fields import Declared, TakesEffect, declared
 from airflow_kcr.spec.model import GroupSpec, RegionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 
 class Difference(NamedTuple):
@@ -34,7 +34,7 @@ class Difference(NamedTuple):
     takes_effect: TakesEffect
 
 
-def differences(old: RegionSpec, new: RegionSpec) -> list[Difference]:
+def differences(old: RegionSpec, new: RegionSpec, same: Collection[str] = ()) -> list[Difference]:
     """Return every field in which `new` is not `old`, with when the change takes effect; empty for equal specs.
 
     The order of groups, and a cluster that no group uses, make no difference.
@@ -42,11 +42,12 @@ def differences(old: RegionSpec, new: RegionSpec) -> list[Difference]:
     Args:
         old: the spec of the running region.
         new: the one that is to replace it.
+        same: groups whose addresses, old and new, were found to lead to one cluster.
     """
     if old == new:
         return []
     before, after = old.to_json(), new.to_json()
-    found = [*_fields(before, after, {"region"}), *_groups(old, new)]
+    found = [*_fields(before, after, {"region"}), *_groups(old, new, same)]
     others = declared(RegionSpec).keys() - {"region", "groups", "kafka", "kafka_conn_id"}
     found += [each for each in _fields(before, after, others) if each.path not in _CLIENT_TIMES]
     found += [Difference(path, TakesEffect.NEXT_CHECKPOINT) for path in _client_times(old, new)]
@@ -63,7 +64,7 @@ class Split(NamedTuple):
     """The whole new spec, where some of it waits for the next checkpoint; else None."""
 
 
-def split(old: RegionSpec, new: RegionSpec) -> Split:
+def split(old: RegionSpec, new: RegionSpec, same: Collection[str] = ()) -> Split:
     """Return what of `new` counts at once, and `new` itself where the rest waits.
 
     What can't be combined with the groups as they still are waits with them: a checkpoint by count, say, comes in with
@@ -72,11 +73,12 @@ def split(old: RegionSpec, new: RegionSpec) -> Split:
     Args:
         old: the spec of the running region.
         new: the one that is to replace it.
+        same: as in `differences`.
 
     Raises:
         SpecError: with every difference that is refused.
     """
-    found = differences(old, new)
+    found = differences(old, new, same)
     refused = [path for path, takes_effect in found if takes_effect is TakesEffect.REFUSED]
     if refused:
         raise SpecError(tuple((path, "can't change in a region that exists; make another region") for path in refused))
@@ -107,7 +109,7 @@ def _client_times(old: RegionSpec, new: RegionSpec) -> Iterator[str]:
     return (path for path, differs in zip(_CLIENT_TIMES, pairs, strict=True) if differs)
 
 
-def _groups(old: RegionSpec, new: RegionSpec) -> list[Difference]:
+def _groups(old: RegionSpec, new: RegionSpec, same: Collection[str]) -> list[Difference]:
     before = {group["group_id"]: group for group in old.to_json()["groups"]}
     after = {group["group_id"]: group for group in new.to_json()["groups"]}
     gone, come = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
@@ -118,7 +120,7 @@ def _groups(old: RegionSpec, new: RegionSpec) -> list[Difference]:
     clusters: dict[str, TakesEffect] = {}
     for name in sorted(before.keys() & after.keys()):
         found += _leaves(_own(before[name]), _own(after[name]), f"groups[{name}]", declared(RegionSpec)["groups"])
-        for path, takes_effect in _cluster(old, new, name):
+        for path, takes_effect in _cluster(old, new, name, is_same=name in same):
             clusters.setdefault(path, takes_effect)
     return found + [Difference(path, takes_effect) for path, takes_effect in clusters.items()]
 
@@ -127,24 +129,27 @@ def _own(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name not in {"kafka", "kafka_conn_id"}}
 
 
-def _cluster(old: RegionSpec, new: RegionSpec, group_id: str) -> Iterator[tuple[str, TakesEffect]]:
+def _cluster(old: RegionSpec, new: RegionSpec, group_id: str, *, is_same: bool) -> Iterator[tuple[str, TakesEffect]]:
     """How a group's cluster is reached, wherever the file says so."""
     (before, old_conn), (after, new_conn) = old.cluster_of(group_id), new.cluster_of(group_id)
     own = [spec.group(group_id) for spec in (old, new)]
     place = f"groups[{group_id}]." if any(group.kafka or group.kafka_conn_id for group in own) else ""
     if old_conn != new_conn:
-        yield f"{place}kafka_conn_id", _effect(declared(RegionSpec)["kafka_conn_id"])
+        refused = _effect(declared(RegionSpec)["kafka_conn_id"])
+        yield f"{place}kafka_conn_id", TakesEffect.NEXT_CHECKPOINT if is_same else refused
         return
     old_settings, new_settings = dict(before or {}), dict(after or {})
     for name in sorted(old_settings.keys() | new_settings.keys()):
         if old_settings.get(name) == new_settings.get(name):
             continue
-        other = name == "bootstrap.servers" and not _share_an_address(old_settings[name], new_settings[name])
+        other = name == "bootstrap.servers" and not is_same and is_other_address(old_settings, new_settings)
         yield f"{place}kafka.{name}", TakesEffect.REFUSED if other else _effect(declared(RegionSpec)["kafka"])
 
 
-def _share_an_address(servers: str, others: str) -> bool:
-    return bool({s.strip() for s in servers.split(",")} & {s.strip() for s in others.split(",")})
+def is_other_address(old: Mapping[str, str], new: Mapping[str, str]) -> bool:
+    """Whether two groups of client settings have no address in common."""
+    one, other = ({s.strip() for s in settings.get("bootstrap.servers", "").split(",")} for settings in (old, new))
+    return not one & other
 
 
 def _fields(old: Mapping[str, Any], new: Mapping[str, Any], names: Iterable[str]) -> Iterator[Difference]:

@@ -59,7 +59,7 @@ class GroupSpec:
     """One consumer group of the region. It reads `topics`, or what matches `pattern`."""
 
     group_id: Annotated[str, TakesEffect.REFUSED]
-    """The consumer group; in exactly one region of a store."""
+    """The consumer group; one group of one cluster is in exactly one region of a store."""
 
     pipeline: str
     """`module:function` or `path/to/file.py:function`."""

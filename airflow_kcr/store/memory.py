@@ -14,7 +14,6 @@ from typing import TypeVar, assert_never
 
 from airflow_kcr.errors import (
     BatchRefused,
-    GroupInOtherRegion,
     RefusedError,
     RegionExists,
     UnknownMember,
@@ -34,6 +33,7 @@ from airflow_kcr.ports import (
 )
 from airflow_kcr.protocol.commands import Heartbeat
 from airflow_kcr.protocol.invariants.history import History
+from airflow_kcr.protocol.region import clusters
 from airflow_kcr.protocol.region.archive import Tables, working
 from airflow_kcr.protocol.region.events import Event, MemberRegistered
 from airflow_kcr.protocol.region.rewinds import Rewinds
@@ -278,11 +278,9 @@ class MemoryTransactions:
 
     def _require_free_groups(self, region: Region) -> None:
         for other in self._regions.values():
-            shared = sorted(other.own_groups & region.own_groups)
+            shared = sorted(other.own_groups.items() & region.own_groups.items())
             if other.name != region.name and shared:
-                raise GroupInOtherRegion(
-                    f"group {shared[0]} belongs to region {other.name}; one group is in exactly one region"
-                )
+                raise clusters.taken(*shared[0], other.name)
 
     def _stored(self, region: Region) -> Region:
         tables = _with_rows(self._tables[region.name], region)

@@ -38,6 +38,7 @@ from airflow_kcr.protocol.commands import (
     Register,
     Renew,
     RepairReadBack,
+    ReportClusters,
     ReportForeignConsumer,
     ReportGroups,
     ReportLater,
@@ -61,6 +62,7 @@ from airflow_kcr.protocol.region import (
     batches,
     boundaries,
     claims,
+    clusters,
     completion,
     events,
     foreign_consumers,
@@ -218,7 +220,7 @@ def _report_seek_commit(region: Region, now: datetime, command: ReportSeekCommit
 
 
 def _declare(transactions: Transactions, name: RegionName, command: DeclareRegion) -> Region:
-    return transactions.create(name, lambda now: lifecycle.declare(name, command.spec, now))
+    return transactions.create(name, lambda now: lifecycle.declare(name, command.spec, now, command.clusters))
 
 
 def _delete(transactions: Transactions, name: RegionName, _: DeleteRegion) -> None:
@@ -289,7 +291,7 @@ _REPEATED: Final[tuple[tuple[type[Command[object]], Callable[..., object]], ...]
     _decided(AnswerEntries, lambda region, now, c: acknowledgement.answer(region, now, c.caller, c.found)),
     _shown(Acknowledge, lambda region, now, c: acknowledgement.acknowledge(region, now, c.caller)),
     _decided(RequestReset, lambda region, now, c: acknowledgement.request(region, now, c.caller, c.cause, c.detail)),
-    _decided(ReportOutOfRange, lambda region, now, c: out_of_range.report(region, now, c.caller, c.observed)),
+    _decided(ReportOutOfRange, out_of_range.report),
     (StartBatch, _start_batch),
     (FinishBatch, _finish_batch),
     _decided(DiscardBatch, _discard_batch),
@@ -301,7 +303,8 @@ _REPEATED: Final[tuple[tuple[type[Command[object]], Callable[..., object]], ...]
         lambda region, now, c: completion.read_back(region, now, c.sequence, c.member, c.incarnation, c.offsets),
     ),
     _decided(ReportSeekCommit, _report_seek_commit),
-    _decided(ChangeSpec, lambda region, now, c: specs.change(region, now, at_once=c.at_once, later=c.later)),
+    _decided(ChangeSpec, specs.change),
+    _decided(ReportClusters, clusters.report),
     _decided(ReportSpecChecks, lambda region, now, c: specs.checked(region, now, c.checks)),
     _decided(StartRegion, lambda region, now, c: lifecycle.start(region, now, c.requester)),
     _decided(PauseRegion, lambda region, now, c: lifecycle.pause(region, now, c.requester)),

@@ -126,6 +126,7 @@ _SAID: tuple[tuple[StrEnum, str], ...] = (
     (rows.HaltReason.OUT_OF_RANGE, "A position is no longer in its log, and the policy is `fail`."),
     (rows.HaltReason.RESTORED, "The store is older than what a member has already acted on."),
     (rows.HaltReason.FOREIGN_CONSUMER, "A foreign consumer is in a group, and the policy is `fail`."),
+    (rows.HaltReason.OTHER_CLUSTER, "A group's address leads to another Kafka cluster than before."),
     (rows.Outcome.DONE, "Its finish was accepted; its output counts unless a reset undoes it."),
     (rows.Outcome.DISCARDED, "Its member gave it up; nothing of it counts."),
     (rows.RequestState.QUEUED, "It waits for its checkpoint to be opened."),
@@ -637,7 +638,7 @@ HOLDS: Mapping[str, str] = {
     "region": (
         "one row per region: spec, state, desired state, epoch, timeline, next sequence, event counter, restore point"
     ),
-    "consumer_group": "which region a group belongs to",
+    "consumer_group": "which region a group belongs to, and on which cluster; empty until Kafka was asked",
     "member": "the newest incarnation of each member",
     "lease": "until when an incarnation may act; renewals write only this",
     "claim": "one row per partition: owner, incarnation, epoch, resume point, position, how far begun",

@@ -12,7 +12,7 @@ from airflow_kcr.errors import BrokerUnavailable, GroupNotEmpty
 from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, RegionName, TopicName
+from airflow_kcr.protocol.values import NO_CLUSTER, ClusterId, GroupId, GroupPartition, Offset, RegionName, TopicName
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.postgres import PostgresTransactions
 from tests.support.driver import Driver
@@ -74,6 +74,7 @@ class FakeCluster:
     """Who is in the groups."""
 
     is_away: bool = False
+    cluster: ClusterId = NO_CLUSTER
 
     @property
     def logs(self) -> Logs:
@@ -98,6 +99,10 @@ class FakeCluster:
         self.asked += instants.values()
         known = {p: self.times.get(p.partition) for p in instants if p.partition < self.counts.get(p.topic, 0)}
         return {p: TimeAnswer(offset=None if offset is None else Offset(offset)) for p, offset in known.items()}
+
+    def cluster_id(self) -> ClusterId:
+        self._require_there()
+        return self.cluster
 
     def topics(self, names: Collection[TopicName] = ()) -> Mapping[TopicName, int]:
         self._require_there()

@@ -37,8 +37,10 @@ from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
+    NO_CLUSTER,
     BatchId,
     CheckpointNumber,
+    ClusterId,
     Epoch,
     EventNumber,
     GroupId,
@@ -100,6 +102,8 @@ class FakeLogs:
     failures: list[KcrError] = field(default_factory=list)
     """Raised by the next calls, one each."""
 
+    cluster: ClusterId = NO_CLUSTER
+
     in_between: Callable[[], None] = lambda: None
     """Done after the ends of the logs were read, before the time index is asked."""
 
@@ -127,6 +131,10 @@ class FakeLogs:
     def topics(self, names: Collection[TopicName] = ()) -> Mapping[TopicName, int]:
         """See `ports.Logs`."""
         return {TOPIC: len(self.logs)}
+
+    def cluster_id(self) -> ClusterId:
+        """See `ports.Logs`."""
+        return self.cluster
 
     def _ask(self, what: str) -> None:
         self.asked.append(what)

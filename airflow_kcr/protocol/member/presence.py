@@ -179,7 +179,7 @@ def leave(member: MemberMachine, now: float) -> Driven:
     if member.state not in ACTIVE or member.terminating:
         return member, ()
     out = view is not None and (view.state in _OUT or view.left)
-    if not out and (member.refusal is None or member.incarnation is not None):
+    if not out and member.refusal is None:
         return member, ()
     member = facts.doomed(member)
     if member.batch is not None and member.incarnation is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar
 
-from airflow_kcr.errors import IllegalEvent, MemberInUse, UnknownTopics
+from airflow_kcr.errors import GroupInOtherRegion, IllegalEvent, MemberInUse, UnknownTopics
 from airflow_kcr.protocol.assignments import Assignment
 from airflow_kcr.protocol.commands import (
     Acknowledge,
@@ -289,6 +289,9 @@ def _claim_refused(member: MemberMachine, event: events.Refused[ClaimPartitions]
     first, longest = CLAIM_BACKOFF
     wait = min(max(member.claim_backoff * 2, first), longest)
     known = replace(member.discovery, claim_lacks_logs=isinstance(event.error, UnknownTopics))
+    if isinstance(event.error, GroupInOtherRegion):
+        # It will not be this region's while the other one lives: joining again would only disturb that one.
+        return replace(answered(member, "claim"), refusal=event.error)
     refused = replace(answered(member, "claim"), claim_backoff=wait, claim_after=now + wait, discovery=known)
     return _stale(refused)
 

@@ -14,7 +14,15 @@ from datetime import datetime
 from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog
 from airflow_kcr.protocol.commands import ClaimPartitions
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import absent_partitions, checkpoints, events, out_of_range, resets, unowned_partitions
+from airflow_kcr.protocol.region import (
+    absent_partitions,
+    checkpoints,
+    clusters,
+    events,
+    out_of_range,
+    resets,
+    unowned_partitions,
+)
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, Claim, InitialOffset, ResetCause
 from airflow_kcr.protocol.region.state import (
     InitialKey,
@@ -33,7 +41,7 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
     """Return the region with the member's claims replaced by its assignment.
 
     The member reads from the answer (`Region.claims`, `Region.epoch`) what it holds and where; where a reset began, it
-    claims again when it is quiesced.
+    claims again when it is quiesced. Where the claim's logs are another cluster's, the region is halted.
 
     Raises:
         StaleIncarnation, LeaseExpired, UnknownMember: the member may not act.
@@ -44,6 +52,9 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
     member = require_member(region, proposal.member, proposal.incarnation, now)
     require_state(region, CLAIM_STATES, "a claim")
     _check(region, proposal)
+    if clusters.is_another(region, proposal.member.group, proposal.cluster):
+        return clusters.halted(region, now, proposal.member.group, proposal.cluster)
+    region = clusters.found(region, now, proposal.member.group, proposal.cluster)
     region = _with_initial_offsets(region, now, proposal)
     trouble = out_of_range.found(region, {p: a.bounds for p, a in proposal.partitions.items()})
     if trouble:

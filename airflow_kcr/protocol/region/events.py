@@ -30,8 +30,10 @@ from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import (
     AssignmentId,
     CheckpointNumber,
+    ClusterId,
     Epoch,
     EventNumber,
+    GroupId,
     GroupPartition,
     Incarnation,
     MemberId,
@@ -124,6 +126,14 @@ class MemberRegistered:
     label: str
     took_over: bool
     """Whether another process held a live lease."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFound:
+    """A group was found on a Kafka cluster for the first time; from now on it is that one."""
+
+    group: GroupId
+    cluster: ClusterId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -468,6 +478,7 @@ Body: TypeAlias = (
     | Killed
     | Stopped
     | MemberRegistered
+    | ClusterFound
     | MemberLeft
     | InitialOffsetsStored
     | Claimed

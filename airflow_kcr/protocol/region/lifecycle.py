@@ -8,8 +8,10 @@ crash (scenario C24).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 
 from airflow_kcr.errors import RegionInState
@@ -18,6 +20,7 @@ from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import (
     automatic_resets,
     checkpoints,
+    clusters,
     commit_notes,
     completion,
     events,
@@ -45,7 +48,9 @@ from airflow_kcr.protocol.region.state import Region, Spec, live_members, moved_
 from airflow_kcr.protocol.values import (
     MAX_NUMBER,
     CheckpointNumber,
+    ClusterId,
     Epoch,
+    GroupId,
     GroupPartition,
     Incarnation,
     RegionName,
@@ -60,10 +65,15 @@ _RESTORED_CHOICES: Final = (
 )
 
 
-def declare(name: RegionName, spec: Spec, now: datetime) -> Region:
-    """Return a new region, stopped."""
+def declare(
+    name: RegionName, spec: Spec, now: datetime, on: Mapping[GroupId, ClusterId] = MappingProxyType({})
+) -> Region:
+    """Return a new region, stopped; `on` says which clusters its groups are on, as far as that is known."""
     deliveries = {str(g): str(rules.delivery) for g, rules in spec.rules.groups.items()}
-    return record(Region(name=name, spec=spec), now, events.RegionCreated(deliveries=deliveries))
+    region = record(Region(name=name, spec=spec), now, events.RegionCreated(deliveries=deliveries))
+    for group, cluster in sorted(on.items()):
+        region = clusters.found(region, now, group, cluster)
+    return region
 
 
 def _want(region: Region, now: datetime, wanted: DesiredState, requester: Requester) -> Region:

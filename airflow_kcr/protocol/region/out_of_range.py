@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from airflow_kcr.protocol.commands import Caller
+from airflow_kcr.protocol.commands import ReportOutOfRange
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region import automatic_resets, recreated_topics, resets
+from airflow_kcr.protocol.region import automatic_resets, clusters, recreated_topics, resets
 from airflow_kcr.protocol.region.rows import Halt, HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, past_skips, require_member
 from airflow_kcr.protocol.rules import OutOfRangePolicy
@@ -54,16 +54,20 @@ def found(region: Region, bounds: Mapping[GroupPartition, LogBounds]) -> tuple[O
     return tuple(troubles)
 
 
-def report(region: Region, now: datetime, caller: Caller, bounds: Mapping[GroupPartition, LogBounds]) -> Region:
+def report(region: Region, now: datetime, told: ReportOutOfRange) -> Region:
     """Return the region after a member said what its logs look like, re-read.
 
-    A halted or stopped region is left alone: whoever resumes it finds out again.
+    A halted or stopped region is left alone: whoever resumes it finds out again. No policy decides about logs of
+    another cluster.
 
     Raises:
         StaleEpoch, StaleIncarnation, LeaseExpired, UnknownMember: the member may not act, or not in this epoch.
     """
+    caller = told.caller
     require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
-    troubles = found(region, bounds)
+    if clusters.is_another(region, caller.member.group, told.cluster):
+        return clusters.halted(region, now, caller.member.group, told.cluster)
+    troubles = found(region, told.observed)
     if not troubles or region.state in {RegionState.HALTED, RegionState.STOPPED}:
         return region
     return handled(region, now, troubles)

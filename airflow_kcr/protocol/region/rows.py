@@ -205,6 +205,7 @@ class HaltReason(StrEnum):
     OUT_OF_RANGE = "out_of_range"
     RESTORED = "restored"
     FOREIGN_CONSUMER = "foreign_consumer"
+    OTHER_CLUSTER = "other_cluster"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,22 +12,34 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from airflow_kcr.protocol.region import boundaries, events, membership, resets
+from airflow_kcr.protocol.commands import ChangeSpec
+from airflow_kcr.protocol.region import boundaries, clusters, events, membership, resets
 from airflow_kcr.protocol.region.rows import Claim, DesiredState, Lease, RegionState, ResetCause, SpecCheck
 from airflow_kcr.protocol.region.state import Region, Spec, is_live, live_members, put, record
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId
 
 
-def change(region: Region, now: datetime, *, at_once: Spec, later: Spec | None) -> Region:
+def change(region: Region, now: datetime, wanted: ChangeSpec) -> Region:
     """Return the region with a changed spec.
 
-    Args:
-        region: the region.
-        now: the store's clock.
-        at_once: the spec in force from now on: the old one with what may change while members run.
-        later: the whole new spec, where some of it waits; None where `at_once` is all of it.
+    Raises:
+        OtherCluster: a group was found on another cluster than the region has consumed it from.
     """
+    region = _changed(region, now, wanted.at_once, wanted.later)
+    for group, cluster in sorted(wanted.clusters.items()):
+        region = clusters.found(region, now, group, cluster)
+    return _with_own_clusters(region)
+
+
+def _with_own_clusters(region: Region) -> Region:
+    """Return the region without the clusters of groups that it has no more: who has one later asks anew."""
+    if region.clusters.keys() <= region.own_groups.keys():
+        return region
+    return replace(region, clusters={g: c for g, c in region.clusters.items() if g in region.own_groups})
+
+
+def _changed(region: Region, now: datetime, at_once: Spec, later: Spec | None) -> Region:
     region = replace(region, spec_checks=tuple(c for c in region.spec_checks if c.digest == region.spec.digest))
     if later is None:
         return replace(_in_force(region, now, at_once), next_spec=None)
@@ -43,7 +55,8 @@ def _in_force(region: Region, now: datetime, spec: Spec) -> Region:
     if spec == region.spec:
         return region
     schedule_changed = spec.rules.checkpoint.schedule != region.rules.checkpoint.schedule
-    region = _without_strangers(replace(region, spec=spec, spec_checks=(), retire_at=now), now)
+    region = replace(region, spec=spec, spec_checks=(), retire_at=now)
+    region = _without_strangers(_with_own_clusters(region), now)
     deliveries = {str(g): str(rules.delivery) for g, rules in spec.rules.groups.items()}
     region = record(region, now, events.SpecChanged(revision=spec.revision, deliveries=deliveries))
     if schedule_changed and region.restore_point is not None:
@@ -149,7 +162,7 @@ def _proposal_checked(region: Region, now: datetime, check: SpecCheck) -> Region
     if not is_live(region, check.member, now) or check.incarnation != _newest(region, check.member):
         return region
     region = _noted(region, now, check)
-    return replace(region, next_spec=None) if check.refusal else region
+    return _with_own_clusters(replace(region, next_spec=None)) if check.refusal else region
 
 
 def _noted(region: Region, now: datetime, check: SpecCheck) -> Region:

@@ -43,8 +43,10 @@ from airflow_kcr.protocol.region.rows import (
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import (
+    NO_CLUSTER,
     BatchId,
     CheckpointNumber,
+    ClusterId,
     Epoch,
     EventNumber,
     GroupId,
@@ -210,6 +212,9 @@ class Region:
     initialised: bool = False
     """Whether the region was ever covered: partitions found later start at their beginning."""
 
+    clusters: Mapping[GroupId, ClusterId] = field(default_factory=dict)
+    """Which cluster each group is on, as far as somebody has told; see `clusters`."""
+
     foreign_consumers: tuple[ForeignConsumer, ...] = ()
     """Who was in the groups when somebody last looked, and is not the region's; in order."""
 
@@ -258,10 +263,10 @@ class Region:
         return self.spec.rules
 
     @property
-    def own_groups(self) -> frozenset[GroupId]:
-        """The groups that are no other region's: of the spec in force, and of one that waits."""
+    def own_groups(self) -> Mapping[GroupId, ClusterId]:
+        """The groups that are no other region's, each with its cluster: of the spec in force, and of one that waits."""
         waiting = () if self.next_spec is None else self.next_spec.rules.groups
-        return frozenset({*self.rules.groups, *waiting})
+        return {g: self.clusters.get(g, NO_CLUSTER) for g in sorted({*self.rules.groups, *waiting})}
 
     @property
     def reset(self) -> ResetAttempt | None:

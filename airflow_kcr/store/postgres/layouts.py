@@ -27,6 +27,7 @@ from airflow_kcr.protocol.region.rows import (
 from airflow_kcr.protocol.region.state import BoundaryKey, InitialKey
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
+    ClusterId,
     Epoch,
     GroupId,
     GroupPartition,
@@ -88,6 +89,15 @@ PERSON_RESETS: Final[JsonLayout[RequestId, PersonReset]] = of_dataclass(
 )
 LEASES: Final[JsonLayout[MemberId, Lease]] = of_dataclass(
     tables.lease, Lease, field=None, key=_MEMBER, key_values=_member_key, read_key=lambda c: member_of(*c)
+)
+
+GROUPS: Final[Layout[GroupId, ClusterId]] = Layout(
+    tables.consumer_group,
+    key=("group_id",),
+    values=("cluster_id",),
+    split=lambda group, cluster: (group, cluster),
+    join=lambda c: (GroupId(c[0]), ClusterId(c[1])),
+    key_values=_one,
 )
 
 # -- rows by partition, written out: there may be tens of thousands -------------------------------------------------

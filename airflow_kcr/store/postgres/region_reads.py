@@ -39,6 +39,7 @@ from airflow_kcr.store.postgres.layouts import (
     BOUNDARY_OFFSETS,
     CHECKPOINTS,
     CLAIMS,
+    GROUPS,
     INITIAL,
     LEASES,
     MEMBERS,
@@ -95,6 +96,7 @@ HEAD_WIDTH: Final = 2 + len(HEAD_COLUMNS) + 1
 # -- the region's own row, and the few wide ones -----------------------------------------------------------------------
 
 _WORKING: Final[Mapping[Layout[Any, Any], str]] = {
+    GROUPS: " AND t.cluster_id <> ''",
     MEMBERS: "",
     LEASES: "",
     CHECKPOINTS: """ AND t.sequence = ANY (
@@ -317,9 +319,10 @@ def _with_places(session: Session, region: Region, member: MemberId, limit: date
 
 
 def _with_wide_rows(region: Region, row: Found) -> Region:
-    members, leases, checkpoints, requests, person_resets, resets = _beside(row, _WORKING)
+    clusters, members, leases, checkpoints, requests, person_resets, resets = _beside(row, _WORKING)
     return replace(
         region,
+        clusters=clusters,
         members=members,
         leases=leases,
         checkpoints=checkpoints,

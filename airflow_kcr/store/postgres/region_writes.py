@@ -28,6 +28,7 @@ from airflow_kcr.store.postgres.layouts import (
     CONTRIBUTED,
     CONTRIBUTORS,
     FROZEN,
+    GROUPS,
     INITIAL,
     LEASES,
     MEMBERS,
@@ -112,15 +113,6 @@ _INSERT_HEAD: Final = text(
     f"SELECT :name, {', '.join(f'n.{c}' for c in HEAD_COLUMNS)} FROM {_given_head(HEAD_COLUMNS)} RETURNING id"
 )
 
-# name: take_groups — each group is in one region; in one order, so that two declarations can't deadlock.
-_TAKE_GROUPS: Final = (
-    "INSERT INTO kcr.consumer_group (region_id, group_id) "
-    "SELECT :region, g FROM unnest(CAST(:groups AS text[])) AS g ORDER BY g"
-)
-_LEAVE_GROUPS: Final = (
-    "DELETE FROM kcr.consumer_group WHERE region_id = :region AND group_id = ANY (CAST(:groups_gone AS text[]))"
-)
-
 # name: move_leases — only those that are still what the decision was made on; a renewal needs no region lock.
 _MOVE_LEASES: Final = text("""
     UPDATE kcr.lease l SET incarnation = n.incarnation, valid_until = n.valid_until
@@ -157,7 +149,8 @@ def write(session: Session, before: Region, after: Region, *then: Write) -> Regi
     _move_leases(session, before.leases, after.leases)
     parts = [
         *_head(before, after),
-        *_groups(before, after),
+        # Each group of a cluster is in one region; in one order, so that two declarations can't deadlock.
+        *_table(GROUPS, changes(before.own_groups, after.own_groups)),
         *_table(LEASES, _fresh(before.leases, after.leases)),
         *_table(MEMBERS, changes(before.members, after.members)),
         *_table(CLAIMS, changes(before.claims, after.claims)),
@@ -198,11 +191,12 @@ def _all_of(parts: tuple[str, ...]) -> TextClause:
 def write_new(session: Session, region: Region) -> Region:
     """Write a new region, whatever it holds; the session is about it from now on."""
     session.region_id = session.rows(_INSERT_HEAD, name=region.name, head=document(head_values(region)))[0][0]
-    session.run(text(_TAKE_GROUPS), groups=sorted(region.rules.groups))
+    for part in _table(GROUPS, Changes(written=region.own_groups)):
+        session.run(text(part.sql), **part.values)
     # What has no rows yet; its own row and groups are there.
     bare = Region(name=region.name, spec=region.spec)
     empty = {f.name: getattr(bare, f.name) for f in fields(Region) if isinstance(getattr(bare, f.name), Mapping)}
-    return write(session, replace(region, **empty), region)
+    return write(session, replace(region, **{**empty, "clusters": region.clusters}), region)
 
 
 def _head(before: Region, after: Region) -> Iterator[Write]:
@@ -276,17 +270,6 @@ def _delete_sql(table: Table, key: tuple[str, ...]) -> str:
     same = " AND ".join(f"t.{c} = n.{c}" for c in ("region_id", *key))
     gone = f"SELECT CAST(:region AS bigint) AS region_id, n.* FROM {unnested(table, key, _gone(table))} OFFSET 0"  # noqa: S608
     return f"DELETE FROM kcr.{table.name} t USING ({gone}) n WHERE {same}"  # noqa: S608
-
-
-def _groups(before: Region, after: Region) -> Iterator[Write]:
-    if before.spec is after.spec and before.next_spec is after.next_spec:
-        return
-    gone = sorted(before.own_groups - after.own_groups)
-    fresh = sorted(after.own_groups - before.own_groups)
-    if gone:
-        yield Write(_LEAVE_GROUPS, {"groups_gone": gone})
-    if fresh:
-        yield Write(_TAKE_GROUPS, {"groups": fresh})
 
 
 def _fresh(before: Mapping[MemberId, Lease], after: Mapping[MemberId, Lease]) -> Changes[MemberId, Lease]:

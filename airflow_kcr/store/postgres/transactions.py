@@ -27,6 +27,7 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.ports import Heartbeats, Renewal, Replayed, Rule, Sign, Span
 from airflow_kcr.protocol.invariants.history import History
+from airflow_kcr.protocol.region import clusters
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region, stored
@@ -90,10 +91,12 @@ _SIGNS: Final = text("""
     FROM kcr.region r WHERE r.name = ANY (CAST(:names AS text[]))
 """)
 
-# name: owners — which other region has one of these groups.
+# name: owners — which other region has one of these groups, each on its cluster.
 _OWNERS: Final = text("""
-    SELECT g.group_id, r.name FROM kcr.consumer_group g JOIN kcr.region r ON r.id = g.region_id
-    WHERE g.group_id = ANY (CAST(:groups AS text[])) AND r.name <> :name ORDER BY g.group_id
+    SELECT g.group_id, g.cluster_id, r.name FROM kcr.consumer_group g JOIN kcr.region r ON r.id = g.region_id
+    JOIN unnest(CAST(:groups AS text[]), CAST(:clusters AS text[])) AS n (group_id, cluster_id)
+      ON n.group_id = g.group_id AND n.cluster_id = g.cluster_id
+    WHERE r.name <> :name ORDER BY g.group_id
 """)
 
 _EVENTS: Final = text("""
@@ -365,12 +368,11 @@ class PostgresTransactions:
 
     def _group_taken(self, name: RegionName, region: Region | None) -> KcrError:
         """Return the refusal that names the group and its region; the transaction that found out is over."""
-        groups = [] if region is None else sorted(region.own_groups)
-        found = self._connections.answer(_OWNERS, groups=groups, name=name)
+        groups = {} if region is None else region.own_groups
+        found = self._connections.answer(_OWNERS, groups=[*groups], clusters=[*groups.values()], name=name)
         if not found:  # it was deleted meanwhile
             return GroupInOtherRegion()
-        group, other = found[0]
-        return GroupInOtherRegion(f"group {group} belongs to region {other}; one group is in exactly one region")
+        return clusters.taken(*found[0])
 
 
 def _events(session: Session, after: EventNumber, limit: int) -> tuple[Event, ...]:

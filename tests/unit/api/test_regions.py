@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.api import Change, Region, goals
+from airflow_kcr.api import Change, Cluster, Region, goals
 from airflow_kcr.errors import (
     CheckpointRefused,
     ConfigurationError,
@@ -15,19 +16,22 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.protocol.commands import Register
 from airflow_kcr.protocol.region.events import SpecChanged
-from airflow_kcr.protocol.values import GroupId, MemberId
+from airflow_kcr.protocol.values import ClusterId, GroupId, MemberId
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import Clock
+from tests.support.live_region import FakeCluster
 from tests.support.spec_checks import say
 
 MEMBER = MemberId(GroupId("g"), 0)
 
 
-def spec_of(*, name: str = "flights", group: str = "g", members: int = 2, more: str = "") -> RegionSpec:
+def spec_of(
+    *, name: str = "flights", group: str = "g", members: int = 2, more: str = "", at: str = "localhost:9092"
+) -> RegionSpec:
     return parse(
-        f"region: {name}\nkafka: {{bootstrap.servers: 'localhost:9092'}}\n"
+        f"region: {name}\nkafka: {{bootstrap.servers: '{at}'}}\n"
         f"groups: [{{group_id: {group}, topics: [t], members: {members}, pipeline: 'jobs:process'}}]\n{more}"
     )
 
@@ -42,9 +46,33 @@ def store(clock: Clock) -> RegionStore:
     return RegionStore(MemoryTransactions(clock))
 
 
+class Network:
+    """The clusters that addresses lead to; a test may move them. Nothing answers at any other address."""
+
+    def __init__(self, **clusters: str) -> None:
+        self.clusters = clusters
+        self.asked: list[str] = []
+
+    def __call__(self, spec: RegionSpec, group: GroupId) -> AbstractContextManager[Cluster]:
+        address = (spec.cluster_of(group)[0] or {})["bootstrap.servers"]
+        self.asked.append(address)
+        host = address.partition(":")[0]
+        found = FakeCluster(cluster=ClusterId(self.clusters.get(host, "")), is_away=host not in self.clusters)
+        return found.clusters(spec, group)
+
+
 @pytest.fixture
-def region(store: RegionStore) -> Region:
-    return Region("flights", store)
+def network() -> Network:
+    return Network(east="E", east2="E", west="W")
+
+
+@pytest.fixture
+def region(store: RegionStore, network: Network) -> Region:
+    return Region("flights", store, clusters=network)
+
+
+def seats(store: RegionStore, network: Network) -> Region:
+    return Region("seats", store, clusters=network)
 
 
 def attended(region: Region, store: RegionStore) -> Region:
@@ -160,6 +188,71 @@ def test_a_group_is_in_one_region(region: Region, store: RegionStore) -> None:
     region.apply(spec_of())
     with pytest.raises(GroupInOtherRegion, match="group g belongs to region flights"):
         Region("seats", store).apply(spec_of(name="seats"))
+
+
+def test_nobody_is_asked_where_the_files_tell(region: Region, store: RegionStore, network: Network) -> None:
+    region.apply(spec_of())
+    region.apply(spec_of(at="localhost:9092,other:9092"))
+    with pytest.raises(GroupInOtherRegion, match="group g belongs to region flights"):
+        seats(store, network).apply(spec_of(name="seats"))
+    assert network.asked == []
+
+
+def test_one_name_on_two_clusters_is_two_groups(region: Region, store: RegionStore, network: Network) -> None:
+    region.apply(spec_of(at="east:9092"))
+    assert seats(store, network).apply(spec_of(name="seats", at="west:9092")).change is Change.CREATED
+    # Both are known from now on, whoever is reached later.
+    assert {name: dict(store.read(name)[0].clusters) for name in store.names()} == {
+        "flights": {"g": "E"},
+        "seats": {"g": "W"},
+    }
+
+
+def test_one_group_by_two_addresses_is_one(region: Region, store: RegionStore, network: Network) -> None:
+    region.apply(spec_of(at="east:9092"))
+    with pytest.raises(GroupInOtherRegion, match=r"group g belongs to region flights, by either address.*cluster E"):
+        seats(store, network).apply(spec_of(name="seats", at="east2:9092"))
+    assert store.names() == ("flights",)
+
+
+@pytest.mark.parametrize("away", ["east", "west"])
+def test_a_name_is_not_shared_while_a_cluster_does_not_answer(
+    region: Region, store: RegionStore, network: Network, away: str
+) -> None:
+    region.apply(spec_of(at="east:9092"))
+    there = network.clusters.pop(away)
+    with pytest.raises(GroupInOtherRegion, match="apply the spec while both clusters answer"):
+        seats(store, network).apply(spec_of(name="seats", at="west:9092"))
+    network.clusters[away] = there
+    assert seats(store, network).apply(spec_of(name="seats", at="west:9092")).change is Change.CREATED
+
+
+def test_a_group_that_is_added_later_is_looked_at_too(region: Region, store: RegionStore, network: Network) -> None:
+    region.apply(spec_of(at="east:9092"))
+    other = seats(store, network)
+    other.apply(spec_of(name="seats", group="h", at="east2:9092"))
+    groups = "groups: [{group_id: h, topics: [t], pipeline: 'p:q'}, {group_id: g, topics: [t], pipeline: 'p:q'}]"
+    added = parse(f"region: seats\nkafka: {{bootstrap.servers: 'east2:9092'}}\n{groups}")
+    with pytest.raises(GroupInOtherRegion, match="group g belongs to region flights"):
+        other.apply(added)
+    assert [*other.spec().rules().groups] == ["h"]
+
+
+def test_a_new_address_of_the_same_cluster_is_taken(region: Region, store: RegionStore) -> None:
+    region.apply(spec_of(at="east:9092"))
+    assert fields(region, spec_of(at="east2:9092")) == {"kafka.bootstrap.servers": "at_once"}  # as no member lives
+    region.apply(spec_of(at="east2:9092"))
+    assert region.spec() == spec_of(at="east2:9092")
+    assert store.read(region.name)[0].clusters == {"g": "E"}
+
+
+def test_a_group_is_not_moved_to_another_cluster(region: Region) -> None:
+    region.apply(spec_of(at="east:9092"))
+    with pytest.raises(RegionExists, match=r"would move from Kafka cluster E to W.*make another region"):
+        region.apply(spec_of(at="west:9092"))
+    with pytest.raises(RegionExists, match=r"kafka\.bootstrap\.servers can't change"):
+        region.apply(spec_of(at="nowhere:9092"))
+    assert region.spec() == spec_of(at="east:9092")
 
 
 def test_a_spec_of_another_region_is_not_taken(region: Region) -> None:

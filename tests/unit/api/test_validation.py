@@ -29,7 +29,16 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, RegionName, TopicName
+from airflow_kcr.protocol.values import (
+    NO_CLUSTER,
+    ClusterId,
+    GroupId,
+    GroupPartition,
+    MemberId,
+    Offset,
+    RegionName,
+    TopicName,
+)
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
@@ -66,6 +75,9 @@ class FakeCluster:
     def _fail(self, call: str) -> None:
         if call in self.fails:
             raise self.fails[call]
+
+    def cluster_id(self) -> ClusterId:
+        return NO_CLUSTER
 
     def topics(self, names: Collection[TopicName] = ()) -> Mapping[TopicName, int]:
         self._fail("topics")

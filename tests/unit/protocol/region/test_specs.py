@@ -167,9 +167,8 @@ def test_members_that_the_new_spec_has_no_place_for_are_fenced_and_nobody_waits_
 def test_so_are_the_members_of_a_group_that_is_gone() -> None:
     driver = running()
     other = spec(RegionRules(groups={group_rules("h").group_id: group_rules("h")}))
-    region = specs.change(
-        replace(driver.region, state=RegionState.STOPPED), driver.clock.now, at_once=other, later=None
-    )
+    stopped = replace(driver.region, state=RegionState.STOPPED)
+    region = specs.change(stopped, driver.clock.now, ChangeSpec(at_once=other))
     assert all(m.left for m in region.members.values())
     assert all(c.owner is None for c in region.claims.values())
 
@@ -178,7 +177,7 @@ def test_a_member_that_has_left_already_is_not_counted_out_again() -> None:
     driver = running()
     driver.leave(driver.member(1))
     region = replace(driver.region, state=RegionState.STOPPED)
-    changed = specs.change(region, driver.clock.now, at_once=fewer_members(), later=None)
+    changed = specs.change(region, driver.clock.now, ChangeSpec(at_once=fewer_members()))
     assert changed.members == region.members
 
 
