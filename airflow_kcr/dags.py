@@ -4,7 +4,7 @@
 
     consumers   apply ─► consume, one mapped task for each application; they run until the region stops
     checkpoint         validate ─► drain ─► commit, once for each data interval, then whatever builds on the checkpoint
-    reset       choose ─► plan ─► approve ─► apply, started by a person
+    reset       choose ─► plan ─► approve ─► apply, started by a person with Airflow's form
 
 The checkpoint DAG has a run for every boundary of the region: its data intervals end where the region's schedule says,
 also after an outage, and one at a time. What would let the two disagree is refused when the file is parsed.
@@ -12,9 +12,10 @@ also after an outage, and one at a time. What would let the two disagree is refu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
@@ -28,6 +29,7 @@ from airflow_kcr.operators.reset import (
     KcrChooseCheckpointOperator,
     KcrPlanResetOperator,
 )
+from airflow_kcr.operators.reset_form import reset_params
 from airflow_kcr.protocol.rules import Schedule
 from airflow_kcr.schedules import CronSchedule, Every
 from airflow_kcr.spec import RegionSpec
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 
 COMPARED: Final = 50
 """So many instants of two schedules that are written differently are compared."""
+
+DagName: TypeAlias = Literal["consumers", "checkpoint", "reset"]
+"""Which of the standard DAGs."""
 
 Timetable: TypeAlias = CronDataIntervalTimetable | DeltaDataIntervalTimetable
 
@@ -67,7 +72,7 @@ class RegionDags(NamedTuple):
         return task
 
 
-def region_dags(
+def region_dags(  # noqa: PLR0913 - keywords, one for each decision that the DAGs' author may make
     spec: RegionSpec,
     *,
     start_date: datetime,
@@ -77,6 +82,9 @@ def region_dags(
     consume: Mapping[str, object] | None = None,
     default_args: Mapping[str, object] | None = None,
     consent_upsert: bool = False,
+    second_person: bool = False,
+    dag_args: Mapping[str, object] | None = None,
+    dag_args_of: Mapping[DagName, Mapping[str, object]] | None = None,
 ) -> RegionDags:
     """Return the three standard DAGs of a region: `REGION_consumers`, `REGION_checkpoint` and `REGION_reset`.
 
@@ -91,14 +99,19 @@ def region_dags(
         applications: which members share a Spark application; absent: each has its own.
         kcr_conn_id: the connection to the region store.
         consume: further arguments of `KcrConsumeOperator`, such as `conn_id`, `conf` and `jars`.
-        consent_upsert: of the reset's last task: a reset may go back although tables of sinks of mode `upsert` can't be
-            restored. The approver sees which.
         default_args: of all three DAGs; without `retries`, a task is tried again five times, half a minute later. The
             tasks that ask a person are tried again at once, whatever it says: the question was lost by Airflow.
+        consent_upsert: what the form of the reset has for that consent: a reset may go back although tables of sinks
+            of mode `upsert` can't be restored. Whoever approves sees which.
+        second_person: whether who approves a reset must be another user than who asked for it.
+        dag_args: further arguments of all three DAGs, such as `access_control`, `tags`, `doc_md`, `params` and
+            callbacks; tags and params come beside their own.
+        dag_args_of: the same for single ones, by `consumers`, `checkpoint` and `reset`; they win.
 
     Raises:
-        ConfigurationError: the DAG's schedule contradicts the region's, `start_date` has no zone, or a member is in no
-            application or in two; the message names the field.
+        ConfigurationError: the DAG's schedule contradicts the region's, `start_date` has no zone, a member is in no
+            application or in two, or an argument of a DAG is unknown or one that it has already; the message names the
+            field.
     """
     if start_date.utcoffset() is None:
         raise ConfigurationError(f"start_date is {start_date.isoformat()}, which has no time zone; give it one")
@@ -106,10 +119,11 @@ def region_dags(
     hosted = _checked(spec, applications)
     # A member that is being started again is missing for a while, and a store or broker may be away.
     args = {"retries": 5, "retry_delay": timedelta(seconds=30), **(default_args or {})}
-    tags = ["kcr", spec.region]
     name = spec.region
-    with DAG(
-        f"{name}_consumers",
+    further = _FurtherArguments(dag_args or {}, dag_args_of or {}, tags=("kcr", name))
+    with further.dag(
+        "consumers",
+        dag_id=f"{name}_consumers",
         description=f"The consumers of the region {name}: they run until it stops",
         schedule="@once",
         start_date=start_date,
@@ -117,12 +131,12 @@ def region_dags(
         # Each application holds its task as long as it runs.
         max_active_tasks=max(16, len(hosted) + 1),
         default_args=args,
-        tags=tags,
     ) as consumers:
         apply = KcrApplyRegionOperator(task_id="apply", spec=spec, kcr_conn_id=kcr_conn_id)
         apply >> _consume(name, hosted, {"kcr_conn_id": kcr_conn_id, **(consume or {})})
-    with DAG(
-        f"{name}_checkpoint",
+    with further.dag(
+        "checkpoint",
+        dag_id=f"{name}_checkpoint",
         description=f"One checkpoint of the region {name} for each data interval",
         schedule=_timetable(instants),
         start_date=_aligned(instants, start_date),
@@ -131,31 +145,93 @@ def region_dags(
         catchup=True,
         max_active_runs=1,
         default_args=args,
-        tags=tags,
     ) as checkpoint:
         (
             KcrValidateGroupOperator(task_id="validate", region=name, kcr_conn_id=kcr_conn_id)
             >> KcrDrainOperator(task_id="drain", region=name, kcr_conn_id=kcr_conn_id)
             >> KcrCommitCheckpointOperator(task_id="commit", region=name, kcr_conn_id=kcr_conn_id)
         )
-    with DAG(
-        f"{name}_reset",
-        description=f"Resets the region {name} to an earlier checkpoint, after a person has seen the plan",
+    with further.dag(
+        "reset",
+        dag_id=f"{name}_reset",
+        description=f"Resets the region {name}, to where its form says, after a person has seen the plan",
         schedule=None,
         start_date=start_date,
         max_active_runs=1,
         default_args=args,
-        tags=tags,
+        params=reset_params([group.group_id for group in spec.groups], consent_upsert=consent_upsert),
     ) as reset:
+        asked = reset.param
         (
-            KcrChooseCheckpointOperator(task_id="choose", region=name, kcr_conn_id=kcr_conn_id)
-            >> KcrPlanResetOperator(task_id="plan", region=name, kcr_conn_id=kcr_conn_id)
-            >> KcrApproveResetOperator(task_id="approve", region=name, kcr_conn_id=kcr_conn_id)
-            >> KcrApplyResetOperator(
-                task_id="apply", region=name, kcr_conn_id=kcr_conn_id, consent_upsert=consent_upsert
+            KcrChooseCheckpointOperator(
+                task_id="choose",
+                region=name,
+                kcr_conn_id=kcr_conn_id,
+                target=asked("target"),
+                value=asked("value"),
+                reason=asked("reason"),
             )
+            >> KcrPlanResetOperator(
+                task_id="plan",
+                region=name,
+                kcr_conn_id=kcr_conn_id,
+                groups=asked("groups"),
+                topics=asked("topics"),
+                skip=asked("skip"),
+                forward=asked("forward"),
+                allow_partial=asked("allow_partial"),
+                forced=asked("force"),
+                consent_upsert=asked("consent_upsert"),
+            )
+            >> KcrApproveResetOperator(
+                task_id="approve", region=name, kcr_conn_id=kcr_conn_id, second_person=second_person
+            )
+            >> KcrApplyResetOperator(task_id="apply", region=name, kcr_conn_id=kcr_conn_id)
         )
     return RegionDags(consumers, checkpoint, reset)
+
+
+@dataclass(frozen=True, slots=True)
+class _FurtherArguments:
+    """The arguments of the DAGs that the author gives, beside those that make them what they are."""
+
+    of_all: Mapping[str, object]
+    of_one: Mapping[DagName, Mapping[str, object]]
+    tags: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        strange = sorted(set(self.of_one) - set(get_args(DagName)))
+        if strange:
+            raise ConfigurationError(
+                f"dag_args_of: there is no DAG {', '.join(strange)}; use {', '.join(get_args(DagName))}"
+            )
+
+    def dag(self, name: DagName, **own: Any) -> DAG:  # noqa: ANN401 (Airflow's own)
+        """Return a DAG with what is its own, and what the author adds.
+
+        Raises:
+            ConfigurationError: the author gives what is the DAG's own, or what no DAG has.
+        """
+        given: dict[str, Any] = {**self.of_all, **self.of_one.get(name, {})}
+        tags, params = [*self.tags, *_listed(given.pop("tags", ()), "tags")], dict(own.pop("params", {}))
+        added = given.pop("params", {})
+        if not isinstance(added, Mapping):
+            raise ConfigurationError(f"dag_args: params is a mapping, not a {type(added).__name__}")
+        taken = sorted({*own, "catchup"} & given.keys()) or sorted(f"params.{one}" for one in params.keys() & added)
+        if taken:
+            raise ConfigurationError(
+                f"dag_args: {', '.join(taken)} of {own['dag_id']} is not the author's to give: region_dags does"
+            )
+        try:
+            return DAG(**own, tags=tags, params={**params, **added}, **given)
+        except TypeError as error:
+            raise ConfigurationError(f"dag_args of {own['dag_id']}: {error}") from error
+
+
+def _listed(given: object, name: str) -> list[str]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigurationError(f"dag_args: {name} is a list of texts, not {given!r:.60}")
+    return [str(one) for one in given]
 
 
 def one_each(spec: RegionSpec) -> tuple[Application, ...]:

@@ -435,6 +435,17 @@ class Region:
         """
         return resets.plan(self._store, self.name, request, self._clusters, request_id=request_id)
 
+    def require_current(self, plan: PlanView) -> None:
+        """Refuse a plan that `apply_reset` would find stale.
+
+        Args:
+            plan: as it was made, or read from its JSON.
+
+        Raises:
+            StalePlan: the region has another epoch, or other partitions, than when it was made.
+        """
+        resets.require_current(self._read(), plan)
+
     def apply_reset(
         self,
         plan: PlanView,

@@ -130,6 +130,28 @@ def apply(
     return of_plan(region, approved.request_id)
 
 
+def require_current(region: StoredRegion, made: PlanView) -> None:
+    """Refuse a plan that was made for another region than there is now.
+
+    Args:
+        region: as it is now.
+        made: the plan; its logs are not looked at.
+
+    Raises:
+        StalePlan: the region has another epoch, or other partitions.
+    """
+    if made.epoch != region.epoch:
+        raise StalePlan(
+            f"the plan was made in epoch {made.epoch}, region {region.name} is in epoch {region.epoch}: "
+            "something was reset or started since; plan again and look at what has changed"
+        )
+    if len(universe(region)) != made.totals.partitions:
+        raise StalePlan(
+            f"the plan is of {made.totals.partitions} partition(s), region {region.name} has "
+            f"{len(universe(region))} now; plan again and look at what has changed"
+        )
+
+
 def _accept(
     store: RegionStore,
     region: StoredRegion,
@@ -141,16 +163,7 @@ def _accept(
     forced: bool,
     consent_upsert: bool,
 ) -> None:
-    if approved.epoch != region.epoch:
-        raise StalePlan(
-            f"the plan was made in epoch {approved.epoch}, region {region.name} is in epoch {region.epoch}: "
-            "something was reset or started since; plan again and look at what has changed"
-        )
-    if len(universe(region)) != approved.totals.partitions:
-        raise StalePlan(
-            f"the plan is of {approved.totals.partitions} partition(s), region {region.name} has "
-            f"{len(universe(region))} now; plan again and look at what has changed"
-        )
+    require_current(region, approved)
     asked = replace(
         _asked(approved.request, now, approved.plan),
         requester=requester,

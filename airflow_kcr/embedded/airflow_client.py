@@ -186,10 +186,10 @@ class AirflowClient:
         return found
 
     def log(self, dag: str, run_id: str, task: str, *, attempt: int = 1, map_index: int = _UNMAPPED) -> str:
-        """Return the log of one try of a task."""
+        """Return the log of one try of a task, with what it failed of."""
         path = f"{_run_path(dag, run_id)}/taskInstances/{_part(task)}/logs/{attempt}"
         content: list[Any] = self._ask("GET", path, map_index=map_index, full_content=True)["content"]
-        return "\n".join(str(line.get("event", "")) if isinstance(line, dict) else str(line) for line in content)
+        return "\n".join(text for line in content for text in _log_lines(line))
 
     # -- questions to a person -----------------------------------------------------------------------------------
 
@@ -357,6 +357,14 @@ class HumanQuestion:
     options: tuple[str, ...]
     params: Mapping[str, Mapping[str, Any]]
     """The fields of its form by their names, each with its `value` and its `schema`."""
+
+
+def _log_lines(line: object) -> list[str]:
+    """Return what a line of a log says: its event, and each error that it tells of."""
+    if not isinstance(line, dict):
+        return [str(line)]
+    errors = line.get("error_detail") or []
+    return [str(line.get("event", "")), *(f"{one.get('exc_type')}: {one.get('exc_value')}" for one in errors)]
 
 
 def _instant(text: str | None) -> datetime | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.sdk import Param
 from airflow.sdk.definitions.param import ParamsDict
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, RegionInState, StalePlan
 from airflow_kcr.hooks import contexts
@@ -18,14 +18,14 @@ from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.operators.base import RegionOperator, WaitingOperator
 from airflow_kcr.operators.reset_documents import Planned, answered, asking, given, markdown, planned, responder
+from airflow_kcr.operators.reset_form import shown, target_of, truth
 from airflow_kcr.triggers.payloads import ResetFinished
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from airflow.sdk import BaseOperatorLink, Context
+    from airflow.sdk.definitions.param import DagParam
 
-    from airflow_kcr.api import Region, WayBack
+    from airflow_kcr.api import PlanView, Region, ResetRequest, WayBack
     from airflow_kcr.protocol.scopes import Scope
     from airflow_kcr.protocol.targets import Target
 
@@ -54,14 +54,21 @@ class KcrChooseCheckpointOperator(HITLOperator):
     when the newest one was made are not listed. If the person cancels, this task and those after it are skipped.
     Without an answer within `response_timeout`, it fails; there is no default answer.
 
+    Where the run names its target already, as the form of `reset_params` lets it, nobody is asked: the target is
+    returned, and a value that is none of it fails the task for good.
+
     Args:
         region: the region's name (templated).
         kcr_conn_id: the Airflow connection of the store (templated).
         newest: how many checkpoints are shown, the newest first.
+        target: the target that the run names, an option of `kcr reset plan` without its dashes (templated):
+            `target=dag.param("target")`. Absent, or `choose`: a person chooses.
+        value: the value of that target (templated). A time without a zone is in Airflow's `default_timezone`.
+        reason: why, where the run says so (templated).
         kwargs: as for `HITLOperator`, but for what this operator says itself.
     """
 
-    template_fields: Sequence[str] = ("region", "kcr_conn_id")
+    template_fields: Sequence[str] = ("region", "kcr_conn_id", "target", "value", "reason")
     operator_extra_links: Sequence[BaseOperatorLink] = (RegionLink(),)
     ui_color = "#e4f0f7"
 
@@ -71,6 +78,9 @@ class KcrChooseCheckpointOperator(HITLOperator):
         region: str,
         kcr_conn_id: str = KcrHook.default_conn_name,
         newest: int = 20,
+        target: str | DagParam | None = None,
+        value: str | DagParam | None = None,
+        reason: str | DagParam | None = None,
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
         kwargs = asking(type(self).__name__, kwargs)
@@ -81,15 +91,23 @@ class KcrChooseCheckpointOperator(HITLOperator):
         self.region = region
         self.kcr_conn_id = kcr_conn_id
         self.newest = newest
+        self.target = target
+        self.value = value
+        self.reason = reason
 
-    def execute(self, context: Context) -> None:
-        """Show the checkpoints, and wait for the person without a slot.
+    def execute(self, context: Context) -> dict[str, object] | None:
+        """Return the target that the run names; else show the checkpoints, and wait for the person without a slot.
 
         Raises:
-            AirflowFailException: the region has no checkpoint to go back to.
-            TaskAwaitingInput: always, else; the task goes on in `execute_complete`.
+            AirflowFailException: the target or its value can't be used, or the region has no checkpoint to go back to.
+            TaskAwaitingInput: a person is asked; the task goes on in `execute_complete`.
         """
         RegionLink().persist(context, self.region, self.kcr_conn_id)
+        with translated():
+            named = target_of(self.target, self.value)
+        if named is not None:
+            by, reason = contexts.requester(context).who, str(self.reason or "")
+            return {"region": self.region, "target": named[0], "value": named[1], "by": by, "reason": reason}
         with translated(), KcrHook(self.kcr_conn_id).region(self.region, contexts.requester(context)) as region:
             found = region.ways_back(self.newest)
         self.subject = f"Reset region {self.region}: to which checkpoint?"
@@ -104,11 +122,15 @@ class KcrChooseCheckpointOperator(HITLOperator):
                     title="Checkpoint",
                 ),
                 "reason": Param(
-                    None, type=["null", "string"], title="Reason", description="Others find it in the history."
+                    self.reason or None,
+                    type=["null", "string"],
+                    title="Reason",
+                    description="Others find it in the history.",
                 ),
             }
         )
         super().execute(context)
+        return None  # never: it waits
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, object]:
         """Return what was chosen, looked up in the store again.
@@ -149,8 +171,8 @@ def _sequence(answer: Mapping[str, object]) -> int:
 
 def _label(one: WayBack) -> str:
     row = one.checkpoint
-    made = "" if row.finished_at is None else f"made {_time(row.finished_at)}"
-    boundary = "" if row.boundary is None else f"boundary {_time(row.boundary)}"
+    made = "" if row.finished_at is None else f"made {shown(row.finished_at)}"
+    boundary = "" if row.boundary is None else f"boundary {shown(row.boundary)}"
     runs = _listed([run.run_id for run in one.runs], LABEL_RUNS)
     pinned = f"pinned as {row.pinned_as}" if row.pinned_as else ""
     return " · ".join(text for text in (str(row.sequence), boundary or made, runs, _again(one), pinned) if text)
@@ -161,10 +183,6 @@ def _again(one: WayBack) -> str:
         return "moves nothing"
     records = "1 record" if one.replay == 1 else f"{one.replay:,} records"
     return f"{records} again"
-
-
-def _time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _listed(texts: Sequence[str], most: int) -> str:
@@ -178,10 +196,10 @@ def _body(found: Sequence[WayBack]) -> str:
     rows = [
         (
             str(one.checkpoint.sequence),
-            "" if one.checkpoint.boundary is None else _time(one.checkpoint.boundary),
+            "" if one.checkpoint.boundary is None else shown(one.checkpoint.boundary),
             _listed([f"{run.dag_id} / {run.run_id}" for run in one.runs], TABLE_RUNS) or "none",
             f"{one.replay:,}" if one.moved else "moves nothing",
-            "" if one.checkpoint.finished_at is None else _time(one.checkpoint.finished_at),
+            "" if one.checkpoint.finished_at is None else shown(one.checkpoint.finished_at),
             one.checkpoint.pinned_as,
         )
         for one in found
@@ -207,26 +225,40 @@ class KcrPlanResetOperator(RegionOperator):
     Args:
         target: where to, as an option of `kcr reset plan` without its dashes: `"to-earliest"`, or with its value
             `{"to-checkpoint": 12}` (templated). `from-file` takes the text of a CSV. Absent: the checkpoint that was
-            chosen by the task right before, a `KcrChooseCheckpointOperator`.
+            chosen, or the target that was named, by the task right before, a `KcrChooseCheckpointOperator`.
         groups: only these groups (templated).
         topics: only these topics, or partitions of them, as `flights:0,1` (templated).
         skip: records to step over, as `TOPIC:PARTITION:OFFSET` (templated).
-        forward: whether a checkpoint of another branch may be jumped to.
-        allow_partial: whether a checkpoint that was never complete may be used.
+        forward: whether a checkpoint of another branch may be jumped to (templated).
+        allow_partial: whether a checkpoint that was never complete may be used (templated).
+        forced: whether the plan is applied without a drain, see `KcrApplyResetOperator` (templated).
+        consent_upsert: whether it is applied although tables can't be restored, see there (templated).
         kwargs: as for every operator; `region` and `kcr_conn_id` among them.
     """
 
-    template_fields = (*RegionOperator.template_fields, "target", "groups", "topics", "skip")
+    template_fields = (
+        *RegionOperator.template_fields,
+        "target",
+        "groups",
+        "topics",
+        "skip",
+        "forward",
+        "allow_partial",
+        "forced",
+        "consent_upsert",
+    )
 
     def __init__(
         self,
         *,
         target: str | Mapping[str, object] | None = None,
-        groups: Sequence[str] = (),
-        topics: Sequence[str] = (),
-        skip: Sequence[str] = (),
-        forward: bool = False,
-        allow_partial: bool = False,
+        groups: Sequence[str] | DagParam | None = (),
+        topics: Sequence[str] | DagParam | None = (),
+        skip: Sequence[str] | DagParam | None = (),
+        forward: bool | str | DagParam = False,
+        allow_partial: bool | str | DagParam = False,
+        forced: bool | str | DagParam = False,
+        consent_upsert: bool | str | DagParam = False,
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
         super().__init__(**kwargs)
@@ -236,6 +268,8 @@ class KcrPlanResetOperator(RegionOperator):
         self.skip = skip
         self.forward = forward
         self.allow_partial = allow_partial
+        self.forced = forced
+        self.consent_upsert = consent_upsert
 
     def execute(self, context: Context) -> dict[str, object]:
         """Plan, and return the summary of the plan.
@@ -249,35 +283,30 @@ class KcrPlanResetOperator(RegionOperator):
         from airflow_kcr.protocol.scopes import parse_scope
 
         with self.lent(context) as region:
-            scope = parse_scope(self.groups, self.topics)
+            scope = parse_scope(_texts(self.groups, "groups"), _texts(self.topics, "topics"))
             choice = given(self, context, None, "target") if self.target is None else {}
             request = ResetRequest(
                 target=self._target(region, scope, choice),
                 scope=scope,
-                skip=region.records_to_skip(self.skip, scope),
-                forward=self.forward,
-                allow_partial=self.allow_partial,
+                skip=region.records_to_skip(_texts(self.skip, "skip"), scope),
+                forward=truth(self.forward, "forward"),
+                allow_partial=truth(self.allow_partial, "allow_partial"),
             )
-            plan = region.plan_reset(
-                request, request_id=f"{contexts.request_id(context)}/try {context['ti'].try_number}"
+            found = Planned(
+                plan=_plan(region, request, context),
+                by=str(choice.get("by") or ""),
+                reason=str(choice.get("reason") or ""),
+                forced=truth(self.forced, "forced"),
+                consent_upsert=truth(self.consent_upsert, "consent_upsert"),
             )
-            if plan.totals.unreachable:
-                from airflow_kcr.api.resets import way_out
-
-                lost = next(line for line in plan.lines if line.is_unreachable)
-                raise CheckpointNotUsable(
-                    f"{plan.target}: {plan.totals.unreachable} partition(s) can't go there any more, such as "
-                    f"{lost.partition} to {lost.target}, whose log has {lost.log_start} to {lost.log_end}"
-                    f"{f' ({lost.RECREATED})' if lost.is_recreated else ''}; {way_out(plan)}"
-                )
+        plan = found.plan
         totals = plan.totals
         self.log.info("Plan %s of region %s, epoch %d: %s", plan.plan, plan.region, plan.epoch, plan.target)
         self.log.info("It moves %s; %d record(s) again", plan.moves, totals.replay)
         if plan.upserts:
             sinks = ", ".join(map(str, plan.upserts))
             self.log.warning("Not restored, as mode upsert keeps no history: %s; apply it with consent_upsert", sinks)
-        said = {name: choice[name] for name in ("by", "reason") if choice.get(name)}
-        return {**plan.summary(), **({"choice": said} if said else {})}
+        return found.document()
 
     def _target(self, region: Region, scope: Scope, choice: Mapping[str, object]) -> Target:
         from airflow_kcr.protocol.targets import TargetKind, parse_target
@@ -288,10 +317,43 @@ class KcrPlanResetOperator(RegionOperator):
         return parse_target(kind, value)
 
 
+def _plan(region: Region, request: ResetRequest, context: Context) -> PlanView:
+    """Return a plan that could be applied, with the name of run, task and try.
+
+    Raises:
+        CheckpointNotUsable: the logs do not have the target any more.
+    """
+    plan = region.plan_reset(request, request_id=f"{contexts.request_id(context)}/try {context['ti'].try_number}")
+    if plan.totals.unreachable:
+        from airflow_kcr.api.resets import way_out
+
+        lost = next(line for line in plan.lines if line.is_unreachable)
+        raise CheckpointNotUsable(
+            f"{plan.target}: {plan.totals.unreachable} partition(s) can't go there any more, such as "
+            f"{lost.partition} to {lost.target}, whose log has {lost.log_start} to {lost.log_end}"
+            f"{f' ({lost.RECREATED})' if lost.is_recreated else ''}; {way_out(plan)}"
+        )
+    return plan
+
+
+def _texts(given: object, name: str) -> Sequence[str]:
+    """Return a list of texts; nothing is an empty one."""
+    match given:
+        case None:
+            return ()
+        case list() | tuple() if all(isinstance(one, str) for one in given):
+            return given
+        case _:
+            raise ConfigurationError(f"{name} is a list of texts, not {given!r:.60}")
+
+
 def _option(target: str | Mapping[str, object] | None, choice: Mapping[str, object]) -> tuple[str, str | None]:
     """Return the name of a target's option and the text of its value."""
     match target:
         case None:
+            if "target" in choice:
+                value = choice.get("value")
+                return str(choice["target"]), None if value is None else str(value)
             if "checkpoint" not in choice:
                 raise ConfigurationError("the task before has chosen no checkpoint; say the target, or add such a task")
             return "to-checkpoint", str(choice["checkpoint"])
@@ -309,7 +371,13 @@ def _option(target: str | Mapping[str, object] | None, choice: Mapping[str, obje
 # Asks a person whether a reset may be applied.
 
 SHOWN: Final = "kcr_plan_shown"
-"""The XCom that holds the name of the plan that the person was shown."""
+"""The XCom that holds the plan that the person was shown."""
+
+PLAN: Final = "plan"
+"""The field of the form that holds the plan's name, so that an answer says what was shown."""
+
+ASKED_AGAIN: Final = 5
+"""How often a person is asked again, where who asked for the reset has approved it."""
 
 
 class KcrApproveResetOperator(ApprovalOperator):
@@ -319,11 +387,17 @@ class KcrApproveResetOperator(ApprovalOperator):
     after it are skipped. Without an answer within `response_timeout`, it fails; there is no default answer. Airflow
     decides who may answer: a viewer sees the plan, but can't answer.
 
+    A plan that becomes stale before it is approved (another epoch, other partitions) fails the task, and nothing is
+    reset: trigger the DAG again. Airflow 3.3 keeps the text of a question when its task is retried or cleared, so it
+    can't show another plan there. The answer says which plan was shown, and no other is approved.
+
     Args:
-        region: the region's name, for the link to its page (templated).
+        region: the region's name (templated).
         plan: what the task of the plan has returned (templated): `plan=plan.output`. Absent: that of the only task
             right before.
-        kcr_conn_id: the Airflow connection of the store, for that link (templated); nothing is asked of the store.
+        kcr_conn_id: the Airflow connection of the store (templated).
+        second_person: whether who approves must be another than who asked, which is whoever triggered the run or chose
+            its checkpoint. Approved by the same user, the question is asked again.
         kwargs: as for `ApprovalOperator`.
     """
 
@@ -337,69 +411,104 @@ class KcrApproveResetOperator(ApprovalOperator):
         region: str,
         plan: Mapping[str, object] | str | None = None,
         kcr_conn_id: str = KcrHook.default_conn_name,
+        second_person: bool = False,
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
-        kwargs = asking(type(self).__name__, kwargs)
+        kwargs = asking(type(self).__name__, {"retries": ASKED_AGAIN, **kwargs})
         kwargs.setdefault("subject", "Reset: approve the plan")
         super().__init__(**kwargs)
         self.region = region
         self.plan = plan
         self.kcr_conn_id = kcr_conn_id
+        self.second_person = second_person
 
     def execute(self, context: Context) -> None:
         """Show the plan, and wait for the person without a slot.
 
         Raises:
-            AirflowFailException: there is no plan.
+            AirflowFailException: there is no plan, or it is stale.
             TaskAwaitingInput: always, else; the task goes on in `execute_complete`.
         """
         RegionLink().persist(context, self.region, self.kcr_conn_id)
-        found = self._planned(context)
+        with translated():
+            found = planned(given(self, context, self.plan, "plan"))
+            self._require_current(context, found)
         self.subject = f"Reset region {found.plan.region}: {found.plan.target}?"
-        self.body = markdown(found.plan, found.reason, found.by)
+        if not found.plan.totals.moved:
+            self.subject += " It moves nothing"
+        self.body = markdown(found)
+        if self.second_person:
+            askers = " and ".join(self._askers(context, found))
+            self.body = f"Has to be approved by another user than {askers}.\n\n{self.body}"
         self.params = ParamsDict(
             {
+                PLAN: Param(
+                    found.plan.plan,
+                    type="string",
+                    enum=[found.plan.plan],
+                    title="Plan",
+                    description="The plan above; leave it as it is.",
+                ),
                 "reason": Param(
                     found.reason or None,
                     type=["null", "string"],
                     title="Reason",
                     description="Others find it in the history.",
-                )
+                ),
             }
         )
-        context["ti"].xcom_push(key=SHOWN, value=found.plan.plan)
+        context["ti"].xcom_push(key=SHOWN, value=found.document())
         super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, object]:
         """Return the plan with who approved it, when and why; rejected, skip what comes after.
 
         Raises:
-            AirflowFailException: the plan is another one than was shown.
-            AirflowFailException: there was no answer in time.
+            AirflowException: the user who asked for the reset approved it: the task is retried, and asks again.
+            AirflowFailException: the plan is stale, another one was shown, or there was no answer in time.
         """
         with answered():
             super().execute_complete(context, event)
-        found = self._planned(context)
         pull: Any = context["ti"].xcom_pull
-        shown = pull(task_ids=self.task_id, key=SHOWN)
-        if shown != found.plan.plan:
-            with translated():
-                raise StalePlan(
-                    f"the plan that was shown ({shown}) is not the one that there is now ({found.plan.plan}): it was "
-                    "made anew meanwhile; clear this task to look at it"
-                )
-        reason = str((event["params_input"] or {}).get("reason") or found.reason)
+        with translated():
+            found = planned(pull(task_ids=self.task_id, key=SHOWN))
+        is_approved = event["chosen_options"] == [self.APPROVE]
+        if is_approved:
+            self._require_approvable(context, found, event)
         return {
-            "plan": dict(found.document),
-            "approved": event["chosen_options"] == [self.APPROVE],
+            "plan": found.document(),
+            "approved": is_approved,
             "by": responder(event),
             "at": str(event["responded_at"].isoformat()),
-            "reason": reason,
+            "reason": str((event["params_input"] or {}).get("reason") or found.reason),
         }
 
-    def _planned(self, context: Context) -> Planned:
+    def _require_approvable(self, context: Context, found: Planned, event: Mapping[str, Any]) -> None:
+        plan, seen = found.plan.plan, (event["params_input"] or {}).get(PLAN)
         with translated():
-            return planned(given(self, context, self.plan, "plan"))
+            if seen not in (None, plan):
+                raise StalePlan(
+                    f"Airflow showed plan {seen}, of an earlier try of this task, and not {plan}, which there is now. "
+                    "Nothing was reset; trigger the DAG again"
+                )
+            self._require_current(context, found)
+        if self.second_person:
+            askers, approver = self._askers(context, found), responder(event)
+            if not approver or approver in askers:
+                raise AirflowException(
+                    f"{approver or 'a user that Airflow does not name'} approved the plan, which has to be approved by "
+                    f"another user than {' and '.join(askers)}; nothing was reset, the question is asked again"
+                )
+
+    def _require_current(self, context: Context, found: Planned) -> None:
+        with KcrHook(self.kcr_conn_id).region(self.region, contexts.requester(context)) as region:
+            try:
+                region.require_current(found.plan)
+            except StalePlan as error:
+                raise StalePlan(f"{error.message}. Nothing was reset; trigger the DAG again") from error
+
+    def _askers(self, context: Context, found: Planned) -> list[str]:
+        return sorted({contexts.requester(context).who, found.by} - {""})
 
 
 # Applies a plan.
@@ -408,18 +517,19 @@ class KcrApproveResetOperator(ApprovalOperator):
 class KcrApplyResetOperator(WaitingOperator):
     """Applies a plan and waits until every partition is at its target; the members stay in their groups.
 
-    It first checks the plan again. If something has changed since (the epoch, the partitions, a foreign consumer in a
-    group, a log that moved on), the task fails with the change and nothing is reset: clear the plan's task to plan and
-    approve again. The reset is named after the plan, so a retry finds it instead of making another one. The history
-    has the approver and the reason.
+    It first checks the plan again. If something has changed since the plan or its approval (the epoch, the
+    partitions, a foreign consumer in a group, a log that moved on), the task fails with the change and nothing is
+    reset: trigger the DAG again to plan and approve anew. The reset is named after the plan, so a retry finds it
+    instead of making another one. The history has the approver and the reason.
 
     Args:
         plan: what the task of the approval has returned, or that of the plan where no approval is needed (templated):
             `plan=approve.output`. Absent: that of the only task right before.
         reason: why, if no earlier task of the plan has a reason (templated).
         forced: without a drain, from the last done positions: the only way from a halted or starting region. Who is in
-            the groups is then not looked at.
-        consent_upsert: go back although tables of sinks of mode `upsert`, which the plan names, can't be restored.
+            the groups is then not looked at. A plan that was made with it is applied so, whatever this says.
+        consent_upsert: go back although tables of sinks of mode `upsert`, which the plan names, can't be restored. As
+            with `forced`, a plan that was made with it needs no other.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
@@ -450,7 +560,8 @@ class KcrApplyResetOperator(WaitingOperator):
             ConfigurationError: it was not approved, or is of another region.
         """
         found = self._planned(context)
-        if region.applied_reset(found.plan.plan) is None and not self.forced:
+        forced = self.forced or found.forced
+        if region.applied_reset(found.plan.plan) is None and not forced:
             self._require_membership(region)
         requester = contexts.requester(context)
         reason = found.reason or self.reason or f"run {requester.run_id} of DAG {requester.dag_id}"
@@ -458,8 +569,8 @@ class KcrApplyResetOperator(WaitingOperator):
             view = region.apply_reset(
                 found.plan,
                 reason,
-                forced=self.forced,
-                consent_upsert=self.consent_upsert,
+                forced=forced,
+                consent_upsert=self.consent_upsert or found.consent_upsert,
                 requester=replace(requester, who=found.by or requester.who),
             )
         except StalePlan as error:

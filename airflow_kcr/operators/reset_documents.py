@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.instants import format_instant
+from airflow_kcr.operators.reset_form import shown
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
@@ -29,13 +29,25 @@ class Planned:
     """A plan, and what people have said on the way to it."""
 
     plan: PlanView
-    document: Mapping[str, object]
-    """The plan as JSON."""
-
     by: str = ""
     """Who approved it, or chose its target."""
 
     reason: str = ""
+    forced: bool = False
+    """It is applied without a drain."""
+
+    consent_upsert: bool = False
+    """It is applied although tables can't be restored."""
+
+    def document(self) -> dict[str, object]:
+        """Return it as the task of a plan returns it: the plan's summary, and what was said beside what is usual."""
+        said = {name: text for name, text in (("by", self.by), ("reason", self.reason)) if text}
+        allowed = {"forced": self.forced, "consent_upsert": self.consent_upsert}
+        return {
+            **self.plan.summary(),
+            **({"choice": said} if said else {}),
+            **({"apply": allowed} if any(allowed.values()) else {}),
+        }
 
 
 def given(operator: BaseOperator, context: Context, value: object, argument: str) -> Mapping[str, object]:
@@ -89,11 +101,13 @@ def planned(document: Mapping[str, object]) -> Planned:
     inner = document.get("plan")
     whole = inner if isinstance(inner, Mapping) else document
     said = document if isinstance(inner, Mapping) else _mapping(document.get("choice"))
+    allowed = _mapping(whole.get("apply"))
     return Planned(
         plan=PlanView.from_json(dict(whole)),
-        document=whole,
         by=str(said.get("by") or ""),
         reason=str(said.get("reason") or ""),
+        forced=allowed.get("forced") is True,
+        consent_upsert=allowed.get("consent_upsert") is True,
     )
 
 
@@ -148,14 +162,9 @@ ROWS = 20
 """How many partitions are shown at most: Airflow puts the buttons below the last row."""
 
 
-def markdown(plan: PlanView, reason: str = "", by: str = "") -> str:
-    """Return a plan as markdown.
-
-    Args:
-        plan: the plan.
-        reason: why its target was chosen; may be empty.
-        by: who chose it; may be empty.
-    """
+def markdown(found: Planned) -> str:
+    """Return a plan as markdown, with who chose its target and why."""
+    plan = found.plan
     totals = plan.totals
     runs = ", ".join(f"{run.dag_id} / {run.run_id}" for run in plan.runs)
     facts = {
@@ -167,12 +176,14 @@ def markdown(plan: PlanView, reason: str = "", by: str = "") -> str:
         "Records skipped by name": ", ".join(f"{p} at {o}" for p, o in plan.request.skip.items()),
         "Clamped into the log": f"{totals.clamped:,} partition(s)" if totals.clamped else "",
         "Not in the log any more": f"{totals.unreachable:,} partition(s)" if totals.unreachable else "",
-        "Out of reach": f"from {format_instant(plan.overtaken_at)} on, by retention" if plan.overtaken_at else "",
+        "Out of reach": f"from {shown(plan.overtaken_at)} on, by retention" if plan.overtaken_at else "",
         "Checkpoints undone": ", ".join(map(str, plan.undoes)),
         "DAG runs undone": runs,
         "Not restored, as mode upsert keeps no history": ", ".join(map(str, plan.upserts)),
-        "Chosen by": by,
-        "Reason": reason,
+        "Forced": "yes: without a drain, from the last done positions" if found.forced else "",
+        "Consent to upsert": "yes" if found.consent_upsert and plan.upserts else "",
+        "Chosen by": found.by,
+        "Reason": found.reason,
         "Epoch": str(plan.epoch),
     }
     parts = [table(("Reset of region", plan.region), [(name, value) for name, value in facts.items() if value])]

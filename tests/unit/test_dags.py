@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+import warnings
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+from airflow.sdk import CronDataIntervalTimetable, DeltaDataIntervalTimetable, Param
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from airflow_kcr.dags import Application, all_together, one_each, region_dags
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.operators.reset import ASKED_AGAIN
 from airflow_kcr.spec import RegionSpec, parse
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -179,7 +185,55 @@ def test_arguments_of_tasks_get_to_the_tasks_that_they_are_for() -> None:
     )
     assert {task.owner for dag in dags for task in dag.tasks} == {"tills"}
     retries = {(dag.dag_id, task.task_id): task.retries for dag in dags for task in dag.tasks}
-    asking = {("tills_reset", "choose"): 2, ("tills_reset", "approve"): 2}
+    asking = {("tills_reset", "choose"): 2, ("tills_reset", "approve"): ASKED_AGAIN}
     assert retries == {**dict.fromkeys(retries, 7), **asking}
-    assert vars(dags.reset.get_task("apply"))["consent_upsert"] is True
-    assert vars(region_dags(spec(), start_date=START).reset.get_task("apply"))["consent_upsert"] is False
+    assert dags.reset.params["consent_upsert"] is True
+    assert region_dags(spec(), start_date=START).reset.params["consent_upsert"] is False
+
+
+def test_a_reset_asks_with_airflow_s_form() -> None:
+    reset = region_dags(spec(), start_date=START, second_person=True).reset
+    assert reset.params.get_param("groups").schema["examples"] == ["tills-etl"]
+    assert reset.params.dump()["target"] == "choose"
+    assert vars(reset.get_task("approve"))["second_person"] is True
+
+
+def test_further_arguments_of_the_dags_come_beside_their_own() -> None:
+    access = {"tills": {"DAGs": {"can_read"}}}
+
+    def told(context: Context) -> None: ...
+
+    with warnings.catch_warnings():  # Airflow's own module of permissions, which it reads an access control with
+        warnings.simplefilter("ignore", DeprecationWarning)
+        dags = region_dags(
+            spec(),
+            start_date=START,
+            dag_args={"tags": ["team-tills"], "doc_md": "Owned by tills.", "on_failure_callback": told},
+            dag_args_of={
+                "reset": {"access_control": access, "params": {"ticket": Param(None, type=["null", "string"])}},
+                "checkpoint": {"doc_md": "One for each interval."},
+            },
+        )
+    assert all(dag.tags == {"kcr", "tills", "team-tills"} for dag in dags)
+    assert [dag.doc_md for dag in dags] == ["Owned by tills.", "One for each interval.", "Owned by tills."]
+    assert all(dag.on_failure_callback == told for dag in dags)
+    assert [bool(dag.access_control) for dag in dags] == [False, False, True]
+    assert {"ticket", "target", "value"} <= set(dags.reset.params)
+    assert "target" not in dags.consumers.params
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dag_args": {"schedule": None}}, "schedule of tills_consumers is not the author's to give"),
+        ({"dag_args": {"catchup": False}}, "catchup of tills_consumers"),
+        ({"dag_args": {"no_such": 1}}, "tills_consumers: .*no_such"),
+        ({"dag_args": {"tags": "kcr"}}, "tags is a list of texts"),
+        ({"dag_args_of": {"resets": {}}}, "there is no DAG resets; use consumers, checkpoint, reset"),
+        ({"dag_args_of": {"reset": {"params": {"target": 1}}}}, r"params\.target of tills_reset"),
+        ({"dag_args_of": {"reset": {"params": ["target"]}}}, "params is a mapping"),
+    ],
+)
+def test_arguments_that_are_not_the_author_s_are_refused_at_parse_time(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        region_dags(spec(), start_date=START, **arguments)

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_kcr.embedded.airflow_client import AirflowClient
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.errors import RefusedError
+from airflow_kcr.errors import RefusedError, ServiceFailed
 from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.values import RequestId
 from tests.support.live_airflow import LiveAirflow
@@ -19,6 +19,7 @@ from tests.support.members import BRISK, live
 pytestmark = [pytest.mark.timeout(600)]
 
 WITHIN = 240.0
+LOOK = 0.5
 HUMAN = 10.0
 """Seconds before which nobody has read a question and pressed a button."""
 
@@ -42,7 +43,26 @@ with DAG("NAME_reset", schedule=None):
 """
 
 
-def asked(client: AirflowClient, dag: str, run: str, task: str) -> Any:  # noqa: ANN401
+FORM = """\
+from datetime import UTC, datetime
+
+from airflow.sdk import DAG
+
+from airflow_kcr.dags import region_dags
+from airflow_kcr.spec import parse
+
+dags = region_dags(parse(SPEC), start_date=datetime(2026, 1, 1, tzinfo=UTC), second_person=True)
+"""
+
+
+def asked(client: AirflowClient, dag: str, run: str, task: str, *, after: int = 0) -> Any:  # noqa: ANN401
+    """Return what a task asks, in a try after this one."""
+
+    def is_tried() -> bool:
+        found = client.task(dag, run, task)
+        return found is not None and found.try_number > after
+
+    assert happened(is_tried, within=WITHIN, pause=LOOK), f"{task} was not tried again"
     found = client.wait_for_task(dag, run, task, {"awaiting_input", "upstream_failed", "failed"}, within=WITHIN)
     if found.state != "awaiting_input":
         failed = [one for one in client.tasks(dag, run) if one.state == "failed"]
@@ -80,13 +100,14 @@ def test_a_person_chooses_approves_and_is_named(airflow: LiveAirflow, tmp_path: 
         one.reset()
         one.until_running()
         airflow.editor.answer(dag, run, "approve", ["Approve"], {"reason": "wrong rates"})
-        # A run that is cleared while the scheduler writes down that it has failed stays failed, with nothing to run.
         assert airflow.editor.wait_for_run(dag, run, within=WITHIN).state == "failed"
-        assert {task.task_id: task.state for task in airflow.editor.tasks(dag, run)}["apply"] == "failed"
+        assert {task.task_id: task.state for task in airflow.editor.tasks(dag, run)}["approve"] == "failed"
         assert one.region().person_resets == {}, "nothing was reset"
 
         one.until(one.consumed, "all records again")
-        airflow.editor.clear(dag, run, ["plan", "approve", "apply"])
+        run = airflow.editor.trigger(dag).run_id
+        asked(airflow.editor, dag, run, "choose")
+        airflow.editor.answer(dag, run, "choose", ["Choose"], {"checkpoint": sequence, "reason": "wrong rates"})
         asked(airflow.editor, dag, run, "approve")
         airflow.editor.answer(dag, run, "approve", ["Approve"], {"reason": "looked at again"})
         airflow.editor.wait_for_run(dag, run, within=WITHIN)
@@ -94,6 +115,53 @@ def test_a_person_chooses_approves_and_is_named(airflow: LiveAirflow, tmp_path: 
         assert (result["state"], result["who"], result["reason"]) == ("done", "editor", "looked at again")
 
         one.until(one.consumed, "everything since the checkpoint once more")
+        one.checkpoint()
+        account = one.account()
+        assert account.is_sound, account
+
+
+def test_a_target_is_asked_for_with_the_form_and_approved_by_a_second_person(
+    airflow: LiveAirflow, tmp_path: Path
+) -> None:
+    with live(airflow.kafka, airflow.store_url, tmp_path, members=2, partitions=2, spec=BRISK) as one:
+        one.fill(200)
+        one.start(0, 1)
+        one.until(one.consumed, "the records")
+        dag, editor = f"{one.name}_reset", airflow.editor
+        with airflow.region(one.name) as region:
+            text = region.spec().to_json_text()
+        airflow.add_dags(dag, FORM.replace("SPEC", repr(text)), dag)
+
+        with pytest.raises(ServiceFailed, match=r"(?s)400 .*topics.*does not match"):
+            editor.trigger(dag, {"target": "to-offset", "value": "50", "topics": [f"{one.topic}:zero"]})
+        assert editor.runs(dag) == ()
+        wrong = editor.trigger(dag, {"target": "to-offset", "value": "6h"}).run_id
+        assert editor.wait_for_run(dag, wrong, within=WITHIN).state == "failed"
+        choose = editor.task(dag, wrong, "choose")
+        assert choose is not None
+        said = editor.log(dag, wrong, "choose", attempt=choose.try_number)
+        assert "needs a whole number, got '6h'" in said
+        assert "trigger the DAG again, with an offset, such as 1000" in said
+
+        form = {"target": "to-offset", "value": "50", "topics": [f"{one.topic}:0"], "reason": "wrong rates"}
+        run = editor.trigger(dag, form).run_id
+        shown = asked(editor, dag, run, "approve")
+        assert shown.subject == f"Reset region {one.name}: to-offset 50?"
+        assert shown.body.startswith("Has to be approved by another user than editor.")
+        assert f"| Scope | --topic {one.topic}:0 |" in shown.body
+        assert "| Moves | 1 of 2 partition(s) |" in shown.body
+        first = editor.task(dag, run, "approve")
+        assert first is not None
+        editor.answer(dag, run, "approve", ["Approve"], {"reason": "wrong rates"})
+        asked(editor, dag, run, "approve", after=first.try_number)
+        assert one.region().person_resets == {}, "who asked can't approve"
+        with airflow.airflow.client("admin") as admin:
+            admin.answer(dag, run, "approve", ["Approve"], {"reason": "wrong rates, seen"})
+        assert editor.wait_for_run(dag, run, within=WITHIN).state == "success"
+        result: Any = editor.result(dag, run, "apply")
+        assert (result["state"], result["target"]) == ("done", "to-offset 50")
+        assert (result["who"], result["reason"]) == ("admin", "wrong rates, seen")
+        one.until(one.consumed, "what was processed again")
         one.checkpoint()
         account = one.account()
         assert account.is_sound, account

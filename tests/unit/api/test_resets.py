@@ -28,7 +28,7 @@ from airflow_kcr.errors import (
     UnknownReset,
     UpsertNeedsConsent,
 )
-from airflow_kcr.operators.reset_documents import markdown
+from airflow_kcr.operators.reset_documents import Planned, markdown
 from airflow_kcr.protocol.commands import Reconcile, RequestReset
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import RegionState, Requester, ResetCause
@@ -198,7 +198,7 @@ def test_a_plan_says_from_when_on_its_checkpoint_is_out_of_reach(region: Region,
         is not None
     )
     assert PlanView.from_json(json.loads(json.dumps(plan.summary()))).overtaken_at == plan.overtaken_at
-    assert "| Out of reach | from 20" in markdown(plan)
+    assert "| Out of reach | from 20" in markdown(Planned(plan=plan))
     facts = planned(plan).facts
     assert facts is not None
     assert str(facts["out of reach"]).startswith("from 20")

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.operators import base
 from airflow_kcr.operators.reset import KcrApplyResetOperator
-from airflow_kcr.operators.reset_documents import markdown
+from airflow_kcr.operators.reset_documents import Planned, markdown
 from airflow_kcr.protocol.commands import RequestReset
 from airflow_kcr.protocol.evidence import Check, CheckVerdict, Question
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
@@ -181,7 +181,8 @@ def test_a_halted_region_is_forced(driver: Driver, world: World, plan: dict[str,
     again = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))).summary()
     with pytest.raises(AirflowFailException, match="forced"):
         apply(again).execute(context())
-    waits = deferred(apply(again, forced=True))
+    again["apply"] = {"forced": True, "consent_upsert": False}
+    waits = deferred(apply(again))
     driver.settle_reset()
     assert resumed(waits, again)["state"] == "done"
 
@@ -196,7 +197,9 @@ def test_a_table_that_can_not_be_restored_needs_the_consent_of_the_dags_author(
         with_two_checkpoints(driver)
         region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
         found = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
-        assert "| Not restored, as mode upsert keeps no history | sink r of group g (table r) |" in markdown(found)
+        assert "| Not restored, as mode upsert keeps no history | sink r of group g (table r) |" in markdown(
+            Planned(plan=found)
+        )
         with pytest.raises(AirflowFailException, match="mode upsert keeps no history"):
             apply(found.summary()).execute(context())
         assert driver.region.person_resets == {}

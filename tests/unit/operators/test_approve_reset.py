@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_kcr.api import PlanView, Region, ResetRequest
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.links import region_path
 from airflow_kcr.operators.reset import KcrApproveResetOperator
-from airflow_kcr.operators.reset_documents import markdown
+from airflow_kcr.operators.reset_documents import Planned, markdown
+from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.targets import ByDuration, ToCheckpoint, ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, TopicName
 from tests.support.airflow_tasks import FakeTask, task_context
@@ -76,6 +77,7 @@ def test_a_plan_that_moves_nothing_says_so(driver: Driver, world: World) -> None
     asked(approve(plan.summary()), task_context(FakeTask(task_id="approve")))
     said = "| Moves | nothing: all 4 partition(s) are at their targets already |"
     assert said in world.shown["body"].splitlines()
+    assert world.shown["subject"] == "Reset region flights: to-checkpoint 4? It moves nothing"
 
 
 def test_big_plans_show_the_worst_twenty(store_connection: str, world: World) -> None:
@@ -85,7 +87,7 @@ def test_big_plans_show_the_worst_twenty(store_connection: str, world: World) ->
         cluster = FakeCluster(counts={TopicName("t"): 60}, starts={59: 3})
         region = Region(driver.name, driver.store, clusters=cluster.clusters)
         found = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(0))))
-        text = markdown(PlanView.from_json(found.summary()))
+        text = markdown(Planned(plan=PlanView.from_json(found.summary())))
     rows = [line for line in text.splitlines() if line.startswith("| g |")]
     assert len(rows) == 20
     assert rows[0] == "| g | t | 59 | 10 | 3 | 7 | 0 | clamped, asked for 0 |"
@@ -98,13 +100,13 @@ def test_a_partition_without_a_record_since_the_time_is_marked(store_connection:
         driver.process(width=10)
         region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
         found = region.plan_reset(ResetRequest(target=ByDuration(back=timedelta(hours=1))))
-        text = markdown(PlanView.from_json(found.summary()))
+        text = markdown(Planned(plan=PlanView.from_json(found.summary())))
     row = next(line for line in text.splitlines() if line.startswith("| g |"))
     assert row.endswith("| no record since then, the log's end |")
 
 
 def test_what_people_wrote_stays_in_its_cell(plan: dict[str, Any]) -> None:
-    text = markdown(PlanView.from_json(plan), reason="a | b\n| c <img src=x>", by="x")
+    text = markdown(Planned(plan=PlanView.from_json(plan), reason="a | b\n| c <img src=x>", by="x"))
     assert "| Reason | a \\| b \\| c &lt;img src=x> |" in text.splitlines()
 
 
@@ -127,11 +129,80 @@ def test_rejected_it_says_so(plan: dict[str, Any], world: World) -> None:
     assert approve(plan).execute_complete(task_context(task), answer("Reject", reason=None))["approved"] is False
 
 
-def test_another_plan_than_was_shown_is_not_approved(plan: dict[str, Any], world: World) -> None:
+def test_the_plan_that_was_shown_is_the_one_that_is_approved(plan: dict[str, Any], world: World) -> None:
     task = FakeTask(task_id="approve")
     asked(approve(plan), task_context(task))
-    with pytest.raises(AirflowFailException, match="made anew meanwhile"):
-        approve({**plan, "plan": "another"}).execute_complete(task_context(task), answer("Approve"))
+    found = approve({**plan, "plan": "another"}).execute_complete(task_context(task), answer("Approve"))
+    assert found["plan"] == plan
+
+
+def undone(driver: Driver) -> None:
+    """Let members go back by themselves, so that plans of before are stale."""
+    driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
+    driver.settle_reset()
+
+
+def test_a_plan_that_is_stale_is_not_shown(driver: Driver, plan: dict[str, Any], world: World) -> None:
+    undone(driver)
+    with pytest.raises(AirflowFailException, match=r"in epoch 2.*Nothing was reset; trigger the DAG again"):
+        approve(plan).execute(task_context(FakeTask(task_id="approve")))
+    assert world.shown == {}
+
+
+def test_a_plan_that_became_stale_while_it_was_shown_is_not_approved(
+    driver: Driver, plan: dict[str, Any], world: World
+) -> None:
+    task = FakeTask(task_id="approve")
+    asked(approve(plan), task_context(task))
+    undone(driver)
+    with pytest.raises(AirflowFailException, match=r"in epoch 2.*Nothing was reset; trigger the DAG again"):
+        approve(plan).execute_complete(task_context(task), answer("Approve", plan=plan["plan"]))
+    assert approve(plan).execute_complete(task_context(task), answer("Reject"))["approved"] is False
+
+
+def test_airflow_shows_the_question_of_the_first_try_so_another_plan_is_not_approved_by_it(
+    plan: dict[str, Any], world: World
+) -> None:
+    task = FakeTask(task_id="approve")
+    asked(approve(plan), task_context(task))
+    assert world.shown["params"]["plan"]["value"] == plan["plan"]
+    asked(approve({**plan, "plan": "another"}), task_context(task))
+    with pytest.raises(AirflowFailException, match=r"showed plan .*, of an earlier try .*, and not another"):
+        approve(plan).execute_complete(task_context(task), answer("Approve", plan=plan["plan"]))
+    found = approve(plan).execute_complete(task_context(task), answer("Approve", plan="another"))
+    assert found["plan"] == {**plan, "plan": "another"}
+
+
+@pytest.mark.parametrize("asker", ["ada", "bob"])
+def test_who_asked_does_not_approve_where_that_is_a_second_person_s(
+    plan: dict[str, Any], world: World, asker: str
+) -> None:
+    operator = KcrApproveResetOperator(task_id="approve", region="flights", plan=plan, second_person=True)
+    task = FakeTask(task_id="approve")
+    asked(operator, task_context(task, user="ada"))
+    assert world.shown["body"].startswith("Has to be approved by another user than ada and bob.")
+    with pytest.raises(AirflowException, match=f"{asker} approved the plan.*the question is asked again") as raised:
+        operator.execute_complete(task_context(task, user="ada"), answer("Approve", by=asker))
+    assert not isinstance(raised.value, AirflowFailException)
+    assert operator.execute_complete(task_context(task, user="ada"), answer("Reject", by=asker))["approved"] is False
+    assert operator.execute_complete(task_context(task, user="ada"), answer("Approve", by="eve"))["by"] == "eve"
+
+
+def test_a_second_person_has_a_name(plan: dict[str, Any], world: World) -> None:
+    operator = KcrApproveResetOperator(task_id="approve", region="flights", plan=plan, second_person=True)
+    task = FakeTask(task_id="approve")
+    asked(operator, task_context(task))
+    with pytest.raises(AirflowException, match="a user that Airflow does not name approved"):
+        operator.execute_complete(task_context(task), answer("Approve", by=None))
+
+
+def test_what_a_plan_is_applied_with_is_shown_and_kept(plan: dict[str, Any], world: World) -> None:
+    with_force = {**plan, "apply": {"forced": True, "consent_upsert": False}}
+    task = FakeTask(task_id="approve")
+    asked(approve(with_force), task_context(task))
+    assert "| Forced | yes: without a drain, from the last done positions |" in world.shown["body"].splitlines()
+    found = approve(with_force).execute_complete(task_context(task), answer("Approve", reason=None))
+    assert found["plan"] == with_force
 
 
 def test_the_plan_is_that_of_the_task_before(plan: dict[str, Any], world: World) -> None:

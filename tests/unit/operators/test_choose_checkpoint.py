@@ -129,6 +129,38 @@ def test_a_choice_without_a_reason_has_none(driver: Driver, world: World) -> Non
     assert (found["by"], found["reason"]) == ("", "")
 
 
+def test_a_target_that_the_run_names_is_asked_of_nobody(driver: Driver, world: World) -> None:
+    named = KcrChooseCheckpointOperator(
+        task_id="choose", region="flights", target="to-offset", value="7", reason="wrong rates"
+    )
+    assert named.execute(task_context(FakeTask(task_id="choose"), user="ada")) == {
+        "region": "flights",
+        "target": "to-offset",
+        "value": "7",
+        "by": "ada",
+        "reason": "wrong rates",
+    }
+    assert world.shown == {}
+
+
+def test_a_value_that_is_none_of_its_target_fails_for_good_before_the_store_is_asked(world: World) -> None:
+    named = KcrChooseCheckpointOperator(task_id="choose", region="nowhere", target="to-offset", value="6h")
+    with pytest.raises(AirflowFailException, match="needs a whole number, got '6h'"):
+        named.execute(CONTEXT)
+
+
+def test_the_reason_of_the_run_is_proposed(driver: Driver, world: World) -> None:
+    asked(KcrChooseCheckpointOperator(task_id="choose", region="flights", reason="wrong rates"), CONTEXT)
+    assert world.shown["params"]["reason"]["value"] == "wrong rates"
+
+
+def test_times_are_in_the_zone_of_airflow(driver: Driver, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__DEFAULT_TIMEZONE", "Asia/Tokyo")
+    asked(choose(), CONTEXT)
+    assert " JST · 400 records again" in world.shown["params"]["checkpoint"]["schema"]["values_display"]["3"]
+    assert " JST |" in world.shown["body"]
+
+
 @pytest.mark.parametrize("checkpoint", [77, "2", None, True, -2])
 def test_an_answer_that_was_not_in_the_list_is_refused(driver: Driver, world: World, checkpoint: object) -> None:
     with pytest.raises(AirflowFailException):

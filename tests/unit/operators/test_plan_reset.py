@@ -80,6 +80,33 @@ def test_without_a_target_it_is_the_checkpoint_that_was_chosen(driver: Driver, w
     assert (found["target"], found["choice"]) == ("to-checkpoint 3", {"by": "ada", "reason": "wrong rates"})
 
 
+def test_without_a_target_it_is_the_one_that_the_run_has_named(driver: Driver, world: World) -> None:
+    with DAG("d", schedule=None):
+        plan = KcrPlanResetOperator(task_id="plan", region="flights")
+        BaseOperator(task_id="choose") >> plan
+    named = {"target": "to-earliest", "value": None, "by": "ada", "reason": ""}
+    found = plan.execute(task_context(task(results={"choose": named})))
+    assert (found["target"], found["choice"]) == ("to-earliest", {"by": "ada"})
+
+
+def test_answers_of_a_form_may_be_missing_or_texts(driver: Driver, world: World) -> None:
+    plan = planned(
+        target="to-current", groups=None, topics=None, skip=None, forward="True", allow_partial="False", forced=None
+    )
+    assert (plan["scope"], plan["request"]["forward"], plan["request"]["allow_partial"]) == ("everything", True, False)
+    assert "apply" not in plan
+
+
+def test_what_the_plan_is_applied_with_is_part_of_it(driver: Driver, world: World) -> None:
+    plan = planned(target="to-earliest", forced=True, consent_upsert=True)
+    assert plan["apply"] == {"forced": True, "consent_upsert": True}
+
+
+def test_a_list_is_no_text(driver: Driver, world: World) -> None:
+    with pytest.raises(AirflowFailException, match="topics is a list of texts, not 't:0'"):
+        planned(target="to-earliest", topics="t:0")
+
+
 def test_alone_and_without_a_target_it_says_what_is_missing(driver: Driver, world: World) -> None:
     with pytest.raises(AirflowFailException, match="say where its target comes from"):
         planned()
