@@ -7,12 +7,14 @@ double records, so that a wrong map is an error where it arises and not a wrong 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from itertools import pairwise
-from typing import Self
+from typing import Self, TypeVar, overload
 
 from airflow_kcr.errors import OffsetRegression, OverlappingOffsets
-from airflow_kcr.protocol.values import GroupPartition, Offset, checked
+from airflow_kcr.protocol.values import MAX_NUMBER, GroupPartition, Offset, checked
+
+D = TypeVar("D")
 
 
 class OffsetMap(Mapping[GroupPartition, Offset]):
@@ -34,7 +36,8 @@ class OffsetMap(Mapping[GroupPartition, Offset]):
     def __init__(self, offsets: Mapping[GroupPartition, Offset] | Iterable[tuple[GroupPartition, Offset]] = ()) -> None:
         pairs = sorted(offsets.items() if isinstance(offsets, Mapping) else offsets)
         for partition, offset in pairs:
-            checked(offset, f"the offset of {partition}")
+            if not 0 <= offset <= MAX_NUMBER:  # seldom, and only then has the message to be made
+                checked(offset, f"the offset of {partition}")
         self._offsets: dict[GroupPartition, Offset] = dict(pairs)
         if len(self._offsets) != len(pairs):
             twice = next(a for (a, _), (b, _) in pairwise(pairs) if a == b)
@@ -49,6 +52,33 @@ class OffsetMap(Mapping[GroupPartition, Offset]):
 
     def __len__(self) -> int:
         return len(self._offsets)
+
+    # What `Mapping` has of these asks for one partition after the other, by a call each.
+
+    def __contains__(self, partition: object) -> bool:
+        return partition in self._offsets
+
+    @overload
+    def get(self, partition: GroupPartition, /) -> Offset | None: ...
+
+    @overload
+    def get(self, partition: GroupPartition, /, default: Offset | D) -> Offset | D: ...
+
+    def get(self, partition: GroupPartition, /, default: Offset | D | None = None) -> Offset | D | None:
+        """Return the offset of a partition, or the default where it is not in the map."""
+        return self._offsets.get(partition, default)
+
+    def keys(self) -> KeysView[GroupPartition]:
+        """Return the partitions, in order."""
+        return self._offsets.keys()
+
+    def values(self) -> ValuesView[Offset]:
+        """Return the offsets, in the order of the partitions."""
+        return self._offsets.values()
+
+    def items(self) -> ItemsView[GroupPartition, Offset]:
+        """Return partitions with offsets, in order."""
+        return self._offsets.items()
 
     def __hash__(self) -> int:
         if self._hash is None:

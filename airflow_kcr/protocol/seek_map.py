@@ -7,12 +7,12 @@ once written never changes. The key of a seek map is the epoch, so every attempt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
 from enum import StrEnum
 
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.values import GroupPartition, Offset, TopicId, checked
+from airflow_kcr.protocol.values import MAX_NUMBER, GroupPartition, Offset, TopicId, checked
 
 
 class SeekSource(StrEnum):
@@ -69,6 +69,17 @@ class SeekEntry:
     recreated: TopicId = TopicId("")
     """The topic that was made anew and that `offset` is of, while `current` is of the one before; empty: it is one."""
 
+    def coming_from(self, current: Offset | None) -> SeekEntry:
+        """Return the entry with where the partition was when the reset began."""
+        # Written out: a reset does this for each of its partitions, and `replace` takes twice as long.
+        return SeekEntry(
+            offset=self.offset,
+            source=self.source,
+            current=current,
+            clamped_from=self.clamped_from,
+            recreated=self.recreated,
+        )
+
 
 class SeekMap(Mapping[GroupPartition, SeekEntry]):
     """Immutable map from partition to its seek entry, in the order of the partitions."""
@@ -77,7 +88,7 @@ class SeekMap(Mapping[GroupPartition, SeekEntry]):
 
     def __init__(self, entries: Mapping[GroupPartition, SeekEntry]) -> None:
         for partition, entry in entries.items():
-            if entry.offset is not None:
+            if entry.offset is not None and not 0 <= entry.offset <= MAX_NUMBER:
                 checked(entry.offset, f"the seek offset of {partition}")
         self._entries = dict(sorted(entries.items()))
 
@@ -89,6 +100,23 @@ class SeekMap(Mapping[GroupPartition, SeekEntry]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    # What `Mapping` has of these asks for one partition after the other, by a call each.
+
+    def __contains__(self, partition: object) -> bool:
+        return partition in self._entries
+
+    def keys(self) -> KeysView[GroupPartition]:
+        """Return the partitions, in order."""
+        return self._entries.keys()
+
+    def values(self) -> ValuesView[SeekEntry]:
+        """Return the entries, in the order of the partitions."""
+        return self._entries.values()
+
+    def items(self) -> ItemsView[GroupPartition, SeekEntry]:
+        """Return partitions with entries, in order."""
+        return self._entries.items()
 
     @property
     def offsets(self) -> OffsetMap:

@@ -181,9 +181,8 @@ def resolve(target: Target, scope: Scope, situation: Situation) -> Resolution:
         _check_entries(target.entries, scope, situation.partitions)
     aimed: dict[GroupPartition, SeekEntry] = {}
     for partition in situation.partitions:
-        entry = _kept(partition, situation)
-        if partition in chosen and not (isinstance(target, FromFile) and partition not in target.entries):
-            entry = _aim(target, partition, situation)
+        is_aimed = partition in chosen and not (isinstance(target, FromFile) and partition not in target.entries)
+        entry = _aim(target, partition, situation) if is_aimed else _kept(partition, situation)
         if entry is not None:
             aimed[partition] = entry
     seek = filled(SeekMap(aimed), initial=situation.initial, partitions=situation.partitions)

@@ -160,9 +160,15 @@ def _of_dataclass(cls: type) -> Codec:
     required = {name for name, _, default in parts if default is MISSING}
     by_name = {name: codec for name, codec, _ in parts}
 
+    writers = [(name, codec.encode, default) for name, codec, default in parts]
+
     def encode(value: object) -> dict[str, object]:
-        written = ((name, codec, default, getattr(value, name)) for name, codec, default in parts)
-        return {name: codec.encode(held) for name, codec, default, held in written if held != default}
+        document: dict[str, object] = {}
+        for name, write, default in writers:
+            held = getattr(value, name)
+            if held != default:
+                document[name] = write(held)
+        return document
 
     def decode(document: Mapping[str, object]) -> object:
         if not required <= document.keys():
@@ -197,8 +203,14 @@ def _of_mapping(key: object, value: Codec) -> Codec:
 
 def _nested(held: Mapping[GroupPartition, Any], encode: Callable[[Any], object]) -> dict[str, object]:
     groups: dict[str, dict[str, dict[str, object]]] = {}
+    topics: dict[str, dict[str, object]] = {}
+    partitions: dict[str, object] = {}
+    last: tuple[str, str] | None = None
     for (group, topic, partition), value in held.items():
-        groups.setdefault(group, {}).setdefault(topic, {})[str(partition)] = encode(value)
+        if last is None or topic != last[1] or group != last[0]:  # neighbours are nearly always of one topic
+            topics = groups.setdefault(group, {})
+            partitions, last = topics.setdefault(topic, {}), (group, topic)
+        partitions[str(partition)] = encode(value)
     return {**groups}
 
 

@@ -8,18 +8,20 @@ the same machine.
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
-from statistics import median
-from time import perf_counter
+from statistics import mean, median
+from time import perf_counter, process_time
 
+import psutil
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from airflow_kcr.protocol.commands import Contribute, FinishBatch, ReadRegion, Renew, StartBatch
+from airflow_kcr.protocol.commands import Contribute, FinishBatch, ReadRegion, Renew, RequestReset, StartBatch
 from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import plans
@@ -31,6 +33,7 @@ from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Incarnation, Offset, Range, RequestId
 from airflow_kcr.store.postgres import PostgresTransactions
+from tests.benchmarks.figures import Report, Scale
 from tests.support.driver import GROUP, Driver, group_rules
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(1800)]
@@ -114,18 +117,58 @@ def _batches(driver: Driver, width: int, rounds: int = ROUNDS) -> tuple[object, 
     return width, median(begins), median(ends), max(begins), max(ends)
 
 
-def test_checkpoint_reset_and_view(durable_url: str) -> None:
-    rows = []
-    for total in (100, 1_000, 10_000):
+VERBS = ("completion", "reset begin", "plan", "view")
+
+
+@dataclass(slots=True)
+class Costs:
+    """What a verb took: milliseconds that passed, and those of a processor in this process and in its servers."""
+
+    passed: list[float] = field(default_factory=list)
+    python: list[float] = field(default_factory=list)
+    postgres: list[float] = field(default_factory=list)
+
+    def add(self, url: str, call: Callable[[], object]) -> None:
+        servers = [psutil.Process(int(str(pid))) for (pid,) in execute(url, _SERVERS)]
+        of_servers, of_python = _processor(servers), process_time()
+        self.passed.append(timed(call))
+        self.python.append((process_time() - of_python) * 1000)
+        self.postgres.append((_processor(servers) - of_servers) * 1000)
+
+
+_SERVERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'kcr'"
+
+
+def _processor(servers: list[psutil.Process]) -> float:
+    spent = [server.cpu_times() for server in servers]
+    return sum(times.user + times.system for times in spent)
+
+
+def test_checkpoint_reset_and_view(durable_store: str, scale: Scale, report: Callable[[str], Report]) -> None:
+    found: dict[int, dict[str, Costs]] = {}
+    peaks: dict[int, float] = {}
+    for total in (100, scale.of(1_000, 200), scale.of(10_000, 400)):
         # Every size has the same database, emptied: what one leaves behind must not slow the next.
-        execute(durable_url, "TRUNCATE kcr.region, kcr.batch CASCADE")
-        with driver_over(durable_url, partitions=total) as driver:
-            rows.append((total, *_checkpoints_and_resets(driver)))
-    show(
-        "completion, reset begin, a plan, a view: ms, median of whole transactions; MiB at a completion",
-        ("partitions", "completion", "reset begin", "plan", "view", "MiB"),
-        rows,
-    )
+        execute(durable_store, "TRUNCATE kcr.region, kcr.batch CASCADE")
+        with driver_over(durable_store, partitions=total) as driver:
+            found[total] = {verb: Costs() for verb in VERBS}
+            peaks[total] = _checkpoints_and_resets(durable_store, driver, found[total])
+    shown = report("wide")
+    for kind, what in (
+        ("passed", "ms"),
+        ("python", "ms of a processor in Python"),
+        ("postgres", "ms of a processor in Postgres, which counts them by tens"),
+    ):
+        shown.table(
+            f"a whole transaction by the partitions of its region, one member, {what}, means of five",
+            ("partitions", *VERBS),
+            [(total, *(mean(asdict(costs[verb])[kind]) for verb in VERBS)) for total, costs in found.items()],
+        )
+    shown.table("memory that a completion takes", ("partitions", "MiB"), list(peaks.items()))
+    _, some, many = found
+    for verb in VERBS[:-1]:
+        more = median(found[many][verb].python) / median(found[some][verb].python)
+        shown.at_most(f"{verb}: Python's time at {many:,} partitions, each, to {some:,}", more * some / many, 1.5)
 
 
 def _plan(driver: Driver, reset: PersonReset, log: LogView) -> None:
@@ -133,25 +176,27 @@ def _plan(driver: Driver, reset: PersonReset, log: LogView) -> None:
     plans.plan(region, now, reset, log)
 
 
-def _checkpoints_and_resets(driver: Driver) -> tuple[object, ...]:
+def _checkpoints_and_resets(url: str, driver: Driver, found: Mapping[str, Costs]) -> float:
+    """Measure five times; return the MiB that a completion takes."""
     _batches(driver, len(driver.logs), rounds=1)
-    completions, begins, planned, views, peaks = [], [], [], [], []
+    peak = 0.0
     for turn in range(6):
         driver.request_checkpoint(f"n{turn}")
         contribute = partial(driver.handle, _part(driver))
         if turn == 0:  # tracing costs time, so once and apart
             tracemalloc.start()
             contribute()
-            peaks.append(tracemalloc.get_traced_memory()[1] / 2**20)
+            peak = tracemalloc.get_traced_memory()[1] / 2**20
             tracemalloc.stop()
         else:
-            completions.append(timed(contribute))
+            found["completion"].add(url, contribute)
         driver.publish()
-        planned.append(timed(partial(_plan, driver, _rewind(driver), _log(driver))))
-        views.append(timed(partial(driver.handle, ReadRegion(member=driver.member(0)))))
-        begins.append(timed(partial(driver.request_reset, driver.member(0), ResetCause.LEASE_LOST)))
+        found["plan"].add(url, partial(_plan, driver, _rewind(driver), _log(driver)))
+        found["view"].add(url, partial(driver.handle, ReadRegion(member=driver.member(0))))
+        begin = RequestReset(caller=driver.caller(driver.member(0)), cause=ResetCause.LEASE_LOST, detail="to measure")
+        found["reset begin"].add(url, partial(driver.handle, begin))
         driver.settle_reset()
-    return median(completions), median(begins), median(planned), median(views), max(peaks)
+    return peak
 
 
 def _rewind(driver: Driver) -> PersonReset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -883,3 +884,19 @@ def test_now_is_read_after_the_lock(driver: Driver, store: PostgresTransactions)
     store.decide(driver.name, look)
     assert abs(seen[0] - datetime.now(UTC)) < timedelta(seconds=60)
     assert seen[0].utcoffset() == timedelta(0)
+
+
+def test_the_garbage_collector_waits_for_a_decision_and_no_longer(driver: Driver, store: PostgresTransactions) -> None:
+    seen: list[bool] = []
+
+    def rule(region: Region, _now: datetime) -> Region:
+        seen.append(gc.isenabled())
+        if len(seen) > 1:
+            raise NotClaimed
+        return region
+
+    store.decide(driver.name, rule)
+    assert (seen, gc.isenabled()) == ([False], True)
+    with pytest.raises(NotClaimed):
+        store.decide(driver.name, rule)
+    assert (seen, gc.isenabled()) == ([False, False], True)

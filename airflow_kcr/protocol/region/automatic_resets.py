@@ -7,14 +7,24 @@ target does not have resumes at its initial offset, each time.
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Final, assert_never
 
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Claim
-from airflow_kcr.protocol.region.state import NO_SEEK, Region, initial_offsets, restore_point_offsets, universe
+from airflow_kcr.protocol.region.state import (
+    NO_SEEK,
+    Region,
+    initial_offset,
+    initial_offsets,
+    restore_point_offset,
+    restore_point_offsets,
+    universe_in_order,
+)
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, filled, from_offsets
 from airflow_kcr.protocol.values import GroupPartition, Offset
+
+_UNCLAIMED: Final = Claim()
 
 
 def restore_point_map(region: Region) -> SeekMap:
@@ -28,12 +38,13 @@ def restore_point_map(region: Region) -> SeekMap:
 
 def target(region: Region) -> SeekMap:
     """Return the seek map of an automatic reset or a start, total over the region's partitions."""
-    restore_point = filled(restore_point_map(region), initial=initial_offsets(region), partitions=universe(region))
+    partitions = universe_in_order(region)
+    restore_point = filled(restore_point_map(region), initial=initial_offsets(region), partitions=partitions)
     return SeekMap({partition: _entry(region, partition, entry) for partition, entry in restore_point.items()})
 
 
 def _entry(region: Region, partition: GroupPartition, restore_point: SeekEntry) -> SeekEntry:
-    claim = region.claims.get(partition, Claim())
+    claim = region.claims.get(partition, _UNCLAIMED)
     resume, current = claim.resume, claim.position
     # An entry that nobody has answered yet is asked again, from where the partition was when it was first asked.
     asked_from = restore_point.current if restore_point.offset is None else current
@@ -78,7 +89,7 @@ def last_done(region: Region) -> OffsetMap:
     """
     restore_point, initial = restore_point_offsets(region), initial_offsets(region)
     known: dict[GroupPartition, Offset] = {}
-    for partition in universe(region):
+    for partition in universe_in_order(region):
         claim = region.claims.get(partition)
         place = None if claim is None else claim.position
         place = restore_point.get(partition, initial.get(partition)) if place is None else place
@@ -92,5 +103,8 @@ def without_progress(region: Region, partition: GroupPartition) -> Offset | None
 
     The restore point's offset, else the initial one.
     """
-    restore_point = restore_point_offsets(region)
-    return restore_point[partition] if partition in restore_point else initial_offsets(region).get(partition)
+    place = restore_point_offset(region, partition)
+    if place is not None:
+        return place
+    initial = initial_offset(region, partition)
+    return None if initial is None else initial.offset

@@ -118,29 +118,31 @@ def _require_own_positions(region: Region, now: datetime, part: Contribute) -> N
     running = [b.batch for b in region.running.values() if b.member == part.member]
     if running:
         raise BatchRefused(f"{part.member} contributes while its batch {running[0]} is running")
-    held = {p: c for p, c in region.claims.items() if c.owner == part.member and coverage.is_current(region, c, now)}
+    held = coverage.held_by(region, part.member, now)
     strange = sorted(part.offsets.keys() ^ held.keys())
     if strange:
         raise NotClaimed(
             f"{part.member} must contribute exactly the partitions it holds; not so: {', '.join(map(str, strange[:5]))}"
         )
     for partition, offset in part.offsets.items():
-        if held[partition].is_in_flight:
+        claim = held[partition]
+        if claim.is_in_flight:
             raise BatchRefused(
-                f"{partition}: a batch begun up to {held[partition].started_to} was not accepted; a reset follows, no "
-                "checkpoint"
+                f"{partition}: a batch begun up to {claim.started_to} was not accepted; a reset follows, no checkpoint"
             )
-        if held[partition].position != offset:
+        if claim.position != offset:
             raise ConflictingContribution(
-                f"{part.member} contributes {offset} for {partition}, the store has {held[partition].position}"
+                f"{part.member} contributes {offset} for {partition}, the store has {claim.position}"
             )
         log = part.bounds.get(partition)
-        if log is None or not log.start <= offset <= max(log.end, past_skips(region, partition, log.end)):
+        if log is None or not (
+            log.start <= offset and (offset <= log.end or offset <= past_skips(region, partition, log.end))
+        ):
             seen = "no bounds" if log is None else f"[{log.start}, {log.end}]"
             raise OffsetOutsideLog(f"{partition}: the position {offset} is not in the log as read ({seen})")
-        if recreated_topics.is_another(held[partition].topic_id, log.topic_id):
+        if recreated_topics.is_another(claim.topic_id, log.topic_id):
             raise OffsetOutsideLog(
-                f"{partition}: the position {offset} is of topic id {held[partition].topic_id}, the log as read is of "
+                f"{partition}: the position {offset} is of topic id {claim.topic_id}, the log as read is of "
                 f"{log.topic_id}: the topic was deleted and created again"
             )
 
@@ -193,7 +195,9 @@ def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
         return resets.demand(region, now, ResetCause.DOUBLE_CLAIM, overlap.message)
     if lacking(region, checkpoint):
         return region
-    offsets = OffsetMap({**offsets, **_left_out(region, checkpoint)})
+    strangers = _left_out(region, checkpoint)
+    if strangers:
+        offsets = offsets.union(strangers)
     timeouts = region.rules.timeouts
     complete = replace(
         checkpoint,
@@ -208,7 +212,7 @@ def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
         digest=digest(offsets),
     )
     region = resets.resolve_commit(region, now, Committed.SUPERSEDED, f"checkpoint {checkpoint.sequence} is complete")
-    placed = {p: replace(region.claims[p], resume=o, position=o, started_to=o) for p, o in offsets.items()}
+    placed = {p: region.claims[p].at(o) for p, o in offsets.items()}
     region = replace(
         with_checkpoint(region, complete),
         open_checkpoint=None,

@@ -44,12 +44,36 @@ def is_current(region: Region, claim: Claim, now: datetime) -> bool:
 def missing(region: Region, now: datetime) -> tuple[Missing, ...]:
     """Return the partitions that no current claim covers, with whoever had them last."""
     found = []
-    for partition in sorted(universe(region)):
+    for partition in sorted(universe(region) - covered(region, now)):
         claim = region.claims.get(partition)
-        if claim is None or not is_current(region, claim, now):
-            last = None if claim is None else claim.owner or claim.last_owner
-            found.append(Missing(partition=partition, last_owner=last))
+        last = None if claim is None else claim.owner or claim.last_owner
+        found.append(Missing(partition=partition, last_owner=last))
     return tuple(found)
+
+
+def covered(region: Region, now: datetime) -> frozenset[GroupPartition]:
+    """Return the partitions with a current claim."""
+    # A lease and an incarnation are looked up once for each member, not for each of its claims.
+    incarnations = {member: region.members[member].incarnation for member in live_members(region, now)}
+    return frozenset(
+        p
+        for p, claim in region.claims.items()
+        if claim.epoch == region.epoch
+        and claim.owner is not None
+        and incarnations.get(claim.owner) == claim.incarnation
+    )
+
+
+def held_by(region: Region, member: MemberId, now: datetime) -> dict[GroupPartition, Claim]:
+    """Return the current claims of one member."""
+    if not is_live(region, member, now):
+        return {}
+    incarnation = region.members[member].incarnation
+    return {
+        p: claim
+        for p, claim in region.claims.items()
+        if claim.epoch == region.epoch and claim.incarnation == incarnation and claim.owner == member
+    }
 
 
 def taken(region: Region, now: datetime) -> frozenset[GroupPartition]:

@@ -6,14 +6,14 @@ when the reset begins; a plan is applied under the epoch in which it was made, o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_kcr.protocol.delivery import UpsertSink
 from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.region import automatic_resets, consent, recreated_topics, resolution, timelines
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, RequestState
-from airflow_kcr.protocol.region.state import Region, initial_offsets, universe
+from airflow_kcr.protocol.region.state import Region, initial_offsets, universe_in_order
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.target_resolution import PlanEntry, Situation, Unreachable, resolve
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, RegionName
@@ -76,7 +76,7 @@ def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Pla
     resolution.require_usable(region, now, reset)
     offsets, fills = resolution.checkpoint_offsets(region, resolution.target_checkpoint(region, reset))
     situation = Situation(
-        partitions=sorted(universe(region)),
+        partitions=universe_in_order(region),
         current=automatic_resets.last_done(region),
         initial=initial_offsets(region),
         log=log,
@@ -100,7 +100,7 @@ def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Pla
 
 
 def _whole(entries: tuple[PlanEntry, ...]) -> SeekMap:
-    return SeekMap({line.partition: replace(line.entry, current=line.current) for line in entries})
+    return SeekMap({line.partition: line.entry.coming_from(line.current) for line in entries})
 
 
 def _runs(region: Region, undoes: tuple[CheckpointNumber, ...]) -> tuple[Requester, ...]:

@@ -15,7 +15,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Claim, InitialOffset
-from airflow_kcr.protocol.region.state import InitialKey, Region, contributions_to, put, record, without
+from airflow_kcr.protocol.region.state import InitialKey, Region, put, record, without
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, TopicId
 
@@ -73,9 +73,12 @@ def told(region: Region, seek: Mapping[GroupPartition, SeekEntry], logs: Mapping
     return SeekMap({**seek, **{p: replace(seek[p], recreated=topic_id) for p, topic_id in anew.items()}})
 
 
-def topics_of(region: Region, sequence: CheckpointNumber) -> dict[GroupPartition, TopicId]:
+def topics_of(region: Region, sequence: CheckpointNumber) -> Mapping[GroupPartition, TopicId]:
     """Return the topic ids that a checkpoint's offsets are of, as its contributors saw them."""
-    return {p: log.topic_id for part in contributions_to(region, sequence).values() for p, log in part.bounds.items()}
+    held = [part for (of, _), part in region.contributions.items() if of == sequence]
+    if held or sequence == region.open_checkpoint:
+        return {p: log.topic_id for part in held for p, log in part.bounds.items()}
+    return region.archive.topics([sequence])[sequence]
 
 
 def lost_to(region: Region, sequence: CheckpointNumber) -> tuple[GroupPartition, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import (
@@ -44,11 +45,13 @@ from airflow_kcr.protocol.region.state import (
     past_skips,
     put,
     record,
-    universe,
+    universe_in_order,
     with_checkpoint,
 )
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, filled
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RequestId, Timeline
+
+_UNCLAIMED: Final = Claim()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +87,10 @@ def begin(
     first = opening is None and region.restore_point is None
     if first:
         opening = Opening(seek=automatic_resets.target(region))
-    target = automatic_resets.target(region) if opening is None else opening.seek
+    if opening is None:
+        seek = automatic_resets.target(region)
+    else:
+        seek = filled(opening.seek, initial=initial_offsets(region), partitions=universe_in_order(region))
     region = replace(
         region,
         epoch=Epoch(region.epoch + 1),
@@ -94,7 +100,6 @@ def begin(
         halt=None,
     )
     sequence = CheckpointNumber(region.next_sequence - 1)
-    seek = filled(target, initial=initial_offsets(region), partitions=universe(region))
     region = _placed(replace(region, seek_maps=put(region.seek_maps, {region.epoch: seek})), seek)
     undoes: tuple[CheckpointNumber, ...] = ()
     if opening is not None:
@@ -185,13 +190,12 @@ def resolve_commit(region: Region, now: datetime, committed: Committed, why: str
 
 
 def _placed(region: Region, seek: SeekMap) -> Region:
-    rows = {p: _at(region, p, region.claims.get(p, Claim()), entry) for p, entry in seek.items()}
+    rows = {p: region.claims.get(p, _UNCLAIMED).at(_place(region, p, entry)) for p, entry in seek.items()}
     return replace(region, claims=put(region.claims, rows))
 
 
-def _at(region: Region, partition: GroupPartition, claim: Claim, entry: SeekEntry) -> Claim:
-    place = None if entry.offset is None else past_skips(region, partition, entry.offset)
-    return replace(claim, resume=place, position=place, started_to=place)
+def _place(region: Region, partition: GroupPartition, entry: SeekEntry) -> Offset | None:
+    return None if entry.offset is None else past_skips(region, partition, entry.offset)
 
 
 def write_seek(region: Region, now: datetime, entries: SeekMap) -> Region:

@@ -8,7 +8,6 @@ log bounds that no contribution brought, stays open: the first owner of each par
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.errors import CheckpointNotUsable, InvalidTarget, UnknownCheckpoint
@@ -20,9 +19,11 @@ from airflow_kcr.protocol.region.state import (
     Region,
     checkpoint_of,
     contributions_to,
+    initial_offset,
     initial_offsets,
     offsets_of,
     universe,
+    universe_in_order,
 )
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.target_resolution import Situation, resolve, times_needed
@@ -177,7 +178,7 @@ def seek_map(
         CheckpointNotUsable: the log no longer has an offset that the target remembers.
     """
     sequence = target_checkpoint(region, reset)
-    partitions = universe(region)
+    partitions = universe_in_order(region)
     in_scope = frozenset(p for p in partitions if p in reset.scope)
     if _needs_owners(reset.target, in_scope, seen):
         asked = in_scope & reset.target.entries.keys() if isinstance(reset.target, FromFile) else in_scope
@@ -185,7 +186,7 @@ def seek_map(
         return SeekMap(entries)
     offsets, fills = checkpoint_offsets(region, sequence)
     situation = Situation(
-        partitions=sorted(partitions),
+        partitions=partitions,
         current=current,
         initial=initial_offsets(region),
         log=LogView(bounds=seen, committed={}, times=NoTimes(), read_at=now),
@@ -197,7 +198,7 @@ def seek_map(
         raise CheckpointNotUsable(
             f"{len(found.unreachable)} partition(s) can't go there, the log has moved on: {found.unreachable[0]}"
         )
-    return SeekMap({p: replace(e, current=current.get(p)) for p, e in found.seek.items()})
+    return SeekMap({p: e.coming_from(current.get(p)) for p, e in found.seek.items()})
 
 
 def takes_in_later_partitions(target: Target) -> bool:
@@ -237,7 +238,8 @@ def _kept(region: Region, partition: GroupPartition, current: OffsetMap) -> Seek
     place: Offset | None = current.get(partition)
     if place is not None:
         return SeekEntry(offset=place, source=SeekSource.DRAINED, current=place)
-    return SeekEntry(offset=initial_offsets(region).get(partition), source=SeekSource.INITIAL)
+    initial = initial_offset(region, partition)
+    return SeekEntry(offset=None if initial is None else initial.offset, source=SeekSource.INITIAL)
 
 
 def checkpoint_offsets(region: Region, sequence: CheckpointNumber | None) -> tuple[OffsetMap | None, SeekMap]:

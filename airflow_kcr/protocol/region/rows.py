@@ -287,8 +287,17 @@ class Claim:
         """Whether a batch was begun here that has not been accepted."""
         return self.started_to != self.position
 
+    def at(self, place: Offset | None) -> Claim:
+        """Return the claim where a checkpoint or a reset has put its partition: nothing is done or begun beyond."""
+        if self.resume == self.position == self.started_to == place:
+            return self
+        return self._with(resume=place, position=place, started_to=place)
+
     def moved(self, *, position: Offset | None, started_to: Offset) -> Claim:
         """Return the claim with its position and what was begun here replaced."""
+        return self._with(resume=self.resume, position=position, started_to=started_to)
+
+    def _with(self, *, resume: Offset | None, position: Offset | None, started_to: Offset | None) -> Claim:
         # Written out: every batch does this for each of its partitions, and `replace` takes four times as long.
         return Claim(
             owner=self.owner,
@@ -297,7 +306,7 @@ class Claim:
             last_owner=self.last_owner,
             topic_id=self.topic_id,
             leader_epoch=self.leader_epoch,
-            resume=self.resume,
+            resume=resume,
             position=position,
             started_to=started_to,
         )

@@ -420,8 +420,14 @@ def initial_offset(region: Region, partition: GroupPartition) -> InitialOffset |
 
 def initial_offsets(region: Region) -> OffsetMap:
     """Return the stored initial offsets of every partition, each for its present topic id."""
-    found = {p: initial_offset(region, p) for p in region.claims}
-    return OffsetMap({p: row.offset for p, row in found.items() if row is not None})
+    claims = region.claims
+    return OffsetMap(
+        {
+            p: row.offset
+            for (p, topic_id), row in region.initial.items()
+            if (claim := claims.get(p)) is not None and claim.topic_id == topic_id
+        }
+    )
 
 
 def restore_point_offsets(region: Region) -> OffsetMap:
@@ -431,6 +437,16 @@ def restore_point_offsets(region: Region) -> OffsetMap:
     if region.restore_point_epoch is not None:
         return region.seek_maps[region.restore_point_epoch].offsets
     return region.offsets[region.restore_point]
+
+
+def restore_point_offset(region: Region, partition: GroupPartition) -> Offset | None:
+    """Return where the restore point has one partition; None: nowhere, or its entry is still open."""
+    if region.restore_point is None:
+        return None
+    if region.restore_point_epoch is None:
+        return region.offsets[region.restore_point].get(partition)
+    entry = region.seek_maps[region.restore_point_epoch].get(partition)
+    return None if entry is None else entry.offset
 
 
 def contributions_to(region: Region, sequence: CheckpointNumber) -> Mapping[MemberId, Contribution]:
@@ -486,7 +502,22 @@ def universe(region: Region) -> frozenset[GroupPartition]:
     known = {p for p, claim in region.claims.items() if claim.resume is not None or claim.owner is not None}
     known.update(restore_point_offsets(region))
     known.update(p for p, _ in region.initial)
-    return frozenset(p for p in known if belongs(region, p))
+    # A few topics have all the partitions, so a topic is asked about once.
+    strange = {
+        (group, topic)
+        for group, topic in {(p.group, p.topic) for p in known}
+        if not region.rules.subscribes(group, topic)
+    }
+    if strange:
+        known = {p for p in known if (p.group, p.topic) not in strange}
+    return frozenset(known.difference(p for p, absence in region.absent.items() if absence.is_gone))
+
+
+def universe_in_order(region: Region) -> tuple[GroupPartition, ...]:
+    """Return the region's partitions in their order, as maps of them are."""
+    known = universe(region)
+    # Claims are read in order, which leaves little to sort; a set has none.
+    return tuple(sorted([*(p for p in region.claims if p in known), *(known - region.claims.keys())]))
 
 
 def past_skips(region: Region, partition: GroupPartition, offset: Offset) -> Offset:

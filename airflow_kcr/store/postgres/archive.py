@@ -187,9 +187,11 @@ _LOG_STARTS: Final = text("""
     GROUP BY o.group_id, o.topic, o.partition, o.log_start, o.log_topic_id
 """)
 
+# name: topics — the partitions of one topic id in one row, as all of a topic have the same.
 _TOPICS: Final = text(
-    "SELECT sequence, group_id, topic, partition, log_topic_id FROM kcr.contribution_offset "
-    "WHERE region_id = :region AND sequence = ANY (CAST(:sequences AS bigint[])) AND log_topic_id IS NOT NULL"
+    "SELECT sequence, group_id, topic, log_topic_id, array_agg(partition) FROM kcr.contribution_offset "
+    "WHERE region_id = :region AND sequence = ANY (CAST(:sequences AS bigint[])) AND log_topic_id IS NOT NULL "
+    "GROUP BY sequence, group_id, topic, log_topic_id"
 )
 _COUNT: Final = text("SELECT count(*) FROM kcr.checkpoint WHERE region_id = :region")
 
@@ -395,7 +397,9 @@ class PostgresArchive:
         gone: list[CheckpointNumber] = []
         before: int = MAX_NUMBER
         places = {**partition_columns(opening), "offsets": list(opening.values())}
-        while rows := self._session.rows(_KEPT, before=before, piece=PIECE, **places):
+        is_last = False
+        while not is_last and (rows := self._session.rows(_KEPT, before=before, piece=PIECE, **places)):
+            is_last = len(rows) < PIECE
             judged = [(sequence, stays) for sequence, stays in rows if sequence not in retired]
             gone += [sequence for sequence, stays in judged if not stays]
             covered = next((s for s, stays in judged if stays), None) if covered is None else covered
@@ -440,8 +444,8 @@ class PostgresArchive:
     ) -> Mapping[CheckpointNumber, Mapping[GroupPartition, TopicId]]:
         """See `Archive.topics`."""
         found: dict[CheckpointNumber, dict[GroupPartition, TopicId]] = {sequence: {} for sequence in sequences}
-        for sequence, group, topic, partition, topic_id in self._session.rows(_TOPICS, sequences=list(found)):
-            found[sequence][partition_of(group, topic, partition)] = TopicId(topic_id)
+        for sequence, group, topic, topic_id, partitions in self._session.rows(_TOPICS, sequences=list(found)):
+            found[sequence].update((partition_of(group, topic, p), TopicId(topic_id)) for p in partitions)
         return found
 
     def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[ResetAttempt, ...]:

@@ -121,12 +121,11 @@ def _split_claim(key: GroupPartition, value: Claim) -> Values:
 def join_claim(columns: Row[Any]) -> tuple[GroupPartition, Claim]:
     """Return one partition's claim from its columns."""
     group, topic, partition, owner, incarnation, epoch, last, topic_id, leader_epoch, resume, position, begun = columns
-    group = GroupId(group)
-    return GroupPartition(group, topic, partition), Claim(
-        owner=None if owner is None else MemberId(group, owner),
+    return partition_of(group, topic, partition), Claim(
+        owner=None if owner is None else member_of(group, owner),
         incarnation=incarnation,
         epoch=epoch,
-        last_owner=None if last is None else MemberId(group, last),
+        last_owner=None if last is None else member_of(group, last),
         topic_id=topic_id,
         leader_epoch=leader_epoch,
         resume=resume,

@@ -79,12 +79,8 @@ def changes(before: Mapping[K, V], after: Mapping[K, V]) -> Changes[K, V]:
     """
     if after is before:
         return Changes()
-    written = {k: v for k, v in after.items() if k not in before or _differs(before[k], v)}
-    return Changes(written=written, gone=frozenset(k for k in before if k not in after))
-
-
-def _differs(before: V, after: V) -> bool:
-    return before is not after and before != after
+    written = {k: v for k, v in after.items() if (held := before.get(k)) is not v and held != v}
+    return Changes(written=written, gone=frozenset(before.keys() - after.keys()))
 
 
 class LeaseMovedError(Exception):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, fields
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from types import NoneType, UnionType
 from typing import Any, Final, Generic, NewType, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -199,9 +199,9 @@ def document(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=datetime.isoformat)
 
 
-def partition_of(group: str, topic: str, partition: int) -> GroupPartition:
+def partition_of(group: GroupId, topic: TopicName, partition: int) -> GroupPartition:
     """Return the partition that three columns name."""
-    return GroupPartition(GroupId(group), TopicName(topic), partition)
+    return GroupPartition(group, topic, partition)
 
 
 def partition_columns(partitions: Collection[GroupPartition]) -> dict[str, object]:
@@ -213,6 +213,7 @@ def partition_columns(partitions: Collection[GroupPartition]) -> dict[str, objec
     }
 
 
+@lru_cache(maxsize=10_000)  # a member has many claims
 def member_of(group: str, index: int) -> MemberId:
     """Return the member that two columns name."""
     return MemberId(GroupId(group), index)
