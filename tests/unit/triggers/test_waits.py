@@ -102,7 +102,7 @@ def test_a_request_outlives_the_trigger_that_waited_for_it(driver: Driver) -> No
         ({"waiting_for": {"kind": "checkpoint_exists", "boundary": "yesterday"}}, "not a time"),
         ({"waiting_for": {"kind": "checkpoint_committed", "sequence": 77}}, "no checkpoint 77"),
         ({"waiting_for": {"kind": "reset_done", "request_id": "p"}}, "'p'"),
-        ({"waiting_for": {"kind": "checkpoint_published", "request_id": "never"}}, "request id 'never'"),
+        ({"waiting_for": {"kind": "checkpoint_published", "request_id": "never"}}, "request with the id 'never'"),
         ({"waiting_for": {"kind": "region_reaches", "state": "stopped"}}, "desired state running"),
     ],
     ids=str,
