@@ -16,7 +16,7 @@ from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.commands import RequestCheckpoint, StartRegion, StopRegion
 from airflow_kcr.protocol.evidence import Check, CheckVerdict, Question
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.values import RequestId
 from tests.conftest import StartKafka
 from tests.integration.members.conftest import Lend
@@ -154,7 +154,9 @@ def test_partitions_added_during_a_start_with_a_member_down_are_read(lend: Lend,
     with lend(members=2, partitions=2, spec=PATIENT) as region:
         first, second = region.start(0, gates=("resetting",)), region.start(1)
         region.until(lambda: first.reached("resetting"), "in the middle of the start")
-        assert region.region().state is RegionState.STARTING
+        reset = region.region().reset
+        assert reset is not None
+        assert reset.cause is ResetCause.START
         second.kill()
         region.kafka.add_partitions(region.topic, 4)
         region.fill(30)
