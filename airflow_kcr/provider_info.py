@@ -22,7 +22,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [_modules("operators", *_OPERATORS)],
         "sensors": [_modules("sensors", *_SENSORS)],
         "hooks": [_modules("hooks", "kcr")],
-        "triggers": [_modules("triggers", "region")],
+        "triggers": [_modules("triggers", "waits")],
         "connection-types": [_connection_type()],
         "extra-links": ["airflow_kcr.hooks.links.RegionLink", "airflow_kcr.hooks.links.SparkUiLink"],
         "asset-uris": [

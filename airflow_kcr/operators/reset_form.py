@@ -15,7 +15,6 @@ from airflow.sdk import Param, conf
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.targets import TargetKind, parse_target
-from airflow_kcr.schedules import zone_named
 
 if TYPE_CHECKING:
     from datetime import datetime, tzinfo
@@ -199,5 +198,8 @@ def zone_name() -> str:
 
 def shown(moment: datetime) -> str:
     """Return an instant as a person reads it, with its zone."""
+    # It brings croniter, which only a task that runs needs.
+    from airflow_kcr.schedules import zone_named
+
     zone: tzinfo = zone_named(zone_name())
     return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"

@@ -147,7 +147,7 @@ HEAVY = (
 )
 """What only a task that runs may load."""
 
-POLL_PERIOD = """
+IMPORT_EACH = """
 import importlib, json, sys
 import airflow.sdk
 from airflow.sdk import BaseOperator, BaseSensorOperator, BaseHook, BaseOperatorLink, Asset, conf
@@ -173,7 +173,7 @@ def test_importing_an_operator_loads_no_library_that_only_a_running_task_needs()
         "airflow_kcr.hooks.links",
     ]
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", POLL_PERIOD.format(modules=modules, more=SPARK)],
+        [sys.executable, "-W", "ignore", "-c", IMPORT_EACH.format(modules=modules, more=SPARK)],
         check=False,
         capture_output=True,
         text=True,
