@@ -534,7 +534,7 @@ GUARDS = [
     ),
     Guard(
         name="no contribution behind a begun batch",
-        checkpoints=((completion, "_require_own_positions", "if held[partition].is_in_flight:", "if False:"),),
+        checkpoints=((completion, "_require_own_positions", "if claim.is_in_flight:", "if False:"),),
         script=a_checkpoint_while_a_batch_was_refused,
     ),
     Guard(
@@ -577,7 +577,11 @@ GUARDS = [
     ),
     Guard(
         name="coverage after a reset",
-        checkpoints=((coverage, "missing", "if claim is None or not is_current(region, claim, now):", "if False:"),),
+        checkpoints=(
+            (coverage, "covered", "if claim.epoch == region.epoch", "if True"),
+            (coverage, "covered", "and claim.owner is not None", "and True"),
+            (coverage, "covered", "and incarnations.get(claim.owner) == claim.incarnation", "and True"),
+        ),
         script=a_member_that_never_claims_after_a_reset,
     ),
     Guard(
