@@ -40,7 +40,7 @@ from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.runtime.sizes import Limits
 from airflow_kcr.sinks.custom.adapters import opened_custom
-from airflow_kcr.sinks.files.accepted import RegionLedger
+from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.delta import with_formats
 from airflow_kcr.sinks.group import OpenedSinks, opened_files
 from airflow_kcr.sinks.postgres.writer import require_driver

@@ -16,7 +16,7 @@ from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.sinks.contract import CheckpointSink, FencedSink, MemberSinks, NoSinks, SinkOutput, WithCheckpoints
 from airflow_kcr.sinks.custom.adapters import CustomWriter, MemberCustomSink
 from airflow_kcr.sinks.files import FileSink, FileTarget
-from airflow_kcr.sinks.files.accepted import RegionLedger
+from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.delta import table_of
 from airflow_kcr.sinks.files.hadoop import HadoopFolder
 from airflow_kcr.sinks.files.writer import FilesWriter, SparkRewriter

@@ -18,7 +18,7 @@ from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.files import FileSink, FileTarget
-from airflow_kcr.sinks.files.accepted import RegionLedger
+from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.hadoop import HadoopFolder
 from airflow_kcr.sinks.files.writer import FilesWriter, SparkRewriter
 from tests.benchmarks.contenders import Contender, Race, Reading, member
@@ -109,7 +109,7 @@ def complete_checkpoint(spark: SparkSession, folder: Path, file_size: int) -> tu
     written: Path | None = None
     schema = ""
     for _ in range(FILES // FILES_OF_A_BATCH):
-        batch = driver.row(driver.begin(driver.member(0), width=2))
+        batch = driver.row(driver.start_batch(driver.member(0), width=2))
         call = BatchCall(
             region=driver.name,
             member=batch.member,
@@ -131,6 +131,6 @@ def complete_checkpoint(spark: SparkSession, folder: Path, file_size: int) -> tu
         for number in range(FILES_OF_A_BATCH - len(list(here.glob("*.parquet")))):
             shutil.copyfile(written, here / f"copy-{number}.parquet")
         sink.list_files(call, schema)
-        driver.end(batch.batch)
+        driver.finish_batch(batch.batch)
     driver.request_checkpoint("n1")
     return sink, driver.complete()

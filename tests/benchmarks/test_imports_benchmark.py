@@ -32,11 +32,11 @@ PARENTS = {
     "choose_checkpoint": "airflow.providers.standard.operators.hitl",
     "approve_reset": "airflow.providers.standard.operators.hitl",
 }
-"""The modules of other providers whose operators ours are built on; whoever uses theirs pays for them too."""
+"""The modules of other providers whose operators ours are built on; users of those pay for them too."""
 
-FIRST_PAUSE = "airflow_kcr.triggers.probes"
-"""What a trigger's first look at a store imports, in a thread: the store with its database driver. Nobody waits for it
-when an operator or a trigger is imported."""
+FIRST_POLL = "airflow_kcr.triggers.probes"
+"""What a trigger imports when it first polls a store, in a thread: the store and its database driver. Importing an
+operator or a trigger doesn't wait for it."""
 
 SDK = """\
 import gc, json, os, sys
@@ -88,7 +88,7 @@ def modules(package: str) -> list[str]:
     """The modules of a package of ours that Airflow, or one of them, imports at once, by their full names."""
     folder = Path(airflow_kcr.__file__).parent / package
     names = [f"airflow_kcr.{package}.{path.stem}" for path in sorted(folder.glob("*.py")) if path.stem != "__init__"]
-    return [name for name in names if name != FIRST_PAUSE]
+    return [name for name in names if name != FIRST_POLL]
 
 
 @contextmanager
@@ -154,7 +154,7 @@ def test_importing_operators_costs_little_and_parsing_the_examples_too(
     single = packages if scale is not SMALL else {name: listed[:1] for name, listed in packages.items()}
     everything = {f"all of airflow_kcr.{package}": imported(*listed) for package, listed in packages.items()}
     each = {name: imported(name) for listed in single.values() for name in listed}
-    later = {f"{FIRST_PAUSE} (at the first look)": imported(FIRST_PAUSE)}
+    later = {f"{FIRST_POLL} (at the first poll)": imported(FIRST_POLL)}
     figures = in_turns({**everything, **each, **later}, scale.rounds, tmp_path)
     found.table(
         "Importing a module where `airflow.sdk` is imported already: ms, what it is built on of other providers apart",

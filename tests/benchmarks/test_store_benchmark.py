@@ -195,7 +195,7 @@ def _checkpoints_and_resets(url: str, driver: Driver, found: Mapping[str, Costs]
         found["view"].add(url, partial(driver.handle, ReadRegion(member=driver.member(0))))
         begin = RequestReset(caller=driver.caller(driver.member(0)), cause=ResetCause.LEASE_LOST, detail="to measure")
         found["reset begin"].add(url, partial(driver.handle, begin))
-        driver.settle_reset()
+        driver.finish_reset()
     return peak
 
 

@@ -117,7 +117,7 @@ def a_round(driver: Driver, number: int, measure: Callable[[Callable[[], object]
     timed("20 checkpoints", partial(region.checkpoints, last=20))
     if number % RESET == 0:
         timed("reset", partial(driver.request_reset, first, ResetCause.LEASE_LOST, "to measure"))
-        driver.settle_reset()
+        driver.finish_reset()
     return found
 
 

@@ -55,7 +55,7 @@ def step(driver: Driver, chance: Random, number: int) -> None:
         case "process":
             driver.process(width=chance.randrange(1, 9))
         case "begin" if not driver.region.running:
-            driver.begin(member)
+            driver.start_batch(member)
         case "discard":
             for batch in [b for b in driver.batches if b.outcome is None]:
                 if chance.random() < 0.5:
@@ -63,19 +63,19 @@ def step(driver: Driver, chance: Random, number: int) -> None:
                 driver.discard(batch.batch)
                 driver.request_reset(batch.member, ResetCause.BATCH_FAILED)
                 if chance.random() < 0.5:
-                    driver.settle_reset()
+                    driver.finish_reset()
         case "checkpoint" if not driver.region.running:
-            driver.settle_reset()
+            driver.finish_reset()
             driver.checkpoint(f"n{number}")
         case "crash":
             driver.crash(member)
             driver.recover()
         case "back" if driver.region.offsets and not driver.region.running:
-            driver.settle_reset()
+            driver.finish_reset()
             driver.reset(ToCheckpoint(sequence=max(driver.region.offsets)), forced=True, request_id=f"back {number}")
-            driver.settle_reset()
+            driver.finish_reset()
         case _:
-            driver.settle_reset()
+            driver.finish_reset()
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))
@@ -124,11 +124,11 @@ def test_a_certificate_says_what_the_history_adds_up_to(drive: Drive) -> None:
 def test_a_batch_that_ends_after_a_certificate_without_an_event_between_counts_for_the_next_one(drive: Drive) -> None:
     driver = drive()
     driver.up()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     first = certified(driver)
     assert first.body["open"] == [batch]
     assert first.body["outcomes"] == {}
-    driver.end(batch)
+    driver.finish_batch(batch)
     second = certified(driver)
     assert second.horizon == first.horizon
     assert (second.body["open"], second.body["outcomes"]) == ([], {"done": 1})
@@ -142,12 +142,12 @@ def test_a_batch_that_ends_after_a_certificate_without_an_event_between_counts_f
 def test_a_batch_that_a_sink_proves_done_after_a_certificate_counts_for_the_next_one(drive: Drive) -> None:
     driver = drive(delivery=Delivery.EXACTLY_ONCE, members=1)
     driver.up()
-    lost = driver.begin(driver.member(0))
+    lost = driver.start_batch(driver.member(0))
     driver.commit_output(lost)
     driver.discard(lost)
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     assert certified(driver).body["open"] == [lost]
-    driver.settle_reset()
+    driver.finish_reset()
     last = certified(driver)
     assert (last.body["open"], last.body["outcomes"]) == ([], {"done": 1})
     whole = verified(driver, from_start=True)

@@ -130,7 +130,7 @@ def test_a_pause_survives_a_reset(drive: Drive) -> None:
     driver.up()
     driver.handle(PauseRegion())
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
-    driver.settle_reset()
+    driver.finish_reset()
     assert (driver.region.state, driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
     assert driver.region.resets[driver.region.epoch].state is ResetState.DONE
 
@@ -148,7 +148,7 @@ def test_a_stop_drains_and_the_next_start_resumes_at_its_checkpoint(drive: Drive
     states.append(driver.region.state)
     assert states == [RegionState.DRAINING, RegionState.STOPPED]
     driver.handle(StartRegion())
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.restore_point == sequence
     assert {c.position for c in driver.region.claims.values()} == {10}
 
@@ -182,7 +182,7 @@ def test_a_persons_reset_drains_first_and_opens_a_timeline(drive: Drive) -> None
     reset = driver.reset(ToCheckpoint(sequence=first), request_id="r1", scope=parse_scope(topics=["t:0,1"]))
     assert reset.state is PersonResetState.DRAINING
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     region = driver.region
     assert region.person_resets[RequestId("r1")].state is PersonResetState.DONE
     assert region.person_resets[RequestId("r1")].scope == parse_scope(topics=["t:0,1"])

@@ -68,9 +68,9 @@ def lived(driver: Driver, seed: int, steps: int = 40) -> list[Certificate]:
             step(driver, chance, number)
         if chance.random() < 0.3:
             made.append(certified(driver))
-    driver.settle_reset()
+    driver.finish_reset()
     for batch in driver.region.running:
-        driver.end(batch)
+        driver.finish_batch(batch)
     driver.checkpoint("last")
     made += [certified(driver)]
     driver.process()
@@ -214,7 +214,7 @@ def test_what_is_closed_leaves_the_store(drive: Drive, tmp_path: Path) -> None:
         driver.process()
         driver.checkpoint(f"n{number}")
         certified(driver)
-    running = driver.begin(driver.member(0))
+    running = driver.start_batch(driver.member(0))
     events, batches = len(driver.store.history(driver.name).events), len(driver.store.history(driver.name).batches)
     made = closed(driver, tmp_path)
     left = driver.store.history(driver.name)

@@ -185,7 +185,7 @@ def test_back_at_its_cluster_a_halted_region_goes_on_and_where_it_was(drive: Dri
     halted = driver.region.state
     driver.handle(StartRegion())
     claim(driver, EAST)
-    driver.settle_reset()
+    driver.finish_reset()
     assert (halted, driver.region.state) == (RegionState.HALTED, RegionState.RUNNING)
 
 

@@ -28,7 +28,7 @@ def lived(driver: Driver) -> None:
     driver.up()
     checkpoints_of_ten(driver, 3)
     driver.request_reset(driver.member(0), ResetCause.CLAIM, "for once")
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
     driver.handle(KillRegion())
     for member in driver.all_members():

@@ -36,7 +36,7 @@ def test_a_hold_is_kept_and_refuses_begins_until_the_group_is_clean(drive: Drive
     assert known(driver) == STRANGERS
     assert driver.handle(ReadRegion(member=driver.member(0))).held_by == STRANGERS
     with pytest.raises(BatchRefused, match="holds until consumer console"):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     driver.handle(ReportGroups(seen={GROUP: ()}))
     assert known(driver) == ()
     driver.process()
@@ -60,7 +60,7 @@ def test_both_stores_keep_the_same(drive_twins: Drive) -> None:
     driver.handle(ReportGroups(seen={GROUP: STRANGERS}))
     driver.handle(ReportGroups(seen={GROUP: STRANGERS[:1]}))
     with pytest.raises(BatchRefused):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     driver.handle(ReportGroups(seen={GROUP: (), GroupId("x"): STRANGERS}))
     driver.process()
     driver.checkpoint("n1")

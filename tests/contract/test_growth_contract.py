@@ -63,14 +63,14 @@ def everything(driver: Driver) -> None:
     place = driver.partition(0)
     driver.process()
     failed(driver)
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
     first = driver.checkpoint("first")
     driver.process()
     driver.checkpoint("second")
     driver.reset(ToCheckpoint(sequence=first))
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.handle(RetireCheckpoints())
     driver.store.history(driver.name)
     driver.store.batches_since(driver.name, CheckpointNumber(0))
@@ -114,7 +114,7 @@ def test_twenty_thousand_batches_are_undone_in_the_time_that_a_statement_has(
     with driver_over(database_url, 12) as driver:
         fill(database_url, driver, 20_000, statistics)
         failed(driver)
-        driver.settle_reset()
+        driver.finish_reset()
         undone = [(b.outcome, dict(b.undone_from) == {p: r.from_ for p, r in b.ranges.items()}) for b in driver.batches]
         assert undone == [(Outcome.UNDONE, True)] * 20_000
 
@@ -142,7 +142,7 @@ def begun(url: str, batches: int, statistics: Statistics) -> tuple[Counter[str],
         fill(url, driver, batches, statistics)
         with statements() as run:
             failed(driver)
-        driver.settle_reset()
+        driver.finish_reset()
         with touched() as rows:
             failed(driver)
         end(driver)
@@ -172,12 +172,12 @@ def test_a_batch_is_read_with_as_many_rows_however_many_resets_came_after_it(dat
 
         for _ in range(3):
             failed(driver)
-            driver.settle_reset()
+            driver.finish_reset()
         few = read()
         for number in range(30):
             driver.process()
             driver.checkpoint(f"on-{number}") if number % 3 == 0 else failed(driver)
-            driver.settle_reset()
+            driver.finish_reset()
         assert read() == few
 
 
@@ -235,10 +235,10 @@ def test_what_people_look_at_takes_few_statements(database_url: str) -> None:
         for _ in range(2):
             driver.reset(ToCheckpoint(sequence=first))
             driver.complete()
-            driver.settle_reset()
+            driver.finish_reset()
             driver.process()
             failed(driver)
-            driver.settle_reset()
+            driver.finish_reset()
         region = api.Region(driver.name, driver.store)
         counts = []
         for look in (region.show, lambda: region.resets(last=3), lambda: region.checkpoints(last=20)):
@@ -254,7 +254,7 @@ def test_however_many_checkpoints_are_kept_a_look_asks_as_often(database_url: st
         first = checkpoints_of_ten(driver, 3)[0]
         driver.reset(ToCheckpoint(sequence=first))
         driver.complete()
-        driver.settle_reset()
+        driver.finish_reset()
         driver.process()
         driver.checkpoint("the restore point is a checkpoint again")
         few = asked(driver)

@@ -30,7 +30,7 @@ def lived(driver: Driver) -> Driver:
     for number in range(2):
         driver.process()
         driver.checkpoint(f"n{number}")
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
     driver.crash(driver.member(0))
     driver.recover()
     driver.process()
@@ -139,7 +139,7 @@ def test_a_region_that_goes_on_between_two_pages_gives_no_false_report(
             if number % 2 == 0:  # whatever a region does, between any two pages
                 driver.process()
                 driver.checkpoint(f"meanwhile {number}")
-                driver.begin(driver.member(0))
+                driver.start_batch(driver.member(0))
                 driver.crash(driver.member(0))
                 driver.recover()
 

@@ -40,9 +40,9 @@ def driver(database_url: str, root: Path) -> Iterator[Driver]:
         for request_id in ("a", "b", "c"):
             for _ in range(15):
                 driver.process(width=2)
-            driver.discard(driver.begin(driver.member(0)))
+            driver.discard(driver.start_batch(driver.member(0)))
             driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
-            driver.settle_reset()
+            driver.finish_reset()
             driver.checkpoint(request_id)
             with Region("flights", store=database_url) as region:
                 assert region.verify().violations == ()
@@ -124,10 +124,10 @@ def test_a_folder_that_may_not_be_written_is_told_and_the_history_stays(
 
 
 def test_a_batch_that_is_open_at_the_certificate_stays(driver: Driver, database_url: str, root: Path) -> None:
-    running = driver.begin(driver.member(0))
+    running = driver.start_batch(driver.member(0))
     with Region("flights", store=database_url) as region:
         region.verify()
-        driver.end(running)
+        driver.finish_batch(running)
         driver.checkpoint("d")
         region.verify()
         driver.process()

@@ -46,7 +46,7 @@ def test_checkpoints_and_resets_go_on_from_any_sequence(driver: Driver, first: i
     assert reset.state is PersonResetState.DRAINING
     drained = driver.complete()
     driver.publish()
-    driver.settle_reset()
+    driver.finish_reset()
     region = driver.region
     assert (drained, region.restore_point, region.next_sequence) == (first + 3, first + 4, first + 5)
     assert region.person_resets[RequestId("back")].state is PersonResetState.DONE
@@ -63,7 +63,7 @@ def test_a_checkpoint_of_any_sequence_is_undone_pinned_and_retired(driver: Drive
     driver.reset(ShiftBy(by=-15), request_id="between")
     driver.complete()
     driver.publish()
-    driver.settle_reset()
+    driver.finish_reset()
     region = driver.region
     assert region.resets[region.epoch].undoes == (newest, first + 3)
     assert region.checkpoints[oldest].pinned_as == "kept"

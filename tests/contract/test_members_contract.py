@@ -252,7 +252,7 @@ def test_a_batch_of_an_older_epoch_neither_begins_nor_ends(drive: Drive) -> None
         driver.handle(FinishBatch(batch=BatchId("b-1"), member=driver.member(0), incarnation=Incarnation(1)))
     with pytest.raises(StaleEpoch):
         driver.handle(replace(asked, batch=BatchId("b-2")))
-    driver.settle_reset()
+    driver.finish_reset()
     assert [b.outcome for b in driver.batches] == [Outcome.DISCARDED]
 
 
@@ -271,7 +271,7 @@ def test_a_batch_is_found_by_any_offset_in_it(subject: Subject, drive: Drive) ->
     assert found(10) == [(10, 20)]
     assert found(20) == []
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process(width=10)
     assert found(5) == [(0, 10), (0, 10)]
 
@@ -302,7 +302,7 @@ def test_the_ledger_is_in_the_order_of_the_begins(drive: Drive) -> None:
 def test_a_takeover_notes_when_the_old_batch_is_quiesced(subject: Subject, drive: Drive) -> None:
     driver = drive()
     driver.up()
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
     lease = driver.region.leases[driver.member(0)]
     driver.join(driver.member(0), takeover=True)
     row = driver.batches[0]

@@ -194,7 +194,7 @@ def _none(spec: str) -> RegionRules:
 
 def test_a_pooled_connection_that_died_is_replaced_unnoticed(database_url: str, driver: Driver) -> None:
     calls: list[Callable[[], object]] = [
-        lambda: driver.begin(driver.member(0)),
+        lambda: driver.start_batch(driver.member(0)),
         lambda: driver.handle(Reconcile()),
         lambda: driver.store.read(driver.name),
         lambda: driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=timedelta(seconds=3))),
@@ -553,7 +553,7 @@ def test_a_lost_answer_to_commit_is_found_out_and_the_work_done_once(
     database_url: str, driver: Driver, rules: RegionRules, verb: str, broken: Break
 ) -> None:
     driver.process()
-    batch = driver.begin(driver.member(0)) if verb == "end" else None
+    batch = driver.start_batch(driver.member(0)) if verb == "end" else None
     if verb == "contribute":
         driver.request_checkpoint("n1")
     with breaking_proxy(database_url) as (proxy, url):

@@ -41,18 +41,18 @@ def lived(driver: Driver, seed: int) -> None:
                 driver.complete()
                 driver.publish()
             case "discard":
-                driver.discard(driver.begin(driver.member(0), width=chance.randrange(1, 40)))
+                driver.discard(driver.start_batch(driver.member(0), width=chance.randrange(1, 40)))
                 driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it failed")
-                driver.settle_reset()
+                driver.finish_reset()
             case "lease":
                 driver.request_reset(driver.member(0), ResetCause.LEASE_LOST, "it is gone")
-                driver.settle_reset()
+                driver.finish_reset()
             case "person":
                 driver.reset(ToOffset(offset=Offset(chance.randrange(150))))
                 driver.complete()
-                driver.settle_reset()
+                driver.finish_reset()
             case "restart":
-                driver.begin(driver.member(1), width=chance.randrange(1, 40))
+                driver.start_batch(driver.member(1), width=chance.randrange(1, 40))
                 driver.crash(driver.member(1))
                 driver.recover()
             case _:
@@ -129,7 +129,7 @@ def test_ranges_of_any_length_are_found_at_their_ends(drive: Drive) -> None:
     driver.up()
     member, place, at = driver.member(0), driver.partition(0), 0
     for width in (*WIDE, 2**61):
-        driver.end(driver.begin_ranges(member, {place: Range(Offset(at), Offset(at + width))}))
+        driver.finish_batch(driver.start_ranges(member, {place: Range(Offset(at), Offset(at + width))}))
         at += width
     at = 0
     for width, batch in zip((*WIDE, 2**61), driver.batches, strict=True):

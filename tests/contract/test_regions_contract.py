@@ -300,22 +300,22 @@ REFUSALS = [
     Refusal(
         "negative offsets",
         NumberOutOfRange,
-        lambda d: d.begin_ranges(d.member(0), {d.partition(0): Range(Offset(-5), Offset(5))}),
+        lambda d: d.start_ranges(d.member(0), {d.partition(0): Range(Offset(-5), Offset(5))}),
     ),
     Refusal(
         "beyond 64 bits",
         NumberOutOfRange,
-        lambda d: d.begin_ranges(d.member(0), {d.partition(0): Range(Offset(10), Offset(2**63))}),
+        lambda d: d.start_ranges(d.member(0), {d.partition(0): Range(Offset(10), Offset(2**63))}),
     ),
     Refusal(
         "another's partition",
         NotClaimed,
-        lambda d: d.begin_ranges(d.member(0), {d.partition(3): Range(Offset(10), Offset(20))}),
+        lambda d: d.start_ranges(d.member(0), {d.partition(3): Range(Offset(10), Offset(20))}),
     ),
     Refusal(
         "a gap before the range",
         BatchRefused,
-        lambda d: d.begin_ranges(d.member(0), {d.partition(0): Range(Offset(11), Offset(20))}),
+        lambda d: d.start_ranges(d.member(0), {d.partition(0): Range(Offset(11), Offset(20))}),
     ),
     Refusal(
         "a batch that never began",
@@ -428,7 +428,7 @@ CHECKPOINT_REFUSALS = [
     Refusal(
         "to begin while it drains",
         BatchRefused,
-        lambda d: d.begin_ranges(d.member(0), {d.partition(0): Range(Offset(10), Offset(20))}),
+        lambda d: d.start_ranges(d.member(0), {d.partition(0): Range(Offset(10), Offset(20))}),
     ),
 ]
 
@@ -445,7 +445,7 @@ def test_a_refused_verb_leaves_an_open_checkpoint_unchanged(drive: Drive, refusa
     driver.up()
     driver.leave(driver.member(2))
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
     driver.request_checkpoint("n1")
     driver.join(driver.member(2))  # after the participants were frozen
@@ -503,12 +503,12 @@ def test_when_a_region_last_worked_is_told_by_the_batch_that_began_last(drive: D
     driver = drive(partitions=2, members=2)
     assert driver.store.seen(driver.name).worked_at == NEVER
     driver.up()
-    first = driver.begin(driver.member(0))
+    first = driver.start_batch(driver.member(0))
     assert driver.store.seen(driver.name).worked_at == driver.row(first).started_at
-    second = driver.begin(driver.member(1))
-    driver.end(first)
+    second = driver.start_batch(driver.member(1))
+    driver.finish_batch(first)
     assert driver.store.seen(driver.name).worked_at == driver.row(second).started_at
-    driver.end(second)
+    driver.finish_batch(second)
     assert driver.store.seen(driver.name).worked_at == driver.row(second).finished_at
 
 
@@ -527,13 +527,13 @@ def test_a_members_row_has_when_it_registered_or_claimed_last(drive: Drive) -> N
 def test_the_sign_of_a_region_moves_when_the_last_batch_of_a_paused_one_ends(drive: Drive) -> None:
     driver = drive()
     driver.up()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.handle(PauseRegion())
     (before, _) = driver.store.signs([driver.name])[driver.name]
     assert driver.store.signs([driver.name])[driver.name][0] == before
-    driver.end(batch)
+    driver.finish_batch(batch)
     (after, _) = driver.store.signs([driver.name])[driver.name]
     assert (before.running, after.running) == (1, 0)
     driver.handle(StartRegion())
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
     assert driver.store.signs([driver.name])[driver.name][0].running == 0

@@ -51,7 +51,7 @@ def test_a_crash_counts_what_was_begun_since_the_restore_point(drive: Drive) -> 
     driver.process()
     driver.checkpoint("the restore point")
     driver.process()
-    driver.begin(driver.member(1))
+    driver.start_batch(driver.member(1))
     driver.crash(driver.member(1))
     driver.recover()
     # Both members had processed [10, 20) of two partitions each; the one that crashed had begun [20, 30) as well.
@@ -66,7 +66,7 @@ def test_what_a_later_reset_rewound_again_counts_for_the_later_one(drive: Drive)
     driver.process(width=30)
     for width in (10, 30):
         fail(driver)
-        driver.settle_reset()
+        driver.finish_reset()
         driver.process(width=width)
     assert counts(driver) == [("batch_failed", 30, 30), ("batch_failed", 10, 10)]
     assert Region(driver.name, driver.store).reset("flights/2").counted == Replayed(rewound=30, replayed=30)
@@ -77,20 +77,20 @@ def test_the_log_of_a_topic_made_anew_is_not_counted_against_the_one_of_before(d
     driver.up()
     driver.process(width=30)
     fail(driver)
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process(width=20)
     before = counts(driver)
     assert before == [("batch_failed", 30, 20)]
     driver.grow(driver.partition(0), end=1000, topic_id="id-2")
     driver.handle(ReportOutOfRange(caller=driver.caller(driver.member(0)), observed=driver.logs))
     driver.reset(ToEarliest(), forced=True)
-    driver.settle_reset()
+    driver.finish_reset()
     assert counts(driver) == before, "it goes back over nothing"
     driver.process(width=500)
     assert counts(driver) == before, "what was begun is of the new log"
     assert started_again(driver) == [(0, 20)]
     fail(driver)
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process(width=100)
     assert counts(driver) == [*before, ("batch_failed", 500, 100)]
     assert started_again(driver) == [(0, 20), (0, 100)]
@@ -106,7 +106,7 @@ def test_a_policy_that_follows_a_topic_made_anew_counts_nothing(drive: Drive, po
     driver.process(width=30)
     driver.grow(driver.partition(0), end=10, topic_id="id-2")
     driver.handle(ReportOutOfRange(caller=driver.caller(driver.member(0)), observed=driver.logs))
-    driver.settle_reset()
+    driver.finish_reset()
     driver.grow(driver.partition(0), end=100, topic_id="id-2")
     driver.process(width=50)
     assert counts(driver) == []
@@ -119,7 +119,7 @@ def test_further_attempts_count_once(drive: Drive) -> None:
     driver.process(width=30)
     fail(driver)
     fail(driver)
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process(width=20)
     assert counts(driver) == [("batch_failed", 30, 20)]
 
@@ -129,7 +129,7 @@ def test_at_most_once_replays_nothing(drive: Drive) -> None:
     driver.up()
     driver.process()
     fail(driver)
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
     assert counts(driver) == []
 
@@ -141,7 +141,7 @@ def test_a_persons_way_on_replays_nothing_and_its_way_back_does(drive: Drive) ->
     for place in (60, 20):
         driver.reset(ToOffset(offset=Offset(place)))
         driver.complete()
-        driver.settle_reset()
+        driver.finish_reset()
         driver.process()
     assert counts(driver) == [("person", 4 * 50, 4 * 10)], "from 70 to 20, and on to 30"
 
@@ -155,7 +155,7 @@ def test_both_stores_count_the_same(drive_twins: Drive, seed: int) -> None:
             case "checkpoint":
                 driver.checkpoint(f"n{chance.random()}")
             case "fail":
-                driver.discard(driver.begin(driver.member(0), width=chance.randrange(1, 30)))
+                driver.discard(driver.start_batch(driver.member(0), width=chance.randrange(1, 30)))
                 fail(driver)
             case "twice":
                 fail(driver)
@@ -164,12 +164,12 @@ def test_both_stores_count_the_same(drive_twins: Drive, seed: int) -> None:
                 driver.reset(ToOffset(offset=Offset(chance.randrange(100))))
                 driver.complete()
             case "crash":
-                driver.begin(driver.member(1))
+                driver.start_batch(driver.member(1))
                 driver.crash(driver.member(1))
                 driver.recover()
             case _:
                 driver.process(width=chance.randrange(1, 30))
-        driver.settle_reset()
+        driver.finish_reset()
         Region(driver.name, driver.store).resets(last=chance.randrange(1, 6))
 
 
@@ -198,7 +198,7 @@ def test_pages_add_up_to_the_list_whatever_became_of_each(drive: Drive) -> None:
             fail(driver)
             if number % 3 == 0:
                 fail(driver)
-        driver.settle_reset()
+        driver.finish_reset()
     whole = region.resets()
     assert len({*ids(whole)}) == len(whole) >= 12
     assert {len(view.attempts) for view in whole} == {0, 1, 2}
@@ -221,7 +221,7 @@ def test_each_is_found_by_each_of_its_names(drive: Drive) -> None:
     driver.process()
     fail(driver)
     fail(driver)
-    driver.settle_reset()
+    driver.finish_reset()
     region = Region(driver.name, driver.store)
     for view in region.resets():
         for attempt in view.attempts:
@@ -248,7 +248,7 @@ def rows_of_lists(url: str, size: int, statistics: Statistics) -> tuple[int, Cou
         fill(url, driver, size, statistics)
         live_through(url, size, statistics=statistics)
         fail(driver)
-        driver.settle_reset()
+        driver.finish_reset()
         region = Region(driver.name, driver.store)
         with statements() as run, touched() as rows:
             newest = region.resets(last=20)

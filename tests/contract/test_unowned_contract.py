@@ -90,6 +90,6 @@ def test_both_stores_give_up_the_same(drive_twins: Drive) -> None:
     driver.up()
     lost(driver)
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
     driver.checkpoint("n1")

@@ -110,7 +110,7 @@ def change(driver: Driver, specs: Specs, rules: RegionRules) -> None:
 def read_what_is_there(driver: Driver, specs: Specs) -> None:
     change(driver, specs, replace(RULES, out_of_range=OutOfRangePolicy.EARLIEST, beyond_end=OutOfRangePolicy.LATEST))
     with suppress(NotClaimed):  # the first claim finds the log as it is, and a further reset begins
-        driver.settle_reset()
+        driver.finish_reset()
 
 
 def begin_anew(driver: Driver, specs: Specs) -> None:
@@ -170,7 +170,7 @@ def test_every_way_out_that_a_halt_names_leads_out(drive: Drive, subject: Subjec
     assert set(region.halt.choices) == set(WAYS[halt])
 
     WAYS[halt][way](driver, subject.specs)
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.state is RegionState.RUNNING
     driver.process()
     sequence = driver.checkpoint("after")

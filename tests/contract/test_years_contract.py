@@ -74,7 +74,7 @@ def a_day(driver: Driver) -> None:
         driver.read_back(member)
     driver.process()
     fail(driver)
-    driver.settle_reset()
+    driver.finish_reset()
     driver.handle(RetireCheckpoints())
     region = Region(driver.name, driver.store)
     region.show()

@@ -157,13 +157,13 @@ def play(url: str, driver: Driver) -> None:
     driver.process()
     driver.reset(ToCheckpoint(sequence=first))
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
 
 
 def reset(driver: Driver) -> None:
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it failed")
-    driver.settle_reset()
+    driver.finish_reset()
 
 
 def mark(url: str, batches: tuple[Batch, ...]) -> None:
@@ -392,7 +392,7 @@ def test_a_persons_reset_that_runs_while_a_store_is_upgraded_goes_on(empty_datab
     with store(empty_database_url) as new:
         upgraded = replace_store(driver, new)
         assert upgraded.region.person_resets[RequestId("r1")].state is PersonResetState.STARTED
-        upgraded.settle_reset()
+        upgraded.finish_reset()
         assert upgraded.region.person_resets[RequestId("r1")].state is PersonResetState.DONE
 
 

@@ -94,7 +94,7 @@ def shared_out(held_by: list[MemberId]) -> Driver:
         driver.join(member)
     for member in driver.all_members():
         driver.claim(member, [p for p, owner in zip(PARTITIONS, held_by, strict=False) if owner == member])
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.state is RegionState.RUNNING
     return driver
 
@@ -412,11 +412,11 @@ def test_a_batch_of_an_older_epoch_is_never_accepted(situation: Callable[[], Dri
     if driver.region.state is not RegionState.RUNNING:
         return
     member = driver.member(0)
-    batch = driver.begin(member)
+    batch = driver.start_batch(member)
     driver.request_reset(driver.member(1), ResetCause.BATCH_FAILED, "it raised")
     before = driver.region
     with pytest.raises(FencedError):
-        driver.end(batch)
+        driver.finish_batch(batch)
     assert driver.region == before
     assert driver.row(batch).outcome is None
 
@@ -483,13 +483,13 @@ class Walk(RuleBasedStateMachine):
     @rule()
     def carry_out_the_reset(self) -> None:
         with refusals():
-            self.driver.settle_reset()
+            self.driver.finish_reset()
 
     @rule(number=numbers, width=st.integers(1, 30))
     def begin(self, number: int, width: int) -> None:
         if member := self.alive(number):
             with refusals():
-                self.driver.begin(member, width)
+                self.driver.start_batch(member, width)
 
     @rule(number=numbers)
     def process(self, number: int) -> None:
@@ -501,7 +501,7 @@ class Walk(RuleBasedStateMachine):
     def end(self, number: int) -> None:
         if running_ones := sorted(self.driver.region.running):
             with refusals():
-                self.driver.end(running_ones[number % len(running_ones)])
+                self.driver.finish_batch(running_ones[number % len(running_ones)])
 
     @rule(number=numbers)
     def fail(self, number: int) -> None:
@@ -630,13 +630,13 @@ def recover(driver: Driver) -> None:
     for member in driver.all_members():
         driver.join(member)
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     for _ in range(20):
         if driver.region.open_checkpoint is None and driver.region.reset is None:
             break
         if driver.region.open_checkpoint is not None:
             driver.complete()
-        driver.settle_reset()
+        driver.finish_reset()
         driver.handle(Reconcile())
     assert driver.region.state is RegionState.RUNNING
     for partition in driver.logs:

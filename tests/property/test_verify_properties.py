@@ -130,7 +130,7 @@ class Script:
                 with suppress(*REFUSALS):
                     self.driver.join(member)
         self.driver.spread()
-        self.driver.settle_reset()
+        self.driver.finish_reset()
 
     def do_recover(self, a: int, b: int, c: int) -> None:
         self.driver.recover()
@@ -185,7 +185,7 @@ class Script:
         self.driver.acknowledge(self.present(a))
 
     def do_settle_reset(self, a: int, b: int, c: int) -> None:
-        self.driver.settle_reset()
+        self.driver.finish_reset()
 
     def do_wait(self, a: int, b: int, c: int) -> None:
         self.driver.wait(1 + 7 * (a + b))
@@ -198,7 +198,7 @@ class Script:
     def do_begin(self, a: int, b: int, c: int) -> None:
         member = self.present(a)
         held = sorted(self.driver.claims(member))
-        self.driver.begin(member, 1 + c, None if b % 2 == 0 or not held else [held[b % len(held)]])
+        self.driver.start_batch(member, 1 + c, None if b % 2 == 0 or not held else [held[b % len(held)]])
 
     def do_process(self, a: int, b: int, c: int) -> None:
         member = self.present(a)
@@ -333,7 +333,7 @@ class Script:
         self.do_person(a, b, c)
         if self.driver.region.open_checkpoint is not None:
             self.driver.complete()
-        self.driver.settle_reset()
+        self.driver.finish_reset()
 
     # -- the world -----------------------------------------------------------------------------------------------
 
@@ -369,7 +369,7 @@ class Script:
 
 
 VERBS = sorted(name.removeprefix("do_") for name in vars(Script) if name.startswith("do_"))
-USUAL = ["up", "process", "process", "begin", "end", "checkpoint", "claim", "settle_reset", "whole_person", "recover"]
+USUAL = ["up", "process", "process", "begin", "end", "checkpoint", "claim", "finish_reset", "whole_person", "recover"]
 """What is tried more often: without it, a random script rarely gets anywhere."""
 
 small = st.integers(0, 7)

@@ -169,7 +169,7 @@ def a_batch_that_leaves_records_out() -> Flaws:
     driver = running()
     partition = next(iter(driver.claims(driver.member(0))))
     with suppress(KcrError):
-        driver.end(started_as(driver, driver.member(0), "beyond", partition, Range(Offset(5), Offset(10))))
+        driver.finish_batch(started_as(driver, driver.member(0), "beyond", partition, Range(Offset(5), Offset(10))))
     yield from judged(driver)
 
 
@@ -184,7 +184,7 @@ def a_second_batch_beside_the_first() -> Flaws:
 
 def a_checkpoint_while_a_batch_was_refused() -> Flaws:
     driver = running()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.handle(DiscardBatch(batch=batch, member=driver.member(0), incarnation=Incarnation(1)))
     driver.request_checkpoint("n")
     with suppress(KcrError):
@@ -205,7 +205,7 @@ def a_contribution_of_a_newcomer() -> Flaws:
     driver.up()
     driver.leave(driver.member(2))
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.request_checkpoint("n")
     driver.join(driver.member(2))
     with suppress(KcrError):
@@ -263,11 +263,11 @@ def a_member_that_never_acknowledges() -> Flaws:
 
 def a_batch_of_a_superseded_process() -> Flaws:
     driver = running()
-    batch = driver.begin(driver.member(1))
+    batch = driver.start_batch(driver.member(1))
     driver.join(driver.member(1), takeover=True)
     driver.claim(driver.member(1), tuple(p for p in driver.logs if p not in driver.claims(driver.member(0))))
-    driver.settle_reset()
-    driver.settle_reset()
+    driver.finish_reset()
+    driver.finish_reset()
     region, now = driver.store.read(driver.name)
     row = driver.row(batch)
     if region.state is RegionState.RUNNING and not is_batch_quiesced(region, row, now):
@@ -318,7 +318,7 @@ def an_open_entry_that_is_answered_again() -> Flaws:
 def a_checkpoint_after_a_reset() -> Flaws:
     driver = running()
     driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
-    driver.settle_reset()
+    driver.finish_reset()
     driver.checkpoint("n")
     yield from judged(driver)
 
@@ -346,10 +346,10 @@ def an_acknowledgement_of_a_superseded_process() -> Flaws:
 
 def an_end_of_a_superseded_process() -> Flaws:
     driver = running()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.join(driver.member(0), takeover=True)
     with suppress(KcrError):
-        driver.end(batch)
+        driver.finish_batch(batch)
     yield from judged(driver)
 
 
@@ -357,7 +357,7 @@ def a_batch_after_the_lease() -> Flaws:
     driver = running()
     driver.clock.advance(60)
     with suppress(KcrError):
-        batch = driver.begin(driver.member(0))
+        batch = driver.start_batch(driver.member(0))
         row, lease = driver.row(batch), driver.region.leases[driver.member(0)]
         if row.started_at >= lease.until:
             yield f"a batch was begun at {row.started_at}, the lease was over at {lease.until}"
@@ -365,7 +365,7 @@ def a_batch_after_the_lease() -> Flaws:
 
 def a_partition_that_moves_while_it_is_processed() -> Flaws:
     driver = running(partitions=2)
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
     driver.claim(driver.member(1), tuple(driver.logs))
     driver.claim(driver.member(0), ())
     stuck = [p for p, c in driver.region.claims.items() if c.is_in_flight]
@@ -380,7 +380,7 @@ def a_rewind_behind_a_checkpoint() -> Flaws:
     driver.checkpoint("n2")
     driver.reset(ToCheckpoint(sequence=first))
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     yield from judged(driver)
 
 
@@ -454,16 +454,16 @@ def a_batch_while_a_checkpoint_drains() -> Flaws:
     driver = running()
     driver.request_checkpoint("n")
     with suppress(KcrError):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     yield from judged(driver)
 
 
 def an_end_while_the_region_is_halted() -> Flaws:
     driver = running()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.handle(ReportForeignConsumer(text="somebody else is in the group"))
     with suppress(KcrError):
-        driver.end(batch)
+        driver.finish_batch(batch)
     yield from judged(driver)
 
 
@@ -477,7 +477,7 @@ def a_batch_across_the_boundary() -> Flaws:
         )
     )
     with suppress(KcrError):
-        driver.end(driver.begin(member, 10, (partition,)))
+        driver.finish_batch(driver.start_batch(member, 10, (partition,)))
     if (driver.region.claims[partition].position or 0) > 5:
         yield "records beyond the boundary were processed before its checkpoint"
 

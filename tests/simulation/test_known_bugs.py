@@ -82,15 +82,15 @@ def test_045_a_checkpoint_by_count_holds_exactly_that_many_records() -> None:
     rules = RegionRules(groups={GROUP: group_rules(members=1)}, checkpoint=CheckpointRules(records=25))
     driver = started(Driver(partitions=1, rules=rules))
     member, q = driver.member(0), driver.partition(0)
-    driver.end(driver.begin(member, 20))
+    driver.finish_batch(driver.start_batch(member, 20))
     with pytest.raises(BatchRefused, match="5 are left"):
-        driver.begin(member, 6)
-    driver.end(driver.begin(member, 5))
+        driver.start_batch(member, 6)
+    driver.finish_batch(driver.start_batch(member, 5))
     driver.handle(Reconcile())
     checkpoint = driver.complete()
     assert dict(driver.region.offsets[checkpoint]) == {q: 25}
     driver.publish()
-    driver.end(driver.begin(member, 25))
+    driver.finish_batch(driver.start_batch(member, 25))
     judge(driver)
 
 
@@ -101,18 +101,18 @@ def test_114_nothing_is_submitted_after_the_drain() -> None:
     driver.contribute(driver.member(0))
     for member in driver.all_members():
         with pytest.raises(BatchRefused):
-            driver.begin(member)
+            driver.start_batch(member)
     driver.complete()
     judge(driver)
 
 
 def test_114_a_member_with_a_running_batch_has_not_drained() -> None:
     driver = running()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.request_checkpoint("n1")
     with pytest.raises(BatchRefused, match=batch):
         driver.contribute(driver.member(0))
-    driver.end(batch)
+    driver.finish_batch(batch)
     checkpoint = driver.complete()
     assert driver.region.offsets[checkpoint][driver.partition(0)] == 10
     judge(driver)
@@ -137,13 +137,13 @@ def test_114_a_draining_member_prepares_its_sinks_only_when_its_batch_is_over() 
 
 def test_117_a_batch_of_the_time_before_a_reset_is_never_accepted_after_it() -> None:
     driver = running()
-    stale = driver.begin(driver.member(0))
+    stale = driver.start_batch(driver.member(0))
     driver.request_reset(driver.member(1), ResetCause.BATCH_FAILED, "it raised")
     with pytest.raises(StaleEpoch):
-        driver.end(stale)
-    driver.settle_reset()
+        driver.finish_batch(stale)
+    driver.finish_reset()
     with pytest.raises(FencedError):
-        driver.end(stale)
+        driver.finish_batch(stale)
     driver.process()
     assert accepted(driver, driver.partition(0)) == [Range(Offset(0), Offset(10))]
     judge(driver)
@@ -170,7 +170,7 @@ def test_124_a_partition_that_was_added_since_the_checkpoint_is_read_after_a_res
     for member in driver.all_members():
         driver.join(member)
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     assert positions(driver) == [10, 10, 10, 10, 0]
     driver.process()
     checkpoint = driver.checkpoint("n2")
@@ -183,7 +183,7 @@ def test_148_a_death_and_a_rebalance_in_a_reset_do_not_lead_to_a_checkpoint_that
     driver.process()
     driver.checkpoint("n1")
     driver.process()
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
     driver.request_reset(driver.member(1), ResetCause.BATCH_FAILED, "it raised")
     asked = driver.request_checkpoint("n2")
     assert state(driver) is RegionState.RESETTING
@@ -193,7 +193,7 @@ def test_148_a_death_and_a_rebalance_in_a_reset_do_not_lead_to_a_checkpoint_that
     all_crash(driver, [driver.member(0)])
     driver.claim(driver.member(1), [driver.partition(n) for n in (0, 1, 2)])
     driver.claim(driver.member(2), [driver.partition(n) for n in (3, 4, 5)])
-    driver.settle_reset()
+    driver.finish_reset()
     assert positions(driver) == [10] * 6
     assert driver.region.requests[asked.request_id].state is RequestState.OPEN
     checkpoint = driver.complete()
@@ -263,7 +263,7 @@ def test_222_a_seek_is_a_decision_of_the_store_and_not_of_a_client_whose_partiti
     # Before it could acknowledge, Kafka revoked a partition: the reset goes on with whoever gets it.
     driver.claim(driver.member(0), [driver.partition(0)])
     driver.claim(driver.member(1), [driver.partition(n) for n in (1, 2, 3)])
-    driver.settle_reset()
+    driver.finish_reset()
     assert (state(driver), positions(driver)) == (RegionState.RUNNING, [0] * 4)
     assert len(causes(driver)) == 2
     judge(driver)
@@ -405,7 +405,7 @@ def test_b4_a_rebalance_that_every_member_notices_is_one_reset() -> None:
         for member in driver.all_members():
             taken = [driver.partition((2 * member.index + shift * 2 + n) % 6) for n in (0, 1)]
             driver.claim(member, taken)
-    driver.settle_reset()
+    driver.finish_reset()
     assert causes(driver)[1:] == [ResetCause.CLAIM]
     judge(driver)
 
@@ -476,7 +476,7 @@ def test_flink_28303_a_target_at_the_end_is_a_number_before_it_is_stored() -> No
     assert {entry.offset for entry in driver.region.seek.values()} == {1_000}
     for partition in tuple(driver.logs):
         driver.grow(partition, end=1_500)
-    driver.settle_reset()
+    driver.finish_reset()
     assert positions(driver) == [1_000] * 4
     judge(driver)
 
@@ -499,7 +499,7 @@ def test_flink_6006_a_restored_map_is_not_filtered_by_the_partitions_that_are_vi
     assert driver.region.seek[hidden].offset == 10
     assert state(driver) is not RegionState.RUNNING
     driver.claim(driver.member(1), [driver.partition(2), hidden])
-    driver.settle_reset()
+    driver.finish_reset()
     assert positions(driver) == [10] * 4
     checkpoint = driver.checkpoint("n2")
     assert hidden in driver.region.offsets[checkpoint]
@@ -526,9 +526,9 @@ def test_iceberg_10892_a_sink_does_not_take_what_a_rewind_processes_again_for_al
     sink.roll_back(q, driver.region.timeline, Offset(0))
 
     def publish_one() -> bool:
-        row = driver.row(driver.begin(driver.member(0)))
+        row = driver.row(driver.start_batch(driver.member(0)))
         let_through = published(sink, row.epoch, row.timeline, row.ranges)
-        driver.end(row.batch)
+        driver.finish_batch(row.batch)
         return let_through
 
     assert publish_one()
@@ -538,7 +538,7 @@ def test_iceberg_10892_a_sink_does_not_take_what_a_rewind_processes_again_for_al
     driver.complete()
     sink.raise_fence(driver.region.epoch)
     sink.roll_back(q, driver.region.timeline, Offset(10))
-    driver.settle_reset()
+    driver.finish_reset()
     assert dict(sink.rows) == {(q, offset): 1 for offset in range(10)}
     assert publish_one()
     assert dict(sink.rows) == {(q, offset): 1 for offset in range(20)}
@@ -595,9 +595,9 @@ def test_steveo_1054_every_partition_of_an_interleaved_batch_is_in_the_checkpoin
     driver = running()
     widths = {0: 3, 1: 11, 2: 7, 3: 1}
     for number, width in widths.items():
-        driver.end(driver.begin(driver.member(number // 2), width, [driver.partition(number)]))
-    driver.end(
-        driver.begin_ranges(
+        driver.finish_batch(driver.start_batch(driver.member(number // 2), width, [driver.partition(number)]))
+    driver.finish_batch(
+        driver.start_ranges(
             driver.member(0),
             {driver.partition(0): Range(Offset(3), Offset(5)), driver.partition(1): Range(Offset(11), Offset(20))},
         )
@@ -637,7 +637,7 @@ def test_librdkafka_5604_a_member_that_was_never_told_of_its_loss_is_stopped_by_
     lost = driver.member(1)
     driver.clock.advance(11)
     with pytest.raises(LeaseExpired):
-        driver.begin(lost)
+        driver.start_batch(lost)
     alone = LoneMember().in_batch()
     alone.wait(11, renewing=False)
     assert alone.state is State.JOINING
@@ -650,7 +650,7 @@ def test_flink_29258_a_request_for_a_reset_that_is_repeated_is_one_reset() -> No
     driver.process()
     once = driver.reset(ToCheckpoint(sequence=checkpoint), request_id="again")
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
     driver.handle(Reconcile())
     before = driver.region

@@ -244,7 +244,7 @@ class Driver:
         for member in self.all_members():
             self.join(member)
         self.spread()
-        self.settle_reset()
+        self.finish_reset()
 
     def accept_spec(self) -> None:
         """Have every living member's process say that it can run under the spec that waits."""
@@ -316,7 +316,7 @@ class Driver:
         self.answer(member)
         self.handle(Acknowledge(caller=self.caller(member)))
 
-    def settle_reset(self) -> None:
+    def finish_reset(self) -> None:
         """Let every process do its part of a running reset, and publish what has to be."""
         self.publish()
         for member in sorted(self.processes):
@@ -358,22 +358,24 @@ class Driver:
             if member not in self.processes:
                 self.join(member)
         self.spread()
-        self.settle_reset()
+        self.finish_reset()
 
     # -- batches -------------------------------------------------------------------------------------------------
 
-    def begin(self, member: MemberId, width: int = 10, partitions: Iterable[GroupPartition] | None = None) -> BatchId:
-        """Begin a batch of `width` offsets on each of the partitions, by default all that the member holds."""
+    def start_batch(
+        self, member: MemberId, width: int = 10, partitions: Iterable[GroupPartition] | None = None
+    ) -> BatchId:
+        """Start a batch of `width` offsets on each of the partitions, by default all that the member holds."""
         held = self.claims(member)
         ranges: dict[GroupPartition, Range] = {}
         for partition in held if partitions is None else partitions:
             place = held[partition].position
             if place is not None and place < self.logs[partition].end:
                 ranges[partition] = Range(place, Offset(min(place + width, self.logs[partition].end)))
-        return self.begin_ranges(member, ranges)
+        return self.start_ranges(member, ranges)
 
-    def begin_ranges(self, member: MemberId, ranges: Mapping[GroupPartition, Range]) -> BatchId:
-        """Begin a batch of exactly these ranges."""
+    def start_ranges(self, member: MemberId, ranges: Mapping[GroupPartition, Range]) -> BatchId:
+        """Start a batch of exactly these ranges."""
         batch, caller = BatchId(self._fresh("batch")), self.caller(member)
         request = StartBatch(
             batch=batch, member=member, incarnation=caller.incarnation, epoch=caller.epoch, ranges=ranges
@@ -392,8 +394,8 @@ class Driver:
         """Return a batch's row in the ledger."""
         return next(b for b in self.batches if b.batch == batch)
 
-    def end(self, batch: BatchId) -> None:
-        """End a batch, its output committed first."""
+    def finish_batch(self, batch: BatchId) -> None:
+        """Finish a batch, its output committed first."""
         row = self.row(batch)
         self.commit_output(batch)
         self.handle(FinishBatch(batch=batch, member=row.member, incarnation=row.incarnation))
@@ -404,9 +406,9 @@ class Driver:
         self.handle(DiscardBatch(batch=batch, member=member, incarnation=self.processes[member].incarnation))
 
     def process(self, *members: MemberId, width: int = 10) -> None:
-        """Begin and end one batch of each member; of all, where none is named."""
+        """Start and finish one batch of each member; of all, where none is named."""
         for member in members or sorted(self.processes):
-            self.end(self.begin(member, width))
+            self.finish_batch(self.start_batch(member, width))
 
     # -- checkpoints
     # ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from airflow_kcr.protocol.targets import ShiftBy
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber
 from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.files import FileSink, FileTarget
-from airflow_kcr.sinks.files.accepted import RegionLedger
+from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.delta import table_of
 from airflow_kcr.sinks.files.folder import Table
 from airflow_kcr.sinks.files.hadoop import HadoopFolder
@@ -87,12 +87,12 @@ class Lake:
 
     def batch(self, index: int = 0, width: int = 10, **more: str) -> BatchId:
         """Process one batch of a member, with more columns by their SQL."""
-        batch = self.driver.begin(self.driver.member(index), width)
+        batch = self.driver.start_batch(self.driver.member(index), width)
         call = self.call(batch)
         writer = FilesWriter(self.sink, call)
         writer.write(self.rows(call).selectExpr("*", *(f"{sql} AS {name}" for name, sql in more.items())))
         writer.publish()
-        self.driver.end(batch)
+        self.driver.finish_batch(batch)
         return batch
 
     def checkpoint(self, request_id: str, requester: Requester | None = None) -> CheckpointNumber:
@@ -108,7 +108,7 @@ class Lake:
         self.driver.reset(ShiftBy(by=by), scope=parse_scope(topics=["t:0"]))
         self.driver.complete()
         self.sink.reset(reset_order(self.driver))
-        self.driver.settle_reset()
+        self.driver.finish_reset()
 
     def read(self, sequence: CheckpointNumber | None = None) -> list[tuple[str, int, int]]:
         """The records of a checkpoint."""

@@ -70,7 +70,7 @@ def rewind(driver: Driver, target: Target) -> CheckpointNumber:
     """Carry out a person's reset of the whole region up to its end, and return its sequence."""
     driver.reset(target)
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.state is RegionState.RUNNING
     return driver.region.resets[driver.region.epoch].sequence
 

@@ -30,12 +30,12 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.sinks.files import FileSink, FileTarget, layout
-from airflow_kcr.sinks.files.accepted import RegionLedger
 from airflow_kcr.sinks.files.cleanup import Cleaned, Cleaner, GivenUp
+from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.documents import Manifest, Timelines
 from airflow_kcr.sinks.files.folder import NO_TABLE, Table
-from airflow_kcr.sinks.files.force import checkpoints_on, shelves, timelines_in
 from airflow_kcr.sinks.files.layout import TEMPORARY
+from airflow_kcr.sinks.files.timelines import checkpoints_on, shelves, timelines_in
 from tests.support.driver import GROUP, Driver
 
 SCHEMA = '{"fields":[],"type":"struct"}'
@@ -230,9 +230,9 @@ class Files:
 
     def process_batch(self, member: MemberId, width: int = 10, files: int = 1) -> BatchId:
         """Begin a batch, write its files, and end it."""
-        batch = self.driver.begin(member, width)
+        batch = self.driver.start_batch(member, width)
         self.write(batch, files)
-        self.driver.end(batch)
+        self.driver.finish_batch(batch)
         return batch
 
     def checkpoint(self, request_id: str) -> CheckpointNumber:

@@ -23,7 +23,7 @@ from airflow_kcr.sinks.custom.sink import (
     Factory,
     Reset,
 )
-from airflow_kcr.sinks.files.accepted import CheckpointContents
+from airflow_kcr.sinks.files.contents import CheckpointContents
 from airflow_kcr.sinks.files.layout import CheckpointName
 from airflow_kcr.sinks.files.writer import with_coordinates
 from airflow_kcr.spark.context import BatchContext

@@ -18,7 +18,7 @@ from typing import Final
 
 from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.values import BatchId, Range, TopicPartition
-from airflow_kcr.sinks.files.accepted import CheckpointContents, Piece
+from airflow_kcr.sinks.files.contents import CheckpointContents, Piece
 from airflow_kcr.sinks.files.documents import BatchList, DataFile, Manifest, Retired
 from airflow_kcr.sinks.files.folder import Folder, Rewriter
 from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, attempt, batch_list, compacted

@@ -31,14 +31,14 @@ from airflow_kcr.api import opened
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
 from airflow_kcr.protocol.values import CheckpointNumber, region_name
-from airflow_kcr.sinks.files import force, layout
-from airflow_kcr.sinks.files.accepted import Ledger, RegionLedger
+from airflow_kcr.sinks.files import layout
+from airflow_kcr.sinks.files.contents import Ledger, RegionLedger
 from airflow_kcr.sinks.files.delta import table_of, with_formats
 from airflow_kcr.sinks.files.documents import Manifest, Owner, Retired
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, Table
-from airflow_kcr.sinks.files.force import brought_up_to_date
 from airflow_kcr.sinks.files.hadoop import HadoopFolder
 from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, file_targets
+from airflow_kcr.sinks.files.timelines import brought_up_to_date, checkpoints_on, shelves
 from airflow_kcr.spark.launch import PACKAGES, launch, no_pyspark
 from airflow_kcr.spark.session import SparkSettings, missing_extensions, names_library
 from airflow_kcr.spec import RegionSpec
@@ -105,16 +105,16 @@ class Cleaner:
             return Cleaned(sink=str(self._target))
         brought_up_to_date(self._target, self._folder, self._ledger, self._table)
         checkpoints = self._ledger.checkpoints()
-        shelves = force.shelves(self._folder, layout.MANIFESTS)
+        listed = shelves(self._folder, layout.MANIFESTS)
         if what is GivenUp.RETIRED:
-            for shelf in shelves:
+            for shelf in listed:
                 self._give_up(shelf, checkpoints)
-        retired = [checkpoint for shelf in shelves for checkpoint in self._withdraw(shelf)]
+        retired = [checkpoint for shelf in listed for checkpoint in self._withdraw(shelf)]
         settled = _Settled(self._folder, checkpoints)
         files = size = 0
         for deleted in self._deleted(settled):
             files, size = files + 1, size + deleted
-        undone = [checkpoint for shelf in shelves for checkpoint in self._forget(shelf, settled)]
+        undone = [checkpoint for shelf in listed for checkpoint in self._forget(shelf, settled)]
         _LOG.info("%s: %d files of %d bytes are deleted", self._target, files, size)
         return Cleaned(
             sink=str(self._target),
@@ -136,7 +136,7 @@ class Cleaner:
 
     def _give_up(self, shelf: str, checkpoints: Mapping[CheckpointName, Checkpoint]) -> None:
         """Note of every retired checkpoint on a shelf that its output is given up; from here on nobody reads it."""
-        for checkpoint in sorted(force.checkpoints_on(self._folder, layout.MANIFESTS, shelf)):
+        for checkpoint in sorted(checkpoints_on(self._folder, layout.MANIFESTS, shelf)):
             row = checkpoints.get(checkpoint)
             if row is None or row.state is not CheckpointState.RETIRED or not row.is_current:
                 continue
@@ -154,9 +154,7 @@ class Cleaner:
 
     def _withdraw(self, shelf: str) -> list[CheckpointName]:
         """Take the manifests of retired checkpoints away, also those that a late publisher has brought back."""
-        there, noted = (
-            force.checkpoints_on(self._folder, above, shelf) for above in (layout.MANIFESTS, layout.RETIRED)
-        )
+        there, noted = (checkpoints_on(self._folder, above, shelf) for above in (layout.MANIFESTS, layout.RETIRED))
         found = [checkpoint for checkpoint in sorted(there & noted) if self._retired(checkpoint) is not None]
         self._folder.delete(layout.manifest(checkpoint) for checkpoint in found)
         return found
@@ -164,7 +162,7 @@ class Cleaner:
     def _deleted(self, settled: _Settled) -> Iterator[int]:
         """Delete what nobody needs, and yield the bytes of each file."""
         for above, last in ((layout.DATA, settled.newest), (layout.COMPACTED, settled.newest - 1)):
-            for shelf in force.shelves(self._folder, above):
+            for shelf in shelves(self._folder, above):
                 for name in self._folder.names(f"{above}/{shelf}"):
                     checkpoint = layout.named(name)
                     if checkpoint is None or checkpoint.sequence > last:
@@ -177,7 +175,7 @@ class Cleaner:
         """Take the manifests of undone checkpoints away whose files are gone."""
         found = [
             checkpoint
-            for checkpoint in sorted(force.checkpoints_on(self._folder, layout.MANIFESTS, shelf))
+            for checkpoint in sorted(checkpoints_on(self._folder, layout.MANIFESTS, shelf))
             if settled.is_void(checkpoint)
         ]
         self._folder.delete(layout.manifest(checkpoint) for checkpoint in found)
@@ -217,8 +215,8 @@ class _Settled:
     def __init__(self, folder: Folder, checkpoints: Mapping[CheckpointName, Checkpoint]) -> None:
         self._folder, self._checkpoints = folder, checkpoints
         rows = sorted(c for c, row in checkpoints.items() if row.is_current and row.published_at is not None)
-        self._path = sorted(rows, key=lambda checkpoint: checkpoint.sequence)
-        self._numbers = [checkpoint.sequence for checkpoint in self._path]
+        self._current = sorted(rows, key=lambda checkpoint: checkpoint.sequence)
+        self._numbers = [checkpoint.sequence for checkpoint in self._current]
         self._last: tuple[CheckpointName, frozenset[str] | None] | None = None
         self._kept = frozenset(self._pinned())
         self.newest = next(
@@ -229,9 +227,9 @@ class _Settled:
     def files_for(self, stamp: CheckpointNumber) -> frozenset[str] | None:
         """Return which files are needed of what was written under a stamp; None: that can't be told yet."""
         place = bisect_left(self._numbers, stamp)
-        if place == len(self._path):
+        if place == len(self._current):
             return None
-        checkpoint = self._path[place]
+        checkpoint = self._current[place]
         if self._last is None or self._last[0] != checkpoint:
             self._last = (checkpoint, self._files_of(checkpoint))
         found = self._last[1]
@@ -244,11 +242,11 @@ class _Settled:
 
     def _newest_first(self) -> Iterator[CheckpointName]:
         """Yield the current checkpoints of which the folder says something."""
-        path, kinds = frozenset(self._path), (layout.MANIFESTS, layout.RETIRED)
-        there = {shelf for above in kinds for shelf in force.shelves(self._folder, above)}
+        current, kinds = frozenset(self._current), (layout.MANIFESTS, layout.RETIRED)
+        there = {shelf for above in kinds for shelf in shelves(self._folder, above)}
         for shelf in sorted(there, key=int, reverse=True):
-            named = {checkpoint for above in kinds for checkpoint in force.checkpoints_on(self._folder, above, shelf)}
-            yield from sorted(named & path, key=lambda checkpoint: checkpoint.sequence, reverse=True)
+            named = {checkpoint for above in kinds for checkpoint in checkpoints_on(self._folder, above, shelf)}
+            yield from sorted(named & current, key=lambda checkpoint: checkpoint.sequence, reverse=True)
 
     def _files_of(self, checkpoint: CheckpointName) -> frozenset[str] | None:
         """Return the files of a checkpoint's manifest, none where its output was given up.

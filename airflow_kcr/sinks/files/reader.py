@@ -7,7 +7,7 @@
     rows = read_checkpoint(spark, "s3a://lake/delays", sequence=42)
 
 It asks the folder alone; the region's store only where a checkpoint is named by its DAG run. A checkpoint whose output
-`cleaning` has deleted is refused by name.
+`cleanup` has deleted is refused by name.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from airflow_kcr.protocol.targets import ToRun
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.documents import Manifest, Owner
 from airflow_kcr.sinks.files.folder import Folder
-from airflow_kcr.sinks.files.force import checkpoints_on, newest_first, timelines_in
 from airflow_kcr.sinks.files.hadoop import HadoopFolder
 from airflow_kcr.sinks.files.layout import CheckpointName
+from airflow_kcr.sinks.files.timelines import checkpoints_on, newest_first, timelines_in
 from airflow_kcr.sinks.files.writer import read_files
 
 if TYPE_CHECKING:

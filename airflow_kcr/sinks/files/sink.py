@@ -13,12 +13,12 @@ from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, Timeline
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.accepted import CheckpointContents, Ledger
 from airflow_kcr.sinks.files.arrangement import Arrangement, Arranger
+from airflow_kcr.sinks.files.contents import CheckpointContents, Ledger
 from airflow_kcr.sinks.files.documents import BatchList, DataFile, Manifest, Owner, Retired, Timelines
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, FolderRefused, Rewriter, Table
-from airflow_kcr.sinks.files.force import brought_up_to_date, timelines_in
 from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget
+from airflow_kcr.sinks.files.timelines import brought_up_to_date, timelines_in
 
 _LOG = logging.getLogger(__name__)
 

@@ -171,7 +171,7 @@ def test_progress_goes_to_standard_error_and_the_result_to_standard_output(
         for member in driver.all_members():
             driver.join(member)
         driver.spread()
-        driver.settle_reset()
+        driver.finish_reset()
         out, _ = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0
     assert json.loads(out)["state"] == "running"

@@ -145,7 +145,7 @@ def go_back(lake: Lake) -> None:
     lake.driver.reset(ToInitial())
     lake.driver.complete()
     lake.sink.reset(reset_order(lake.driver))
-    lake.driver.settle_reset()
+    lake.driver.finish_reset()
 
 
 @pytest.mark.long
@@ -280,7 +280,7 @@ def test_a_reset_that_dies_before_or_after_its_commit_is_made_good_by_the_next_m
     assert bool(shown(lake)) is not there
     other(lake).reset(reset_order(lake.driver))
     assert shown(lake) == {}
-    lake.driver.settle_reset()
+    lake.driver.finish_reset()
     lake.batch(0)
     lake.batch(1)
     assert shown(lake) == {} != {lake.checkpoint("n2"): lake.everything()} == shown(lake)
@@ -308,7 +308,7 @@ def test_a_reset_and_others_who_write_to_the_table_do_not_stop_each_other(lake: 
 @pytest.mark.soak
 def test_rows_that_do_not_fit_fail_their_batch_and_no_publication(lake: Lake) -> None:
     lake.batch(0, size="offset")
-    call = lake.call(lake.driver.begin(lake.driver.member(1)))
+    call = lake.call(lake.driver.start_batch(lake.driver.member(1)))
     wrong = {
         "size": ("CAST(offset AS STRING) AS size", "DELTA_FAILED_TO_MERGE_FIELDS.*size"),
         "name": ("1 AS `a b`", "a b"),
@@ -322,7 +322,7 @@ def test_rows_that_do_not_fit_fail_their_batch_and_no_publication(lake: Lake) ->
     writer = FilesWriter(lake.sink, call)
     writer.write(lake.rows(call))
     writer.publish()
-    lake.driver.end(call.batch)
+    lake.driver.finish_batch(call.batch)
     sequence = lake.checkpoint("n1")
     assert shown(lake) == {sequence: lake.everything()}
 
@@ -378,7 +378,7 @@ def test_the_command_that_cleans_takes_what_is_undone_out_of_the_table(
         # Its members have not noted the reset yet.
         lake.driver.reset(ToInitial())
         lake.driver.complete()
-        lake.driver.settle_reset()
+        lake.driver.finish_reset()
         assert shown(lake)
         jars = ",".join(map(str, delta_jars))
         ran = subprocess.run(

@@ -156,7 +156,7 @@ def test_the_page_about_reading_checkpoints_reads_them_and_its_dag_one_of_each_e
     lake.driver.reset(ToInitial())
     lake.driver.complete()
     lake.sink.reset(reset_order(lake.driver))
-    lake.driver.settle_reset()
+    lake.driver.finish_reset()
     with (
         set_current_context(triggered(stale)),
         pytest.raises(AirflowSkipException, match=f"undone checkpoint {newest}"),

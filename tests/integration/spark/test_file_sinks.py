@@ -58,11 +58,11 @@ def test_batches_of_several_schemas_are_read_together(lake: Lake) -> None:
 
 
 def test_a_batch_and_a_checkpoint_without_rows_are_fine(lake: Lake) -> None:
-    batch = lake.driver.begin(lake.driver.member(0))
+    batch = lake.driver.start_batch(lake.driver.member(0))
     writer = FilesWriter(lake.sink, lake.call(batch))
     writer.write(lake.rows(lake.call(batch)).where("false"))
     writer.publish()
-    lake.driver.end(batch)
+    lake.driver.finish_batch(batch)
     first, second = lake.checkpoint("n1"), lake.checkpoint("n2")
     for sequence in (first, second):
         rows = read_checkpoint(lake.spark, lake.root.as_uri(), sequence=sequence)
@@ -70,7 +70,7 @@ def test_a_batch_and_a_checkpoint_without_rows_are_fine(lake: Lake) -> None:
 
 
 def test_a_writer_asks_for_one_write_with_coordinates(lake: Lake) -> None:
-    call = lake.call(lake.driver.begin(lake.driver.member(0)))
+    call = lake.call(lake.driver.start_batch(lake.driver.member(0)))
     writer = FilesWriter(lake.sink, call)
     with pytest.raises(SinkError, match="was not written to; write to each sink in every batch"):
         writer.publish()
@@ -118,7 +118,7 @@ def test_what_is_left_of_a_checkpoint_that_was_undone_is_in_the_next_one(
 
 
 def test_a_zombie_s_files_are_in_no_checkpoint(lake: Lake) -> None:
-    zombie = lake.driver.begin(lake.driver.member(0))
+    zombie = lake.driver.start_batch(lake.driver.member(0))
     call = lake.call(zombie)
     writer = FilesWriter(lake.sink, call)
     writer.write(lake.rows(call))
@@ -161,7 +161,7 @@ def test_a_checkpoint_after_a_reset_to_the_beginning_has_everything_again(lake: 
     lake.driver.reset(ToInitial())
     lake.driver.complete()
     lake.sink.reset(reset_order(lake.driver))
-    lake.driver.settle_reset()
+    lake.driver.finish_reset()
     lake.batch(0)
     lake.batch(1)
     lake.checkpoint("n2")

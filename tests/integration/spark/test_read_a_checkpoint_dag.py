@@ -91,7 +91,7 @@ def test_a_run_reads_the_checkpoint_of_its_event_the_same_one_again_and_skips_a_
     lake.driver.reset(ToCheckpoint(sequence=first))
     lake.driver.complete()
     lake.sink.reset(reset_order(lake.driver))
-    lake.driver.settle_reset()
+    lake.driver.finish_reset()
     batch(1)
     told["newest"] = event(lake, lake.checkpoint("n3"))
     before = contents(lake, first)

@@ -75,7 +75,7 @@ def test_a_run_whose_checkpoint_a_reset_has_undone_has_none_until_it_asks_again(
     lake.driver.reset(ToInitial())
     lake.driver.complete()
     lake.sink.reset(reset_order(lake.driver))
-    lake.driver.settle_reset()
+    lake.driver.finish_reset()
     with pytest.raises(UnknownCheckpoint, match=f"belongs to the run {RUN.replace('+', '.')}"):
         read_checkpoint(lake.spark, path, run=run, store=database_url)
     lake.batch(0)

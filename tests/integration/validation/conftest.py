@@ -58,7 +58,7 @@ class Scene:
             self.driver.join(self.member(index))
             own = assigned[str(self.member(index))]
             self.driver.claim(self.member(index), sorted(p for p in self.driver.logs if (p.topic, p.partition) in own))
-        self.driver.settle_reset()
+        self.driver.finish_reset()
 
     def read_logs(self) -> None:
         """Let the region's members see the logs as they are."""

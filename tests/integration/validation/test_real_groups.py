@@ -114,7 +114,7 @@ def test_a_region_that_holds_goes_on_when_the_group_is_found_clean(kafka: Kafka,
     crowd.settle(*scene.places(), (other, 0))
     report(scene.driver.store, scene.name, scene.look())
     with pytest.raises(BatchRefused, match="holds until consumer reader"):
-        scene.driver.begin(scene.member(0))
+        scene.driver.start_batch(scene.member(0))
     crowd.leave("stranger")
     crowd.settle(*scene.places())
     assert report(scene.driver.store, scene.name, scene.look()).foreign_consumers == ()

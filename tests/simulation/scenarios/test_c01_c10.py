@@ -88,7 +88,7 @@ def test_c01_a_second_attempt_keeps_the_target() -> None:
     assert driver.region.epoch == first + 1
     assert causes(driver)[-1] is ResetCause.ATTEMPT_EXPIRED
     assert driver.region.seek.offsets == driver.region.seek_maps[first].offsets
-    driver.settle_reset()
+    driver.finish_reset()
     assert positions(driver) == [30] * 4
     assert driver.region.timeline == driver.region.resets[first].timeline
     judge(driver)
@@ -114,16 +114,16 @@ def test_c02_a_claim_where_another_has_begun_begins_a_reset_and_the_other_end_is
     driver = running()
     one, other = driver.member(0), driver.member(1)
     q = driver.partition(2)
-    batch = driver.begin(other)
+    batch = driver.start_batch(other)
     before = driver.region.epoch
     driver.claim(one, [driver.partition(0), driver.partition(1), q])
     assert driver.region.epoch == before + 1
     assert causes(driver)[-1] is ResetCause.CLAIM
     with pytest.raises(StaleEpoch):
-        driver.end(batch)
+        driver.finish_batch(batch)
     driver.discard(batch)
     driver.claim(other, [driver.partition(3)])
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process(one, other)
     assert accepted(driver, q) == [Range(Offset(0), Offset(10))]
     judge(driver)
@@ -137,7 +137,7 @@ def test_c02_a_partition_that_its_owner_dropped_after_processing_it_is_not_absor
     assert state(driver) is RegionState.RUNNING
     driver.claim(one, [driver.partition(n) for n in (0, 1, 2)])
     assert causes(driver)[-1] is ResetCause.CLAIM
-    driver.settle_reset()
+    driver.finish_reset()
     assert positions(driver) == [0] * 4
     judge(driver)
 
@@ -145,14 +145,14 @@ def test_c02_a_partition_that_its_owner_dropped_after_processing_it_is_not_absor
 def test_c03_a_batch_that_has_begun_counts_as_processed_when_its_partition_is_revoked() -> None:
     driver = running()
     one, other = driver.member(0), driver.member(1)
-    batch = driver.begin(other, partitions=[driver.partition(2)])
+    batch = driver.start_batch(other, partitions=[driver.partition(2)])
     driver.claim(other, [driver.partition(3)])
     with pytest.raises(NotClaimed):
-        driver.end(batch)
+        driver.finish_batch(batch)
     driver.claim(one, [driver.partition(n) for n in (0, 1, 2)])
     assert causes(driver)[-1] is ResetCause.CLAIM
     driver.discard(batch)
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.row(batch).outcome is Outcome.DISCARDED
     assert positions(driver) == [0] * 4
     judge(driver)
@@ -237,7 +237,7 @@ def test_c06_a_zombie_that_publishes_after_the_fence_was_raised_is_refused_by_th
     sink, member, q = FencedSink(), driver.member(0), driver.partition(0)
     sink.raise_fence(driver.region.epoch)
     sink.roll_back(q, driver.region.timeline, Offset(0))
-    batch = driver.begin(member)
+    batch = driver.start_batch(member)
     row = driver.row(batch)
     driver.crash(member)
     driver.wait(60)
@@ -251,9 +251,9 @@ def test_c06_a_zombie_that_publishes_after_the_fence_was_raised_is_refused_by_th
     assert sink.found(q, row.timeline) == 0
     driver.progress[q] = (row.timeline, Offset(0))
     driver.acknowledge(member)
-    again = driver.row(driver.begin(member))
+    again = driver.row(driver.start_batch(member))
     assert published(sink, again.epoch, again.timeline, again.ranges)
-    driver.end(again.batch)
+    driver.finish_batch(again.batch)
     assert set(sink.rows.values()) == {1}
     judge(driver)
 
@@ -281,12 +281,12 @@ def test_c07_of_two_transactions_over_one_range_the_progress_row_lets_one_throug
 def test_c07_the_region_store_lets_only_one_of_two_overlapping_batches_begin() -> None:
     driver = running(partitions=1, members=1)
     member, q = driver.member(0), driver.partition(0)
-    batch = driver.begin_ranges(member, {q: Range(Offset(0), Offset(50))})
+    batch = driver.start_ranges(member, {q: Range(Offset(0), Offset(50))})
     with pytest.raises(BatchRefused, match="has not ended"):
-        driver.begin_ranges(member, {q: Range(Offset(0), Offset(60))})
-    driver.end(batch)
+        driver.start_ranges(member, {q: Range(Offset(0), Offset(60))})
+    driver.finish_batch(batch)
     with pytest.raises(BatchRefused, match="its position is 50"):
-        driver.begin_ranges(member, {q: Range(Offset(0), Offset(60))})
+        driver.start_ranges(member, {q: Range(Offset(0), Offset(60))})
     judge(driver)
 
 
@@ -328,7 +328,7 @@ def test_c08_a_checkpoint_that_was_complete_and_not_published_is_published_befor
         driver.acknowledge(member)
     assert state(driver) is RegionState.RESETTING
     with pytest.raises(BatchRefused):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     driver.publish()
     assert state(driver) is RegionState.RUNNING
     assert positions(driver) == [10] * 4
@@ -340,11 +340,11 @@ def test_c08_a_checkpoint_that_was_complete_and_not_published_is_published_befor
 def test_c09_batches_that_are_stamped_with_an_aborted_checkpoint_are_in_the_manifest_of_the_next_one() -> None:
     driver = running()
     driver.process()
-    batch = driver.begin(driver.member(1))
+    batch = driver.start_batch(driver.member(1))
     driver.request_checkpoint("n1")
     aborted = open_checkpoint(driver)
     driver.contribute(driver.member(0))
-    driver.end(batch)
+    driver.finish_batch(batch)
     driver.wait(181)
     assert aborted is not None
     assert driver.region.checkpoints[aborted].state is CheckpointState.ABORTED
@@ -375,7 +375,7 @@ def test_c10_what_a_crash_in_a_batch_repeats_is_decided_by_the_delivery_alone(
     driver = started(Driver(partitions=2, members=1, delivery=delivery))
     member = driver.member(0)
     driver.process()
-    driver.begin(member)
+    driver.start_batch(member)
     driver.crash(member)
     driver.recover()
     assert members_batches(driver, Outcome.UNKNOWN) == [driver.batches[1].batch]
@@ -391,7 +391,7 @@ def test_c10_what_a_crash_in_a_batch_repeats_is_decided_by_the_delivery_alone(
 def test_c10_a_crash_of_one_member_does_not_repeat_what_another_has_done(delivery: Delivery) -> None:
     driver = started(Driver(delivery=delivery))
     driver.process()
-    driver.begin(driver.member(1))
+    driver.start_batch(driver.member(1))
     driver.crash(driver.member(1))
     driver.recover()
     assert positions(driver)[:2] == [10, 10]

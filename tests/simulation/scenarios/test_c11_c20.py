@@ -54,12 +54,12 @@ def test_c11_the_others_go_on_after_one_reset_and_there_is_no_second_one() -> No
     driver = running()
     lost, other = driver.member(0), driver.member(1)
     driver.process()
-    driver.begin(lost)
+    driver.start_batch(lost)
     driver.crash(lost)
     driver.wait(60)
     # Kafka has moved its partitions: they are claimed by whoever can work.
     driver.claim(other, [driver.partition(n) for n in range(4)])
-    driver.settle_reset()
+    driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     assert causes(driver)[1:] == [ResetCause.CLAIM]
     for _ in range(5):
@@ -83,7 +83,7 @@ def test_c12_a_pipeline_that_hangs_is_cancelled_and_then_its_process_ends() -> N
 def test_c12_the_region_recovers_from_a_member_that_hung_and_ended_its_process() -> None:
     driver = running()
     hung = driver.member(0)
-    batch = driver.begin(hung)
+    batch = driver.start_batch(hung)
     driver.request_reset(hung, ResetCause.BATCH_TIMEOUT, "batch took too long")
     driver.crash(hung)
     driver.recover()
@@ -100,7 +100,7 @@ def test_c12_the_region_recovers_from_a_member_that_hung_and_ended_its_process()
 def test_c13_a_member_that_kafka_expelled_keeps_the_region_from_running_until_it_is_quiesced() -> None:
     driver = running()
     one, expelled = driver.member(0), driver.member(1)
-    batch = driver.begin(expelled)
+    batch = driver.start_batch(expelled)
     driver.claim(one, [driver.partition(n) for n in range(4)])
     driver.claim(one)
     driver.acknowledge(one)
@@ -118,7 +118,7 @@ def test_c13_a_member_that_kafka_expelled_keeps_the_region_from_running_until_it
 def test_c13_or_until_its_lease_is_over_and_its_process_must_have_ended() -> None:
     driver = running()
     one, expelled = driver.member(0), driver.member(1)
-    driver.begin(expelled)
+    driver.start_batch(expelled)
     driver.claim(one, [driver.partition(n) for n in range(4)])
     driver.claim(one)
     driver.acknowledge(one)
@@ -140,10 +140,10 @@ def test_c14_a_rolling_start_of_six_members_never_halts_the_region() -> None:
     for member in driver.all_members():
         driver.join(member)
         driver.spread()
-        driver.settle_reset()
+        driver.finish_reset()
         if state(driver) is not RegionState.RUNNING:  # a start waits for the others, but not for ever
             driver.wait(60)
-            driver.settle_reset()
+            driver.finish_reset()
         assert state(driver) is RegionState.RUNNING
         driver.process()
         driver.wait(60)
@@ -256,7 +256,7 @@ def test_c16_a_region_that_is_hours_behind_approaches_the_boundary_without_a_dra
 def test_c17_after_a_store_that_was_away_for_longer_than_a_lease_everybody_is_back_by_one_reset() -> None:
     driver = running(members=3, partitions=6)
     driver.process()
-    batch = driver.begin(driver.member(1))
+    batch = driver.start_batch(driver.member(1))
     driver.clock.advance(60)
     for member in driver.all_members():
         driver.join(member, came_back=True)
@@ -264,7 +264,7 @@ def test_c17_after_a_store_that_was_away_for_longer_than_a_lease_everybody_is_ba
             if row.member == member:
                 driver.discard(row.batch)
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     assert causes(driver)[1:] == [ResetCause.CLAIM]
     assert driver.row(batch).outcome is Outcome.DISCARDED
@@ -281,7 +281,7 @@ def test_c17_members_that_come_back_one_by_one_cost_a_reset_each_and_none_counts
     for member in driver.all_members():
         driver.join(member)
         driver.spread()
-        driver.settle_reset()
+        driver.finish_reset()
         assert state(driver) is RegionState.RUNNING
         driver.spread()
         driver.process()
@@ -370,7 +370,7 @@ def test_c18_where_the_newcomer_takes_what_was_begun_it_is_a_reset() -> None:
     assert causes(driver)[1:] == [ResetCause.CLAIM]
     assert open_checkpoint(driver) is None
     driver.claim(driver.member(1), [driver.partition(1)])
-    driver.settle_reset()
+    driver.finish_reset()
     assert open_checkpoint(driver) is not None
     driver.complete()
     judge(driver)
@@ -422,7 +422,7 @@ def test_c20_an_index_that_the_spec_has_no_more_is_refused_when_it_wakes_up() ->
     before = driver.region
     driver.processes[old.member] = old
     with pytest.raises((LeaseExpired, StaleEpoch)):
-        driver.begin_ranges(old.member, {driver.partition(2): driver.batches[2].ranges[driver.partition(2)]})
+        driver.start_ranges(old.member, {driver.partition(2): driver.batches[2].ranges[driver.partition(2)]})
     with pytest.raises((LeaseExpired, StaleEpoch)):
         driver.handle(Acknowledge(caller=stale))
     with pytest.raises(LeaseExpired):
@@ -446,7 +446,7 @@ def test_c20_a_start_does_not_wait_for_an_index_that_the_spec_has_no_more() -> N
     for member in driver.all_members():
         driver.join(member, takeover=True)
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     # Its lease was not over when the region was started.
     assert driver.region.leases[asleep.member].incarnation == asleep.incarnation
     assert (state(driver), driver.clock.now) == (RegionState.RUNNING, BEGINNING)

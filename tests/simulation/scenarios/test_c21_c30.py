@@ -76,7 +76,7 @@ def test_c21_a_stopping_region_is_not_stopped_before_every_member_has_its_commit
     assert [driver.handle(ReadRegion(member=m)).commit for m in driver.all_members()] == [None, checkpoint]
     assert driver.handle(ReadRegion(member=driver.member(0))).stopping
     with pytest.raises(BatchRefused):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     driver.read_back(driver.member(1))
     assert state(driver) is RegionState.STOPPED
     assert driver.region.checkpoints[checkpoint].committed is Committed.YES
@@ -131,14 +131,14 @@ def test_c22_a_reset_of_one_topic_drains_the_other_one_first_and_the_whole_map_i
     first = driver.checkpoint("n1")
     driver.process()
     other = driver.member(0, "h")
-    batch = driver.begin(other)
+    batch = driver.start_batch(other)
     driver.reset(ToCheckpoint(sequence=first), scope=parse_scope(topics=["t"]))
     assert state(driver) is RegionState.DRAINING
     with pytest.raises(BatchRefused, match="is running"):
         driver.contribute(other)
-    driver.end(batch)
+    driver.finish_batch(batch)
     drained = driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     assert positions(driver, "g", "t") == [10, 10]
     assert positions(driver, "h", "u") == [30, 20]
     seek = driver.region.seek
@@ -163,7 +163,7 @@ def test_c23_a_relative_target_is_resolved_against_the_checkpoint_it_is_applied_
         driver.wait(60)
     driver.reset(ShiftBy(by=-20))
     checkpoint = driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     assert set(driver.region.offsets[checkpoint].values()) == {150}
     assert positions(driver) == [130] * 4 != plan_said
     judge(driver)
@@ -183,7 +183,7 @@ def test_c23_a_duration_counts_back_from_the_moment_it_is_applied_at_and_is_one_
         asked = driver.handle(ReadRegion(member=member))
         assert asked.target == ToDatetime(instant=resets_at - timedelta(minutes=5))
         assert asked.open.keys() == set(driver.claims(member))
-    driver.settle_reset()
+    driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     judge(driver)
 
@@ -212,7 +212,7 @@ def test_c24_a_pause_survives_a_crash_and_the_reset_after_it() -> None:
     assert causes(driver)[-1] is ResetCause.CLAIM
     assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
     with pytest.raises(BatchRefused, match="desired state paused"):
-        driver.begin(driver.member(1))
+        driver.start_batch(driver.member(1))
     driver.handle(StartRegion())
     driver.process()
     judge(driver)
@@ -418,7 +418,7 @@ def test_c28_members_hold_at_the_boundary_until_the_run_asks_and_a_later_request
     driver.wait(2 * 3600)
     assert (state(driver), open_checkpoint(driver)) == (RegionState.RUNNING, None)
     with pytest.raises(BatchRefused, match="crosses the boundary"):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     # The DAG was paused for its first run; its second one asks.
     driver.request_checkpoint("run2", boundary=boundary(2))
     assert driver.region.next_boundary == boundary(2)
@@ -464,7 +464,7 @@ def test_c29_a_killed_process_leaves_a_batch_of_unknown_outcome_and_duplicates_c
     driver = running()
     driver.process()
     driver.checkpoint("n1")
-    batch = driver.begin(driver.member(1))
+    batch = driver.start_batch(driver.member(1))
     driver.crash(driver.member(1))
     driver.recover()
     assert members_batches(driver, Outcome.UNKNOWN) == [batch]
@@ -484,7 +484,7 @@ def test_c30_a_checkpoint_of_another_branch_is_refused_with_what_is_missing_or_i
     assert (open_checkpoint(driver), state(driver)) == (None, RegionState.RUNNING)
     driver.reset(ToCheckpoint(sequence=checkpoints[8]), forward=True)
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     assert positions(driver) == [90] * 4
     judge(driver)
 

@@ -180,9 +180,9 @@ def test_c34_an_upsert_target_converges_when_the_replay_passes_the_old_position(
     q, target = driver.partition(0), dict[int, int]()
 
     def process_into_target(width: int = 10) -> None:
-        range_ = driver.row(driver.begin(driver.member(0), width)).ranges[q]
+        range_ = driver.row(driver.start_batch(driver.member(0), width)).ranges[q]
         target.update({offset % 7: offset for offset in range(range_.from_, range_.to)})
-        driver.end(driver.batches[-1].batch)
+        driver.finish_batch(driver.batches[-1].batch)
 
     process_into_target()
     checkpoint = driver.checkpoint("n1")
@@ -205,13 +205,13 @@ def test_c35_three_members_of_one_driver_that_die_and_come_back_staggered_are_on
     died = [driver.member(n) for n in (0, 1, 2)]
     assigned = {m: driver.processes[m].assigned for m in died}
     for member in died:
-        driver.begin(member)
+        driver.start_batch(member)
     all_crash(driver, died)
     for member in died:
         driver.join(member)
         driver.claim(member, assigned[member])
         driver.wait(45)
-    driver.settle_reset()
+    driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     assert causes(driver)[1:] == [ResetCause.CLAIM]
     judge(driver)
@@ -221,7 +221,7 @@ def test_c36_fifty_deaths_in_a_region_that_never_checkpoints_do_not_halt_it() ->
     driver = running(partitions=2, members=1)
     for _ in range(50):
         driver.process()
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
         driver.crash(driver.member(0))
         driver.recover()
         driver.wait(600)
@@ -234,7 +234,7 @@ def test_c37_attempts_are_not_burnt_while_kafka_keeps_the_partitions_of_a_dead_s
     driver = running()
     alive, dead = driver.member(0), driver.member(1)
     driver.process()
-    batch = driver.begin(alive)
+    batch = driver.start_batch(alive)
     all_crash(driver, [dead])
     driver.discard(batch)
     driver.request_reset(alive, ResetCause.BATCH_FAILED, "it raised")
@@ -247,7 +247,7 @@ def test_c37_attempts_are_not_burnt_while_kafka_keeps_the_partitions_of_a_dead_s
     assert waits == [f"g:t-{n} is not covered (last owner: g[1])" for n in (2, 3)]
     # Its session is over: Kafka moves what it had.
     driver.claim(alive, [driver.partition(n) for n in range(4)])
-    driver.settle_reset()
+    driver.finish_reset()
     assert (state(driver), driver.region.epoch) == (RegionState.RUNNING, epoch)
     assert driver.region.failures == 1
     judge(driver)
@@ -261,7 +261,7 @@ def claim_until_settled(driver: Driver) -> None:
     while any(driver.region.members[m].claimed != driver.region.epoch for m in driver.all_members()):
         for member in driver.all_members():
             driver.claim(member)
-    driver.settle_reset()
+    driver.finish_reset()
 
 
 def overtaken(policy: OutOfRangePolicy) -> Driver:
@@ -290,7 +290,7 @@ def test_c38_a_restore_point_that_retention_has_overtaken_halts_at_once_with_the
     assert region.failures == 0
     assert causes(driver)[1:] == [ResetCause.CLAIM]
     driver.reset(ToEarliest(), forced=True)
-    driver.settle_reset()
+    driver.finish_reset()
     assert (state(driver), positions(driver)) == (RegionState.RUNNING, [20] * 4)
     judge(driver)
 
@@ -326,7 +326,7 @@ def test_c38_a_persons_reset_whose_target_is_overtaken_meanwhile_still_ends(poli
     if policy is OutOfRangePolicy.FAIL:
         driver.handle(StartRegion())
         driver.reset(ToEarliest(), forced=True)
-        driver.settle_reset()
+        driver.finish_reset()
     # The next person's reset is not kept waiting by it.
     rewind(driver, ToEarliest())
     judge(driver)
@@ -358,7 +358,7 @@ def test_c39_a_checkpoint_with_a_topic_that_the_spec_has_no_more_is_still_usable
     for member in driver.all_members():
         driver.join(member, takeover=True)
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     rewind(driver, ToCheckpoint(sequence=first))
     assert positions(driver, topic="t") == [10, 10]
@@ -384,7 +384,7 @@ def test_c39_a_pattern_that_matches_nothing_waits_and_says_so() -> None:
     found = driver.partition(0, topic="flights.eu")
     driver.grow(found, end=100)
     driver.claim(member, [found])
-    driver.settle_reset()
+    driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     assert causes(driver) == [ResetCause.START]
     judge(driver)

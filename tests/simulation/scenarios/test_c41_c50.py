@@ -40,11 +40,11 @@ from tests.support.simulation.sinks import FencedSink
 def fail_batch(driver: Driver) -> None:
     """Let one batch of the first member fail, and the reset after it be carried out."""
     member = driver.member(0)
-    batch = driver.begin(member)
+    batch = driver.start_batch(member)
     driver.discard(batch)
     driver.request_reset(member, ResetCause.BATCH_FAILED, "record 12 can't be read")
     if state(driver) is not RegionState.HALTED:
-        driver.settle_reset()
+        driver.finish_reset()
 
 
 def poisoned() -> Driver:
@@ -68,7 +68,7 @@ def test_c41_batches_that_fail_again_and_again_halt_the_region_with_the_reason_a
     assert any("forced reset" in choice for choice in halt.choices)
     assert any("skip" in choice for choice in halt.choices)
     with pytest.raises(BatchRefused):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     with pytest.raises(RegionInState, match="forced"):
         driver.reset(ToCurrent())
     judge(driver)
@@ -77,7 +77,7 @@ def test_c41_batches_that_fail_again_and_again_halt_the_region_with_the_reason_a
 def test_c41_with_a_repaired_pipeline_a_resume_goes_on_at_the_restore_point_and_counts_failures_anew() -> None:
     driver = poisoned()
     driver.handle(StartRegion())
-    driver.settle_reset()
+    driver.finish_reset()
     assert (state(driver), positions(driver)) == (RegionState.RUNNING, [10] * 4)
     fail_batch(driver)
     assert state(driver) is RegionState.RUNNING
@@ -103,7 +103,7 @@ def test_c41_a_checkpoint_where_nothing_has_moved_does_not_let_a_poison_record_f
 def test_c41_a_forced_reset_goes_on_elsewhere_and_counts_failures_anew() -> None:
     driver = poisoned()
     driver.reset(ToCheckpoint(sequence=driver.region.restore_point or CheckpointNumber(0)), forced=True)
-    driver.settle_reset()
+    driver.finish_reset()
     assert (state(driver), positions(driver)) == (RegionState.RUNNING, [10] * 4)
     fail_batch(driver)
     assert state(driver) is RegionState.RUNNING
@@ -114,13 +114,13 @@ def test_c41_a_named_offset_is_skipped_and_never_processed_again() -> None:
     driver = poisoned()
     q = driver.partition(0)
     driver.reset(ToCurrent(), forced=True, skip={q: Offset(12)})
-    driver.settle_reset()
+    driver.finish_reset()
     member = driver.member(0)
     with pytest.raises(BatchRefused, match="skipped record 12"):
-        driver.begin(member, 10, [q])
-    driver.end(driver.begin(member, 2, [q]))
+        driver.start_batch(member, 10, [q])
+    driver.finish_batch(driver.start_batch(member, 2, [q]))
     assert driver.claims(member)[q].position == 13
-    driver.end(driver.begin(member, 10, [q]))
+    driver.finish_batch(driver.start_batch(member, 10, [q]))
     covered = [offset for r in accepted(driver, q) for offset in range(r.from_, r.to)]
     assert covered == [*range(12), *range(13, 23)]
     driver.checkpoint("n2")
@@ -199,14 +199,14 @@ def test_c42_a_fenced_instance_writes_nothing_more() -> None:
 
 def test_c43_a_batch_that_ends_while_its_checkpoint_drains_is_accepted_and_nothing_further_begins() -> None:
     driver = running()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.request_checkpoint("n1")
     assert state(driver) is RegionState.DRAINING
-    driver.end(batch)
+    driver.finish_batch(batch)
     assert driver.row(batch).outcome is Outcome.DONE
     for member in driver.all_members():
         with pytest.raises(BatchRefused, match="draining"):
-            driver.begin(member)
+            driver.start_batch(member)
     checkpoint = driver.complete()
     assert [driver.region.offsets[checkpoint][driver.partition(n)] for n in range(4)] == [10, 10, 0, 0]
     judge(driver)
@@ -214,12 +214,12 @@ def test_c43_a_batch_that_ends_while_its_checkpoint_drains_is_accepted_and_nothi
 
 def test_c43_a_batch_into_which_a_pause_arrives_is_accepted_and_nothing_further_begins() -> None:
     driver = running()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.handle(PauseRegion())
-    driver.end(batch)
+    driver.finish_batch(batch)
     assert driver.row(batch).outcome is Outcome.DONE
     with pytest.raises(BatchRefused, match="desired state paused"):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     assert driver.region.desired_state is DesiredState.PAUSED
     judge(driver)
 
@@ -230,11 +230,11 @@ def test_c43_a_batch_into_which_a_pause_arrives_is_accepted_and_nothing_further_
 def test_c44_what_an_older_epoch_has_begun_does_not_make_every_later_claim_a_reset() -> None:
     driver = running(partitions=3, members=3)
     driver.process()
-    driver.begin(driver.member(2))
+    driver.start_batch(driver.member(2))
     all_crash(driver, [driver.member(2)])
     driver.claim(driver.member(0), [driver.partition(0), driver.partition(2)])
     assert causes(driver)[1:] == [ResetCause.CLAIM]
-    driver.settle_reset()
+    driver.finish_reset()
     # Nothing has begun in this epoch: further claims are absorbed, whoever makes them.
     driver.claim(driver.member(0), [driver.partition(0)])
     driver.claim(driver.member(1), [driver.partition(1), driver.partition(2)])
@@ -250,14 +250,14 @@ def test_c44_what_an_older_epoch_has_begun_does_not_make_every_later_claim_a_res
 def test_c44_members_that_come_after_a_kill_claim_without_a_reset_of_their_own() -> None:
     driver = running(partitions=3, members=3)
     for member in driver.all_members():
-        driver.begin(member)
+        driver.start_batch(member)
     driver.handle(KillRegion())
     all_crash(driver)
     driver.handle(StartRegion())
     for member in driver.all_members():
         driver.join(member)
         driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     assert causes(driver) == [ResetCause.START] * 2
     assert state(driver) is RegionState.RUNNING
     judge(driver)
@@ -311,13 +311,13 @@ def test_c46_begins_and_ends_of_different_members_do_not_depend_on_their_order_a
 
 def test_c46_a_begin_that_comes_after_a_transition_is_refused_and_one_before_it_is_waited_for() -> None:
     driver = running()
-    early = driver.begin(driver.member(0))
+    early = driver.start_batch(driver.member(0))
     driver.request_checkpoint("n1")
     with pytest.raises(BatchRefused):
-        driver.begin(driver.member(1))
+        driver.start_batch(driver.member(1))
     with pytest.raises(BatchRefused, match="is running"):
         driver.contribute(driver.member(0))
-    driver.end(early)
+    driver.finish_batch(early)
     driver.complete()
     judge(driver)
 
@@ -334,7 +334,7 @@ def test_c47_what_a_zombie_publishes_between_the_begin_of_a_reset_and_the_fence_
     member, q, sink = driver.member(0), driver.partition(0), FencedSink()
     sink.raise_fence(driver.region.epoch)
     sink.roll_back(q, driver.region.timeline, Offset(0))
-    zombie = driver.row(driver.begin(member))
+    zombie = driver.row(driver.start_batch(member))
     driver.crash(member)
     driver.wait(60)
     driver.join(member)
@@ -355,9 +355,9 @@ def test_c47_what_a_zombie_publishes_between_the_begin_of_a_reset_and_the_fence_
     assert positions(driver) == [10 if zombie_is == "before the fence" else 0]
     assert (driver.row(zombie.batch).outcome is Outcome.DONE) == (zombie_is == "before the fence")
     while positions(driver) != [20]:
-        row = driver.row(driver.begin(member))
+        row = driver.row(driver.start_batch(member))
         assert published(sink, row.epoch, row.timeline, row.ranges)
-        driver.end(row.batch)
+        driver.finish_batch(row.batch)
     assert dict(sink.rows) == {(q, offset): 1 for offset in range(20)}
     judge(driver)
 
@@ -393,13 +393,13 @@ def test_c48_a_persons_reset_begins_in_the_transaction_that_completes_its_drain(
     assert driver.region.epoch == before.epoch + 1
     for member in driver.all_members():
         with pytest.raises(RefusedError):
-            driver.begin_ranges(member, {p: Range(o, Offset(o + 5)) for p, o in driver.region.seek.offsets.items()})
+            driver.start_ranges(member, {p: Range(o, Offset(o + 5)) for p, o in driver.region.seek.offsets.items()})
     bodies = [e.body for e in driver.events if e.number > before.counter]
     kinds = [type(body) for body in bodies]
     completed, begun = kinds.index(region_events.CheckpointCompleted), kinds.index(region_events.ResetBegun)
     between = [b for b in bodies[completed:begun] if isinstance(b, region_events.StateChanged)]
     assert not [b for b in between if b.after is RegionState.RUNNING]
-    driver.settle_reset()
+    driver.finish_reset()
     assert positions(driver) == [10] * 4
     judge(driver)
 
@@ -419,7 +419,7 @@ def test_c49_a_checkpoint_waits_for_the_partitions_of_a_dead_static_member_and_n
     assert named == [f"g:t-{n} (last owner: g[1])" for n in (2, 3)]
     driver.join(driver.member(1))
     driver.claim(driver.member(1), [driver.partition(2), driver.partition(3)])
-    driver.settle_reset()
+    driver.finish_reset()
     checkpoint = driver.complete()
     assert len(driver.region.offsets[checkpoint]) == 4
     judge(driver)
@@ -458,7 +458,7 @@ def test_c50_claims_of_the_dead_do_not_count_as_coverage() -> None:
     driver = running(partitions=3, members=3)
     assigned = {m: process.assigned for m, process in driver.processes.items()}
     for member in driver.all_members():
-        driver.begin(member)
+        driver.start_batch(member)
     all_crash(driver)
     first, *others = driver.all_members()
     driver.join(first)
@@ -469,7 +469,7 @@ def test_c50_claims_of_the_dead_do_not_count_as_coverage() -> None:
     assert state(driver) is RegionState.STARTING
     assert len(coverage.missing(driver.region, driver.clock.now)) == 2
     with pytest.raises(BatchRefused):
-        driver.begin(first)
+        driver.start_batch(first)
     for member in others:
         driver.join(member)
         driver.claim(member, assigned[member])
@@ -486,5 +486,5 @@ def test_c50_a_claim_of_an_older_incarnation_lets_nobody_begin() -> None:
     all_crash(driver, [member])
     driver.join(member)
     with pytest.raises(NotClaimed):
-        driver.begin_ranges(member, {driver.partition(1): Range(Offset(0), Offset(5))})
+        driver.start_ranges(member, {driver.partition(1): Range(Offset(0), Offset(5))})
     assert Timeline(1) == driver.region.timeline

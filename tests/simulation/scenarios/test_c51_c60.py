@@ -50,12 +50,12 @@ def taken_over(*, fenced: bool) -> Driver:
         arrival = replace(arrival, token=f"second {member}", takeover=True)
         driver.processes[member].incarnation = driver.handle(arrival)
     driver.spread()
-    driver.settle_reset()
-    driver.begin(driver.member(1))
+    driver.finish_reset()
+    driver.start_batch(driver.member(1))
     assigned = driver.processes[driver.member(1)].assigned
     driver.join(driver.member(1), takeover=True)
     driver.claim(driver.member(1), assigned)
-    driver.settle_reset()
+    driver.finish_reset()
     return driver
 
 
@@ -153,7 +153,7 @@ def test_c52_nobody_loses_a_partition_to_a_claim_that_comes_late() -> None:
     assert driver.region.epoch == before.epoch + 1
     driver.claim(other, [late, driver.partition(3)])
     driver.claim(one, [driver.partition(0), driver.partition(1)])
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.claims[late].owner == other
     assert causes(driver)[1:] == [ResetCause.CLAIM]
     judge(driver)
@@ -190,7 +190,7 @@ def test_c53_a_run_is_a_target_only_by_its_checkpoint_on_the_path() -> None:
     driver.checkpoint("later")
     driver.reset(ToRun(dag_id="flights", run_id="monday"))
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     assert positions(driver) == [40] * 4
     rewind(driver, ToCheckpoint(sequence=checkpoints[0]))
     assert not driver.region.checkpoints[monday].is_current
@@ -231,10 +231,10 @@ def test_c54_a_pause_does_not_wait_for_a_boundary_two_hours_away_and_the_request
     driver.handle(PauseRegion())
     assert driver.region.checkpoints[checkpoint].state is CheckpointState.ABORTED
     with pytest.raises(BatchRefused, match="desired state paused"):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     driver.wait(600)
     with pytest.raises(BatchRefused, match="desired state paused"):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     driver.handle(StartRegion())
     driver.process()
     assert driver.region.requests[RequestId("run2")].state is RequestState.OPEN
@@ -250,7 +250,7 @@ def test_c54_a_drain_to_a_boundary_may_be_asked_for_in_a_paused_region_and_a_lat
     driver.handle(PauseRegion())
     assert driver.region.requests[asked.request_id].state is RequestState.SUPERSEDED
     with pytest.raises(BatchRefused, match="desired state paused"):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     judge(driver)
 
 
@@ -277,7 +277,7 @@ def test_c54_a_persons_reset_does_not_wait_for_a_boundary_two_hours_away() -> No
     assert driver.region.checkpoints[approach].state is CheckpointState.ABORTED
     assert state(driver) is RegionState.DRAINING
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     assert positions(driver) == [10] * 4
     assert driver.region.requests[RequestId("run2")].state in {RequestState.QUEUED, RequestState.OPEN}
     judge(driver)
@@ -306,7 +306,7 @@ def test_c55_when_the_drain_of_a_persons_reset_aborts_the_request_fails_with_the
     first = checkpoints_of_ten(driver, 2)[0]
     driver.process()
     before = driver.region
-    hung = driver.begin(driver.member(1))
+    hung = driver.start_batch(driver.member(1))
     accepted = driver.reset(ToCheckpoint(sequence=first))
     driver.contribute(driver.member(0))
     driver.wait(181)
@@ -322,9 +322,9 @@ def test_c55_when_the_drain_of_a_persons_reset_aborts_the_request_fails_with_the
     )
     assert positions(driver) == [30] * 4
     # The batch that was late may still end; a forced reset would not have needed the drain.
-    driver.end(hung)
+    driver.finish_batch(hung)
     driver.reset(ToCheckpoint(sequence=first), forced=True)
-    driver.settle_reset()
+    driver.finish_reset()
     assert positions(driver) == [10] * 4
     judge(driver)
 
@@ -349,7 +349,7 @@ def test_c56_the_next_boundaries_checkpoint_does_not_open_before_the_one_before_
     assert [body.sequence for body in happened(driver, region_events.PublishLate)] == [first]
     # Members hold at the boundary meanwhile: nothing of the next interval gets into the second checkpoint.
     with pytest.raises(BatchRefused, match="crosses the boundary"):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     driver.publish()
     driver.handle(Reconcile())
     second = driver.complete()
@@ -387,7 +387,7 @@ def test_c57_or_it_is_superseded_by_a_reset_or_settled_by_the_commit_timeout() -
         checkpoint = driver.complete()
         driver.publish()
         driver.wait(seconds)
-        batch = driver.begin(driver.member(0))
+        batch = driver.start_batch(driver.member(0))
         driver.discard(batch)
         driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it raised")
         assert driver.region.checkpoints[checkpoint].committed is wanted
@@ -419,7 +419,7 @@ def test_c58_a_raise_that_times_out_is_retried_until_the_frozen_transaction_is_e
     member = driver.member(0)
     timeouts = driver.region.rules.timeouts
     fence = HeldFence(ends_at=timeouts.idle_in_transaction_session_timeout.total_seconds())
-    batch = driver.begin(member)
+    batch = driver.start_batch(member)
     driver.discard(batch)
     driver.request_reset(member, ResetCause.BATCH_FAILED, "it raised")
     began = driver.clock.now
@@ -498,7 +498,7 @@ def test_c59_after_a_rewind_to_a_checkpoint_the_next_boundary_is_the_one_after_t
     assert driver.region.next_boundary == boundary(2)
     # The re-checkpoint of a boundary is the same checkpoint: its offsets are those that were found first.
     with pytest.raises(BatchRefused, match="crosses the boundary"):
-        driver.begin(driver.member(0), width=11)
+        driver.start_batch(driver.member(0), width=11)
     driver.process()
     driver.request_checkpoint("run2 again", boundary=boundary(2))
     again = driver.complete()

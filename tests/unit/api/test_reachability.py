@@ -69,7 +69,7 @@ def test_one_observation_is_no_speed(driver: Driver) -> None:
 def test_a_checkpoint_of_a_topic_that_was_made_anew_is_lost(driver: Driver) -> None:
     driver.grow(driver.partition(1), end=1_000, topic_id="id-2")
     driver.reset(ToEarliest(), forced=True)
-    driver.settle_reset()
+    driver.finish_reset()
     later_checkpoint_of_new(driver)
     found = reach(driver.held, driver.region.checkpoints.values())
     assert (found[CheckpointNumber(2)].lost, found[CheckpointNumber(2)].overtaken_at) == ((driver.partition(1),), None)

@@ -254,7 +254,7 @@ def test_an_aborted_checkpoint_needs_a_word_and_a_retired_one_is_gone(region: Re
     assert aborted is not None
     driver.contribute(driver.member(0))
     driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
-    driver.settle_reset()
+    driver.finish_reset()
     target = ToCheckpoint(sequence=aborted)
     with pytest.raises(CheckpointNotUsable, match="allow_partial"):
         region.plan_reset(ResetRequest(target=target))
@@ -351,7 +351,7 @@ def applied(region: Region, driver: Driver, plan: PlanView, *, forced: bool = Fa
     region.apply_reset(plan, "to see", forced=forced)
     if driver.region.open_checkpoint is not None:
         driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
 
 
 def positions(driver: Driver) -> list[int | None]:
@@ -364,7 +364,7 @@ def test_a_plan_drains_and_then_goes_to_its_target(region: Region, driver: Drive
     assert (asked.state, asked.reset_id) == ("draining", plan.plan)
     assert (asked.requester.who, asked.requester.reason) == ("pat", "wrong rates")
     driver.process(width=10) if driver.region.open_checkpoint is None else driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     done = region.wait_for_reset(plan.plan, timedelta(0))
     assert (done.state, done.undone) == ("done", (3, 4))
     assert positions(driver) == [100, 100, 300, 300]
@@ -436,7 +436,7 @@ def test_a_reset_whose_checkpoint_is_aborted_says_so_and_nothing_else_has_change
     driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
     with pytest.raises(ResetFailed, match=r"failed: .*a reset began"):
         region.wait_for_reset(plan.plan, timedelta(0))
-    driver.settle_reset()
+    driver.finish_reset()
     assert (driver.region.timeline, driver.region.state) == (1, RegionState.RUNNING)
     assert region.apply_reset(plan, "once more").state == "failed", "the plan is used up; another has another name"
 
@@ -458,7 +458,7 @@ def halted(driver: Driver) -> None:
     while driver.region.state is not RegionState.HALTED:
         caller = driver.caller(driver.member(0))
         driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="a record can't be processed"))
-        driver.settle_reset()
+        driver.finish_reset()
 
 
 def test_a_halted_region_needs_force(region: Region, driver: Driver) -> None:
@@ -495,7 +495,7 @@ def test_going_back_behind_an_upsert_table_needs_consent(database_url: str, clus
         assert region.counter() == before
         region.apply_reset(plan, "to see", consent_upsert=True)
         driver.complete()
-        driver.settle_reset()
+        driver.finish_reset()
         assert region.wait_for_reset(plan.plan, timedelta(0)).to_json()["consent_upsert"] is True
         assert positions(driver) == [50, 100, 100, 100]
         assert region.apply_reset(plan, "once more").state == "done", "one that is applied is not asked for again"
@@ -622,7 +622,7 @@ def test_online_too_a_plan_that_several_apply_at_once_is_one_reset(region: Regio
     found = together([lambda: region.apply_reset(plan, "to see")] * 4)
     assert [getattr(view, "state", view) for view in found] == ["draining"] * 4
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     assert (driver.region.epoch, positions(driver)) == (2, [50] * 4)
 
 
@@ -683,7 +683,7 @@ def test_further_attempts_belong_to_the_reset(region: Region, driver: Driver) ->
     region.apply_reset(plan, "to see")
     driver.complete()
     driver.request_reset(driver.member(0), ResetCause.LEASE_LOST, "a test")
-    driver.settle_reset()
+    driver.finish_reset()
     reset = region.reset(plan.plan)
     assert [(a.attempt, str(a.state)) for a in reset.attempts] == [(1, "superseded"), (2, "done")]
     assert reset.state == "done"

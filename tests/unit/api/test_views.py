@@ -126,7 +126,7 @@ def test_a_member_is_followed_from_joining_to_its_end() -> None:
     for step in (
         lambda: [driver.join(m) for m in driver.all_members()],
         driver.spread,
-        driver.settle_reset,
+        driver.finish_reset,
         lambda: driver.handle(PauseRegion()),
         lambda: driver.leave(driver.member(1)),
     ):
@@ -165,7 +165,7 @@ def test_a_region_whose_batches_fail_says_how_often_and_how_long_it_waits() -> N
     assert RegionView.of(driver.region, driver.clock.now).note == ""
     for _ in range(3):
         driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it broke")
-        driver.settle_reset()
+        driver.finish_reset()
     assert RegionView.of(driver.region, driver.clock.now).note == (
         "3 failures in succession, the last answered by a reset and a wait of 4 s; more than 5 halt the region"
     )
@@ -178,7 +178,7 @@ def test_a_region_in_a_reset_says_what_that_waits_for() -> None:
         "its reset waits: g:t-0 is not covered (last owner: g[0]), g:t-1 is not covered (last owner: g[0]), "
         "g:t-2 is not covered (last owner: g[1]) and 3 more"
     )
-    driver.settle_reset()
+    driver.finish_reset()
     assert RegionView.of(driver.region, driver.clock.now).note == ""
 
 
@@ -328,7 +328,7 @@ def test_a_checkpoint_that_never_was_complete_is_neither_on_the_path_nor_undone(
         ("open", None, None),
     ]
     driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED, "a test")
-    driver.settle_reset()
+    driver.finish_reset()
     driver.complete()  # the request is tried again
     driver.publish()
     rewind(driver, ToOffset(offset=Offset(0)))

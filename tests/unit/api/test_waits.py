@@ -48,7 +48,7 @@ def test_a_start_waits_for_each_member_by_name_until_the_region_runs() -> None:
     def rest() -> None:
         driver.join(driver.member(1))
         driver.spread()
-        driver.settle_reset()
+        driver.finish_reset()
 
     steps = Steps(lambda: driver.join(driver.member(0)), rest)
     view = region.wait_for(goals.RUNNING, LONG, steps)
@@ -141,17 +141,17 @@ def test_a_drain_that_a_stop_without_members_supersedes_is_refused() -> None:
 
 def test_a_pause_waits_for_the_batches_in_flight() -> None:
     driver = running()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     region = region_of(driver)
     region.pause()
-    steps = Steps(lambda: driver.end(batch))
+    steps = Steps(lambda: driver.finish_batch(batch))
     assert region.wait_for(goals.PAUSED, LONG, steps).desired_state == "paused"
     assert "a batch of g[0] has been running" in steps.missing[0]
 
 
 def test_a_pause_that_somebody_ends_is_refused() -> None:
     driver = running()
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
     region = region_of(driver)
     region.pause()
     with pytest.raises(RegionInState, match="desired state running"):

@@ -41,7 +41,7 @@ def test_checkpoints_plans_files_and_resets_are_found_by_their_sequence(
     kcr.json("reset", "apply", saved, "--reason", "to see")
     driver.complete()
     driver.publish()
-    driver.settle_reset()
+    driver.finish_reset()
     shown = kcr.json("reset", "show", f"flights/{first + 3}")
     assert (shown["state"], shown["target"]) == ("done", f"to-checkpoint {checkpoint}")
     assert kcr.json("verify", "flights")["violations"] == []

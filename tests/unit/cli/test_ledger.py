@@ -21,10 +21,10 @@ def played(driver: Driver) -> Driver:
     driver.request_checkpoint("n1", requester=RUN)
     driver.complete()
     driver.publish()
-    failed = driver.begin(driver.member(0), width=5)
+    failed = driver.start_batch(driver.member(0), width=5)
     driver.discard(failed)
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, WHY)
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process(driver.member(0), width=5)
     return driver
 
@@ -57,7 +57,7 @@ def test_a_record_that_was_begun_again_says_why(kcr: Kcr, played: Driver) -> Non
 
 
 def test_a_record_that_runs_is_not_said_to_be_processed(kcr: Kcr, played: Driver) -> None:
-    played.begin(played.member(0), width=5)
+    played.start_batch(played.member(0), width=5)
     (found,) = kcr.json("ledger", "record", "flights", "t:0:15")
     assert (found["fate"], [b["outcome"] for b in found["starts"]]) == ("running", [None])
 

@@ -85,7 +85,7 @@ def test_a_start_that_waits_shows_who_is_missing_and_ends_with_the_running_regio
         for member in driver.all_members():
             driver.join(member)
         driver.spread()
-        driver.settle_reset()
+        driver.finish_reset()
 
     meanwhile(members)
     called = kcr("region", "start", "flights", "--wait", "-o", "json")

@@ -154,7 +154,7 @@ def test_an_unreachable_checkpoint_is_planned_with_a_warning_and_not_applied(
 def test_what_is_only_had_by_name_has_a_word_for_it(kcr: Kcr, checkpoint: Driver, cluster: FakeCluster) -> None:
     checkpoint.reset(ToOffset(offset=Offset(5)))
     checkpoint.complete()
-    checkpoint.settle_reset()
+    checkpoint.finish_reset()
     assert "--forward" in kcr.refused("reset", "plan", "flights", "--to-checkpoint", 2, status=3)
     plan = kcr.json("reset", "plan", "flights", "--to-checkpoint", 2, "--forward")
     assert {entry["target"] for entry in plan["entries"]} == {10}
@@ -162,7 +162,7 @@ def test_what_is_only_had_by_name_has_a_word_for_it(kcr: Kcr, checkpoint: Driver
     aborted = checkpoint.region.open_checkpoint
     checkpoint.contribute(checkpoint.member(0))
     checkpoint.request_reset(checkpoint.member(0), ResetCause.CLAIM, "a test")
-    checkpoint.settle_reset()
+    checkpoint.finish_reset()
     said = kcr.refused("reset", "plan", "flights", "--to-checkpoint", aborted, status=3)
     assert "not complete; allow_partial" in said
     plan = kcr.json("reset", "plan", "flights", "--to-checkpoint", aborted, "--allow-partial")
@@ -234,7 +234,7 @@ def plan(kcr: Kcr, checkpoint: Driver, tmp_path: Path) -> Path:
 
 
 def test_a_plan_is_applied_and_waited_for(kcr: Kcr, checkpoint: Driver, plan: Path, meanwhile: Meanwhile) -> None:
-    meanwhile(checkpoint.complete, checkpoint.settle_reset)
+    meanwhile(checkpoint.complete, checkpoint.finish_reset)
     done = kcr.json("reset", "apply", plan, "--reason", "wrong rates", "--wait")
     assert (done["state"], done["reason"], done["target"]) == ("done", "wrong rates", "to-checkpoint 2")
     assert [claim.position for claim in checkpoint.region.claims.values()] == [10] * 4
@@ -256,7 +256,7 @@ def test_a_plan_whose_reset_has_failed_says_so_when_it_is_applied_once_more(
 ) -> None:
     assert kcr.json("reset", "apply", plan, "--reason", "r")["state"] == "draining"
     checkpoint.request_reset(checkpoint.member(0), ResetCause.CLAIM, "a test")
-    checkpoint.settle_reset()
+    checkpoint.finish_reset()
     said = kcr.refused("reset", "apply", plan, "--reason", "r", status=1)
     assert "its drain was aborted: a reset began (claim)" in said
     assert "plan again to try again" in said
@@ -282,7 +282,7 @@ def test_a_plan_of_another_epoch_is_refused(kcr: Kcr, checkpoint: Driver, plan: 
 def test_a_halted_region_needs_force(kcr: Kcr, checkpoint: Driver, tmp_path: Path) -> None:
     for _ in range(6):
         checkpoint.request_reset(checkpoint.member(0), ResetCause.BATCH_FAILED, "a poison record")
-        checkpoint.settle_reset()
+        checkpoint.finish_reset()
     file = tmp_path / "plan.json"
     kcr("reset", "plan", "flights", "--to-current", "--skip", "t:0:10", "--save", file)
     assert "forced" in kcr.refused("reset", "apply", file, "--reason", "r", status=3)
@@ -318,7 +318,7 @@ def test_a_timeout_needs_something_to_wait_for(kcr: Kcr, plan: Path) -> None:
 def test_resets_are_listed_and_shown(kcr: Kcr, checkpoint: Driver, plan: Path) -> None:
     kcr.json("reset", "apply", plan, "--reason", "wrong rates")
     checkpoint.complete()
-    checkpoint.settle_reset()
+    checkpoint.finish_reset()
     checkpoint.process(width=5)
     start, reset = kcr.json("reset", "list", "flights")
     assert (start["id"], start["cause"], start["attempts"][0]["sequence"]) == ("flights/1", "start", 1)
@@ -336,7 +336,7 @@ def test_resets_are_listed_and_shown(kcr: Kcr, checkpoint: Driver, plan: Path) -
 def test_resets_are_listed_page_by_page(kcr: Kcr, checkpoint: Driver, plan: Path) -> None:
     kcr.json("reset", "apply", plan, "--reason", "wrong rates")
     checkpoint.complete()
-    checkpoint.settle_reset()
+    checkpoint.finish_reset()
     whole = kcr.json("reset", "list", "flights")
     newest = kcr("reset", "list", "flights", "--last", "1", "-o", "json")
     assert (newest.exit_code, json.loads(newest.stdout)) == (0, whole[1:])

@@ -75,7 +75,7 @@ def test_an_approved_plan_is_applied_and_waited_for_without_a_slot(
 ) -> None:
     waits = deferred(apply(approval))
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     found = resumed(waits, approval)
     assert found == {
         "region": "flights",
@@ -97,7 +97,7 @@ def test_a_retry_finds_the_reset(driver: Driver, world: World, approval: dict[st
     waits = deferred(apply(approval))
     deferred(apply(approval))
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     resumed(waits, approval)
     assert apply(approval).execute(context(try_number=2))["state"] == "done"
     assert driver.region.epoch == 2
@@ -165,7 +165,7 @@ def test_a_rejected_plan_is_not_applied(driver: Driver, world: World, approval: 
 def test_a_reset_that_fails_is_no_matter_of_retries(driver: Driver, world: World, approval: dict[str, Any]) -> None:
     waits = deferred(apply(approval))
     driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
-    driver.settle_reset()
+    driver.finish_reset()
     with pytest.raises(AirflowFailException, match="a reset began"):
         resumed(waits, approval, Status.REFUSED, "the reset failed: a reset began")
     with pytest.raises(AirflowFailException, match="failed"):
@@ -176,14 +176,14 @@ def test_a_halted_region_is_forced(driver: Driver, world: World, plan: dict[str,
     while driver.region.state is not RegionState.HALTED:
         caller = driver.caller(driver.member(0))
         driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="a record can't be processed"))
-        driver.settle_reset()
+        driver.finish_reset()
     region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
     again = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))).summary()
     with pytest.raises(AirflowFailException, match="forced"):
         apply(again).execute(context())
     again["apply"] = {"forced": True, "consent_upsert": False}
     waits = deferred(apply(again))
-    driver.settle_reset()
+    driver.finish_reset()
     assert resumed(waits, again)["state"] == "done"
 
 
@@ -205,5 +205,5 @@ def test_a_table_that_can_not_be_restored_needs_the_consent_of_the_dags_author(
         assert driver.region.person_resets == {}
         waits = deferred(apply(found.summary(), consent_upsert=True))
         driver.complete()
-        driver.settle_reset()
+        driver.finish_reset()
         assert resumed(waits, found.summary())["state"] == "done"

@@ -139,7 +139,7 @@ def test_the_plan_that_was_shown_is_the_one_that_is_approved(plan: dict[str, Any
 def undone(driver: Driver) -> None:
     """Let members go back by themselves, so that plans of before are stale."""
     driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
-    driver.settle_reset()
+    driver.finish_reset()
 
 
 def test_a_plan_that_is_stale_is_not_shown(driver: Driver, plan: dict[str, Any], world: World) -> None:

@@ -170,7 +170,7 @@ def test_an_answer_that_was_not_in_the_list_is_refused(driver: Driver, world: Wo
 def test_what_was_undone_meanwhile_is_refused(driver: Driver, world: World) -> None:
     driver.reset(ToOffset(offset=Offset(150)))
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     with pytest.raises(AirflowFailException, match="checkpoint 3 is not on the current timeline any more"):
         choose().execute_complete(CONTEXT, answer("Choose", checkpoint=3))
 

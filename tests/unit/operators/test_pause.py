@@ -32,13 +32,13 @@ def test_an_idle_region_is_paused_at_once_and_again(driver: Driver) -> None:
 
 def test_a_batch_in_flight_is_waited_for_without_a_slot(driver: Driver) -> None:
     driver.up()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     made = KcrPauseOperator(task_id="pause", region="flights")
     with pytest.raises(TaskDeferred) as deferred:
         made.execute(task_context())
     assert isinstance(deferred.value.trigger, RegionTrigger)
     assert deferred.value.trigger.waiting_for == {"kind": "region_reaches", "state": "paused"}
-    driver.end(batch)
+    driver.finish_batch(batch)
     said = getattr(made, deferred.value.method_name)(
         task_context(), event={"status": "reached"}, **(deferred.value.kwargs or {})
     )

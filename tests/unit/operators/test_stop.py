@@ -101,7 +101,7 @@ def test_a_task_that_does_not_wait_has_asked(driver: Driver) -> None:
 
 def test_a_kill_voids_what_runs_and_waits_for_the_members(driver: Driver) -> None:
     driver.up()
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
     epoch = driver.region.epoch
     made = KcrKillOperator(task_id="kill", region="flights")
     with pytest.raises(TaskDeferred) as deferred:

@@ -264,7 +264,7 @@ def test_each_checkpoint_has_the_word_of_its_own_state(viewer: TestClient, drive
     assert "open request" in said
     assert "undone" not in said
     driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED, "a test")
-    driver.settle_reset()
+    driver.finish_reset()
     said = words(viewer.get("/regions/flights").text)
     assert "aborted request" in said
     assert "undone" not in said
@@ -272,7 +272,7 @@ def test_each_checkpoint_has_the_word_of_its_own_state(viewer: TestClient, drive
     driver.publish()
     driver.reset(ToOffset(offset=Offset(0)))
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     said = words(viewer.get("/regions/flights").text)
     assert f"undone by a reset (timeline {driver.region.timeline})." in said
     assert values_in(said) == []
@@ -313,7 +313,7 @@ def test_a_new_region_has_nothing_to_show_yet_and_says_so(viewer: TestClient, dr
 def test_a_halted_region_says_why_and_what_can_be_done(viewer: TestClient, driver: Driver) -> None:
     driver.up()
     while driver.region.halt is None:
-        driver.settle_reset()
+        driver.finish_reset()
         caller = driver.caller(driver.member(0))
         driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail=EVIL))
     said = words(viewer.get("/regions/flights").text)

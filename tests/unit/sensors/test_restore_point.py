@@ -31,7 +31,7 @@ def sensor(**changed: Any) -> KcrRegionStateSensor:  # noqa: ANN401
 @pytest.fixture
 def busy(driver: Driver) -> Driver:
     """A region that is to pause, with a batch that still runs."""
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
     driver.handle(PauseRegion())
     return driver
 
@@ -116,7 +116,7 @@ def test_without_deferring_it_pokes(busy: Driver) -> None:
         made.execute(task_context())
     assert made.poke(task_context()) is False
     for batch in busy.region.running:
-        busy.end(batch)
+        busy.finish_batch(batch)
     assert made.poke(task_context()) is True
     sensor(deferrable=False).execute(task_context())
 

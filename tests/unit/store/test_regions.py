@@ -153,7 +153,7 @@ def processed(driver: Driver) -> None:
 
 def in_batch(driver: Driver) -> None:
     driver.up()
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
 
 
 def draining(driver: Driver) -> None:
@@ -210,8 +210,8 @@ STORIES = {
         lambda d: d.request_reset(first(d), ResetCause.BATCH_FAILED, "it broke"),
         tells_twice=True,
     ),
-    "begin": Story(up, lambda d: d.begin(first(d))),
-    "end": Story(in_batch, lambda d: d.end(d.batches[0].batch)),
+    "begin": Story(up, lambda d: d.start_batch(first(d))),
+    "end": Story(in_batch, lambda d: d.finish_batch(d.batches[0].batch)),
     "discard": Story(in_batch, lambda d: d.discard(d.batches[0].batch)),
     "request checkpoint": Story(processed, lambda d: d.request_checkpoint("n")),
     "contribute": Story(draining, lambda d: d.contribute(first(d))),
@@ -305,25 +305,25 @@ def test_a_region_is_declared_once() -> None:
 
 def test_an_end_that_was_accepted_before_is_no_error_and_one_that_was_refused_is() -> None:
     driver = running()
-    batch = driver.begin(driver.member(0))
-    driver.end(batch)
-    driver.end(batch)
+    batch = driver.start_batch(driver.member(0))
+    driver.finish_batch(batch)
+    driver.finish_batch(batch)
     assert positions(driver)[:2] == [10, 10]
     with pytest.raises(BatchRefused):
         driver.handle(FinishBatch(batch=batch, member=driver.member(0), incarnation=Incarnation(9)))
     with pytest.raises(BatchRefused):
         driver.handle(FinishBatch(batch=BatchId("unknown"), member=driver.member(0), incarnation=Incarnation(1)))
-    other = driver.begin(driver.member(0))
+    other = driver.start_batch(driver.member(0))
     driver.discard(other)
     with pytest.raises(BatchRefused):
-        driver.end(other)
+        driver.finish_batch(other)
     driver.discard(other)
     assert driver.row(other).outcome is Outcome.DISCARDED
 
 
 def test_the_answer_to_a_begin_is_its_row() -> None:
     driver = running()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     assert [b for b in driver.store.batches(driver.name) if b.batch == batch] == [driver.region.running[batch]]
 
 
@@ -340,7 +340,7 @@ def test_who_keeps_its_slot_gives_up_the_lease_only() -> None:
     driver.handle(KeepSlot(member=driver.member(0), incarnation=Incarnation(1)))
     assert driver.region.claims[driver.partition(0)].owner == driver.member(0)
     with pytest.raises(LeaseExpired):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
 
 
 def test_a_position_out_of_its_log_is_told_and_one_in_it_changes_nothing() -> None:

@@ -77,7 +77,7 @@ def connections(url: str) -> int:
 def test_forty_who_wait_share_one_connection_which_is_closed_with_the_last(
     driver: Driver, store_connection: str
 ) -> None:
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.handle(PauseRegion())
     before = connections(store_connection)
 
@@ -86,7 +86,7 @@ def test_forty_who_wait_share_one_connection_which_is_closed_with_the_last(
         tasks = [asyncio.create_task(poller.wait(waits(driver, PAUSED))) for _ in range(40)]
         await until(lambda: connections(store_connection) == before + 1)
         assert poller.waiting == 40
-        driver.end(batch)
+        driver.finish_batch(batch)
         assert {answer.status for answer in await asyncio.gather(*tasks)} == {Status.REACHED}
         await until(lambda: not poller.is_running and connections(store_connection) == before)
 
@@ -486,7 +486,7 @@ def test_a_broker_that_does_not_answer_keeps_nobody_from_hearing_of_the_store(
 ) -> None:
     hook = FakeHook(FakeCluster())
     hook.silent_until = threading.Event()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.handle(PauseRegion())
 
     async def main() -> None:
@@ -494,7 +494,7 @@ def test_a_broker_that_does_not_answer_keeps_nobody_from_hearing_of_the_store(
         lag = asyncio.create_task(poller.wait(waits(driver, LagBelow(records=5), deadline=8.0, hook=hook)))
         paused = asyncio.create_task(poller.wait(waits(driver, PAUSED)))
         await until(lambda: poller.waiting == 2)
-        driver.end(batch)
+        driver.finish_batch(batch)
         assert (await paused).status is Status.REACHED
         assert not lag.done()
         assert (await lag).status is Status.TIMED_OUT

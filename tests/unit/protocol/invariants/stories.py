@@ -46,7 +46,7 @@ def crash_between(delivery: Delivery = Delivery.AT_LEAST_ONCE) -> Driver:
     driver.process()
     driver.checkpoint("first")
     driver.process()
-    driver.begin(driver.member(1))
+    driver.start_batch(driver.member(1))
     driver.crash(driver.member(1))
     driver.recover()
     driver.process()
@@ -60,7 +60,7 @@ def rewound() -> Driver:
     driver.process()
     driver.reset(ToCheckpoint(sequence=min(driver.region.offsets)), request_id="back")
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
     driver.checkpoint("third")
     return driver

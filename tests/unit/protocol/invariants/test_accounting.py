@@ -29,7 +29,7 @@ def test_a_reset_inside_a_range_undoes_only_what_lies_beyond() -> None:
     driver = two_checkpoints()
     driver.reset(ToOffset(offset=Offset(15)))
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     index = indexed(recorded(driver))
     mine = driver.partition(0)
     assert [d.outcome for d in deliveries(index, mine, Offset(14))] == [Outcome.DONE]
@@ -52,8 +52,8 @@ def test_all_who_had_begun_any_of_it_are_named_oldest_first_and_nobody_else() ->
     for offset, width in ((15, 3), (5, 20), (12, 1), (0, 30)):
         driver.reset(ToOffset(offset=Offset(offset)))
         driver.complete()
-        driver.settle_reset()
-        driver.end(driver.begin(driver.member(0), width, [mine]))
+        driver.finish_reset()
+        driver.finish_batch(driver.start_batch(driver.member(0), width, [mine]))
     index = indexed(recorded(driver))
     begun = index.begun[mine]
     found = [r for r in redeliveries(index) if r.partition == mine]

@@ -118,7 +118,7 @@ def test_what_is_pinned_unpublished_or_the_newest_usable_is_not_retired() -> Non
     unpublished = dropped(history, numbers(history, CheckpointPublished)[0])
     assert "not published" in found(appended(unpublished, retire), "R12")[0].detail
     driver.reset(ToInitial(), forced=True)
-    driver.settle_reset()
+    driver.finish_reset()
     undone = recorded(driver)
     assert "R12" not in reported(appended(undone, retire))
 
@@ -126,7 +126,7 @@ def test_what_is_pinned_unpublished_or_the_newest_usable_is_not_retired() -> Non
 def test_the_newest_usable_checkpoint_stays_even_where_the_restore_point_is_a_reset() -> None:
     driver = rewound()
     driver.reset(ToInitial(), forced=True, request_id="all")
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
     history = recorded(driver)
     assert "R12" not in reported(appended(history, CheckpointsRetired(sequences=(sequences()[0],))))

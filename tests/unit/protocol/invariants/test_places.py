@@ -60,7 +60,7 @@ def test_a_skipped_record_is_stepped_over() -> None:
     driver = two_checkpoints()
     poisoned = driver.partition(0)
     driver.reset(ToCurrent(), skip={poisoned: Offset(20)}, forced=True)
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
     driver.checkpoint("third")
     recorded(driver)
@@ -111,7 +111,7 @@ def test_a_topic_id_that_becomes_known_later_resolves_nothing_again() -> None:
     driver.claim(driver.member(0))
     driver.process()
     driver.reset(ToCheckpoint(sequence=min(driver.region.offsets)), forced=True)
-    driver.settle_reset()
+    driver.finish_reset()
     history = recorded(driver)
     assert len(numbers(history, InitialOffsetsStored)) == 1
 
@@ -125,7 +125,7 @@ def test_a_recreated_topic_has_one_initial_offset_for_each_of_its_lives() -> Non
         driver.grow(driver.partition(0), end=100, topic_id=topic_id)
         for _ in range(2):  # the first claim finds it recreated and begins a reset
             driver.claim(driver.member(0))
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
     driver.checkpoint("after")
     history = recorded(driver)

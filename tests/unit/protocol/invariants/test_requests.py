@@ -52,7 +52,7 @@ def asked() -> Driver:
     old = driver.caller(driver.member(0))
     for _ in range(2):
         driver.handle(RequestReset(caller=old, cause=ResetCause.BATCH_FAILED, detail=""))
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
     return driver
 
@@ -182,7 +182,7 @@ def test_a_reset_that_is_overtaken_by_another_timeline_fails() -> None:
     first = min(driver.region.offsets)
     driver.reset(ToCheckpoint(sequence=first), request_id="one", forced=True)
     driver.reset(ToCurrent(), request_id="two", forced=True)
-    driver.settle_reset()
+    driver.finish_reset()
     history = recorded(driver)
     failed = numbers(history, PersonResetFailed)[0]
     assert body(history, failed, PersonResetFailed).request_id == "one"
@@ -199,14 +199,14 @@ def test_a_halt_fails_the_persons_reset_that_was_running() -> None:
     failed = numbers(history, PersonResetFailed)[0]
     assert "does not run any more" in found(dropped(history, failed), "R7")[0].detail
     driver.handle(StartRegion())
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
     recorded(driver)
 
 
 def test_a_waiting_reset_whose_checkpoint_is_gone_is_found() -> None:
     driver = two_checkpoints()
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
     driver.reset(ToCurrent(), request_id="now")
     history = recorded(driver)
     request_id = RequestId("now")

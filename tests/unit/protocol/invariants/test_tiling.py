@@ -82,12 +82,12 @@ def failed(delivery: Delivery, *, committed: bool = False) -> Driver:
     driver.up()
     member = driver.member(0)
     driver.process()
-    lost = driver.begin(member)
+    lost = driver.start_batch(member)
     if committed:
         driver.commit_output(lost)
     driver.discard(lost)
     driver.request_reset(member, ResetCause.BATCH_FAILED)
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
     driver.checkpoint("after")
     return driver
@@ -123,7 +123,7 @@ def test_a_sinks_progress_proves_nothing_of_an_older_epoch() -> None:
     member = driver.member(0)
     driver.process()
     driver.request_reset(member, ResetCause.BATCH_FAILED)
-    driver.settle_reset()
+    driver.finish_reset()
     history = recorded(driver)
     lost = next(i for i, b in enumerate(history.batches) if b.outcome is Outcome.DISCARDED)
     assert found(altered_batch(history, lost, outcome=Outcome.DONE), "R1a")
@@ -132,11 +132,11 @@ def test_a_sinks_progress_proves_nothing_of_an_older_epoch() -> None:
 def test_a_begun_batch_that_was_discarded_is_followed_by_a_reset_and_by_no_checkpoint() -> None:
     driver = Driver(partitions=1, members=1, delivery=Delivery.AT_MOST_ONCE)
     driver.up()
-    driver.discard(driver.begin(driver.member(0)))
+    driver.discard(driver.start_batch(driver.member(0)))
     driver.request_checkpoint("early")
     with pytest.raises(BatchRefused, match="was not accepted"):
         driver.complete()
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
-    driver.settle_reset()
+    driver.finish_reset()
     driver.complete()  # of the request that was queued again when the reset aborted its checkpoint
     recorded(driver)

@@ -76,7 +76,7 @@ def test_a_region_goes_on_without_partitions_that_the_brokers_lost(delivery: Del
     assert universe(driver.region).isdisjoint(gone)
     driver.spread()
     driver.wait(0)
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.state is RegionState.RUNNING
     driver.process()
     assert checkpoint(driver, "second") == {0, 1}
@@ -108,7 +108,7 @@ def test_one_answer_alone_gives_nothing_up() -> None:
 def test_a_batch_that_a_dead_member_has_begun_on_a_partition_that_is_gone_is_got_past_by_a_reset() -> None:
     driver = region_of()
     member = driver.member(0)
-    driver.begin(member, partitions=[driver.partition(3)])
+    driver.start_batch(member, partitions=[driver.partition(3)])
     driver.crash(member)
     gone = lost(driver, 3)
     driver.wait(60)
@@ -120,7 +120,7 @@ def test_a_batch_that_a_dead_member_has_begun_on_a_partition_that_is_gone_is_got
     report(driver)
     assert [e.cause for e in happened(driver, events.ResetBegun)][-1] is ResetCause.LEASE_LOST
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
     assert checkpoint(driver, "second") == {0, 1, 2}
     assert universe(driver.region).isdisjoint(gone)
@@ -139,14 +139,14 @@ def test_a_reset_ends_without_partitions_that_are_gone() -> None:
     driver.wait(BOUNDARY)
     assert report(driver) == GroupStanding(again=True, gone=gone)
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.state is RegionState.RUNNING
     judge(driver)
 
 
 def test_a_batch_that_was_begun_on_a_partition_that_is_gone_is_ended_by_a_reset() -> None:
     driver = region_of()
-    driver.begin(driver.member(0), partitions=[driver.partition(3)])
+    driver.start_batch(driver.member(0), partitions=[driver.partition(3)])
     driver.crash(driver.member(0))
     lost(driver, 3)
     driver.wait(60)
@@ -156,7 +156,7 @@ def test_a_batch_that_was_begun_on_a_partition_that_is_gone_is_ended_by_a_reset(
     report(driver)
     driver.spread()
     driver.wait(60)
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.state is RegionState.RUNNING
     assert not driver.region.running
     judge(driver)
@@ -169,7 +169,7 @@ def test_a_checkpoint_that_waits_for_a_partition_that_is_gone_is_made_without_it
     given_up(driver, 3)
     assert [e.reason for e in happened(driver, events.CheckpointAborted)] == ["the brokers do not have g:t-3 any more"]
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.handle(Reconcile())
     sequence = driver.complete()
     assert {p.partition for p in driver.region.offsets[sequence]} == {0, 1, 2}
@@ -185,10 +185,10 @@ def test_a_partition_that_is_there_again_as_the_same_topic_goes_on_where_it_was(
     place = driver.region.claims[partition].position
     assert place == 10
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.grow(partition, end=1_000)
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.claims[partition].position == place
     assert partition in universe(driver.region)
     assert report(driver) == GroupStanding()
@@ -201,7 +201,7 @@ def test_a_partition_that_is_there_again_as_another_topic_is_left_to_its_policy(
     driver.process()
     (partition,) = given_up(driver, 3)
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.logs[partition] = replace(driver.logs[driver.partition(0)], topic_id=TopicId("id-2"))
     driver.spread()
     halt = driver.region.halt
@@ -218,7 +218,7 @@ def test_a_region_that_stopped_forgets_nothing_of_what_is_gone() -> None:
     driver.handle(StartRegion())
     driver.join(driver.member(0))
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     assert universe(driver.region).isdisjoint(gone)
     assert driver.region.state is RegionState.RUNNING
 

@@ -154,7 +154,7 @@ def test_a_second_acknowledgement_changes_nothing() -> None:
 
 def test_what_the_member_left_running_is_discarded_with_it() -> None:
     driver = running()
-    mine, theirs = driver.begin(driver.member(0)), driver.begin(driver.member(1))
+    mine, theirs = driver.start_batch(driver.member(0)), driver.start_batch(driver.member(1))
     fail(driver)
     driver.claim(driver.member(0))
     driver.acknowledge(driver.member(0))

@@ -23,7 +23,7 @@ def alone(members: int = 2) -> Driver:
     driver.handle(StartRegion())
     driver.join(driver.member(0))
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     return driver
 
 
@@ -48,7 +48,7 @@ def test_a_member_that_arrives_meanwhile_costs_no_reset() -> None:
     driver.wait(WAIT / 2)
     driver.join(driver.member(1))
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     driver.process()
     assert len(happened(driver, events.ResetBegun)) == 1
@@ -70,7 +70,7 @@ def test_the_wait_begins_when_those_who_came_could_do_all_the_work() -> None:
     driver.clock.advance(3_600)
     driver.join(driver.member(0))
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.wait(WAIT - GRACE)
     assert state(driver) is RegionState.RESETTING
     driver.wait(GRACE)
@@ -84,7 +84,7 @@ def test_only_a_start_waits() -> None:
     driver.crash(driver.member(1))
     driver.wait(Timeouts().session_timeout(static=True).total_seconds() + 60)
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
 
 

@@ -21,7 +21,7 @@ def after_a_checkpoint_at_10(delivery: Delivery) -> Driver:
     driver.process()
     driver.checkpoint("n")
     driver.process()
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
     return driver
 
 
@@ -67,7 +67,7 @@ def test_the_restore_point_may_be_a_reset_and_stays_the_target_of_every_later_on
     driver.process()
     driver.reset(ToOffset(offset=Offset(4)))
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
     found = entry(driver.region, driver)
     assert (found.offset, found.source, found.current) == (4, SeekSource.EXPLICIT, 14)
@@ -85,7 +85,7 @@ def test_an_open_entry_of_the_restore_point_is_open_in_the_target_too_and_no_sin
 def test_a_partition_that_the_restore_point_lacks_goes_to_its_initial_offset_each_time() -> None:
     driver = after_a_checkpoint_at_10(Delivery.AT_LEAST_ONCE)
     driver.grow(driver.partition(1), end=50, start=3)
-    driver.end(driver.batches[-1].batch)
+    driver.finish_batch(driver.batches[-1].batch)
     driver.claim(driver.member(0), [driver.partition(0), driver.partition(1)])
     driver.process()
     found = automatic_resets.target(driver.region)

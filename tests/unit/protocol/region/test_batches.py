@@ -66,7 +66,7 @@ def end(driver: Driver, batch: BatchId, *, incarnation: int = 1, region: Region 
 
 def test_a_begun_batch_is_in_the_ledger_and_its_ranges_are_marked() -> None:
     driver = one(partitions=2)
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     row = driver.row(batch)
     assert (row.outcome, row.epoch, row.timeline, row.started_at) == (None, 1, 1, driver.clock.now)
     assert (row.sequence, row.started_after) == (driver.region.next_sequence, driver.region.counter)
@@ -106,9 +106,9 @@ def test_and_while_that_is_the_desired_state_unless_a_checkpoint_approaches_its_
     driver = hourly()
     driver.handle(PauseRegion())
     with pytest.raises(BatchRefused, match="has the desired state paused; no batch begins"):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     driver.request_checkpoint("n", boundary=boundary(1), purpose=CheckpointPurpose.DRAIN)
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
 
 
 def test_a_batch_without_ranges_is_a_plan_that_was_not_looked_at() -> None:
@@ -147,7 +147,7 @@ def test_a_batch_begins_at_the_position() -> None:
 
 def test_no_batch_begins_before_the_one_before_it_has_ended() -> None:
     driver = one()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     with pytest.raises(BatchRefused, match="an earlier batch, begun up to 10, has not ended"):
         begin(driver, asked(driver, 0, 5))
     driver.discard(batch)
@@ -209,7 +209,7 @@ def test_a_batch_is_stamped_with_the_open_checkpoint_else_with_the_next_sequence
     assert batches.stamp(driver.region) == driver.region.next_sequence
     driver.request_checkpoint("n", boundary=boundary(1))
     assert batches.stamp(driver.region) == driver.region.open_checkpoint
-    assert driver.row(driver.begin(driver.member(0))).sequence == driver.region.open_checkpoint
+    assert driver.row(driver.start_batch(driver.member(0))).sequence == driver.region.open_checkpoint
 
 
 # -- the count --------------------------------------------------------------------------------------------------------
@@ -227,9 +227,9 @@ def test_a_region_without_a_count_has_none_left() -> None:
 def test_what_is_begun_since_the_restore_point_counts_whether_it_has_ended_or_not() -> None:
     driver = counting()
     assert batches.records_left(driver.region) == 25
-    batch = driver.begin(driver.member(0), width=10)
+    batch = driver.start_batch(driver.member(0), width=10)
     assert batches.records_left(driver.region) == 5
-    driver.end(batch)
+    driver.finish_batch(batch)
     assert batches.records_left(driver.region) == 5
 
 
@@ -237,8 +237,8 @@ def test_a_batch_is_capped_to_what_is_left() -> None:
     driver = counting()
     driver.process(width=10)
     with pytest.raises(BatchRefused, match="the batch has 6 offsets, 5 are left until the checkpoint at 25"):
-        driver.begin(driver.member(0), width=3)
-    driver.begin(driver.member(0), width=2)
+        driver.start_batch(driver.member(0), width=3)
+    driver.start_batch(driver.member(0), width=2)
 
 
 def test_a_checkpoint_counts_anew_from_its_offsets() -> None:
@@ -255,8 +255,8 @@ def test_a_checkpoint_counts_anew_from_its_offsets() -> None:
 
 def test_an_end_advances_the_positions_and_the_outcome_is_done() -> None:
     driver = one(partitions=2)
-    batch = driver.begin(driver.member(0))
-    driver.end(batch)
+    batch = driver.start_batch(driver.member(0))
+    driver.finish_batch(batch)
     row = driver.row(batch)
     assert (row.outcome, row.finished_at, row.finished_after) == (Outcome.DONE, driver.clock.now, driver.region.counter)
     assert positions(driver) == [10, 10]
@@ -266,7 +266,7 @@ def test_an_end_advances_the_positions_and_the_outcome_is_done() -> None:
 
 def test_an_end_steps_over_skipped_records_behind_the_range() -> None:
     driver = one()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     region = replace(driver.region, skips={driver.partition(0): (Offset(10), Offset(11))})
     claim = end(driver, batch, region=region).claims[driver.partition(0)]
     assert (claim.position, claim.started_to) == (12, 12)
@@ -274,17 +274,17 @@ def test_an_end_steps_over_skipped_records_behind_the_range() -> None:
 
 def test_an_end_is_accepted_whatever_the_desired_state_and_while_a_checkpoint_drains() -> None:
     driver = one()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.handle(PauseRegion())
     driver.request_checkpoint("n")
     assert state(driver) is RegionState.DRAINING
-    driver.end(batch)
+    driver.finish_batch(batch)
     assert positions(driver) == [10]
 
 
 def test_an_end_needs_no_lease() -> None:
     driver = one()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.clock.advance(20)
     assert end(driver, batch).running == {}
 
@@ -293,7 +293,7 @@ def test_an_end_of_what_does_not_run_is_refused() -> None:
     driver = one()
     with pytest.raises(BatchRefused, match="is not running; read its outcome"):
         end(driver, BatchId("unknown"))
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     stolen = {batch: replace(driver.region.running[batch], member=driver.member(1))}
     with pytest.raises(BatchRefused, match="is not running"):
         end(driver, batch, region=replace(driver.region, running=stolen))
@@ -301,7 +301,7 @@ def test_an_end_of_what_does_not_run_is_refused() -> None:
 
 def test_an_end_of_another_incarnation_is_refused() -> None:
     driver = one()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     with pytest.raises(BatchRefused, match="was begun by incarnation 1; a newer one exists"):
         end(driver, batch, incarnation=2)
     driver.join(driver.member(0), takeover=True)
@@ -311,7 +311,7 @@ def test_an_end_of_another_incarnation_is_refused() -> None:
 
 def test_an_end_in_another_epoch_or_state_is_refused() -> None:
     driver = one()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     with pytest.raises(StaleEpoch):
         end(driver, batch, region=replace(driver.region, epoch=Epoch(2)))
     with pytest.raises(BatchRefused, match="is halted; the work of batch"):
@@ -320,7 +320,7 @@ def test_an_end_in_another_epoch_or_state_is_refused() -> None:
 
 def test_an_end_whose_claim_has_gone_is_refused() -> None:
     driver = one(partitions=2)
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.claim(driver.member(0), [driver.partition(0)])
     with pytest.raises(NotClaimed, match="does not hold g:t-1 now"):
         end(driver, batch)
@@ -328,7 +328,7 @@ def test_an_end_whose_claim_has_gone_is_refused() -> None:
 
 def test_an_end_whose_position_has_moved_is_refused() -> None:
     driver = one()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     moved = replace(driver.region.claims[driver.partition(0)], position=Offset(3))
     with pytest.raises(BatchRefused, match="the position is 3, the batch began at 0"):
         end(driver, batch, region=replace(driver.region, claims={driver.partition(0): moved}))
@@ -339,7 +339,7 @@ def test_an_end_whose_position_has_moved_is_refused() -> None:
 
 def test_a_discarded_batch_counts_for_nothing_and_a_reset_follows() -> None:
     driver = one()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.discard(batch)
     assert driver.row(batch).outcome is Outcome.DISCARDED
     assert positions(driver) == [0]
@@ -350,7 +350,7 @@ def test_a_discarded_batch_counts_for_nothing_and_a_reset_follows() -> None:
 
 def test_a_newer_incarnation_discards_for_its_predecessor_and_not_the_other_way_round() -> None:
     driver = one()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     row = driver.region.running[batch]
     newer = replace(driver.region, running={batch: replace(row, incarnation=Incarnation(2))})
     with pytest.raises(BatchRefused, match="is not running"):
@@ -362,7 +362,7 @@ def test_a_newer_incarnation_discards_for_its_predecessor_and_not_the_other_way_
 
 def test_only_who_may_act_discards() -> None:
     driver = one()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     region, now = driver.region, driver.clock.now
     with pytest.raises(BatchRefused):
         batches.discard(region, now, batch, driver.member(1), Incarnation(1))

@@ -178,7 +178,7 @@ def test_any_other_seek_map_sets_the_first_instant_after_the_reset() -> None:
     for member in driver.all_members():
         driver.join(member)
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.reset(ToOffset(offset=Offset(0)))
     driver.complete()
     assert driver.region.next_boundary == boundary(6)
@@ -197,7 +197,7 @@ def test_a_reset_to_a_checkpoint_without_a_boundary_on_its_path_counts_from_the_
 def test_an_automatic_reset_leaves_the_boundary_as_it_is() -> None:
     driver = hourly()
     driver.process()
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
     driver.crash(driver.member(0))
     driver.recover()
     assert driver.region.next_boundary == boundary(1)

@@ -143,7 +143,7 @@ def test_with_a_boundary_members_go_on_to_it_and_the_clock_runs_from_when_the_la
     driver.handle(Reconcile())
     assert (phase(driver), state(driver)) == (CheckpointPhase.DRAINING, RegionState.DRAINING)
     with pytest.raises(BatchRefused, match="draining"):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
 
 
 def test_a_boundary_that_is_not_located_everywhere_is_still_approached() -> None:

@@ -246,10 +246,10 @@ def test_who_claims_in_a_running_region_may_process_at_once() -> None:
 def test_a_members_own_reclaim_keeps_position_and_running_batch() -> None:
     driver = one_member()
     driver.process()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.claim(driver.member(0))
     assert (claim_of(driver, 0).position, claim_of(driver, 0).started_to) == (10, 20)
-    driver.end(batch)
+    driver.finish_batch(batch)
     assert positions(driver) == [20]
     judge(driver)
 
@@ -267,9 +267,9 @@ def test_the_highest_leader_epoch_that_was_seen_is_kept() -> None:
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_claim_on_which_another_member_has_begun_begins_a_reset(ended: bool) -> None:
     driver = running(partitions=2)
-    batch = driver.begin(driver.member(1))
+    batch = driver.start_batch(driver.member(1))
     if ended:
-        driver.end(batch)
+        driver.finish_batch(batch)
     driver.claim(driver.member(0), list(driver.logs))
     assert causes(driver) == ["start", "claim"]
     assert happened(driver, events.ResetBegun)[-1].detail == "g[0] was assigned g:t-1, where another was before"
@@ -299,7 +299,7 @@ def test_and_one_that_somebody_dropped_after_processing_it() -> None:
 def test_how_far_the_other_had_come_is_not_lost_by_the_claim(delivery: Delivery, place: int) -> None:
     driver = started(Driver(partitions=2, members=2, delivery=delivery))
     driver.process(driver.member(1))
-    driver.begin(driver.member(1))
+    driver.start_batch(driver.member(1))
     driver.claim(driver.member(0), list(driver.logs))
     assert positions(driver) == [0, place]
 
@@ -312,7 +312,7 @@ def test_in_a_reset_a_claim_never_begins_another() -> None:
     driver.claim(driver.member(1), [])
     assert causes(driver) == ["start", "batch_failed"]
     assert driver.region.members[driver.member(0)].acknowledged == 1
-    driver.settle_reset()
+    driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     judge(driver)
 
@@ -349,7 +349,7 @@ def test_a_newcomer_that_holds_nothing_still_has_to_be_among_the_participants() 
     driver.handle(StartRegion())
     driver.join(driver.member(0))
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.wait(driver.region.rules.timeouts.arrival_wait.total_seconds())
     first = driver.request_checkpoint("n").sequence
     driver.join(driver.member(1))

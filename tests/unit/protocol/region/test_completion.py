@@ -130,7 +130,7 @@ def test_a_member_that_came_after_the_opening_is_not_among_the_participants() ->
     driver.handle(StartRegion())
     driver.join(driver.member(0))
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.wait(driver.region.rules.timeouts.arrival_wait.total_seconds())
     driver.request_checkpoint("n")
     driver.join(driver.member(1))
@@ -160,14 +160,14 @@ def test_a_member_that_contradicts_its_own_contribution_is_refused() -> None:
 
 def test_nobody_contributes_in_the_middle_of_a_batch() -> None:
     driver = running()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.request_checkpoint("n")
     refused(driver, part_of(driver, driver.member(0)), BatchRefused, f"while its batch {batch} is running")
 
 
 def test_nor_after_one_that_was_not_accepted() -> None:
     driver = running()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.request_checkpoint("n")
     driver.discard(batch)
     refused(driver, part_of(driver, driver.member(0)), BatchRefused, "begun up to 10 was not accepted")
@@ -325,7 +325,7 @@ def test_the_last_contribution_makes_the_checkpoint_the_restore_point_and_the_re
 def test_progress_that_is_accepted_by_a_checkpoint_forgives_the_failures_before_it() -> None:
     driver = running()
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.failures == 1
     driver.process()
     driver.checkpoint("n")

@@ -106,7 +106,7 @@ def test_with_consent_it_is_done_and_the_history_has_the_consent() -> None:
     plan = planned(driver, ToOffset(offset=Offset(5)))
     driver.reset(ToOffset(offset=Offset(5)), request_id="r", resolved=plan.seek, consent_upsert=True)
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     assert set(positions(driver)) == {5}
     assert driver.region.person_resets[RequestId("r")].consent_upsert
     assert [e.consent_upsert for e in happened(driver, events.PersonResetAccepted)] == [True]
@@ -133,7 +133,7 @@ def test_forced_without_consent_is_refused_too() -> None:
         driver.reset(ToOffset(offset=Offset(5)), forced=True)
     assert driver.region.person_resets == {}
     driver.reset(ToOffset(offset=Offset(5)), forced=True, consent_upsert=True)
-    driver.settle_reset()
+    driver.finish_reset()
     assert (state(driver), driver.region.timeline) == (RegionState.RUNNING, 2)
 
 
@@ -149,5 +149,5 @@ def test_an_automatic_reset_is_not_asked() -> None:
     driver.checkpoint("n")
     driver.process()
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it broke")
-    driver.settle_reset()
+    driver.finish_reset()
     assert (state(driver), set(positions(driver))) == (RegionState.RUNNING, {20})

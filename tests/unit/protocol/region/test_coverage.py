@@ -98,7 +98,7 @@ def test_neither_without_a_live_member_nor_without_a_partition_is_there_anything
 
 def test_a_batch_is_quiesced_once_its_lease_and_the_end_of_its_process_are_over() -> None:
     driver = running()
-    batch = driver.row(driver.begin(driver.member(0)))
+    batch = driver.row(driver.start_batch(driver.member(0)))
     lease = driver.region.leases[driver.member(0)].until
     ended = lease + driver.region.members[driver.member(0)].ends_within
     assert not coverage.is_batch_quiesced(driver.region, batch, ended - SECOND)
@@ -108,14 +108,14 @@ def test_a_batch_is_quiesced_once_its_lease_and_the_end_of_its_process_are_over(
 def test_a_batch_of_a_superseded_incarnation_is_quiesced_when_that_said_it_would_be() -> None:
     driver = running()
     now = driver.clock.now
-    batch = replace(driver.row(driver.begin(driver.member(0))), quiesced_after=now + SECOND)
+    batch = replace(driver.row(driver.start_batch(driver.member(0))), quiesced_after=now + SECOND)
     assert not coverage.is_batch_quiesced(driver.region, batch, now)
     assert coverage.is_batch_quiesced(driver.region, batch, now + SECOND)
 
 
 def test_a_batch_whose_incarnation_nobody_knows_any_more_is_never_taken_for_quiet() -> None:
     driver = running()
-    batch = driver.row(driver.begin(driver.member(0)))
+    batch = driver.row(driver.start_batch(driver.member(0)))
     much_later = driver.clock.now + timedelta(days=1)
     other = replace(batch, incarnation=Incarnation(9))
     assert not coverage.is_batch_quiesced(driver.region, other, much_later)
@@ -133,7 +133,7 @@ def test_whoever_has_not_acknowledged_the_epoch_is_busy_idle_or_not() -> None:
 
 def test_a_batch_of_an_older_epoch_may_still_write_until_it_is_quiesced() -> None:
     driver = running()
-    batch = driver.begin(driver.member(1))
+    batch = driver.start_batch(driver.member(1))
     driver.crash(driver.member(1))
     resetting(driver)
     driver.wait(15)
@@ -144,7 +144,7 @@ def test_a_batch_of_an_older_epoch_may_still_write_until_it_is_quiesced() -> Non
 
 def test_a_batch_of_this_epoch_keeps_nobody_waiting() -> None:
     driver = running()
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
     assert list(coverage.busy(driver.region, driver.clock.now)) == []
 
 
@@ -170,7 +170,7 @@ def test_uncovered_partitions_and_unpublished_checkpoints_are_named() -> None:
     resetting(driver)
     assert "g:t-3 is not covered (last owner: g[1])" in unready(driver)
     assert f"checkpoint {checkpoint} is complete but not published" in unready(driver)
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.state is RegionState.RUNNING
 
 
@@ -205,7 +205,7 @@ def test_time_changes_something_when_the_next_lease_ends() -> None:
 def test_or_when_a_batch_that_may_still_write_must_have_ended() -> None:
     driver = running(partitions=1, members=1)
     member = driver.member(0)
-    batch = driver.begin(member)
+    batch = driver.start_batch(member)
     over = driver.region.leases[member].until
     assert coverage.horizon(driver.region, over) == over + driver.region.members[member].ends_within
     said = replace(driver.row(batch), quiesced_after=over + SECOND)

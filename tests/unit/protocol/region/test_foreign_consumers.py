@@ -138,7 +138,7 @@ def test_a_halted_region_keeps_its_reason() -> None:
     for _ in range(6):
         driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it broke")
         if state(driver) is not RegionState.HALTED:
-            driver.settle_reset()
+            driver.finish_reset()
     found(driver, STRANGER)
     driver.handle(ReportForeignConsumer(text="a stranger"))
     assert driver.region.halt is not None
@@ -181,11 +181,11 @@ def test_warn_goes_on() -> None:
 
 def test_while_a_region_holds_no_batch_begins_and_the_one_in_flight_ends() -> None:
     driver = region_of(ForeignConsumerPolicy.HOLD)
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     found(driver, STRANGER)
-    driver.end(batch)
+    driver.finish_batch(batch)
     with pytest.raises(BatchRefused, match=r"holds until consumer console on host 10\.0\.0\.1 in group g is gone"):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     assert state(driver) is RegionState.RUNNING
     driver.handle(ReportGroups(seen=CLEAN))
     driver.process()
@@ -216,7 +216,7 @@ def test_a_checkpoint_that_drains_when_the_foreign_consumer_is_found_is_complete
     driver.complete()
     assert answered(driver, "n1") is RequestState.ANSWERED
     with pytest.raises(BatchRefused, match="holds until"):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
 
 
 def test_a_checkpoint_that_approaches_its_boundary_waits_and_goes_on_afterwards() -> None:
@@ -227,7 +227,7 @@ def test_a_checkpoint_that_approaches_its_boundary_waits_and_goes_on_afterwards(
     driver.handle(RequestCheckpoint(request_id=RequestId("n1"), boundary=boundary(1)))
     found(driver, STRANGER)
     with pytest.raises(BatchRefused, match="holds until"):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     driver.handle(RequestCheckpoint(request_id=RequestId("n2"), purpose=CheckpointPurpose.DRAIN))
     checkpoint = driver.region.checkpoint
     assert checkpoint is not None
@@ -241,7 +241,7 @@ def test_the_last_of_several_foreign_consumers_has_to_be_gone() -> None:
     found(driver, STRANGER, ANOTHER)
     found(driver, ANOTHER)
     with pytest.raises(BatchRefused, match="copy-0"):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     found(driver)
     driver.process()
 
@@ -254,7 +254,7 @@ def test_a_hold_outlives_who_told_of_it_and_a_reset() -> None:
     driver.recover()
     assert state(driver) is RegionState.RUNNING
     with pytest.raises(BatchRefused, match="holds until"):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     driver.handle(ReportGroups(seen=CLEAN))
     driver.process()
     judge(driver)
@@ -301,7 +301,7 @@ def test_a_paused_region_stays_paused_after_its_hold() -> None:
     driver.handle(ReportGroups(seen=CLEAN))
     assert driver.region.desired_state is DesiredState.PAUSED
     with pytest.raises(BatchRefused, match="desired state paused"):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
 
 
 # -- a reset beside a foreign consumer
@@ -342,7 +342,7 @@ def test_what_comes_back_from_it_is_reset_with_all_the_others_once() -> None:
     found(driver)
     driver.claim(driver.member(0), sorted(driver.logs))
     assert causes(driver)[before:] == [ResetCause.CLAIM]
-    driver.settle_reset()
+    driver.finish_reset()
     driver.claim(driver.member(0), sorted(driver.logs))
     assert (state(driver), len(causes(driver)), driver.region.failures) == (RegionState.RUNNING, before + 1, 0)
     driver.process()
@@ -356,7 +356,7 @@ def test_where_it_is_to_hold_a_reset_waits_without_a_deadline_and_is_done_when_i
     assert (state(driver), driver.region.failures) == (RegionState.STARTING, 0)
     found(driver)
     driver.claim(driver.member(0), sorted(driver.logs))
-    driver.settle_reset()
+    driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     judge(driver)
 
@@ -426,7 +426,7 @@ def test_a_reset_to_such_a_checkpoint_loses_and_repeats_nothing() -> None:
     driver.process()
     found(driver)
     driver.claim(driver.member(0), sorted(driver.logs))
-    driver.settle_reset()
+    driver.finish_reset()
     driver.claim(driver.member(0), sorted(driver.logs))
     assert [c.position for _, c in sorted(driver.region.claims.items())] == [20, 20, 10, 10]
     driver.process()

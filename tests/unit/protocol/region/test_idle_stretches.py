@@ -61,7 +61,7 @@ def carried_out(driver: Driver, target: Target, *, forced: bool = False) -> None
     driver.reset(target, forced=forced)
     if open_checkpoint(driver) is not None:
         driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.state is RegionState.RUNNING
 
 
@@ -115,7 +115,7 @@ def test_after_any_other_reset_that_moves_nothing_too(target: Target, catchup: b
 def test_after_an_automatic_reset_in_an_idle_stretch_the_next_boundary_has_its_checkpoint(catchup: bool) -> None:
     driver, _ = idle(catchup=catchup)
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
-    driver.settle_reset()
+    driver.finish_reset()
     assert len(pass_bounds(driver, 2)) == 2
 
 

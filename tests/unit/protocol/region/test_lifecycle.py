@@ -117,11 +117,11 @@ def test_a_start_of_a_halted_region_counts_failures_anew() -> None:
 
 def test_a_pause_lets_batches_end_and_none_begin() -> None:
     driver = running()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.handle(PauseRegion())
     with pytest.raises(BatchRefused, match="desired state paused"):
-        driver.begin(driver.member(1))
-    driver.end(batch)
+        driver.start_batch(driver.member(1))
+    driver.finish_batch(batch)
     assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
     driver.handle(StartRegion())
     driver.process()
@@ -189,7 +189,7 @@ def test_a_stop_drains_publishes_and_commits_before_all_leave() -> None:
     assert happened(driver, events.Stopped) == [events.Stopped(drained=True)]
     assert driver.region.stopping is None
     driver.handle(StartRegion())
-    driver.settle_reset()
+    driver.finish_reset()
     assert positions(driver) == [10, 10, 10, 10]
     judge(driver)
 
@@ -199,7 +199,7 @@ def test_nothing_begins_between_the_checkpoint_of_a_stop_and_its_end() -> None:
     driver.handle(StopRegion())
     driver.complete()
     with pytest.raises(BatchRefused):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
 
 
 def test_a_stop_without_a_live_member_or_of_a_halted_region_is_done_at_once_and_undrained() -> None:
@@ -262,7 +262,7 @@ def test_a_stop_that_a_crash_came_between_is_asked_for_again_after_the_reset() -
     driver.process()
     driver.handle(StopRegion())
     failing(driver)
-    driver.settle_reset()
+    driver.finish_reset()
     checkpoint = driver.region.checkpoint
     assert checkpoint is not None
     assert checkpoint.purpose is CheckpointPurpose.STOP
@@ -325,7 +325,7 @@ def test_a_stop_checkpoint_is_not_asked_for_where_nobody_wants_one() -> None:
 def test_a_kill_is_a_new_epoch_in_which_whatever_runs_is_void() -> None:
     driver = running()
     driver.process()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.request_checkpoint("n")
     driver.handle(KillRegion(requester=SOMEBODY))
     region = driver.region
@@ -338,7 +338,7 @@ def test_a_kill_is_a_new_epoch_in_which_whatever_runs_is_void() -> None:
     assert happened(driver, events.Killed) == [events.Killed(epoch=Epoch(2), requester=SOMEBODY)]
     assert region.requests[RequestId("n")].state is RequestState.SUPERSEDED
     with pytest.raises(Exception, match="epoch"):
-        driver.end(batch)
+        driver.finish_batch(batch)
 
 
 def test_a_kill_of_a_stopped_region_raises_the_epoch_only() -> None:

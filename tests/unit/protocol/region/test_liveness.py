@@ -135,10 +135,10 @@ def test_a_checkpoint_may_approach_its_boundary_for_as_long_as_batches_run() -> 
     assert wait.since == boundary(1)
     assert wait.what.endswith("approaches its boundary 2026-01-01T01:00:00Z; not there yet: g:t-0")
     assert judged(driver, later=patience(driver) + HOUR).verdict is LivenessVerdict.STALLED
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     assert judged(driver, later=timedelta(minutes=1)).verdict is LivenessVerdict.WAITING
     driver.wait(1_800)
-    driver.end(batch)
+    driver.finish_batch(batch)
     assert only(judged(driver)).until == driver.clock.now + driver.region.rules.checkpoint.grace + patience(driver)
 
 
@@ -209,7 +209,7 @@ def test_a_queued_request_that_nothing_explains_is_a_stall() -> None:
 
 def test_a_batch_that_runs_for_too_long_is_named() -> None:
     driver = running(partitions=1, members=1)
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     timeouts = driver.region.rules.timeouts
     longest = timeouts.batch + timeouts.process_end_limit
     assert judged(driver, later=longest - timedelta(seconds=1)).waits == ()
@@ -229,7 +229,7 @@ def test_records_that_nobody_reads_are_a_stall_where_the_ends_of_the_logs_are_kn
     driver.wait(60)
     driver.process()
     assert only(judged(driver, later=MINUTE, ends=5_000)).since == driver.clock.now
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
     assert judged(driver, ends=5_000).waits == ()
 
 
@@ -302,7 +302,7 @@ def test_whoever_comes_back_at_the_end_of_what_is_allowed_is_waited_for(begun: C
     assert all(w.since is None or w.rule is not Rule.PARTITIONS or w.since == back for w in judged(driver).waits)
     driver.spread()
     assert judged(driver).verdict is not LivenessVerdict.STALLED, judged(driver).text()
-    driver.settle_reset()
+    driver.finish_reset()
     assert judged(driver).verdict is not LivenessVerdict.STALLED, judged(driver).text()
 
 

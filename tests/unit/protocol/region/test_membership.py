@@ -114,7 +114,7 @@ def test_a_takeover_waits_for_a_drain_until_the_member_has_contributed() -> None
 
 def test_what_the_superseded_incarnation_left_running_has_a_moment_from_which_it_can_not_write() -> None:
     driver = running()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     lease = driver.region.leases[driver.member(0)].until
     driver.clock.advance(5)
     driver.join(driver.member(0), takeover=True)
@@ -127,7 +127,7 @@ def test_what_the_superseded_incarnation_left_running_has_a_moment_from_which_it
 
 def test_other_members_batches_are_left_alone() -> None:
     driver = running()
-    batch = driver.begin(driver.member(1))
+    batch = driver.start_batch(driver.member(1))
     driver.join(driver.member(0), takeover=True)
     assert driver.region.running[batch].quiesced_after is None
 
@@ -198,7 +198,7 @@ def test_who_may_not_act_any_more_need_not_leave() -> None:
 
 def test_a_batch_of_who_left_runs_until_it_is_closed() -> None:
     driver = running()
-    batch = driver.begin(driver.member(1))
+    batch = driver.start_batch(driver.member(1))
     driver.leave(driver.member(1))
     assert driver.row(batch).outcome is None
     driver.recover()

@@ -125,7 +125,7 @@ def test_where_a_sink_keeps_progress_they_go_to_what_is_known_to_be_done() -> No
     entry = driver.region.seek[driver.partition(1)]
     assert (entry.offset, entry.source) == (20, SeekSource.BATCH_END)
     assert driver.region.seek.open == ()
-    driver.settle_reset()
+    driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     judge(driver)
 

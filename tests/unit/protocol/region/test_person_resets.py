@@ -152,7 +152,7 @@ def test_the_drained_map_with_the_scope_replaced_is_the_restore_point_of_a_new_t
     assert reset is not None
     assert (region.timeline, region.restore_point, reset.person) == (2, reset.sequence, "r")
     assert reset.undoes == (checkpoints[1], drained)
-    driver.settle_reset()
+    driver.finish_reset()
     assert stands(driver) is PersonResetState.DONE
     judge(driver)
 
@@ -194,7 +194,7 @@ def test_a_partition_that_is_found_before_its_drain_keeps_its_position(target: T
     entry = driver.region.seek[added]
     assert (entry.offset, entry.current, entry.source) == (0, 0, SeekSource.DRAINED)
     assert positions(driver)[:4] == [place] * 4
-    driver.settle_reset()
+    driver.finish_reset()
     assert stands(driver) is PersonResetState.DONE
     judge(driver)
 
@@ -214,7 +214,7 @@ def test_so_it_does_while_the_request_waits_for_another_reset() -> None:
     driver.reset(ToOffset(offset=Offset(50)), request_id="second")
     driver.complete()
     added = found_later(driver)
-    driver.settle_reset()
+    driver.finish_reset()
     assert stands(driver, "second") is PersonResetState.DRAINING
     driver.complete()
     assert (driver.region.seek[added].offset, positions(driver)[:4]) == (0, [50] * 4)
@@ -230,7 +230,7 @@ def test_a_forced_reset_moves_what_its_plan_has_shown() -> None:
     entry = driver.region.seek[added]
     assert (entry.offset, entry.source) == (0, SeekSource.DRAINED)
     assert driver.region.seek.open == tuple(planned)
-    driver.settle_reset()
+    driver.finish_reset()
     judge(driver)
 
 
@@ -243,7 +243,7 @@ def test_a_checkpoint_takes_a_partition_that_is_found_later_to_its_beginning() -
     driver.complete()
     assert driver.region.person_resets[RequestId("r")].scope.planned is None
     assert (driver.region.seek[added].offset, driver.region.seek[added].source) == (0, SeekSource.INITIAL)
-    driver.settle_reset()
+    driver.finish_reset()
     judge(driver)
 
 
@@ -382,7 +382,7 @@ def test_while_another_reset_runs_the_request_waits_and_is_resolved_anew_when_it
     fail(driver)
     driver.reset(ShiftBy(by=-3), request_id="r")
     assert stands(driver) is PersonResetState.WAITING
-    driver.settle_reset()
+    driver.finish_reset()
     assert stands(driver) is PersonResetState.DRAINING
     assert causes(driver) == ["start", "batch_failed"]
     driver.complete()
@@ -398,7 +398,7 @@ def test_persons_are_served_one_at_a_time_in_the_order_of_their_asking() -> None
     assert [r.request_id for r in person_resets.waiting(driver.region)] == ["second", "third"]
     driver.complete()
     assert stands(driver, "second") is PersonResetState.WAITING
-    driver.settle_reset()
+    driver.finish_reset()
     assert stands(driver, "first") is PersonResetState.DONE
     assert stands(driver, "second") is PersonResetState.DRAINING
     assert stands(driver, "third") is PersonResetState.WAITING
@@ -438,7 +438,7 @@ def test_it_takes_the_place_of_whatever_waited() -> None:
         assert failure(driver, request_id) == "a forced reset (r) took its place"
     assert len(happened(driver, events.PersonResetFailed)) == 2
     assert driver.region.requests[RequestId("drains")].state is RequestState.SUPERSEDED
-    driver.settle_reset()
+    driver.finish_reset()
     assert stands(driver) is PersonResetState.DONE
     judge(driver)
 
@@ -474,7 +474,7 @@ def test_it_gives_up_complete_checkpoints_beyond_its_target_whose_publication_ma
     assert driver.region.checkpoints[stuck].state is CheckpointState.RETIRED
     assert happened(driver, events.CheckpointsRetired) == [events.CheckpointsRetired(sequences=(stuck,))]
     assert stuck not in driver.region.offsets
-    driver.settle_reset()
+    driver.finish_reset()
     assert (state(driver), positions(driver)) == (RegionState.RUNNING, [10, 10, 10, 10])
     judge(driver)
 
@@ -528,7 +528,7 @@ def test_a_skipped_record_is_stepped_over_from_the_begin_of_its_reset_on() -> No
     driver.reset(ToCurrent(), skip={partition: Offset(10)})
     assert driver.region.skips == {}
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.skips == {partition: (10,)}
     assert positions(driver) == [11]
     assert happened(driver, events.Skipped) == [events.Skipped(offsets=OffsetMap({partition: Offset(10)}))]
@@ -543,9 +543,9 @@ def test_a_skipped_record_is_stepped_over_from_the_begin_of_its_reset_on() -> No
 def test_a_forced_reset_of_a_sink_that_keeps_progress_undoes_what_lies_beyond() -> None:
     driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
     driver.process()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.discard(batch)
     driver.reset(ToInitial(), forced=True)
     assert {b.outcome for b in driver.batches} == {Outcome.UNDONE, Outcome.DISCARDED}
-    driver.settle_reset()
+    driver.finish_reset()
     judge(driver)

@@ -53,7 +53,7 @@ def complete_checkpoint(driver: Driver) -> None:
 def test_whatever_is_due_is_done_and_twice_changes_nothing(seconds: int) -> None:
     driver = hourly(mode=CheckpointMode.AUTO)
     driver.process()
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
     driver.request_checkpoint("n")
     now = driver.clock.now + timedelta(seconds=seconds)
     once = reconciliation.reconcile(driver.region, now)
@@ -88,7 +88,7 @@ def test_requests_wait_while_a_reset_runs() -> None:
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     driver.request_checkpoint("n")
     assert driver.region.requests[RequestId("n")].state is RequestState.QUEUED
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
     judge(driver)
 

@@ -33,7 +33,7 @@ def remade(driver: Driver, *, end: int = 5, topic_id: str = "id-2") -> None:
 
 def forced_to_the_start(driver: Driver) -> None:
     driver.reset(ToEarliest(), forced=True)
-    driver.settle_reset()
+    driver.finish_reset()
 
 
 @pytest.mark.parametrize(("known", "seen"), [("", "id-1"), ("id-1", ""), ("id-1", "id-1"), ("", "")])
@@ -67,7 +67,7 @@ def test_a_place_that_was_only_stored_does_not() -> None:
 def test_records_that_were_to_be_skipped_are_none_of_the_new_topic() -> None:
     driver = at_ten()
     driver.reset(ToCurrent(), forced=True, skip={driver.partition(0): Offset(12)})
-    driver.settle_reset()
+    driver.finish_reset()
     remade(driver)
     assert driver.region.skips
     forced_to_the_start(driver)

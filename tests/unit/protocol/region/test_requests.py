@@ -127,9 +127,9 @@ def test_a_checkpoint_and_a_reset_never_share_a_request_id() -> None:
     driver.reset(ToCurrent(), request_id="waits")
     with pytest.raises(CheckpointRefused, match="request id waits names a reset; take another for the checkpoint"):
         driver.request_checkpoint("waits")
-    driver.settle_reset()
+    driver.finish_reset()
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.person_resets[RequestId("waits")].state is PersonResetState.DONE
     judge(driver)
 
@@ -140,7 +140,7 @@ def test_a_store_in_which_they_do_fails_the_reset_and_goes_on() -> None:
     driver.reset(ToCurrent(), request_id="shared")
     older = with_queue(driver, queued(driver, "shared"))
     driver.store._transactions.decide(driver.name, lambda *_: older)
-    driver.settle_reset()
+    driver.finish_reset()
     row = driver.region.person_resets[RequestId("shared")]
     assert (row.state, row.failure) == (
         PersonResetState.FAILED,
@@ -427,5 +427,5 @@ def test_a_reset_puts_the_request_of_the_open_checkpoint_back_into_the_queue() -
     driver.request_checkpoint("n")
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     assert driver.region.requests[RequestId("n")].state is RequestState.QUEUED
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.requests[RequestId("n")].state is RequestState.OPEN

@@ -155,7 +155,7 @@ def test_a_further_attempt_still_carries_out_the_persons_request() -> None:
     reset = driver.region.reset
     assert reset is not None
     assert (reset.person, reset.attempt) == ("r", 2)
-    driver.settle_reset()
+    driver.finish_reset()
     assert person(driver, "r") is PersonResetState.DONE
     assert positions(driver) == [4, 4, 4, 4]
     judge(driver)
@@ -246,7 +246,7 @@ def test_the_restore_point_learns_an_entry_too_so_that_later_resets_go_there_as_
     assert region.restore_point_epoch < region.epoch
     assert list(region.seek.offsets.values()) == [0]
     assert region.seek_maps[region.restore_point_epoch].offsets == region.seek.offsets
-    driver.settle_reset()
+    driver.finish_reset()
     judge(driver)
 
 
@@ -257,7 +257,7 @@ def test_a_timeline_whose_entries_are_found_later_undoes_checkpoints_then() -> N
     drained = driver.complete()
     driver.publish()
     assert driver.region.checkpoints[checkpoint].undone_by is None
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.checkpoints[checkpoint].undone_by == driver.region.checkpoints[drained].undone_by == 2
 
 
@@ -268,10 +268,10 @@ def test_a_reset_ends_in_the_desired_state() -> None:
     driver = running()
     driver.handle(PauseRegion())
     fail(driver)
-    driver.settle_reset()
+    driver.finish_reset()
     assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
     with pytest.raises(BatchRefused, match="desired state paused"):
-        driver.begin(driver.member(0))
+        driver.start_batch(driver.member(0))
     done = driver.region.resets[Epoch(2)]
     assert (done.state, done.done_at, done.deadline) == (ResetState.DONE, driver.clock.now, None)
 
@@ -296,7 +296,7 @@ def test_it_publishes_every_complete_checkpoint_first() -> None:
 
 def test_what_an_older_epoch_left_running_is_closed_as_unknown() -> None:
     driver = running()
-    batch = driver.begin(driver.member(1))
+    batch = driver.start_batch(driver.member(1))
     driver.crash(driver.member(1))
     fail(driver)
     driver.recover()
@@ -307,7 +307,7 @@ def test_what_an_older_epoch_left_running_is_closed_as_unknown() -> None:
 def test_a_sinks_progress_proves_that_a_batch_was_done_after_all() -> None:
     driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
     driver.process()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.commit_output(batch)
     driver.crash(driver.member(0))
     driver.recover()
@@ -320,7 +320,7 @@ def test_a_sinks_progress_proves_that_a_batch_was_done_after_all() -> None:
 def test_progress_of_an_older_timeline_proves_nothing() -> None:
     driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
     driver.process()
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.commit_output(batch)
     all_crash(driver)
     driver.reset(ToOffset(offset=Offset(0)), forced=True)
@@ -331,14 +331,14 @@ def test_progress_of_an_older_timeline_proves_nothing() -> None:
 
 def test_not_even_where_a_second_attempt_in_the_new_timeline_asks_the_sink() -> None:
     driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
-    batch = driver.begin(driver.member(0))
+    batch = driver.start_batch(driver.member(0))
     driver.discard(batch)
     driver.reset(ToOffset(offset=Offset(20)), forced=True)
     driver.claim(driver.member(0))
     driver.answer(driver.member(0))
     fail(driver)
     assert driver.region.seek[driver.partition(0)].source is SeekSource.SINK_PROGRESS
-    driver.settle_reset()
+    driver.finish_reset()
     assert positions(driver) == [0]
     assert driver.row(batch).outcome is Outcome.DISCARDED
 
@@ -348,7 +348,7 @@ def test_an_entry_of_an_automatic_reset_to_a_checkpoint_undoes_no_checkpoint() -
     checkpoints = checkpoints_of_ten(driver, 1)
     driver.process()
     fail(driver)
-    driver.settle_reset()
+    driver.finish_reset()
     assert positions(driver) == [20]
     assert driver.region.checkpoints[checkpoints[0]].is_current
     judge(driver)
@@ -368,7 +368,7 @@ def test_failed_batches_and_used_up_attempts_halt_the_region_in_the_end() -> Non
     driver = started(Driver(partitions=1, rules=rules))
     for _ in range(2):
         fail(driver)
-        driver.settle_reset()
+        driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     fail(driver)
     halt = driver.region.halt
@@ -384,7 +384,7 @@ def test_membership_changes_never_do() -> None:
     driver = running()
     for _ in range(20):
         fail(driver, cause=ResetCause.LEASE_LOST)
-        driver.settle_reset()
+        driver.finish_reset()
     assert (state(driver), driver.region.failures) == (RegionState.RUNNING, 0)
 
 

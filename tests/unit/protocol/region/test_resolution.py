@@ -203,7 +203,7 @@ def test_a_forward_jump_goes_there() -> None:
     rewind(driver, ToCheckpoint(sequence=checkpoints[0]))
     driver.reset(ToCheckpoint(sequence=checkpoints[1]), forward=True)
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     assert positions(driver) == [20, 20, 20, 20]
     judge(driver)
 
@@ -329,7 +329,7 @@ def test_an_aborted_checkpoint_is_used_with_its_gaps_marked() -> None:
     sources = [driver.region.seek[p].source for p in sorted(driver.region.seek)]
     assert positions(driver) == [20, 10]
     assert sources == [SeekSource.MERGED, SeekSource.PREVIOUS_CHECKPOINT]
-    driver.settle_reset()
+    driver.finish_reset()
     judge(driver)
 
 

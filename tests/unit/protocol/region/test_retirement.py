@@ -141,7 +141,7 @@ def test_one_that_is_being_restored_stays_and_so_does_what_the_restore_point_was
     driver.reset(ToCheckpoint(sequence=checkpoints[0]), request_id="r")
     assert retirement.protected(driver.region)[checkpoints[0]] == "reset r goes to it"
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.region.person_resets[RequestId("r")].state is PersonResetState.DONE
     restore_point = driver.region.restore_point
     assert (
@@ -163,7 +163,7 @@ def test_whatever_a_run_may_mean_stays_until_its_reset_is_done() -> None:
     driver.reset(ToRun(dag_id="checkpoint", run_id="r1"), request_id="r")
     assert due(driver) == ()
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     assert checkpoints[0] in due(driver)
 
 
@@ -245,7 +245,7 @@ def test_a_checkpoint_that_is_being_restored_keeps_the_places_after_it() -> None
     assert checkpoints[2] not in held(driver)
     assert known(driver) == [2, 3, 4, 5]
     driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     assert driver.held.next_boundary == boundary(3)
     judge(driver)
 
@@ -396,7 +396,7 @@ def test_aborted_checkpoints_before_undone_ones_hold_nothing_up(monkeypatch: pyt
     checkpoints = checkpoints_of_ten(driver, 4)
     driver.reset(ToInitial())
     last = driver.complete()
-    driver.settle_reset()
+    driver.finish_reset()
     driver.process()
     newest = driver.checkpoint("after")
     assert len(aborted) == 5

@@ -126,7 +126,7 @@ def test_who_was_built_from_the_old_spec_can_do_nothing_any_more_and_comes_back_
             driver.join(member, spec_revision=1)
         driver.join(member, spec_revision=2)
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     driver.process()
     assert causes(driver) == ["start", "spec_changed"]
@@ -158,7 +158,7 @@ def test_members_that_the_new_spec_has_no_place_for_are_fenced_and_nobody_waits_
     del driver.processes[stranger]
     driver.join(driver.member(0))
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     driver.process()
     judge(driver)
@@ -282,7 +282,7 @@ def test_where_nobody_lives_a_changed_spec_counts_at_once_and_members_built_from
     driver.processes.clear()
     driver.join(driver.member(0), spec_revision=2)
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, wanted)
     assert positions(driver) == [0] * 4, "what was begun since the restore point is processed again"
     judge(driver)
@@ -294,7 +294,7 @@ def test_a_region_that_starts_and_has_nobody_takes_another_number_of_members() -
     change(driver, later=fewer_members())
     driver.join(driver.member(0), spec_revision=2)
     driver.spread()
-    driver.settle_reset()
+    driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     judge(driver)
 
@@ -328,7 +328,7 @@ def test_a_halted_region_without_members_takes_it_and_is_resumed_with_it() -> No
 
 def test_who_lives_through_a_halt_does_not_go_on_with_what_it_was_built_from() -> None:
     driver = running()
-    batch = driver.begin(driver.member(1))
+    batch = driver.start_batch(driver.member(1))
     driver.handle(ReportForeignConsumer(text="a stranger"))
     lease = driver.region.leases[driver.member(1)].until
     change(driver, later=spec(driver.region.rules))

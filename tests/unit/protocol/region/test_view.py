@@ -122,7 +122,7 @@ def test_it_sees_the_boundary_that_no_batch_may_cross_where_it_falls_and_the_res
 def test_it_sees_how_much_is_left_until_the_checkpoint_by_count() -> None:
     rules = RegionRules(groups={GROUP: group_rules(members=1)}, checkpoint=CheckpointRules(records=30))
     driver = started(Driver(partitions=2, rules=rules))
-    driver.begin(driver.member(0))
+    driver.start_batch(driver.member(0))
     assert seen(driver).records_left == 10
     assert seen(running()).records_left is None
 
@@ -163,7 +163,7 @@ def test_it_sees_the_persons_target_that_they_ask_for() -> None:
     assert seen(driver).target is None
     driver.complete()
     assert seen(driver).target == ToDatetime(instant=BEGINNING)
-    driver.settle_reset()
+    driver.finish_reset()
     assert seen(driver).target is None
 
 

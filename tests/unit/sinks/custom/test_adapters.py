@@ -31,7 +31,7 @@ from airflow_kcr.sinks.custom.adapters import (
     custom_targets,
     opened_custom,
 )
-from airflow_kcr.sinks.files.accepted import CheckpointContents
+from airflow_kcr.sinks.files.contents import CheckpointContents
 from airflow_kcr.sinks.files.layout import CheckpointName
 from airflow_kcr.sinks.group import OpenedSinks
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec

@@ -13,8 +13,8 @@ from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber, RegionName, Timeline
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.accepted import RegionLedger
 from airflow_kcr.sinks.files.cleanup import Cleaner, GivenUp
+from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.documents import Timelines
 from airflow_kcr.sinks.files.layout import CheckpointName
 from airflow_kcr.sinks.files.reader import Checkpoints
@@ -52,7 +52,7 @@ def checkpoint(files: Files, request_id: str) -> CheckpointNumber:
 def reset_done(files: Files) -> None:
     files.sink.publish(files.driver.complete())
     files.sink.reset(files.reset_order())
-    files.driver.settle_reset()
+    files.driver.finish_reset()
 
 
 def expected(files: Files) -> bool:
@@ -94,7 +94,7 @@ class TestUndone:
         checkpoint(files, "n1")
         files.driver.reset(ToInitial())
         files.driver.complete()
-        files.driver.settle_reset()
+        files.driver.finish_reset()
         assert files.manifests()
         files.clean()
         assert files.manifests() == {}
@@ -114,20 +114,20 @@ class TestUndone:
 
     def test_batches_that_never_counted_leave_nothing_behind(self, files: Files) -> None:
         driver = files.driver
-        lost, other = driver.begin(driver.member(0)), driver.begin(driver.member(1))
+        lost, other = driver.start_batch(driver.member(0)), driver.start_batch(driver.member(1))
         files.write(lost)
         files.write(other)
         driver.crash(driver.member(0))
         driver.recover()
         checkpoint(files, "n1")
         batches(files, 1)
-        running = files.driver.begin(driver.member(0))
+        running = files.driver.start_batch(driver.member(0))
         files.write(running)
         files.clean()
         kept = {path.split("/")[3].rpartition("-")[0] for path in files.data_files() - needed(files)}
         assert not kept & {lost, other}
         assert running in kept
-        driver.end(running)
+        driver.finish_batch(running)
         files.checkpoint("n2")
         assert expected(files)
 
@@ -247,7 +247,7 @@ def rewound(files: Files) -> None:
     checkpoint(files, "n2")
     files.driver.reset(ToCheckpoint(sequence=first), scope=parse_scope(topics=["t:0,1"]))
     reset_done(files)
-    lost = files.driver.begin(files.driver.member(0))
+    lost = files.driver.start_batch(files.driver.member(0))
     files.write(lost)
     files.driver.crash(files.driver.member(0))
     files.driver.recover()

@@ -15,8 +15,8 @@ from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import EVERYTHING, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import BatchId
-from airflow_kcr.sinks.files.accepted import accepted
 from airflow_kcr.sinks.files.cleanup import GivenUp
+from airflow_kcr.sinks.files.contents import accepted
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.sink_files import Files, Record
 
@@ -84,7 +84,7 @@ def test_what_is_deleted_is_never_what_can_be_read_or_comes_again(tmp_path: Path
                 files.checkpoint(f"n{step}")
                 check(files, given_up)
             case "restart":
-                lost: BatchId = driver.begin(driver.member(0), 5)
+                lost: BatchId = driver.start_batch(driver.member(0), 5)
                 if chance.random() < 0.5:
                     files.write(lost)
                 restart(files)
@@ -97,7 +97,7 @@ def test_what_is_deleted_is_never_what_can_be_read_or_comes_again(tmp_path: Path
                 driver.reset(ToCheckpoint(sequence=chance.choice(known)) if known and step % 2 else to, scope=scope)
                 files.sink.publish(driver.complete())
                 files.sink.reset(files.reset_order())
-                driver.settle_reset()
+                driver.finish_reset()
     files.checkpoint("last")
     check(files, given_up)
     files.clean()
@@ -135,7 +135,7 @@ def test_manifests_hold_what_is_accepted(tmp_path: Path, seed: int, delivery: De
                 checkpoints += 1
                 assert files.records() == accepted_records(files)
             case "restart":
-                lost: BatchId = driver.begin(driver.member(0), 5)
+                lost: BatchId = driver.start_batch(driver.member(0), 5)
                 if chance.random() < 0.5:
                     files.write(lost)
                 restart(files)
@@ -144,7 +144,7 @@ def test_manifests_hold_what_is_accepted(tmp_path: Path, seed: int, delivery: De
                 driver.reset(target(chance, files), scope=scope)
                 files.sink.publish(driver.complete())
                 files.sink.reset(files.reset_order())
-                driver.settle_reset()
+                driver.finish_reset()
                 files.sink.reset(files.reset_order())
     files.checkpoint("last")
     ends = {p: int(c.position or 0) for p, c in driver.region.claims.items()}

@@ -32,7 +32,7 @@ def reset(files: Files) -> None:
     files.driver.reset(ToInitial())
     files.driver.complete()
     files.sink.reset(files.reset_order())
-    files.driver.settle_reset()
+    files.driver.finish_reset()
 
 
 def test_a_checkpoint_is_found_by_its_sequence_and_the_newest_without(files: Files) -> None:

@@ -37,7 +37,7 @@ def both(files: Files) -> None:
 
 def reset_done(files: Files) -> None:
     files.sink.reset(files.reset_order())
-    files.driver.settle_reset()
+    files.driver.finish_reset()
 
 
 class TestPublication:
@@ -62,7 +62,7 @@ class TestPublication:
 
     def test_shows_nothing_of_a_batch_that_was_discarded_or_never_ended(self, files: Files) -> None:
         driver = files.driver
-        lost, other = driver.begin(driver.member(0)), driver.begin(driver.member(1))
+        lost, other = driver.start_batch(driver.member(0)), driver.start_batch(driver.member(1))
         files.write(lost)
         files.write(other)
         driver.crash(driver.member(0))
@@ -74,7 +74,7 @@ class TestPublication:
 
     def test_shows_nothing_of_a_zombie_that_lists_its_files_after_the_checkpoint(self, files: Files) -> None:
         driver = files.driver
-        zombie = driver.begin(driver.member(0))
+        zombie = driver.start_batch(driver.member(0))
         call, old = files.call(zombie), files.sink
         driver.crash(driver.member(0))
         driver.recover()
@@ -154,7 +154,7 @@ class TestKills:
     def test_of_a_batch_before_or_after_its_list_leave_nothing_that_counts(self, files: Files, written: bool) -> None:
         driver = files.driver
         both(files)
-        batch = driver.begin(driver.member(0))
+        batch = driver.start_batch(driver.member(0))
         if written:
             files.write(batch)
         driver.crash(driver.member(0))
@@ -288,7 +288,7 @@ class TestResets:
         files.checkpoint("n1")
         files.driver.reset(ToInitial())
         files.driver.complete()
-        files.driver.settle_reset()
+        files.driver.finish_reset()
         assert files.manifests()
         both(files)
         assert files.manifests() == {}
@@ -328,7 +328,7 @@ class TestResets:
         files = Files(driver, tmp_path / "out")
         both(files)
         driver.crash(driver.member(0))
-        lost = driver.begin(driver.member(1))
+        lost = driver.start_batch(driver.member(1))
         files.write(lost)
         driver.crash(driver.member(1))
         driver.wait(60)

@@ -18,7 +18,7 @@ from airflow_kcr.protocol.scopes import EVERYTHING, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks.files import FileSink, FileTarget, layout
-from airflow_kcr.sinks.files.accepted import RegionLedger
+from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.documents import Owner
 from tests.support.driver import GROUP, Driver
 from tests.support.record_table import RecordTable, Rows
@@ -133,7 +133,7 @@ def test_kills_at_each_step_of_a_reset_are_made_good_by_the_next_member(tmp_path
         tabled.files.sink.reset(tabled.files.reset_order())
     assert tabled.rows.records() == {}
     assert tabled.is_in_force()
-    tabled.driver.settle_reset()
+    tabled.driver.finish_reset()
     tabled.both()
     tabled.files.checkpoint("n3")
     assert tabled.is_in_force()
@@ -165,7 +165,7 @@ def test_a_publisher_that_wakes_up_after_a_reset_shows_nothing(tabled: Tabled, p
                 tabled.files.sink.publish(sequence)
             tabled.driver.publish()
             tabled.reset()
-            tabled.driver.settle_reset()
+            tabled.driver.finish_reset()
 
     tabled.other(asleep).publish(sequence)
     assert tabled.rows.checkpoints == {}
@@ -227,7 +227,7 @@ def test_whatever_happens_the_table_shows_the_checkpoints_in_force(tmp_path: Pat
                 drained = driver.complete()
                 attempt(partial(publish, drained), tabled, kill)
                 attempt(lambda sink: sink.reset(files.reset_order()), tabled, kill)
-                driver.settle_reset()
+                driver.finish_reset()
         assert max(tabled.rows.records().values(), default=1) == 1
         assert tabled.is_in_force()
 

@@ -94,7 +94,7 @@ def reset(files: Files, checkpoints: list[CheckpointNumber]) -> CountingFolder:
     files.driver.complete()
     folder = CountingFolder(files.root)
     files.process(folder).reset(files.reset_order())
-    files.driver.settle_reset()
+    files.driver.finish_reset()
     return folder
 
 
@@ -102,7 +102,7 @@ def publication_after_a_reset(files: Files, checkpoints: list[CheckpointNumber])
     files.driver.reset(ToCheckpoint(sequence=checkpoints[0]))
     files.sink.publish(files.driver.complete())
     files.sink.reset(files.reset_order())
-    files.driver.settle_reset()
+    files.driver.finish_reset()
     return publication(files, checkpoints)
 
 

@@ -3,7 +3,7 @@
 By one document for all timelines, whatever their number, and however far a reset goes back.
 
 A reset says of a whole stretch of checkpoints that it has undone them; nothing that was written for one of them is
-touched. So it costs the same after a minute and after years. What the checkpoints had is deleted later, by `cleaning`.
+touched. So it costs the same after a minute and after years. What the checkpoints had is deleted later, by `cleanup`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.values import Timeline
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.accepted import Ledger
+from airflow_kcr.sinks.files.contents import Ledger
 from airflow_kcr.sinks.files.documents import Timelines
 from airflow_kcr.sinks.files.folder import Folder, Table
 from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget

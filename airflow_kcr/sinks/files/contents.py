@@ -198,7 +198,7 @@ T = TypeVar("T")
 
 
 class RegionLedger:
-    """See `sinks.files.accepted.Ledger`.
+    """See `sinks.files.contents.Ledger`.
 
     Args:
         store: where the region is.
