@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """Load the Python API when it is asked for: whoever only wants a part of the package does not pay for it."""
+    """Load the Python API on first use: importing another part of the package doesn't import it."""
     if name == "Region":
         from airflow_kcr.api import Region
 

@@ -3,8 +3,8 @@
 
     python check_history.py FOLDER [--digest HEX]
 
-FOLDER holds the archive files of one region: 00000001.jsonl.gz and on. HEX is the digest of the newest certificate that
-is archived, as somebody wrote it down elsewhere: with it, files that are missing at the end are found out as well.
+FOLDER holds the archive files of one region: 00000001.jsonl.gz and on. HEX is the digest of the newest archived
+certificate, as you noted it elsewhere: with it, files that are missing at the end are found too.
 
 Every digest holds, the chain has no gap, and from the lines alone: no event is missing, each batch begins once and has
 one fate, what was accepted of each partition leads from checkpoint to checkpoint without a gap or an offset counted

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 COMPARED: Final = 50
-"""So many instants of two schedules that are written differently are compared."""
+"""How many instants of two differently written schedules are compared."""
 
 DagName: TypeAlias = Literal["consumers", "checkpoint", "reset"]
 """Which of the standard DAGs."""
@@ -102,7 +102,7 @@ def region_dags(  # noqa: PLR0913 - keywords, one for each decision that the DAG
         default_args: of all three DAGs; without `retries`, a task is tried again five times, half a minute later. The
             tasks that ask a person are tried again at once, whatever it says: the question was lost by Airflow.
         consent_upsert: what the form of the reset has for that consent: a reset may go back although tables of sinks
-            of mode `upsert` can't be restored. Whoever approves sees which.
+            of mode `upsert` can't be restored. The approval shows which.
         second_person: whether who approves a reset must be another user than who asked for it.
         dag_args: further arguments of all three DAGs, such as `access_control`, `tags`, `doc_md`, `params` and
             callbacks; tags and params come beside their own.

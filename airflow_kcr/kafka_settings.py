@@ -26,8 +26,8 @@ _GROUP: Final = "the region names its groups and members itself"
 _EAGER: Final = "members use the classic protocol with an eager assignor"
 
 _CALLED: Final = re.compile(r"_cb$|^on_|^logger$|^plugin\.library\.paths$|^ssl\.engine\.location$|\.kinit\.cmd$")
-"""Settings that name code: of the client in Python, a library or a program. Whoever may edit a connection may not
-thereby run code wherever it is read."""
+"""Settings that name code: of the client in Python, a library or a program. The right to edit a connection must not
+include running code wherever it is read."""
 
 REFUSED: Final[Mapping[str, tuple[str | None, str]]] = {
     "enable.auto.commit": ("false", f"{_COMMITS}; leave it out"),

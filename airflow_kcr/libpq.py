@@ -34,7 +34,7 @@ OLDEST: Final = 14
 REFUSALS: Final[Mapping[str, str]] = MappingProxyType(
     {"28000": _REFUSED_LOGIN, "28P01": _REFUSED_LOGIN, "3D000": _NO_DATABASE}
 )
-"""By SQLSTATE: until somebody has changed something, there or in the address, every further try is refused too."""
+"""By SQLSTATE: every further try is refused too, until the server or the address is changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class NotMade:
 
     why: str
     is_refusal: bool
-    """Whether every further try is refused too, until somebody has changed something, there or in the address."""
+    """Whether every further try is refused too, until the server or the address is changed."""
 
 
 _REASONS: Final = tuple(
@@ -114,7 +114,7 @@ _OPTION: Final = re.compile(r"(?:-c\s*|--)(?P<name>[A-Za-z_][\w.-]*)=(?P<value>(
 
 
 class Unsuitable(Exception):
-    """A server answers, and can't be used before somebody has changed something; its text says what."""
+    """A server answers but can't be used until it is changed; its text says how."""
 
 
 class Connection(psycopg.Connection[TupleRow]):

@@ -40,7 +40,7 @@ from airflow_kcr.protocol.values import (
 
 
 class Sign(NamedTuple):
-    """Whether it is worth reading a region again: while it stays the same, nothing that anybody waits for has come."""
+    """Whether it is worth reading a region again: while it stays the same, no wait can be over."""
 
     counter: EventNumber
     is_due: bool
@@ -108,7 +108,7 @@ class ArchiveFile:
 
     offsets: Mapping[str, Mapping[str, Mapping[str, Sequence[int]]]] | None = None
     """By group, topic and partition: the first offset of any batch that begins in the file, and the one after the last.
-    None: an earlier version has written it, and whoever looks for an offset has to read it."""
+    None: an earlier version wrote it, and finding an offset means reading it."""
 
     processes: Mapping[str, Mapping[str, str]] | None = None
     """How members called themselves that registered in it, by member and incarnation; None: as with `offsets`."""
@@ -129,7 +129,7 @@ class Certificate:
     """Of the body; the next one's body names it."""
 
     resume: bytes | None = None
-    """What whoever goes on from it has to know; None: forgotten, as there are later ones."""
+    """What the next proof has to know to continue from it; None: forgotten, as there are later ones."""
 
     archive: ArchiveFile | None = None
     """Where what it covers is archived; None: in the store alone."""
@@ -177,7 +177,7 @@ class Chronicle(Protocol):
 
         Args:
             after: only those with a greater number.
-            limit: no more than so many; None: all of them.
+            limit: at most this many; None: all of them.
         """
         ...
 
@@ -186,14 +186,14 @@ class Chronicle(Protocol):
         ...
 
     def uncertifiable(self) -> str:
-        """Return why whoever asks can't store certificates; empty: it can."""
+        """Return why this user can't store certificates; empty: it can."""
         ...
 
     def certify(self, certificate: Certificate) -> bool:
         """Store a certificate, and forget how to go on from those before it.
 
         Returns:
-            False where somebody else has stored one of this number meanwhile; nothing is changed then.
+            False if another process has stored one of this number meanwhile; nothing is changed then.
         """
         ...
 
@@ -217,7 +217,7 @@ class Chronicle(Protocol):
 
         Args:
             closed: an archived certificate.
-            floor: the newest sequence of which nobody asks for batches any more.
+            floor: the newest sequence whose batches are no longer read.
         """
         ...
 
@@ -236,8 +236,8 @@ class Renewal:
 
 
 Heartbeats: TypeAlias = "Mapping[Renewal, Heartbeat | RefusedError]"
-"""Renewals and their answers: UnknownRegion or UnknownMember where there is no such row. A lease that somebody else is
-writing at that moment has no answer; ask again."""
+"""Renewals and their answers: UnknownRegion or UnknownMember where there is no such row. A lease that another
+transaction is writing at that moment has no answer; ask again."""
 
 
 class Transactions(Protocol):
@@ -379,7 +379,7 @@ class Transactions(Protocol):
     def history(self, name: RegionName) -> History:
         """Return all events and the whole ledger as committed at one moment; takes no region lock.
 
-        Read one after the other, a batch that ended in between would look like records that nobody processed.
+        Read one after the other, a batch that finished in between would look like unprocessed records.
 
         Raises:
             UnknownRegion: there is no such region.
@@ -540,7 +540,7 @@ class Logs(Protocol):
     def stable_ends(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
         """Return the last stable offset of each log, read now; one that the cluster doesn't have is absent.
 
-        One question to the brokers where `bounds` has three: for whoever only wants to know whether there is anything.
+        One request to the brokers where `bounds` has three, to find out only whether there is anything to read.
 
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.

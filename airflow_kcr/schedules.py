@@ -1,4 +1,4 @@
-"""The instants of a region's boundaries: every so long, or by a cron expression in a time zone.
+"""The instants of a region's boundaries: at a fixed interval, or by a cron expression in a time zone.
 
 Both answer as Airflow's data-interval timetables do, so that the end of a DAG run's data interval is a boundary of a
 region with the same schedule. Instants are UTC. Each schedule is a fixed set of instants, and both questions are

@@ -117,7 +117,7 @@ class ArchiveFolder:
                 holds something else.
         """
         final = self.path_of(certificate)
-        if final.exists():  # by whoever was ended before the store knew of it
+        if final.exists():  # by a call that ended before the store recorded the file
             self.check(certificate)
             yield Written(write=len)
             return
@@ -126,7 +126,7 @@ class ArchiveFolder:
             if not self.root.is_dir():
                 raise ArchiveError(f"there is no folder {self.root} to archive to; make or mount it")
             self.path.mkdir(exist_ok=True)
-            for left in self.path.glob(f"{final.name}.*.part"):  # by whoever was killed
+            for left in self.path.glob(f"{final.name}.*.part"):  # by a process that was killed
                 left.unlink(missing_ok=True)
             with part.open("xb") as raw:
                 with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=raw, mtime=0) as packed:

@@ -37,7 +37,7 @@ class CheckpointSummary(View):
         Args:
             region: as it was read.
             before: only those of lower numbers; None: all.
-            last: only so many of these, the newest; None: all.
+            last: only the newest N of these; None: all.
         """
         rows = region.archive.checkpoints(before=before, last=last)
         kept, reaches = retirement.protected(region), reach(region, rows)
@@ -162,7 +162,7 @@ class CheckpointRequestView(View):
         """Return where the request of a request id stands.
 
         Raises:
-            ConfigurationError: nobody has asked with that request id.
+            ConfigurationError: there is no request with that id.
         """
         request = request_of(region, request_id)
         if request is None:
@@ -209,7 +209,7 @@ def require_current(region: StoredRegion, sequence: CheckpointNumber) -> Checkpo
 
 # Which checkpoints retention has overtaken, and when it will reach the others: from what members saw of the logs.
 #
-# Every contribution to a checkpoint has the bounds of its logs, so this asks nobody. It is as fresh as the newest
+# Every contribution to a checkpoint has the bounds of its logs, so this doesn't ask Kafka. It is as fresh as the newest
 # checkpoint; a plan reads the logs themselves.
 
 
@@ -289,7 +289,7 @@ def _overtaken(offset: Offset, rows: tuple[LogStart, ...]) -> datetime | None:
 
 # The checkpoints that a region can go back to, and what each would mean, as far as the store knows.
 #
-# A plan is exact, but asks Kafka. This is for whoever has to choose before there is a plan.
+# A plan is exact, but asks Kafka. This is for choosing before there is a plan.
 
 _PAGE: Final = 50
 """Checkpoints that are looked at together, at least."""

@@ -46,7 +46,7 @@ class Closing(View):
     """How many left the store."""
 
     upto: EventNumber | None = None
-    """The newest event that is closed by now, whoever closed it; None: none is."""
+    """The newest event that is closed by now, by this call or an earlier one; None: none is."""
 
     violations: tuple[Violation, ...] = ()
     """What speaks against closing more: the history contradicts an invariant, or a certificate the store."""
@@ -64,10 +64,10 @@ class Closing(View):
 
 
 def floor(region: Region) -> CheckpointNumber:
-    """Return the newest sequence of which nobody asks for batches any more.
+    """Return the newest sequence whose batches are no longer read.
 
-    Whoever publishes a checkpoint reads the batches since the newest published one before it, and whoever resets those
-    since the restore point.
+    Publishing a checkpoint reads the batches since the newest published one before it, resetting those since the
+    restore point.
     """
     waiting = [
         row.sequence
@@ -181,7 +181,7 @@ class _Closing:
         return not flaws
 
     def drop(self) -> None:
-        """Drop whatever is archived, also by somebody who was ended before it was dropped."""
+        """Drop whatever is archived, also by a call that ended before it dropped its rows."""
         if self.closed is None:
             return
         self.told.upto = self.closed.horizon.counter

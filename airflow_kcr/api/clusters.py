@@ -1,7 +1,7 @@
 """What the API asks of Kafka: where logs begin and end, what groups have committed, which topics there are.
 
-Only `alter` changes anything in Kafka. The client is loaded only when something is asked, so that whoever looks at the
-store alone needs none.
+Only `alter` changes anything in Kafka. The client is loaded only on first use, so that commands which read only the
+store don't need it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_kcr.spec import RegionSpec
 
 
 class Cluster(Protocol):
-    """One Kafka cluster, as far as somebody who looks needs it. Calls block, each under a deadline."""
+    """One Kafka cluster, as far as a reader needs it. Calls block, each under a deadline."""
 
     @property
     def logs(self) -> Logs:

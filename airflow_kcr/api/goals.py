@@ -1,6 +1,6 @@
 """What can be waited for about a region, its checkpoints and members: when it is reached, and what is still missing.
 
-A goal looks at the region as the store has it; it asks nobody else. What it calls missing has names: members,
+A goal reads only the region as stored. What it calls missing has names: members,
 partitions with their last owner, how far a partition still is from its boundary.
 """
 
@@ -227,7 +227,7 @@ def _missing_in_checkpoint(region: StoredRegion, now: datetime, checkpoint: Chec
 
 
 def _missing_in_drain(region: StoredRegion, checkpoint: Checkpoint) -> Iterator[str]:
-    """Yield the members that have yet to contribute, with what they hold; once all have, what nobody holds."""
+    """Yield the members that have yet to contribute, with what they hold; then the partitions without an owner."""
     waiting = [m for m in sorted(checkpoint.participants) if (checkpoint.sequence, m) not in region.contributions]
     for member in waiting:
         held = [str(p.topic_partition) for p, claim in sorted(region.claims.items()) if claim.owner == member]

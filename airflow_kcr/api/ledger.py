@@ -292,7 +292,7 @@ def event_to_json(event: Event) -> dict[str, object]:
 
 
 def brief(event: Event, width: int) -> str:
-    """Return what an event says in at most so many characters; the whole is in its JSON."""
+    """Return an event's details in at most `width` characters; its JSON has all of them."""
     texts = (f"{name}={_text(value)}" for name, value in _body(event).items())
     text = " ".join(texts)
     return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -113,7 +113,7 @@ class CommitFinding(StrEnum):
 
     KAFKA_BEHIND = "kafka_behind"
     KAFKA_AHEAD = "kafka_ahead"
-    """As after every later checkpoint; or somebody else commits."""
+    """As after every later checkpoint; or another program commits."""
 
     EQUAL = "equal"
 
@@ -162,7 +162,7 @@ class Comparison(View):
 
 
 def lag(region: StoredRegion, clusters: Clusters) -> tuple[Lag, ...]:
-    """Return how far every partition is behind, those that nobody has claimed yet included.
+    """Return the lag of every partition, including unclaimed ones.
 
     The positions were read before the logs are, so a running region's lag is never too small.
     """
@@ -186,7 +186,8 @@ def _lag(
     absence = region.absent.get(partition) if bounds is None else None
     if absence is not None:
         trouble = absent_partitions.told(region, absence)
-    # What a region that was covered before finds later is read from its beginning; nobody need have claimed it.
+    # A partition found later, in a region that was covered before, is read from its beginning; it need not be claimed
+    # yet.
     found_later = bounds is not None and region.initialised and (claim is None or claim.resume is None)
     return Lag(
         partition=partition,
@@ -274,7 +275,7 @@ def repair(store: RegionStore, name: RegionName, sequence: CheckpointNumber, clu
         UnknownCheckpoint, CheckpointNotUsable: there is no such checkpoint, or it is undone.
         CheckpointRefused: it is not the restore point, and nothing moves Kafka back to it; or the restore point is a
             reset.
-        GroupNotEmpty: somebody is in a group.
+        GroupNotEmpty: a group has a consumer.
         KcrError: Kafka refused a partition, or holds something else.
         BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
     """

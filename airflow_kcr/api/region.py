@@ -199,7 +199,7 @@ class Region:
 
         Raises:
             RegionInState: the region is halted or stopped.
-            CheckpointRefused: there is nobody to drain, or the request id names another request.
+            CheckpointRefused: no member is there to drain, or the request id names another request.
         """
         request = self.request_checkpoint(until, request_id=request_id, allow_inexact=allow_inexact, purpose=purpose)
         return self.checkpoint_request(request.request_id)
@@ -212,7 +212,7 @@ class Region:
         allow_inexact: bool = False,
         purpose: CheckpointPurpose = CheckpointPurpose.REQUEST,
     ) -> CheckpointRequest:
-        """Ask as `drain` does, and return the request alone: for whoever waits for it anyway.
+        """Request as `drain` does, but return only the request: for callers that wait for it anyway.
 
         Args:
             until: as for `drain`, and so the others.
@@ -238,7 +238,7 @@ class Region:
         """Return where the request of a request id stands.
 
         Raises:
-            ConfigurationError: nobody has asked with that request id.
+            ConfigurationError: there is no request with that id.
         """
         return CheckpointRequestView.of(self._read(), RequestId(request_id))
 
@@ -248,7 +248,7 @@ class Region:
         A retired one counts as well; None: there is none.
 
         Raises:
-            ConfigurationError: nobody has asked with that request id.
+            ConfigurationError: there is no request with that id.
         """
         region = self._read()
         row = CheckpointRequestView.of(region, RequestId(request_id)).checkpoint
@@ -300,7 +300,7 @@ class Region:
             patience: how long to wait for it before that is the answer.
 
         Raises:
-            TimedOut: it was not in time, whoever waits; to ask for it again may help.
+            TimedOut: it was not in time, for any waiter; requesting it again may help.
             RefusedError: it can't be reached any more.
         """
         return waits.poll(self._store, self.name, goal, patience)
@@ -325,7 +325,7 @@ class Region:
 
         Args:
             before: only those of lower numbers; None: all.
-            last: only so many of these, the newest; None: all.
+            last: only the newest N of these; None: all.
         """
         page = None if before is None else CheckpointNumber(before)
         return CheckpointSummary.newest_of(self._read(), before=page, last=last)
@@ -381,7 +381,7 @@ class Region:
 
         Raises:
             CheckpointRefused: the checkpoint is not the restore point.
-            GroupNotEmpty: somebody is in a group; its members commit by themselves, at the latest with the next
+            GroupNotEmpty: a group has a consumer; its members commit by themselves, at the latest with the next
                 checkpoint.
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
         """
@@ -463,7 +463,7 @@ class Region:
             forced: without a drain, from the last done positions: the only way from a halted or starting region.
             consent_upsert: tables of sinks of mode `upsert` keep no history; what was replaced in them stays so until
                 the replay has passed the present position, and that is acceptable.
-            requester: who asks, where that is somebody else than whom the region was opened for.
+            requester: who asks, if not the requester that the region was opened with.
 
         Raises:
             StalePlan: it was made under another epoch.
@@ -485,7 +485,7 @@ class Region:
         )
 
     def applied_reset(self, plan: str) -> ResetView | None:
-        """Return where the reset of a plan stands; None: nobody has applied it."""
+        """Return where the reset of a plan stands; None: the plan was not applied."""
         region = self._read()
         known = person_reset_of(region, RequestId(plan))
         return None if known is None else reset_views.of_plan(region, known.request_id)
@@ -509,8 +509,8 @@ class Region:
 
         Args:
             before: only those before the one of this number, as in its id; None: all.
-            last: of these the newest so many that began, and as many at most that were asked for between them and
-                never began; None: all.
+            last: the newest N of these that began, and at most N that were requested between them and never began;
+                None: all.
         """
         region = self._read()
         return reset_views.counted(self._store, region, reset_views.page(region, before=before, last=last))
@@ -609,7 +609,7 @@ class Region:
             archive: the folder of the archive files, where it is not that of the spec; implies `from_start`.
 
         Raises:
-            ArchiveError: an archive file is missing or was changed, or nobody says where they are.
+            ArchiveError: an archive file is missing or was changed, or the archive folder is unknown.
             StoreBusy: some of the history was closed meanwhile; ask again.
         """
         store = self._store.chronicle(self.name)

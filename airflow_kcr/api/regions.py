@@ -96,7 +96,7 @@ def regions(store: RegionStore) -> tuple[RegionSummary, ...]:
 def names_for_completion(given: str | None = None) -> tuple[str, ...]:
     """Return the names of a store's regions for a shell that completes a word: soon, or none at all.
 
-    Whoever presses the tab key wants no error, and does not wait for a server that is away.
+    Completion shows no errors and doesn't wait for a server that is away.
     """
     try:
         url = store_url(given)
@@ -314,7 +314,7 @@ def _change(region: StoredRegion, wanted: str) -> Change:
 
 
 def _all_at_once(plan: Applied) -> Applied:
-    """Return the answer where nobody lives who would have to be built anew."""
+    """Return the answer if no live member would have to be rebuilt."""
     return replace(plan, differences=tuple(Difference(d.path, TakesEffect.AT_ONCE) for d in plan.differences))
 
 

@@ -1,7 +1,7 @@
 """What a person asks of a reset, and the plan as a document: what it would do, and all that is needed to apply it.
 
-`plan` is its name; the reset is accepted under it, so that a plan that is applied twice is one reset. Whoever has the
-document needs no other: it has the request and the epoch it was made under. The store keeps none.
+`plan` is its name; the reset is accepted under it, so that a plan that is applied twice is one reset. The document is
+complete: it has the request and the epoch it was made under. The store keeps none.
 """
 
 from __future__ import annotations
@@ -367,8 +367,8 @@ def _read_line(row: object) -> PlanLine:
 
 # What a person asks of a reset: the target, which partitions it moves, and what is allowed to get there.
 #
-# A request is a value that goes through JSON unchanged: a plan carries it, so that whoever applies the plan needs
-# nothing else, and its target is resolved anew then.
+# A request is a value that goes through JSON unchanged: a plan contains it, so that applying the plan needs nothing
+# else and resolves the target again.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

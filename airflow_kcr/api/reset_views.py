@@ -43,7 +43,7 @@ class ResetView(View):
     """What a person asked for; None: it was automatic."""
 
     counted: Replayed | None = None
-    """None: nobody has counted."""
+    """None: not counted."""
 
     @property
     def reset_id(self) -> str:
@@ -155,8 +155,8 @@ def page(region: StoredRegion, *, before: int | None, last: int | None) -> tuple
     Args:
         region: as stored.
         before: only those that were asked for, or began by themselves, before one burned this number; None: all.
-        last: of these the newest so many that began, and as many at most that were asked for between them and never
-            began; None: all.
+        last: the newest N of these that began, and at most N that were requested between them and never began; None:
+            all.
     """
     rows = region.archive.resets(
         before=None if before is None else CheckpointNumber(before), last=None if last is None else last * ATTEMPTS + 1

@@ -111,7 +111,7 @@ def apply(
         CheckpointNotUsable: the log no longer has an offset that the target remembers; nothing was changed.
         RegionInState: the region can't drain; the message says what can be done.
         UpsertNeedsConsent: it would go back behind a table that can't be restored; nothing was changed.
-        GroupNotEmpty: the region is stopped, and somebody is in one of its groups; nothing was changed, unless the
+        GroupNotEmpty: the region is stopped, and one of its groups has a consumer; nothing was changed, unless the
             message says what was.
         BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
     """
@@ -298,7 +298,7 @@ def _require(partitions: list[GroupPartition], answers: Mapping[GroupPartition, 
 
 
 def is_told_from_outside(region: StoredRegion, reset: PersonReset) -> bool:
-    """Whether a reset was applied to the stopped region as it still is: nobody but its caller tells Kafka."""
+    """Whether a reset was applied to the still stopped region: then only the caller commits its offsets to Kafka."""
     return (
         region.state is RegionState.STOPPED
         and reset.state is PersonResetState.DONE
@@ -308,7 +308,7 @@ def is_told_from_outside(region: StoredRegion, reset: PersonReset) -> bool:
 
 
 def require_empty(region: StoredRegion, clusters: Clusters) -> None:
-    """Refuse while anybody is in one of the region's groups; changes nothing.
+    """Refuse while one of the region's groups has a consumer; changes nothing.
 
     Raises:
         GroupNotEmpty: names the members of every such group.

@@ -1,4 +1,4 @@
-"""Membership validation against the real world: before a member joins, at every checkpoint, and when somebody asks.
+"""Membership validation against the real world: before a member joins, at every checkpoint, and on request.
 
 Reading changes nothing; `report` gives what was seen to the store, whose rules halt, hold or warn. Members do both, a
 person who only asks does the first.
@@ -109,7 +109,7 @@ def validate(
     Raises:
         UnknownRegion: there is no such region.
         ConfigurationError: it has no group of that name.
-        BrokerUnavailable, CredentialsRefused: a cluster can't be reached, or lets nobody in.
+        BrokerUnavailable, CredentialsRefused: a cluster is unreachable, or refuses the login.
     """
     region, now = store.read(name)
     spec = RegionSpec.from_json(region.spec.text)
@@ -124,7 +124,7 @@ def validate(
 
 
 def report(store: RegionStore, name: RegionName, validation: Validation) -> StoredRegion:
-    """Tell the store who was found in the groups, nobody included; the region halts, holds, goes on or warns."""
+    """Tell the store the foreign consumers of the groups, if any; the region halts, holds, continues or warns."""
     return store.handle(name, ReportGroups(seen=validation.foreign_consumers))
 
 
@@ -148,7 +148,7 @@ def gather(
             is of no interest.
 
     Raises:
-        BrokerUnavailable, CredentialsRefused: the cluster as a whole can't be reached, or lets nobody in.
+        BrokerUnavailable, CredentialsRefused: the cluster as a whole is unreachable, or refuses the login.
     """
     rules = region.rules.groups[group]
     with readers(spec, group) as cluster:
@@ -334,7 +334,7 @@ def preflight(
         BrokerUnavailable: Kafka can't be reached.
         CredentialsRefused: it does not let the client in, or not do what it needs.
         UnknownTopics: a listed topic does not exist.
-        ForeignConsumerInGroup: somebody else is in a group, and the policy is `fail`.
+        ForeignConsumerInGroup: a foreign consumer is in a group, and the policy is `fail`.
     """
     region, _ = store.read(name)
     for member in sorted(members):
@@ -364,7 +364,7 @@ PERIOD: Final = 10.0
 """Seconds between two polls where nothing calls for one."""
 
 HELD_PERIOD: Final = 2.0
-"""Seconds between two polls while somebody is in a group who should not be."""
+"""Seconds between two polls while a foreign consumer is in a group."""
 
 DEBOUNCE: Final = 5.0
 """Seconds for which members that are missing, or too many, are normal: they have just been started, or stopped."""
@@ -420,7 +420,7 @@ class GroupWatch:
             next_poll = monotonic() + (HELD_PERIOD if self._poll() else PERIOD)
 
     def _poll(self) -> bool:
-        """Look once, and return whether somebody is in a group who should not be."""
+        """Poll once, and return whether a foreign consumer is in a group."""
         try:
             found = validate(self._store, self._region, self._readers, self._names, self._groups)
             report(self._store, self._region, found)

@@ -204,7 +204,7 @@ class Judged:
 
 # Certificates: what a proof has found of a region's history up to a moment, and what the next one goes on from.
 #
-# A certificate's body is JSON that anybody can check without this program: `content` is the SHA-256 of the lines
+# A certificate's body is JSON that can be checked without this program: `content` is the SHA-256 of the lines
 # below, `previous` the digest of the certificate before, and the certificate's own digest the SHA-256 of its body.
 # Everything is digested as JSON in one form: keys in order, no spaces, UTF-8.
 #

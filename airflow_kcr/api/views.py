@@ -263,7 +263,7 @@ class RegionView(View):
     """Partitions that the brokers do not have any more."""
 
     foreign_consumers: tuple[ForeignConsumer, ...] = ()
-    """Who was in its groups when somebody last looked, and is not the region's."""
+    """The foreign consumers in its groups at the last check."""
 
     halted: str = ""
     """Why it is halted, and what a person can do."""

@@ -1,7 +1,7 @@
 """Waiting for a region, with a deadline, and with progress that names who is missing.
 
 A notification only shortens the wait: the row is read again, at least once a second, because the end of a batch moves
-no counter. Whoever waits also does what is due in the region, as nobody else may be there to do it.
+no counter. A waiter also makes the transitions that are due in the region, because no member may be alive to make them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.regions import RegionStore
 
 DEFAULT_TIMEOUT: Final = timedelta(minutes=10)
-"""How long to wait where nobody says: longer than a drain and an attempt of a reset together, at their defaults."""
+"""How long to wait by default: longer than a drain and an attempt of a reset together, at their defaults."""
 
 POLL_PERIOD: Final = timedelta(seconds=1)
 """How often the region is read while nothing is heard of it."""
 
 STORE_AWAY: Final = timedelta(seconds=30)
-"""How long a store may be away while somebody waits, before that is the answer."""
+"""How long a wait tolerates an unreachable store before it fails."""
 
 AWAY: Final = (StoreUnavailable, StoreBusy, OutcomeUnknown)
 """What a store raises that may heal by itself."""

@@ -188,4 +188,4 @@ class _Lines:
 
 class _Silent:
     def tell(self, done: float, total: float | None = None, text: str = "") -> None:
-        """Say nothing: lines that are repeated twice a second help nobody."""
+        """Show nothing: lines repeated twice a second don't help."""

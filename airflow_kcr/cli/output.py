@@ -64,7 +64,7 @@ class Answer:
 
 
 def chosen(output: OutputFormat | None) -> OutputFormat:
-    """Return the format that was asked for, or the one that suits whoever reads standard output."""
+    """Return the requested format, or the one that suits standard output."""
     if output is not None:
         return output
     return OutputFormat.TABLE if sys.stdout.isatty() else OutputFormat.JSON
@@ -135,7 +135,7 @@ def _show_table(answer: Answer) -> None:
     with console.capture() as captured:
         for number, part in enumerate(parts):
             console.print(*([""] if number else []), part, sep="\n")
-    # Tables are padded to their width; nobody wants that in a file, a diff or a terminal that is copied from.
+    # Tables are padded to their width; trailing blanks would be in the way in files, diffs and copied text.
     typer.echo("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), nl=False)
 
 

@@ -121,7 +121,7 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
         BrokerUnavailable: Kafka can't be reached.
         OtherCluster: the group's address leads to another cluster than the region has consumed from.
         GroupInOtherRegion: the group of that cluster is another region's, by whatever address.
-        ForeignConsumerInGroup: somebody else is in the group, and the policy is `fail`.
+        ForeignConsumerInGroup: a foreign consumer is in the group, and the policy is `fail`.
         MemberInUse: another process holds an index, and lives.
     """
     store.handle(run.region, Reconcile())  # a changed spec may have waited for members who live no more
@@ -288,7 +288,7 @@ def _opened(store: RegionStore, prepared: Prepared, spark: SparkSession) -> Open
 
 
 def _application(spark: SparkSession) -> RunningApplication:
-    """Return this process's application, as whoever looks for it finds it."""
+    """Return this process's application: its id, page, host and process."""
     state = process_state(os.getpid())
     return RunningApplication(
         application=spark.sparkContext.applicationId or "",

@@ -43,8 +43,8 @@ OLDEST_JAVA: Final = 17
 OLDEST_AIRFLOW: Final = (3, 3)
 
 SKEW: Final = timedelta(seconds=2)
-"""By how much the clocks of this machine and of the store may differ: leases go by the store's clock, but the time of
-a record is set by whoever writes it, and a boundary is compared with that."""
+"""How far the clocks of this machine and of the store may differ: leases use the store's clock, but a record's time is
+set by its producer, and boundaries are compared with it."""
 
 _ANSWERS_WITHIN: Final = 20.0
 """Seconds that `java -version` may take."""

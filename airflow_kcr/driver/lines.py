@@ -1,4 +1,4 @@
-"""What a driver writes for whoever has started it, and how to tell it from everything that Spark writes beside it.
+"""What a driver writes for the process that started it, and how to tell it from everything that Spark writes beside it.
 
 A driver's output comes mixed with that of its JVM. One line of it is for programs: it begins with `PREFIX` and is JSON,
 the `RunningApplication`. The others are for people: log lines, progress, and the sentence with which a command ends.

@@ -2,8 +2,8 @@
 
 A kill from Airflow's page ends the task's process group within seconds, and there is no time in it for a drain. So the
 application runs in a session of its own, and ends itself: when its task is gone, it begins no further batch, asks the
-region for a checkpoint, waits for it within a bound, and ends as SIGTERM would have it. What it has done is in a
-checkpoint then, and whoever takes its place goes on from there, without a reset. When the JVM is gone, nothing can be
+region for a checkpoint, waits for it within a bound, and ends as SIGTERM would have it. Its work is in a checkpoint
+then, and its successor continues there, without a reset. When the JVM is gone, nothing can be
 drained: it ends at once. Everything else, another host or a cluster's own driver, is for the lease.
 """
 
@@ -80,7 +80,7 @@ class ParentWatchdog:
     Args:
         store: the region's.
         region: the members'.
-        task: None: nobody's; then only the JVM is watched.
+        task: None: no task; then only the JVM is watched.
         jvm: None: this process has started its own.
         end_process: ends this process at once, with a reason.
     """
@@ -112,7 +112,7 @@ class ParentWatchdog:
                 self._over.set()
 
     def hold(self, member_pool: MemberPool) -> None:
-        """Say whom to end; before, there is nobody to drain, and the process ends at once."""
+        """Set which members to end; before this call there is nothing to drain, and the process ends at once."""
         self._member_pool = member_pool
 
     # -- watching ------------------------------------------------------------------------------------------------
@@ -215,10 +215,10 @@ def drain(store: RegionStore, name: RegionName, members: frozenset[MemberId], ta
 def ask(store: RegionStore, name: RegionName, request_id: RequestId, requester: Requester) -> None:
     """Ask for the last checkpoint of a task, or find it asked for.
 
-    It does not wait for a boundary: who asked for that one gets it from whoever takes over.
+    It does not wait for a boundary: the successor answers the request for that one.
 
     Raises:
-        RefusedError: the region is halted or stopped, or nobody lives in it.
+        RefusedError: the region is halted or stopped, or has no live member.
     """
     if not request_id:
         raise ConfigurationError("a request for a checkpoint needs a request id")

@@ -98,7 +98,7 @@ class Announcement:
 
     Args:
         hosted: the application.
-        out: where to; None: nobody listens.
+        out: where to; None: no output.
     """
 
     def __init__(self, hosted: Hosted, out: TextIO | None) -> None:
@@ -117,7 +117,7 @@ class Announcement:
             self._out.write(f"{line}\n")
             self._out.flush()
         except OSError:
-            self._out = None  # nobody listens any more; why is for the parent watchdog to find out
+            self._out = None  # the reader is gone; the parent watchdog finds out why
 
 
 def end_at_once(why: str) -> NoReturn:
@@ -160,7 +160,7 @@ def _raise_for(ends: dict[MemberId, Ended]) -> None:
 
 
 def _log_to(console: Console) -> None:
-    """Log to standard error, above the table of a terminal; where somebody has set logging up, leave it to them."""
+    """Log to standard error, above the table of a terminal; leave a logging setup that exists alone."""
     if not logging.getLogger().handlers:
         if console.is_terminal:
             handler: logging.Handler = RichHandler(console=console, show_path=False, markup=False)
@@ -174,8 +174,8 @@ def _log_to(console: Console) -> None:
 
 # What an application shows of its members while they work: a table on a terminal, else a line now and then.
 #
-# It goes to standard error; standard output is for results. It shows what it is handed and knows nothing of a member,
-# so whoever has the numbers makes them `MemberProgress`.
+# It goes to standard error; standard output is for results. It only shows `MemberProgress`, which the owner of the
+# numbers makes; it knows nothing of members.
 
 EVERY: Final = timedelta(seconds=30)
 """How often a line is written where there is no terminal."""
@@ -307,7 +307,7 @@ def _cells(one: MemberProgress) -> tuple[str, ...]:
 
 
 def _incidents(counts: Counts) -> str:
-    """Return what went wrong since the start, for whoever comes back after a week; empty where nothing did."""
+    """Return what went wrong since the start, for a reader who returns after a week; empty if nothing did."""
     told = {
         "resets": counts.resets,
         "failed batches": counts.failed_batches,

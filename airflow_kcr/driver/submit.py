@@ -1,6 +1,6 @@
 """The arguments of `spark-submit` for an application that hosts members; without any secret in them.
 
-A command line is seen by everybody on the machine, and in Spark's own UI. So the store's address goes by the
+Every user of the machine can read a command line, and Spark's own UI shows it. So the store's address goes by the
 environment (`KCR_STORE_URL`), and client settings come from the region's spec; what looks like a secret is refused.
 The settings that members need are not among the arguments: the application sets what is missing as it starts.
 """

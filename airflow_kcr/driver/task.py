@@ -1,8 +1,8 @@
 """The Airflow task that an application works for, as its driver knows it: by what stands in its environment.
 
-A process id alone may be another process's by the time somebody looks, so the time at which the process started belongs
-to it. The task's own parent, Airflow's supervisor, belongs to it too: a task that has lost it is a task no longer,
-though its process may not notice before it has something to say.
+A process id may be reused, so the time at which the process started belongs to it. The task's own parent, Airflow's
+supervisor, belongs to it too: a task that has lost it is a task no longer, though its process may not notice before it
+has something to say.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REQUEST_ID: Final = "KCR_TASK_REQUEST_ID"
 DRAIN: Final = "KCR_TASK_GONE_DRAIN"
 
 DRAIN_WITHIN: Final = timedelta(seconds=30)
-"""How long an application whose task is gone may take to drain, where nobody says."""
+"""How long an application whose task is gone may take to drain, by default."""
 
 _UNKNOWN: Final = 0
 _DEAD: Final = frozenset("ZXx")
@@ -71,7 +71,7 @@ class Task:
     started: int = _UNKNOWN
     parent: int = _UNKNOWN
     request_id: str = ""
-    """Names the checkpoint that is asked for when the task goes, whoever asks first."""
+    """Names the checkpoint that is requested when the task goes, by whichever process requests it first."""
 
     drain: timedelta = DRAIN_WITHIN
     """How long the application may take to drain once the task is gone."""

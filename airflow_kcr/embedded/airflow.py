@@ -252,7 +252,7 @@ def copy_examples(folder: Path, *, every: timedelta, since: datetime) -> None:
         ServiceFailed: there are no examples, or they have no place for the one or the other.
     """
     live = ", ".join(map(str, Every(every).at_or_before(since).astimezone(UTC).timetuple()[:6]))
-    # Under its name it is whole: whoever finds it may rely on that.
+    # A file under its final name is complete.
     copy = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(example_dags(), copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -287,7 +287,7 @@ def end_strays(folder: Path) -> None:
 def _is_of(process: psutil.Process, folder: Path) -> bool:
     try:
         return process.pid != os.getpid() and process.environ().get(MARKER) == str(folder)
-    except psutil.Error:  # it has ended, or is somebody else's
+    except psutil.Error:  # it has ended, or belongs to another program
         return False
 
 

@@ -57,7 +57,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
 
 
 class User(NamedTuple):
-    """Somebody who may log in."""
+    """A user who may log in."""
 
     name: str
     role: str
@@ -100,7 +100,7 @@ class Kept:
 
 
 def kept(folder: Path) -> Kept:
-    """Return what a folder keeps, made where it is new; nobody else may read the file."""
+    """Return the content of a folder's file, created if it is new; only its owner may read the file."""
     path = folder / "airflow.json"
     if not path.exists():
         made = {
@@ -158,9 +158,9 @@ def write_private(path: Path, text: str) -> None:
 
 
 def _surroundings() -> dict[str, str]:
-    """The environment that programs of Spark need, without what is somebody's own setting of Airflow."""
+    """The environment that programs of Spark need, without the user's own settings of Airflow."""
     inherited = {name: value for name, value in spark_environment().items() if not name.startswith("AIRFLOW")}
-    # Each task is a process, or several: on a machine where nobody writes bytecode, all would compile all they import.
+    # Each task is a process, or several: without cached bytecode, each would compile all that it imports.
     inherited.pop("PYTHONDONTWRITEBYTECODE", None)
     programs = os.pathsep.join([str(Path(sys.executable).parent), f"{inherited['SPARK_HOME']}/bin", inherited["PATH"]])
     jars = ",".join(str(jar) for jar in resolve(spark_connector()))

@@ -259,7 +259,7 @@ def _hidden(text: str) -> str:
 
 def _settings(folder: Path) -> str:
     root = repository().rstrip("/") + "/"
-    # Whether there are sources and documentation is two requests for each artifact, and nobody asks.
+    # Asking for sources and documentation costs two requests for each artifact, and nothing needs them.
     return f"""<ivysettings>
   <property name="ivy.maven.lookup.sources" value="false"/>
   <property name="ivy.maven.lookup.javadoc" value="false"/>

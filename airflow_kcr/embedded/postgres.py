@@ -1,6 +1,6 @@
 """A real Postgres from the programs of a pip package, reached over TCP on the loopback address and a Unix socket.
 
-It trusts whoever can reach it: it is for the machine of one person and for tests, and keeps nothing of value.
+It trusts every connection: it is for the machine of one person and for tests, and keeps nothing of value.
 """
 
 from __future__ import annotations

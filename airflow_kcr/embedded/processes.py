@@ -4,7 +4,7 @@ Each service runs in a session of its own, so a Ctrl-C at the terminal reaches u
 services end. A *tied* service lives as long as the process that started it, even where that is killed with SIGKILL: a
 small shell in the service's process group waits on a pipe that only our death or `stop` closes, then kills the group.
 (The kernel's parent-death signal would not do: it fires when the *thread* ends that started the child.) A *detached*
-service goes on until somebody stops it by what was recorded of it.
+service runs until it is stopped, by its recorded process id.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Recorded:
             if self.alive:
                 main = psutil.Process(self.pid)
                 found |= {main, *main.children(recursive=True)}
-        # A group's number is not given again while somebody is in it, and its first process, the shell, is known.
+        # A group's number is not reused while a process is in it, and its first process, the shell, is known.
         if self.alive or not psutil.pid_exists(self.group):
             found |= set(_members(self.group))
         return [one for one in found if one.pid != self.group]
@@ -271,7 +271,7 @@ def _created(pid: int) -> float:
     try:
         return psutil.Process(pid).create_time()
     except psutil.NoSuchProcess:
-        return 0.0  # ended already; whoever waits for it will find so
+        return 0.0  # ended already; its waiter will notice
 
 
 def _members(group: int) -> list[psutil.Process]:
@@ -322,7 +322,7 @@ def happened(condition: Callable[[], bool], *, within: float, pause: float = PAU
     Args:
         condition: asked again and again.
         within: seconds.
-        pause: seconds between two questions, longer where each costs somebody else something.
+        pause: seconds between two polls, longer where each costs another service something.
     """
     deadline = time.monotonic() + within
     while not condition():
@@ -333,7 +333,7 @@ def happened(condition: Callable[[], bool], *, within: float, pause: float = PAU
 
 
 def free_port() -> int:
-    """Return a port of the loopback address that nobody listens on, another one at each call."""
+    """Return a free port of the loopback address, another one at each call."""
     while True:
         port = FIRST_PORT + random.SystemRandom().randrange(PORTS)
         if port not in _given and _is_free(port):
@@ -353,7 +353,7 @@ def _is_free(port: int) -> bool:
 
 
 def accepts(port: int) -> bool:
-    """Return whether somebody accepts connections on this port of the loopback address."""
+    """Return whether this port of the loopback address accepts connections."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0

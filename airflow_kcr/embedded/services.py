@@ -243,7 +243,7 @@ _STARTS: Final[dict[str, Callable[[Path, Starting, Report], str]]] = {
 
 @dataclass(slots=True)
 class ServiceRegister:
-    """Services that somebody else starts in a folder and may leave running: `status` shows them, `down` stops them."""
+    """Services that another process starts in a folder and may leave running; `status` and `down` reach them."""
 
     folder: Path
     services: dict[str, Service] = field(default_factory=dict)

@@ -117,7 +117,7 @@ class StandaloneCluster:
         self.workers, self.master = [], None
 
     def start(self, workers: int) -> None:
-        """Start the master, then so many workers, and wait until all have found each other.
+        """Start the master, then the workers, and wait until all have found each other.
 
         Raises:
             ServiceFailed: with the end of its log, if one does not start.

@@ -1,7 +1,7 @@
 """An Airflow connection of type `kcr` as the store's URL, and one of type `kafka` as client settings.
 
-Extras are read key by key. What else a connection holds is never passed on: whoever may edit one could otherwise choose
-what runs where it is read. No message quotes a value.
+Extras are read key by key. What else a connection holds is never passed on: users who may edit one could otherwise
+choose what runs where it is read. No message quotes a value.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def requester(context: Context, reason: str = "") -> Requester:
         context: the task's.
         reason: why, for the history.
     """
-    # The rows of a region are half of what an operator's import would take, and a DAG that is parsed asks nobody.
+    # The rows of a region are half of what an operator would import, and parsing a DAG reads no store.
     from airflow_kcr.protocol.region.rows import Requester
 
     run = context["dag_run"]

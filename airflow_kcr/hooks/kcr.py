@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_kcr.store.schema_upgrade import SchemaStatus
 
 TEST_TIMEOUT: Final = 3
-"""Seconds for the test of a connection: somebody has pressed a button and waits."""
+"""Seconds for the test of a connection: a user has pressed a button and waits."""
 
 
 class KcrHook(BaseHook):

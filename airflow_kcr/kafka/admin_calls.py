@@ -1,7 +1,7 @@
 """Questions to an admin client, several at once, under one deadline: retried while that can help, and errors told.
 
-An admin client is asked by several threads at once; that it can bear, unlike a consumer. It says why it reaches nobody,
-or is not let in, only to its error callback, and only while it is polled: so whoever waits here polls it.
+An admin client is asked by several threads at once; that it can bear, unlike a consumer. It reports an unreachable
+broker or a refused login only to its error callback, and only while it is polled, so waiting here polls it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ POLL_PERIOD: Final = 0.05
 """Seconds after which a wait reads what the client says of its connections."""
 
 FIRST_ATTEMPT: Final = 2.0
-"""Seconds for the first attempt; each further one has twice as long, as a broker may just be slow. But a request to one
-that has died since the client last looked gets no answer, however long one waits: while connections fail, attempts stay
-short, and ask whoever leads now."""
+"""Seconds for the first attempt; each further one has twice as long, as a broker may just be slow. But a request to a
+broker that has died since the client last read the metadata gets no answer, however long one waits: while connections
+fail, attempts stay short, and go to the present leader."""
 
 RENEWAL: Final = 1.0
 """Seconds that renewing the client's picture of the cluster may take."""
@@ -258,7 +258,7 @@ class AdminCalls:
         try:
             self._client("the topics").list_topics(timeout=min(RENEWAL, patience.left))
         except KafkaException as exception:
-            # The next attempt will say so itself; this is for whoever wonders how often.
+            # The next attempt reports the same itself; this is for readers who wonder how often.
             _log.debug("The picture of the cluster was not renewed: %s", self.told(failures.of(exception)))
 
     def _unavailable(self, patience: _Patience, what: str, error: KafkaError, then: str = "") -> BrokerUnavailable:
@@ -343,14 +343,14 @@ def _text(key: object) -> str:
 
 # Admin clients are let go in a thread of ours, never in one of the client library.
 #
-# The library ends the whole process when a client is destroyed in that client's own thread. It calls back there with
-# the answers to what was asked, which is Python; so Python may collect its garbage there, and in the garbage may be
-# the very client: one that was dropped with a question open, by somebody whose exception still holds a traceback.
+# The library ends the whole process when a client is destroyed in that client's own thread. It calls back into Python
+# there with the answers to earlier requests; so Python may collect its garbage there, and the garbage may contain the
+# very client: one that was dropped with a request open, by a frame that an exception's traceback still holds.
 
 
 @dataclass(slots=True)
 class HeldClient:
-    """What an owner has of its client, and all that it has: whoever empties it destroys the client."""
+    """An owner's only reference to its client: the thread that empties it destroys the client."""
 
     client: AdminClient | None
 
@@ -368,7 +368,7 @@ def in_our_thread(owner: object, held: HeldClient) -> weakref.finalize[[HeldClie
     itself would be destroyed by whichever of the two is the last to let go.
 
     Args:
-        owner: has the client in `held`; nobody else may, not even for the time of a call that can raise.
+        owner: has the client in `held`; no other reference may exist, not even for the time of a call that can raise.
         held: the client.
 
     Returns:

@@ -84,7 +84,7 @@ class Reads:
 
     @property
     def busy(self) -> bool:
-        """Whether somebody waits."""
+        """Whether a caller waits."""
         return bool(self._queue)
 
     def add(self, read: CommittedRead) -> None:
@@ -92,7 +92,7 @@ class Reads:
         self._queue.append(read)
 
     def give_up(self, why: str) -> None:
-        """Tell everybody who waits that there will be no answer."""
+        """Tell every waiting caller that there will be no answer."""
         while self._queue:
             _answer(self._queue.popleft(), self.unavailable(why))
 
@@ -132,7 +132,7 @@ class Reads:
 
 
 def _answer(read: CommittedRead, outcome: Mapping[GroupPartition, CommittedOffset] | KcrError) -> None:
-    # Whoever waited may have given up in this very moment.
+    # The waiting caller may have given up at this very moment.
     with suppress(InvalidStateError):
         if isinstance(outcome, KcrError):
             read.result.set_exception(outcome)
@@ -157,7 +157,7 @@ class _Close:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """End the event thread; `by` is when whoever asked stops waiting."""
+    """End the event thread; `by` is when the caller stops waiting."""
 
     by: float
 
@@ -168,7 +168,7 @@ _Command: TypeAlias = _Join | _Leave | _Close | _End | CommittedRead | PendingCo
 class ControlConsumer:
     """A member's place in its group; implements `ports.Membership`.
 
-    The first client is made here, so that settings it doesn't take are an error of whoever made them. Nothing is joined
+    The first client is made here, so that its maker gets the error if a setting is not accepted. Nothing is joined
     before `join`.
 
     Args:

@@ -136,7 +136,7 @@ class Groups:
         rows = [[p.topic, p.partition, o] for p, o in offsets.items()]
         written = self._call("alter", group=group, rows=rows, metadata=metadata)
         if any(row[2] == Kind.REJOIN for row in written["failed"]):
-            # Somebody joined in between; the broker then refuses the whole.
+            # A consumer joined in between; the broker then refuses the whole request.
             self.require_empty(group)
             raise GroupNotEmpty(f"group {group}: a consumer joined it meanwhile: {_failed(written['failed'])}")
         held = self.committed(group, offsets)

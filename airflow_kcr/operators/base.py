@@ -80,14 +80,14 @@ To be deferred and resumed takes longer than an idle checkpoint.
 """
 
 BACKSTOP: Final = timedelta(seconds=60)
-"""How much later than the trigger Airflow itself gives up: where no triggerer runs, nobody else does."""
+"""How much later than the trigger Airflow itself gives up: this counts only if no triggerer runs."""
 
 
 class WaitingOperator(RegionOperator):
     """An operator that asks something of a region, and waits until it is done.
 
-    It looks first, so that what is done already costs no deferral. Airflow gives a deferred task back a second or two
-    after the region has reached what is waited for; the region itself waits for nobody.
+    It looks first, so that what is done already costs no deferral. Airflow resumes a deferred task a second or two
+    after the region has reached the goal; the region itself doesn't wait.
 
     Args:
         timeout: how long to wait at most, from the moment of asking; a shorter `execution_timeout` counts instead,

@@ -205,7 +205,7 @@ def _schedule(checkpoint: CheckpointSpec) -> str:
     return f"at {checkpoint.cron!r} in {checkpoint.timezone} (checkpoint.cron, checkpoint.timezone)"
 
 
-# Proves that a checkpoint is published and committed, and tells whoever builds on it.
+# Proves that a checkpoint is published and committed, and emits its event for downstream DAGs.
 
 
 class KcrCommitCheckpointOperator(WaitingOperator):

@@ -309,7 +309,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
     # -- after ---------------------------------------------------------------------------------------------------
 
     def _require_end(self, context: Context, indexes: tuple[int, ...]) -> None:
-        """Refuse an end that is not the region's: somebody told the application to end, and nobody consumes now.
+        """Refuse an end that is not the region's: the application was told to end, and no member consumes now.
 
         Raises:
             ServiceFailed: the region goes on.
@@ -329,7 +329,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
 
 
 def indexes_of(given: int | str | Sequence[int]) -> tuple[int, ...]:
-    """Return the indexes that somebody means by a number, a list, or text as `0,1` or `[0, 1]`.
+    """Return the indexes given as a number, a list, or text such as `0,1` or `[0, 1]`.
 
     Raises:
         ConfigurationError: they mean none, or name one twice.

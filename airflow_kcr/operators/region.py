@@ -75,7 +75,7 @@ class KcrApplyRegionOperator(RegionOperator):
 
 
 def read_spec(spec: RegionSpec | Mapping[str, object] | str | Path) -> RegionSpec:
-    """Return the spec that somebody has written in one of the ways that `KcrApplyRegionOperator` takes.
+    """Return the spec, given in one of the ways that `KcrApplyRegionOperator` takes.
 
     Raises:
         SpecError: it has contradictions, or the file can't be read.

@@ -54,8 +54,8 @@ class KcrChooseCheckpointOperator(HITLOperator):
     when the newest one was made are not listed. If the person cancels, this task and those after it are skipped.
     Without an answer within `response_timeout`, it fails; there is no default answer.
 
-    Where the run names its target already, as the form of `reset_params` lets it, nobody is asked: the target is
-    returned, and a value that is none of it fails the task for good.
+    If the run already names its target, as the form of `reset_params` allows, no question is asked: the target is
+    returned, and a value that doesn't fit fails the task for good.
 
     Args:
         region: the region's name (templated).
@@ -211,7 +211,7 @@ def _body(found: Sequence[WayBack]) -> str:
     return "\n\n".join(parts)
 
 
-# Plans a reset: what it would do, before anybody applies it.
+# Plans a reset: what it would do, before it is applied.
 
 
 class KcrPlanResetOperator(RegionOperator):
@@ -396,8 +396,8 @@ class KcrApproveResetOperator(ApprovalOperator):
         plan: what the task of the plan has returned (templated): `plan=plan.output`. Absent: that of the only task
             right before.
         kcr_conn_id: the Airflow connection of the store (templated).
-        second_person: whether who approves must be another than who asked, which is whoever triggered the run or chose
-            its checkpoint. Approved by the same user, the question is asked again.
+        second_person: whether the approver must be another user than the requester, who triggered the run or chose its
+            checkpoint. Approved by the same user, the question is asked again.
         kwargs: as for `ApprovalOperator`.
     """
 

@@ -1,8 +1,8 @@
 """What the tasks of a reset hand to one another: choice, plan, approval; small JSON, as XComs are.
 
 A plan travels as its summary: the request, the epoch, the sums and the twenty worst partitions. The store keeps no
-plan, and an XCom is no place for a thousand lines; whoever applies it resolves the request anew anyway, and the whole
-plan is a `kcr reset plan` away.
+plan, and a thousand lines don't belong in an XCom; applying resolves the request again anyway, and `kcr reset plan`
+shows the whole plan.
 """
 
 from __future__ import annotations

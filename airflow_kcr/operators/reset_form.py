@@ -1,4 +1,4 @@
-"""The form of a reset: the params that Airflow asks for when somebody triggers its DAG, and what an answer means.
+"""The form of a reset: the params that Airflow asks for when its DAG is triggered, and what an answer means.
 
 Airflow checks each field by itself, before there is a run: a partition that is no number is refused in the form. What
 a value has to be depends on the target, which Airflow can't check; the first task does, before it asks the store.
@@ -49,11 +49,11 @@ MEANINGS: Final = {
 
 
 def reset_params(groups: Sequence[str] = (), *, consent_upsert: bool = False) -> dict[str, Param]:
-    """Return the fields of the form, as params of a DAG; whoever answers none of them chooses a checkpoint.
+    """Return the fields of the form, as params of a DAG; leaving all of them empty means choosing a checkpoint.
 
     Args:
         groups: the region's, to choose from; none: they are written.
-        consent_upsert: whether the consent is given unless somebody takes it back.
+        consent_upsert: whether consent is given by default; the form can take it back.
     """
     labels = {
         CHOOSE_LATER: "a checkpoint, chosen from a list in the next step",
@@ -185,7 +185,7 @@ def truth(answer: object, name: str) -> bool:
     raise ConfigurationError(f"{name} is true or false, not {answer!r:.60}")
 
 
-# Times, in the zone that Airflow shows where nobody has chosen another one: a task is not told what a browser shows.
+# Times, in Airflow's default zone: a task doesn't know which zone a browser shows.
 
 
 def zone_name() -> str:

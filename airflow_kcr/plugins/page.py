@@ -1,6 +1,6 @@
 """The page of the regions: a small application inside Airflow's API server, which only shows.
 
-Its pages are made here, with every value escaped; they load nothing, from nobody, and run no script. All addresses in
+Its pages are made here, with every value escaped; they load nothing from elsewhere and run no script. All addresses in
 them are relative, so it does not matter below which path Airflow is.
 """
 
@@ -147,13 +147,14 @@ def _number(value: int | None) -> str:
     return NONE if value is None else f"{value:,}"
 
 
-# Who may see which region: whoever may see the runs of a DAG that works on it, or of all DAGs.
+# Who may see which region: users who may see the runs of a DAG that works on it, or of all DAGs.
 #
-# An application that a plugin adds is open to everybody unless each of its routes asks. Airflow's own check takes the
-# DAG from the request, so that whoever calls would choose whose right is asked. Here the region decides: its DAGs are
-# those with the tag `kcr` whose tasks name the region and the connection of its store, as Airflow has stored them.
+# An application that a plugin adds is open to everyone unless each of its routes checks the user. Airflow's own check
+# takes the DAG from the request, so that callers could choose the DAG whose right is checked. Here the region decides:
+# its DAGs are those with the tag `kcr` whose tasks name the region and the connection of its store, as Airflow has
+# stored them.
 #
-# How Airflow answers, and stores DAGs, is no public interface of it, so nobody else uses it.
+# Airflow's answers and stored DAGs are not its public interface, so only this module uses them.
 
 TAG: Final = "kcr"
 """The tag by which a DAG of a region is found."""
@@ -175,7 +176,7 @@ NOT_YOURS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What somebody may see."""
+    """What a user may see."""
 
     everything: bool
     places: frozenset[Place]
@@ -205,7 +206,7 @@ def owners() -> Callable[[], Owners]:
 
 
 def rights(user: GetUserDep, read_owners: Annotated[Callable[[], Owners], Depends(owners)]) -> Rights:
-    """Return what the user may see: 401 for who is nobody, 403 for who may see nothing."""
+    """Return what the user may see: 401 if not logged in, 403 if they may see nothing."""
 
     def may_see(dag_id: str | None) -> bool:
         team = DagModel.get_team_name(dag_id) if dag_id is not None else None

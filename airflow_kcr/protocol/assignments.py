@@ -1,8 +1,8 @@
 """What Kafka assigned to one member, and what changes from one assignment to the next.
 
-An assignment is numbered: two equal ones at different times stay distinct, because whatever was claimed under the first
-may have been somebody else's in between. What was added is read anew and claimed, what was removed is let go, and only
-what was retained may go on as it is.
+An assignment is numbered: two equal ones at different times stay distinct, because another member may have claimed the
+partitions in between. What was added is read anew and claimed, what was removed is let go, and only what was retained
+may go on as it is.
 """
 
 from __future__ import annotations

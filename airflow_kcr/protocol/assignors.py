@@ -7,11 +7,11 @@ Rules, as Apache Kafka defines them (no racks):
 - `roundrobin`: all partitions, by topic and number, go around all members in their order; a member that is not
   subscribed to the topic is stepped over.
 - `sticky`: see `sticky_assignor`.
-- Topics nobody subscribes to, and topics that don't exist or have no partition, are left out. A member may end up
+- Topics without a subscriber, and topics that don't exist or have no partition, are left out. A member may end up
   with nothing.
 
-Members and topics are ordered as Java orders strings. Kafka orders static members by `group.instance.id` and puts
-them before dynamic ones; whoever asks for a preview gives each member the name that sorts.
+Members and topics are ordered as Java orders strings. Kafka orders static members by `group.instance.id` and puts them
+before dynamic ones; for a preview, give each member the name that sorts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def assign(
     Args:
         assignor: which of Kafka's definitions.
         members: names and subscriptions; may be empty.
-        topics: how many partitions each topic has, >= 0; topics that nobody subscribes to are ignored.
+        topics: how many partitions each topic has, >= 0; topics without a subscriber are ignored.
         previous: the last assignment, where there is one; only `sticky` looks at it.
 
     Raises:

@@ -110,7 +110,7 @@ class Heartbeat:
     """Whether the lease was renewed; an expired lease, or one of an older incarnation, never is."""
 
     reconcile_at: datetime | None
-    """When something is due in the region without anybody asking."""
+    """When a transition is due in the region without a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +184,7 @@ class AssignedPartition:
 
     bounds: LogBounds
     initial: SeekEntry | None = None
-    """The resolved start position, where the store has no initial offset yet; kept only if nobody was first."""
+    """The resolved start position, if the store has no initial offset yet; kept only if it is the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,7 +448,8 @@ class ReportForeignConsumer(Command[Region]):
 class ReportGroups(Command[Region]):
     """Report the foreign consumers of groups: the region halts, holds or warns by its policy.
 
-    A second report of the same changes nothing. A clean report ends a hold, whoever reported the foreign consumer.
+    A second report of the same changes nothing. A clean report ends a hold, whichever member reported the foreign
+    consumer.
     """
 
     seen: Mapping[GroupId, tuple[ForeignConsumer, ...]]

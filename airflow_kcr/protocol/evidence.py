@@ -46,7 +46,7 @@ class Question(StrEnum):
     """Kafka lists every member that the store knows to live, each once."""
 
     FOREIGN_CONSUMERS = "foreign_consumers"
-    """Kafka lists nobody else."""
+    """Kafka lists no other consumer."""
 
     CLAIMS = "claims"
     """Every partition is claimed once, by who owns it in Kafka."""
@@ -88,7 +88,7 @@ class Participants:
     client_ids: Mapping[str, MemberId] = field(default_factory=dict)
 
     def member(self, seen: MemberSeen, rules: GroupRules) -> MemberId | None:
-        """Return whose entry in the member list this is; None: it is nobody's of the region.
+        """Return whose entry in the member list this is; None: it is not one of the region's.
 
         A static member is known by its instance id. In a dynamic group the client id has to do.
         """
@@ -110,7 +110,7 @@ class Evidence:
     bounds: Mapping[GroupPartition, LogBounds] | None = None
     committed: Mapping[GroupPartition, Offset] | None = None
     earlier_ends: Mapping[GroupPartition, LogEnd] = field(default_factory=dict)
-    """How far logs could be read some time ago, of partitions that are behind in a region where nobody works."""
+    """How far logs could be read some time ago, of partitions that are behind in a region where no batch runs."""
 
     noted: Mapping[GroupPartition, CheckpointNumber] = field(default_factory=dict)
     """The checkpoint or reset that a committed offset says it is of; absent: the region has not written it."""

@@ -17,7 +17,7 @@ from airflow_kcr.protocol.values import MemberId
 
 _CLASSIC: Final = "classic"
 _FOREIGN_KINDS: Final = frozenset({"share", "streams"})
-"""Groups that no consumer can be in: whoever made one is a foreign consumer as a whole."""
+"""Groups that no consumer can be in: they are foreign as a whole."""
 
 _CALLED: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
 """States in which every live member has had time to join its group."""
@@ -96,7 +96,8 @@ def participants(region: Region, now: datetime, evidence: Evidence) -> Findings 
     listed = Counter(member for _, member in _ours(evidence, seen))
     live = {m for m in live_members(region, now) if m.group == evidence.group}
     called = region.state in _CALLED and seen.is_stable
-    # A share or streams group is shown to nobody who asks for consumers; that nobody can join is all there is to see.
+    # A share or streams group isn't shown to clients that ask for consumers; all there is to see is that no member can
+    # join.
     why = "it may be joining, see another cluster, or be kept out by a share or streams group of that name"
     absent = tuple(
         f"{m} is alive but not in the group (state {seen.state}); {why}" for m in sorted(live - listed.keys())
@@ -133,7 +134,7 @@ def _lingering(evidence: Evidence, listed: Counter[MemberId], live: set[MemberId
 
 
 def foreign_consumers(region: Region, evidence: Evidence) -> Findings | None:
-    """Kafka lists nobody else. Consumers that only assign themselves partitions are in no list."""
+    """Kafka lists no other consumer. Consumers that only assign themselves partitions are in no list."""
     if evidence.described is None:
         return None
     policy = region.rules.foreign_consumers
@@ -147,7 +148,7 @@ def foreign_consumers(region: Region, evidence: Evidence) -> Findings | None:
 
 
 def foreign_consumers_in(evidence: Evidence) -> tuple[ForeignConsumer, ...]:
-    """Return who is in the group and is not the region's, in order; nobody where the group could not be described."""
+    """Return the foreign consumers of the group, in order; none if the group could not be described."""
     seen = evidence.described
     if seen is None:
         return ()

@@ -2,7 +2,7 @@
 
 Members that are not the region's.
 
-What a broker answered is a value here, read by somebody else and handed to the rules and checks.
+What a broker answered is a value here; adapters read it and hand it to the rules and checks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from airflow_kcr.protocol.values import GroupId, TopicPartition
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class ForeignConsumer:
-    """Somebody in a group who is not one of the region's members.
+    """A consumer in a group that is not one of the region's members.
 
     A consumer that leaves and joins again gets a new member id, so it is known by what stays.
     """

@@ -103,7 +103,7 @@ def _last_owner(region: Region, partition: GroupPartition) -> MemberId | None:
 
 
 def _disputed(region: Region, now: datetime, evidence: Evidence) -> Iterator[str]:
-    """Yield partitions that Kafka has with somebody else than the store; during a rebalance that says nothing."""
+    """Yield partitions that have another owner in Kafka than in the store; during a rebalance that says nothing."""
     seen = evidence.described
     if seen is None or not seen.is_stable:
         return

@@ -48,8 +48,7 @@ def at_time(partition: GroupPartition, instant: datetime, log: LogView, source: 
     The answer is clamped like any offset: log start and time index are two reads, and retention may act between them.
 
     Raises:
-        KeyError: the log view has no bounds, or no such look-up, for this partition; whoever read it knew what was
-            needed.
+        KeyError: the log view has no bounds, or no such look-up, for this partition; its reader knew what was needed.
     """
     bounds = log.bounds[partition]
     answer = log.times.first_at_or_after(partition, instant)

@@ -1,4 +1,4 @@
-"""What the world answered, as values: log bounds and time look-ups, read by somebody else and handed to the rules."""
+"""What the world answered, as values: log bounds and time look-ups, which adapters read and hand to the rules."""
 
 from __future__ import annotations
 

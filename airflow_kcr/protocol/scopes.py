@@ -5,8 +5,8 @@ Rules (docs/reference/targets.md; the text form `topic:0,1` is that of `kafka-co
 - Nothing named means everything. Groups and topics narrow down independently: a partition is in scope where its group
   *and* its topic are.
 - A topic may be narrowed to some of its partitions; named with and without partitions, the whole topic is meant.
-- A scope may be limited to the partitions that a plan has shown. One that is found later was looked at by nobody, and a
-  place that was meant for others may lie ahead of it.
+- A scope may be limited to the partitions that a plan has shown. One that is found later was in no plan, and a place
+  that was meant for others may lie ahead of it.
 - Every part of a scope must match something in the region. A slip of the pen in one of two topics would otherwise be
   found in the data, months later.
 """

@@ -61,7 +61,7 @@ class SeekEntry:
 
     source: SeekSource
     current: Offset | None = None
-    """Where the partition was when the reset began; None where nobody had been there."""
+    """Where the partition was when the reset began; None if it had no position."""
 
     clamped_from: int | None = None
     """The offset that was asked for, where the log did not have it any more or yet; may be negative (a shift)."""

@@ -182,8 +182,8 @@ def resolve_start(start: StartPosition, partition: GroupPartition, log: LogView)
 def discovered_later(partition: GroupPartition, log: LogView) -> SeekEntry:
     """Return where a partition begins that was found after the group's first partitions: at the start of its log.
 
-    This holds for every start position, `latest` above all: between the creation of a partition
-    and its discovery records are written that nobody has read.
+    This holds for every start position, `latest` above all: records are written between the creation of a partition and
+    its discovery, and no member has read them.
 
     Raises:
         KeyError: `log` was read without this partition.

@@ -2,7 +2,7 @@
 
 Two cases, as in Apache Kafka's AbstractStickyAssignor (no racks, one generation):
 
-- *Constrained*: all members subscribe to the same topics. Everybody keeps what it owned up to its quota, the rest is
+- *Constrained*: all members subscribe to the same topics. Each member keeps what it owned up to its quota; the rest is
   dealt around. The quota is the even share; where it doesn't divide, as many members as needed get one more, first
   those who owned that many.
 - *General*: subscriptions differ. What is owned and still subscribed to is kept, the rest goes, scarcest topics first,
@@ -10,8 +10,7 @@ Two cases, as in Apache Kafka's AbstractStickyAssignor (no racks, one generation
   for the better; if that did not improve the balance, it is undone.
 
 Where Kafka iterates over a hash map, and the order decides, members go in their order here; every such answer is one
-that Kafka could give. A partition that two members claim to have owned, or that does not exist any more, counts as
-owned by nobody.
+that Kafka could give. A partition that two members claim to have owned, or that no longer exists, counts as unowned.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ def assign_sticky(
 
     Args:
         members: names and subscriptions, in the members' order.
-        counts: the partition counts, each > 0, of every topic that somebody subscribes to, in the topics' order.
+        counts: the partition counts, each > 0, of every topic with a subscriber, in the topics' order.
         previous: what each member owned; members that are gone are ignored.
     """
     if not members:
         return {}
     existing = {TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)}
     claims = Counter(tp for name in members for tp in set(previous.get(name, ())))
-    # Eager members report what they owned; a partition reported twice was lost to somebody, but nobody knows to whom.
+    # Eager members report what they owned; if two report a partition, one had lost it, but which one is unknown.
     owned = {
         name: [tp for tp in dict.fromkeys(previous.get(name, ())) if tp in existing and claims[tp] == 1]
         for name in members
@@ -116,12 +115,12 @@ class _General:
             self._owner[tp] = owner
         movable = [tp for tp in self._all if len(self._subscribers[tp.topic]) > 1]
         before = {name: list(partitions) for name, partitions in self._assignment.items()}
-        # New partitions can be moved without taking anything from anybody, unless something is taken away anyway.
+        # New partitions can be placed without taking any away, unless one is taken away anyway.
         if not self._revoked:
             new = set(unassigned)
             self._move([tp for tp in movable if tp in new])
         moved = self._move(movable)
-        # The members that share no topic with anybody can't take part and must not tip the scales.
+        # Members that share no topic with another can't take part and must not tip the scales.
         sharing = {name for tp in movable for name in self._subscribers[tp.topic]}
         if not fresh and moved and _imbalance(self._assignment, sharing) >= _imbalance(before, sharing):
             return before

@@ -1,7 +1,7 @@
 """What a group's subscription comes to on its cluster: topics that are not there, patterns that match nothing.
 
-A listed topic that does not exist is an error, not zero partitions: nobody would notice that it is never read. A
-pattern may match nothing yet; its group waits, and says so (scenario C39). So does a region whose groups
+A listed topic that doesn't exist is an error, not zero partitions: otherwise it would go unnoticed that it is never
+read. A pattern may match nothing yet; its group waits, and says so (scenario C39). So does a region whose groups
 all wait: it has no partition that could be covered.
 """
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Final
 
 DYNAMIC_SESSION: Final = timedelta(seconds=20)
-"""The session timeout of a dynamic member: nobody waits for it, so its partitions should move soon."""
+"""The session timeout of a dynamic member: its partitions should move soon."""
 
 STATIC_SESSION: Final = timedelta(seconds=120)
 """The least session timeout of a static member, where it is derived: a restarted driver needs about that long."""
@@ -25,7 +25,7 @@ POLL_FACTOR: Final = 3
 LONGEST_STORE_GRACE: Final = timedelta(seconds=30)
 
 LONGEST_RETRY: Final = timedelta(seconds=60)
-"""However often a batch has failed: what it needs may be back, and nobody should have to wait for long then."""
+"""However often a batch has failed: what it needs may be back, and the region should resume soon then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class Timeouts:
         return POLL_FACTOR * max(self.reset, self.drain)
 
     def retry_after(self, failures: int) -> timedelta:
-        """Return how long members wait before they begin a batch after so many failures in succession.
+        """Return how long members wait before they start a batch after this many consecutive failures.
 
         With the default and five failures that is half a minute in all, so that a database that is restarted does not
         halt a region.
@@ -164,7 +164,7 @@ class Timeouts:
     def lock_timeout(self) -> timedelta:
         """How long a statement waits for a lock: longer than a frozen holder can keep it, shorter than the statement.
 
-        Whoever waits so long keeps its place in the queue while Postgres ends the frozen transaction before it.
+        A waiter keeps its place in the queue for this long while Postgres ends the frozen transaction before it.
         """
         return self.lease * 3 / 5
 

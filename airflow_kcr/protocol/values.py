@@ -23,7 +23,7 @@ ClusterId = NewType("ClusterId", str)
 """What a Kafka cluster calls itself, by whatever address it is reached."""
 
 NO_CLUSTER: Final = ClusterId("")
-"""Of a group of which nobody has told yet which cluster it is on."""
+"""Of a group whose cluster is not known yet."""
 
 TopicId = NewType("TopicId", str)
 """What the broker calls the topic internally; changes when a topic is deleted and created again. Empty: not known."""

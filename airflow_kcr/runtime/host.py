@@ -1,8 +1,8 @@
-"""One member, running: its machine, and everybody who works for it (docs/reference/states.md).
+"""One running member: its machine, and the threads that work for it (docs/reference/states.md).
 
 The loop takes what happened out of one queue, lets the pure machine step, and hands on what that wants: to the event
 thread (Kafka's client, behind `Membership`), to the store's threads (requests; leases, which must not wait behind them)
-and to those that read logs and run batches. They answer into the queue. Nobody but the loop looks at the machine.
+and to those that read logs and run batches. They answer into the queue. Only the loop touches the machine.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class World:
     clock: Clock
     store_clock: StoreClock
     renewals: Renewals
-    """Of all members of the process; ended by whoever made it, after them."""
+    """Of all members of the process; their maker ends it after them."""
 
     is_ready: Callable[[], bool] = always
     """Whether the engine can run a batch at its usual pace; none is planned before."""
@@ -186,7 +186,7 @@ class MemberHost:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The member as it is now; made for who asks, as mostly nobody looks."""
+        """The member as it is now; made on demand, because it is rarely read."""
         return self._metrics.snapshot(self._machine, self._planner.ends)
 
     @property
@@ -301,7 +301,7 @@ class MemberHost:
         after = self._machine
         if (before.state, before.why) != (after.state, after.why):
             why = "" if after.why is None else f" ({after.why})"
-            # What every checkpoint brings is for whoever debugs; what it takes to get there is for everybody.
+            # What every checkpoint brings is for debugging; rarer transitions are for every reader of the log.
             usual = {before.state, after.state} <= {State.PROCESSING, State.HOLDING} and after.why in _USUAL
             level = logging.DEBUG if usual else logging.INFO
             _LOG.log(level, "%s: %s, now %s%s", self.who.member, before.state, after.state, why)
@@ -317,7 +317,7 @@ class MemberHost:
         return machine.state is State.FENCED and machine.batch is None and not machine.in_group
 
     def _finish(self) -> None:
-        """End everybody who works for the member; what the store has to be told yet is told first."""
+        """End all threads of the member; the store's remaining commands are sent first."""
         left = self.who.timeouts.close * (1 - CLOSE_SHARE)
         self._working.end()
         told = self._requests.end(left.total_seconds() / 2)
@@ -339,7 +339,7 @@ class MemberHost:
     # -- effects -------------------------------------------------------------------------------------------------
 
     def _execute(self, effect: effects.Effect) -> None:  # noqa: C901 - one row an effect
-        """Hand an effect to whoever does it; the answer comes later, as an event."""
+        """Hand an effect to its executor; the answer comes later, as an event."""
         working = self._working
         match effect:
             case effects.Ask(command=Renew() as renewal):

@@ -108,7 +108,7 @@ def later_note(
 
 
 def read_note(metadata: str) -> CommitNote | None:
-    """Return what was written by `CommitNote.text`; None for what somebody else, or nobody, wrote."""
+    """Return what was written by `CommitNote.text`; None if another program wrote it, or there is none."""
     try:
         value = json.loads(metadata)
         return CommitNote(

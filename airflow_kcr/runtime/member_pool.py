@@ -113,7 +113,7 @@ class MemberPool:
     def newest_checkpoint(self) -> CheckpointNumber:
         """Return the newest number that a checkpoint or a reset has used.
 
-        A checkpoint may be over before anybody looks.
+        A checkpoint may be over before it is read.
         """
         return max((one.newest for one in self.snapshots()), default=CheckpointNumber(0))
 
@@ -125,7 +125,7 @@ class MemberPool:
 class Notifications:
     """Hears that the region changed, so that all members of one process look at once, not at their next renewal.
 
-    A notification may come late, twice or never; whoever gets one reads, and decides from what it reads.
+    A notification may come late, twice or never; its receiver reads, and decides by what it reads.
 
     Args:
         store: what is waited for.

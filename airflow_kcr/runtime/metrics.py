@@ -1,7 +1,6 @@
 """What is measured of a member: what it is at one moment, and what became of its work since its process began.
 
-The loop is the only writer; whoever shows something takes a `Snapshot`, in any thread: numbers of one moment may be a
-step apart.
+The loop is the only writer; readers take a `Snapshot`, in any thread: numbers of one moment may be a step apart.
 """
 
 from __future__ import annotations

@@ -150,8 +150,8 @@ class Planner:
     def _lingers(self, positions: OffsetMap, view: MemberRegion, reach: ReadableRanges, size: int) -> bool:
         """Whether there is so little to read that more is waited for.
 
-        Never where somebody waits for it to be read: before a boundary that has passed, in an open checkpoint, or where
-        a count of records is to be reached. Nor where the batch may take no more than there is.
+        Never if something waits for the records: a boundary that has passed, an open checkpoint, or a count of records
+        to be reached. Nor where the batch may take no more than there is.
         """
         linger, available = self.linger, _available(reach, positions)
         awaited = (

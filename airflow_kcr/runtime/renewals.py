@@ -38,7 +38,7 @@ class LeaseCalls:
     """The renewals of one member; made by `Renewals.member`.
 
     Args:
-        post: hands a renewal to whoever asks the store.
+        post: hands a renewal to the thread that asks the store.
         deliver: takes the answers; from any thread.
         failed: told what can't be answered; from any thread.
         store_clock: told what the store's clock says.
@@ -159,7 +159,7 @@ class Renewals:
             pause = _FIRST_PAUSE if is_answered else again
 
     def _gather(self, open_: dict[LeaseCalls, None], pause: Seconds) -> None:
-        """Wait for somebody who asks, and a moment for others; where some still wait for an answer, for that long."""
+        """Wait for a request, and a moment for others; if some still wait for an answer, for that long."""
         if not open_:
             self._note(open_, self._asked.get())
             pause = GATHER

@@ -4,17 +4,17 @@ Rules:
 
 - A batch costs something by itself and something for each record. Both are estimated from the last batches, and the
   next one takes as many records as fit into the target duration, within a factor of the one before it.
-- Where a batch by itself costs more than half of the target, small batches would do nothing else: it then takes so many
-  records that they cost as much as the batch does.
+- If a batch by itself costs more than half of the target, small batches would do nothing else: it then takes enough
+  records to cost as much as the batch does.
 - A batch that took less than was allowed, because there was no more, says nothing about larger ones.
 - A batch that failed, or ran into its timeout, makes the next one smaller, and each further one in a row more so, below
   the floor too: else the same batch would be planned again until the region halts. Its records in the time that it ran
   are the most that the pipeline can be trusted with. No batch comes near its size again before many smaller ones have
   done their work, and many more each time that it fails again: between two failures there has to be time for a
-  checkpoint. A process that has run no batch yet goes by the failures that the region counts: whoever saw them may be
-  gone.
+  checkpoint. A process that has run no batch yet uses the failures that the region counts: the process that saw them
+  may be gone.
 - Shares follow the backlog of each partition, so that all come to their ends together and a skewed one is not left
-  behind. Whoever has any backlog gets at least one record, if there are enough.
+  behind. Every partition with a backlog gets at least one record, if there are enough.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class BatchSize:
         return replace(self, records=size, lowered=size, failures=failures, failed=failed, held=PATIENCE)
 
     def _trusting(self, records: int) -> BatchSize:
-        """Return what is held against large batches after one of so many records has done its work."""
+        """Return what is held against large batches after one of this size has done its work."""
         if self.failed is None or records < self.failed:
             full = records >= self._ceiling() * FULL
             return replace(self, held=max(self.held - 1, 0)) if full else self

@@ -66,7 +66,7 @@ class Working:
         # Cancelling asks the engine, which may not answer; the loop has a lease to keep.
         self._canceller = Worker(f"{who.member} cancels", failed)
         self._cancelled: frozenset[BatchId] = frozenset()
-        """Written in the loop before the engine is told, so whoever hears of the end sees it."""
+        """Written in the loop before the engine is told, so that it is there when the end is reported."""
 
         self.open_checkpoint: CheckpointNumber | None = None
         """The checkpoint that is open, as the loop last saw it; written by the loop."""
@@ -237,7 +237,7 @@ class Working:
         late: events.Event,
         wanted: Callable[[], bool] = lambda: True,
     ) -> events.Event:
-        """Try until it works, nobody wants it any more, or the time is over that whoever waits for the answer has."""
+        """Try until it works, it is no longer wanted, or the time of the waiting caller is over."""
         deadline = self._clock() + within.total_seconds()
         while True:
             try:
@@ -265,7 +265,7 @@ class Working:
         try:
             report = self._engine.run(call)
         except BatchCancelled as error:
-            # Cancelled by somebody else, in Spark's own page for instance, it is a failure like any other.
+            # If it was cancelled from elsewhere, in Spark's own page for instance, it is a failure like any other.
             return self._quiesced(call.batch) or events.PipelineFailed(batch=call.batch, why=error.message)
         except BatchError as error:
             _LOG.warning("%s: %s", self._who.member, error)

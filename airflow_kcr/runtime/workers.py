@@ -50,6 +50,6 @@ class Worker:
         while (task := self._tasks.get()) is not None:
             try:
                 task()
-            except BaseException as error:  # noqa: BLE001 - told, not swallowed: whoever owns the worker ends
+            except BaseException as error:  # noqa: BLE001 - reported, not swallowed: the worker's owner ends
                 self._failed(error)
                 return

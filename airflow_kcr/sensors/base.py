@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_kcr.triggers.probes import Probe
 
 BACKSTOP: Final = timedelta(seconds=60)
-"""How much later than the trigger Airflow itself gives up: where no triggerer runs, nobody else does."""
+"""How much later than the trigger Airflow itself gives up: this counts only if no triggerer runs."""
 
 
 class RegionSensor(BaseSensorOperator):

@@ -199,7 +199,7 @@ class NoSinks:
 
 
 def require_coordinates(names: Collection[str], shown: str) -> None:
-    """Refuse rows of which nobody knows what records they are made of.
+    """Refuse rows that don't say which records they are made of.
 
     Args:
         names: their columns.

@@ -12,7 +12,7 @@ A pipeline is a function of two arguments, and only the second is of this packag
     def process(batch: DataFrame, context: BatchContext) -> None: ...
 
 Importing this package costs nothing: `pyspark` is imported by the modules that need it, and the context's own imports
-wait until somebody names it. DAG files import the package with the operator that starts applications.
+wait until they are used. DAG files import the package with the operator that starts applications.
 """
 
 from __future__ import annotations

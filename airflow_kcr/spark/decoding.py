@@ -1,7 +1,7 @@
 """Decoding records in a pipeline: the bytes of JSON, Avro or Protobuf as columns, by Spark's own functions.
 
 A record that can't be decoded is *poison*: without care it either fails its batch, so that the region resets and fails
-again, or becomes a row of nulls that nobody notices. Here a pipeline says which of two it wants:
+again, or silently becomes a row of nulls. Here a pipeline says which of two it wants:
 
     rows = decoded(batch, Json("carrier STRING NOT NULL, delay INT"))      # poison fails the batch, and is named
 

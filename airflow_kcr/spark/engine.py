@@ -1,8 +1,8 @@
 """The engine of one member: runs a pipeline on a batch, and returns when nothing of it runs any more.
 
 - A batch is one Spark job group, named after the batch, in a scheduler pool of the member.
-- Whoever asks to cancel decides: a batch that was asked to cancel ends as cancelled, whatever its pipeline made of the
-  cancellation. A cancellation by anybody else is a failure.
+- A requested cancellation decides: the batch ends as cancelled, whatever its pipeline made of the cancellation. Any
+  other cancellation is a failure.
 - A pipeline's own Python can't be stopped from outside. Its waits inside Spark's driver can: planning a read asks
   Kafka, which may not answer; so a thread that a cancellation has not freed by then is interrupted.
 - A plain `threading.Thread` of the pipeline starts jobs that belong to no batch: they are neither cancelled nor waited
@@ -48,7 +48,7 @@ _TELL_EVERY: Final = 10.0
 _ALWAYS_COUNTED: Final = 8
 _COUNTED_EVERY: Final = 64
 """How often a pipeline reads its ranges is its own, not the batch's, and takes some 30 questions to the JVM to find
-out: it is counted in the first batches of a member, and in one of so many after them."""
+out: it is counted in the first batches of a member, and in one of this many after them."""
 
 _REMEMBERED: Final = 64
 """How many cancellations are kept that came before their batch, or after it."""
@@ -308,7 +308,7 @@ class JobGroup:
         self._context.setJobGroup(self.name, description, interruptOnCancel=True)
 
     def leave(self) -> None:
-        """Let this thread's jobs belong to nobody again."""
+        """Detach this thread's jobs from the batch."""
         jvm.java_context(self._context).clearJobGroup()
         self._context.setLocalProperty(_POOL, None)  # type: ignore[arg-type]  # None removes it
 

@@ -51,7 +51,7 @@ def watched(task: Task) -> Task:
 
 
 def _watch(connection: int, done: int) -> None:
-    """Return when the task is done; end the process as it is when nobody wants its results any more."""
+    """Return when the task is done; end the process as it is when its results are no longer wanted."""
     poll = select.poll()
     poll.register(connection, _CLOSED)
     poll.register(done, select.POLLIN)

@@ -83,7 +83,7 @@ class _Overheard:
         with open(self._read, "rb", buffering=0) as source:
             rest = b""
             while chunk := source.read(65536):
-                with suppress(OSError):  # nobody listens; the JVM must be able to write all the same
+                with suppress(OSError):  # the reader is gone; the JVM must be able to write all the same
                     os.write(_STANDARD_ERROR, chunk)
                 *lines, rest = (rest + chunk).split(b"\n")
                 self._lines.extend(line.decode(errors="replace") for line in lines)

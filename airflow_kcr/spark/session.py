@@ -280,7 +280,7 @@ def missing_settings(given: Mapping[str, str], settings: SparkSettings) -> dict[
     if settings.master is not None:
         missing["spark.master"] = settings.master
     elif given.get("spark.master") == _MASTER_OF_NOBODY:
-        # What Spark says where nobody said anything; without retries, the first lost task would be a failed batch.
+        # What Spark uses by default; without retries, the first lost task would be a failed batch.
         missing["spark.master"] = _MASTER
     if given.get("spark.app.name", _NAME_OF_NOBODY).endswith((_NAME_OF_NOBODY, ".py")):
         missing["spark.app.name"] = settings.app_name
@@ -315,7 +315,7 @@ def _at_launch(settings: SparkSettings) -> SparkConf:
     from pyspark import SparkConf
 
     conf = SparkConf(loadDefaults=False)
-    # Spark says true where nobody says anything before the JVM starts.
+    # Spark's default is true before the JVM starts.
     conf.set(_CONSOLE, "false")
     for name, value in settings.conf.items():
         conf.set(name, value)

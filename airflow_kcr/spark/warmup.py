@@ -39,7 +39,7 @@ class Warming:
     """Gets Spark ready, in a thread of its own.
 
     Args:
-        work: what is to be done; what it raises is told, and keeps nobody waiting.
+        work: what is to be done; what it raises is logged, and blocks nothing.
         within: seconds to wait for it.
     """
 
@@ -49,7 +49,7 @@ class Warming:
         threading.Thread(target=self._run, name="warms Spark up", daemon=True).start()
 
     def is_over(self) -> bool:
-        """Whether batches may begin: Spark is ready, or nobody waits for that any longer."""
+        """Whether batches may begin: Spark is ready, or the wait for it is over."""
         return self._done.is_set() or time.monotonic() >= self._deadline
 
     def _run(self) -> None:

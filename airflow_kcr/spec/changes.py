@@ -6,7 +6,7 @@
   among those settings, also where they follow from others: the change of `timeouts.reset` counts at once, but the
   `max_poll_interval` that follows from it needs new clients, and is listed as well.
 - *Refused*: the region's name, a group's id and its cluster; that would be another region. Groups may come and go, but
-  when some go while others come, nobody can tell that from a new id for the same group.
+  if some go while others come, that can't be told from a new id for the same group.
 
 Two lists of bootstrap servers that share an address are the same cluster; others are another one as far as a file can
 tell. The cluster's id has the last word: an address that Kafka says is the same cluster's may change.

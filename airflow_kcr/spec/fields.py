@@ -66,7 +66,7 @@ class AsText:
     read: Callable[[str], object]
     write: Callable[[Any], str]
     what: str
-    """What it has to be, for whoever wrote something else than a text."""
+    """What it has to be, if something other than text was given."""
 
     shown: str
     """Its type in the reference, as Markdown."""

@@ -28,7 +28,7 @@ def path_text(path: Path) -> str:
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """Return the sentence for a name that nobody knows, with the nearest one that somebody does.
+    """Return the sentence for an unknown name, with the nearest known one.
 
     Args:
         name: what was written.

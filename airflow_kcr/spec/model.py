@@ -139,7 +139,7 @@ class CheckpointSpec:
     """When checkpoints are made: by one of `every`, `cron` and `records`, or only on request."""
 
     every: Duration | None = None
-    """A boundary every so long, aligned to 1970-01-01T00:00Z."""
+    """A boundary at this interval, aligned to 1970-01-01T00:00Z."""
 
     cron: str | None = None
     """Boundaries by a cron expression."""

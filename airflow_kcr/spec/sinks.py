@@ -254,7 +254,7 @@ def _is_identifier(name: str) -> bool:
 # File sinks of a spec: what a folder and a size have to be.
 
 LARGEST_MIB: Final = 1_048_576
-"""A file of a tebibyte is nobody's aim."""
+"""A target above a tebibyte is a mistake."""
 
 _PATTERNS: Final = frozenset("?#*{}[]\\")
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")

@@ -87,7 +87,7 @@ def codec_of(hint: object) -> Codec:
     """Return how values of the type `hint` are written and read.
 
     Raises:
-        TypeError: nobody has said how; it is a mistake in the code, found by the first test that meets it.
+        TypeError: no rule for the type; it is a mistake in the code, found by the first test that meets it.
     """
     known = _KNOWN.get(hint)
     if known is not None:
@@ -178,7 +178,7 @@ def _of_dataclass(cls: type) -> Codec:
     return Codec(encode, decode)
 
 
-def _default(field: Any) -> object:  # noqa: ANN401 (dataclasses.Field is generic over what nobody knows)
+def _default(field: Any) -> object:  # noqa: ANN401 (dataclasses.Field is generic over the field's type)
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 

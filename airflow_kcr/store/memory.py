@@ -262,7 +262,7 @@ class MemoryTransactions:
         return MemoryChronicle(self._regions[name].counter, self._events[name], batches, told, rewinds)
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
-        """See `ports.Transactions.wait`: there is nobody else who could move the counter meanwhile."""
+        """See `ports.Transactions.wait`: in memory, no other process could move the counter meanwhile."""
         return max(self._region(name).counter, after)
 
     def _tables_of(self, name: RegionName) -> Tables:

@@ -40,7 +40,7 @@ V = TypeVar("V")
 
 
 class RegionStore:
-    """The region store, as everybody uses it: members, the command line, the hook.
+    """The region store, as members, the command line and the hook use it.
 
     Args:
         transactions: where regions are kept.

@@ -18,7 +18,7 @@ Json: TypeAlias = str | int | list[str] | list[int] | None
 
 
 class Reaching(StrEnum):
-    """The states of a region that somebody may wait for; each is what a verb asks for."""
+    """The states of a region that a task may wait for; each is what a verb asks for."""
 
     RUNNING = "running"
     PAUSED = "paused"

@@ -1,6 +1,6 @@
-"""One look at what somebody waits for. It blocks, so it is made in a worker's task or in a thread of the triggerer.
+"""One poll of what a task waits for. It blocks, so it is made in a worker's task or in a thread of the triggerer.
 
-It also does what is due in the region, as everybody does who waits: nobody else may be there to do it. What only Kafka
+It also makes the transitions that are due in the region: no member may be alive to make them. What only Kafka
 can tell is asked as `kcr lag` and `kcr group validate` ask it: with an admin's calls, never as a consumer of a group.
 """
 
@@ -86,7 +86,7 @@ def goal_of(waiting_for: WaitingFor) -> Goal | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """How far a region was from what somebody waits for."""
+    """How far a region was from what a task waits for."""
 
     missing: Progress | None
     """None: it is reached."""
@@ -96,7 +96,7 @@ class Probe:
 
 
 def probe(store: RegionStore, name: RegionName, waiting_for: WaitingFor, hook: KcrHook) -> Probe:
-    """Return how far a region is from what somebody waits for.
+    """Return how far a region is from what a task waits for.
 
     Args:
         store: where the region is.
@@ -105,9 +105,9 @@ def probe(store: RegionStore, name: RegionName, waiting_for: WaitingFor, hook: K
         hook: by which Kafka is reached, where it has to be asked.
 
     Raises:
-        TimedOut: it was not in time, whoever waits; asking for it again may help.
+        TimedOut: it was not in time, for any waiter; requesting it again may help.
         RefusedError: it can't be reached any more.
-        StoreError, BrokerUnavailable: somebody who has to be asked is away.
+        StoreError, BrokerUnavailable: the store or a broker is away.
     """
     region, now = reconciled(store, name)
     return Probe(missing=_progress(store, region, now, waiting_for, hook), now=now)
@@ -155,7 +155,7 @@ def _membership(
 ) -> Progress | None:
     from airflow_kcr.kafka import settings as kafka_names
 
-    # A group without anybody in it contradicts nothing; whoever waits for its members wants them there.
+    # A group without a consumer contradicts nothing; the sensor waits for its members to be there.
     absent = [
         f"{member} is not there (no lease)" for member in goals.absent(region, now) if _is_asked(wanted, member.group)
     ]

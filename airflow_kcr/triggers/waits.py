@@ -1,12 +1,12 @@
 """The poller: one for all triggers of a process that wait at one store.
 
 Two hundred deferred tasks with a connection each would be two hundred connections. So the triggers of a process share a
-poller for each store: every `[kcr] poll_interval` it reads each region that somebody waits for once, over one
-connection, and tells those whose wait is over. It begins with the first who waits and ends with the last.
+poller for each store: every `[kcr] poll_interval` it reads each region that a task waits for once, over one connection,
+and resumes those whose wait is over. It begins with the first who waits and ends with the last.
 
 Whatever blocks, the imports among it, is done in threads of the poller's own; the event loop, which all triggers of the
 process run on, only keeps the books. What Kafka has to be asked for has a thread apart, so that a broker that does not
-answer keeps nobody from hearing of the store.
+answer doesn't delay news from the store.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Poller:
         return self._task is not None
 
     async def wait(self, wait: TriggerWait) -> TriggerAnswer:
-        """Return how a wait ended; whoever is cancelled just goes.
+        """Return how a wait ended; a cancelled waiter just leaves.
 
         Raises:
             Exception: the look itself failed, by a mistake in the code.
@@ -161,7 +161,7 @@ class Poller:
                 self._expire(loop.time())
                 await asyncio.sleep(max(self._interval - (loop.time() - began), 0))
         finally:
-            # Before anything is awaited: whoever comes now starts another one.
+            # Before anything is awaited: a later waiter starts another one.
             self._task = None
             for lane in lanes:
                 if probes is not None and not lane.asks_kafka:
@@ -169,7 +169,7 @@ class Poller:
                 lane.thread.shutdown(wait=False)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Let everybody fail with what the poller failed with: nobody may wait for ever on a mistake in the code."""
+        """Fail every waiter with the poller's error: a mistake in the code must not make them wait for ever."""
         error = None if task.cancelled() else task.exception()
         if error is None:
             return
@@ -179,7 +179,7 @@ class Poller:
                 waiter.answered.set_exception(error)
 
     def _begin(self, lane: _Lane, probes: StoreProbes, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin the next look of a lane, if it is time and somebody waits for one."""
+        """Begin the next poll of a lane, if it is time and a task waits for one."""
         if lane.running is not None or loop.time() < lane.next_at:
             return
         asked = [w.wait for w in self._waiters if w.wait.waiting_for.asks_kafka is lane.asks_kafka]
@@ -280,9 +280,9 @@ class RegionTrigger(BaseTrigger):
     """Waits until a region is what a task waits for, and says how that ended: one event, `payloads.TriggerAnswer`.
 
     It changes nothing but what is due anyway, so it may run twice, or anew in another triggerer. It has no `on_kill`:
-    what was asked of the region stays asked. A checkpoint that nobody waits for any more harms nobody, and a task that
-    is cleared asks under the same name in the moment in which the old one is cancelled; to withdraw the request then
-    would withdraw the new one's.
+    what was asked of the region stays asked. A checkpoint that no task waits for does no harm, and a cleared task asks
+    under the same name in the moment in which the old one is cancelled; to withdraw the request then would withdraw the
+    new one's.
 
     Args:
         kcr_conn_id: the store's connection.

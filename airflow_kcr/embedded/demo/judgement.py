@@ -118,7 +118,7 @@ def judged(play: Play) -> DemoVerdict:
     """Look at everything, once the region has stopped.
 
     Raises:
-        BrokerUnavailable, ServiceFailed, StoreError: somebody who has to be asked does not answer.
+        BrokerUnavailable, ServiceFailed, StoreError: a broker, service or store does not answer.
     """
     found = play.found
     if found.last_boundary is None:
@@ -244,7 +244,7 @@ def _duplicates(result: FlightsJudgement, region: Region, store_url: str) -> Dem
     for batch in batches:
         for outcome, records in repeated(batch):
             by_outcome[outcome] += records
-    # What was undone had been written; of a batch that never ended, nobody knows how much was.
+    # Undone output had been written; how much of a batch that never finished was written is unknown.
     least, most = by_outcome[str(Outcome.UNDONE)], sum(by_outcome.values())
     found, stray = result.counts.duplicates, result.counts.stray
     told = ", ".join(f"{records:,} {outcome}" for outcome, records in sorted(by_outcome.items()) if records)
@@ -404,7 +404,7 @@ def performed(
         KcrError: an act failed; the message says which, and why.
     """
     chosen = script or Script()
-    java()  # whoever lacks it is told so before there is anything to clear away
+    java()  # report a missing requirement before there is anything to clean up
     timed, falling = Timed(audience), curtain or Curtain()
     with ExitStack() as stack:
         making = stack.enter_context(prepared(folder, falling, launches))

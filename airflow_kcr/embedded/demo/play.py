@@ -117,7 +117,7 @@ class Production:
 def declare(stage: Stage, script: Script) -> Happened:
     """Make the topic and declare the region, with its clock running.
 
-    Checkpoints line up from here on, whoever comes late.
+    Checkpoints align from here on, however late a member comes.
     """
     producer.ensure_topic({**stage.settings, **_SILENT}, producer.TOPIC)
     example = load(example_dags() / FLIGHTS_SPEC)
@@ -173,7 +173,7 @@ class Play:
         self.editor.unpause(CHECKPOINT)
 
     def wait_for_intervals(self, phase: DemoPhase, wanted: int) -> None:
-        """Wait until so many data intervals are checkpointed, published, and their runs have succeeded."""
+        """Wait until N data intervals are checkpointed and published, and their runs have succeeded."""
         self._wait_for(phase, wanted, "data intervals checkpointed", lambda: len(self.settled()))
 
     def wait_for_checkpoints(self, phase: DemoPhase, wanted: int) -> None:
@@ -367,7 +367,7 @@ def _has_ended(task: str) -> bool:
 
 
 def _refused(act: Callable[[], object]) -> str:
-    """Return the sentence with which somebody was refused; empty: they were not."""
+    """Return the message of a refusal; empty if nothing was refused."""
     try:
         act()
     except RefusedError as error:

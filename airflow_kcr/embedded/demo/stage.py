@@ -35,7 +35,7 @@ _TOGETHER: Final = {"group.initial.rebalance.delay.ms": "5000"}
 
 
 _RARELY_PARSED: Final = {"DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60"}
-"""Nobody changes the examples while they run; parsed every few seconds, they take a third of a core."""
+"""The examples don't change while they run; parsed every few seconds, they would take a third of a core."""
 
 Launches: TypeAlias = Callable[[str], Launch]
 """How the processes of a service are launched, by its name: kafka, postgres, airflow."""
@@ -311,7 +311,7 @@ class DemoPhase(Protocol):
 
 
 class Audience(Protocol):
-    """Shows phases to somebody."""
+    """Shows phases."""
 
     def phase(self, name: str) -> AbstractContextManager[DemoPhase]:
         """Begin a phase; it ends with the block."""

@@ -53,7 +53,7 @@ def flights(first: int | None = None) -> Iterator[dict[str, str]]:
     """Yield the flights in the order of their scheduled departures, each by the names of the file's columns.
 
     Args:
-        first: only so many of them.
+        first: only the first N of them.
 
     Raises:
         ToolMissing: the package is not installed.

@@ -34,7 +34,7 @@ _SETTINGS: Final[Mapping[str, str | int | bool]] = {
     "enable.idempotence": True,
     "compression.type": "lz4",
     "linger.ms": 20,
-    "partitioner": "murmur2_random",  # as Java's client, so that a key has one partition whoever writes it
+    "partitioner": "murmur2_random",  # as Java's client does, so that a key has the same partition with every client
     "delivery.timeout.ms": round(1000 * _DELIVERY),
 }
 
@@ -45,7 +45,7 @@ class Order:
 
     Args:
         topic: its name.
-        first: only so many flights, in the order of their scheduled departures; None: all.
+        first: only the first N flights, in the order of their scheduled departures; None: all.
         rate: records a second; None: as fast as it goes.
     """
 

@@ -43,7 +43,7 @@ class Violations:
 
 @dataclass(slots=True, kw_only=True)
 class Invariant:
-    """One invariant; whoever implements it replaces what concerns it."""
+    """One invariant; an implementation overrides what concerns it."""
 
     invariant: ClassVar[str] = ""
     """Its number in docs/reference/invariants.md."""

@@ -34,7 +34,7 @@ REMEMBERED: Final = 10_000
 """Requests whose checkpoint R13 remembers."""
 
 AT_ONCE: Final = 10
-"""Within so many events one transaction has said all."""
+"""Within this many events one transaction has reported everything."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -329,7 +329,7 @@ def proves(attempt: LatestAttempt, batch: Batch) -> bool:
 
     It has to be the one done next after the batch's epoch, which the caller sees to, in the same timeline, with entries
     that are progress at or beyond the ends of all its ranges. A batch is one transaction of its sink, so a partition
-    that nobody could place, as the brokers have it no more, says nothing where another one of the batch does.
+    that can't be placed, because the brokers no longer have it, says nothing if another partition of the batch does.
     """
     if attempt.timeline != batch.timeline:
         return False

@@ -173,7 +173,7 @@ class Increasing(Invariant):
     checkpoint's sequence, else the next one. Done batches, undone later or not, that share a stamp don't overlap.
 
     It can't see numbers that a restored store had used before: the region is halted then, and its numbers raised above
-    all that anybody has seen.
+    all that were seen.
     """
 
     invariant: ClassVar[str] = "R11"
@@ -186,7 +186,8 @@ class Increasing(Invariant):
         """See `Invariant`."""
         body, number, before = event.body, event.number, self.newest
         if isinstance(body, ResetDone):
-            self.done = self.done[-2:]  # nobody can end what began before it, but for what its sinks have proved now
+            # What began before it can't finish any more, but for what its sinks have proved now.
+            self.done = self.done[-2:]
         elif isinstance(body, StoreRestoredSeen):
             self.newest = Newest(number, Timeline(max(event.timeline, before.timeline)), before.sequence)
         elif isinstance(body, CheckpointOpened | ResetBegun):

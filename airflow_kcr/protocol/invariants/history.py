@@ -53,8 +53,8 @@ NEVER = EventNumber(2**63 - 1)
 class History:
     """What happened to one region.
 
-    Both have to be read in one snapshot of the store: a batch that ended after the events were read would look like
-    records that nobody processed.
+    Both have to be read in one snapshot of the store: a batch that finished after the events were read would look like
+    unprocessed records.
     """
 
     events: Sequence[Event]

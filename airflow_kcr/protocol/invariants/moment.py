@@ -307,7 +307,7 @@ class Moment:
     def _undo(self, opening: Mapping[GroupPartition, Offset]) -> tuple[CheckpointNumber, ...]:
         """Take the checkpoints off the current timeline that a timeline opening at these offsets lies below.
 
-        A retired one has no offsets any more for whoever decides; it stays where a newer one does that has them.
+        A retired one no longer has offsets to decide by; it stays if a newer one with offsets does.
         """
         place = OffsetMap(opening)
         gone = [s for s, checkpoint in self.kept.items() if not place.covers(checkpoint.offsets)]

@@ -160,7 +160,7 @@ def _place(index: Index, number: EventNumber, seek: SeekMap, *, opens: bool) -> 
 def _undo(index: Index, number: EventNumber, opening: Mapping[GroupPartition, Offset]) -> tuple[CheckpointNumber, ...]:
     """Mark the checkpoints that a timeline opening at these offsets takes off the current timeline.
 
-    A retired one has no offsets any more for whoever decides; it stays where a newer one does that has them.
+    A retired one no longer has offsets to decide by; it stays if a newer one with offsets does.
     """
     gone: list[CheckpointNumber] = []
     place = OffsetMap(opening)
@@ -200,7 +200,7 @@ def _note_region(index: Index, number: EventNumber, body: events.Body) -> None:
             | events.CheckpointAborted(sequence=sequence)
             | events.CheckpointPublished(sequence=sequence)
         ):
-            # A checkpoint that nobody opened is judged by its own check; here an empty opening stands for it.
+            # A checkpoint that was never opened is judged by its own check; here an empty opening stands for it.
             checkpoint = index.checkpoints.get(sequence)
             if checkpoint is not None:
                 _note_progress(index, number, checkpoint, body)

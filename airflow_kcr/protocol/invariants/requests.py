@@ -1,4 +1,4 @@
-"""R7: whoever asks for a reset gets one or is told why not, and every epoch has a cause."""
+"""R7: every request for a reset is carried out or refused with a reason, and every epoch has a cause."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ Kafka is not believed here: it gives a static member that comes back its old ass
 the leader of a group rejoins when it sees that a topic has grown. So every member asks the brokers itself, after each
 claim and once a lease, and tells the store what it has not told yet; the store knows what has an owner.
 
-The old assignment may also hold partitions that are there no more. Nobody can claim those, so the brokers are asked
-then as well, and once the store knows them as gone the member joins anew.
+The old assignment may also hold partitions that are there no more. No member can claim those, so the brokers are asked
+then too, and once the store knows that they are gone the member joins again.
 """
 
 from __future__ import annotations

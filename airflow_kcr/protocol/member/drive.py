@@ -1,6 +1,6 @@
 """What follows from a member's facts: which state it is in, and what it wants done next.
 
-This is level-triggered: it looks at the facts, not at the event that brought the last one, so a lost or repeated hint
+This is level-triggered: it reads the facts, not the event that brought the last one, so a lost or repeated notification
 changes nothing. `awaited` keeps an effect from being asked for twice; each rule asks for one thing. The order of the
 rules is the order of importance: the lease, the end, the reset, the checkpoint, and only then the next batch.
 """

@@ -53,7 +53,7 @@ def register(member: MemberMachine, now: float) -> Driven:
 
 
 def read(member: MemberMachine, now: float) -> Driven:
-    """Read the region when something says that it changed; without any hint, once a lease (a hint may get lost)."""
+    """Read the region when a notification says that it changed; once a lease without one, as it may get lost."""
     if member.incarnation is None or member.state not in ACTIVE or "read" in member.awaited:
         return member, ()
     if not member.view_is_stale and now - member.view_read_at < facts.seconds(member.timeouts.lease):
@@ -149,7 +149,7 @@ def _leave_group(member: MemberMachine, how: effects.LeaveGroup | effects.CloseK
 
 
 def fenced(member: MemberMachine, now: float) -> Driven:
-    """Write nothing; stop the batch, and close without touching the slot, which is somebody else's now."""
+    """Write nothing; stop the batch, and close without touching the slot, which belongs to the newer incarnation."""
     if member.state is not State.FENCED:
         return member, ()
     return _leave_group(facts.doomed(member), effects.CloseKeepingSlot())

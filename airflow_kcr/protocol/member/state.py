@@ -269,7 +269,7 @@ class MemberMachine:
     """The approaching checkpoint for which the region was asked to look whether all are there."""
 
     needs_reconciling: bool = False
-    """Whether something is due in the region that nobody has asked for."""
+    """Whether a transition is due in the region without a request."""
 
     store_lost_at: float | None = None
     awaited: frozenset[str] = field(default_factory=frozenset)

@@ -242,7 +242,7 @@ def _seen(member: MemberMachine, view: MemberRegion, now: float) -> MemberMachin
         member,
         view=view,
         view_is_stale=member.heard > view.counter,
-        # Once progress was accepted, fewer failures count, and nobody waits for the rest of a longer time.
+        # Once progress was accepted, fewer failures count, and members stop waiting out the longer time.
         retry_at=retry_at if is_reset else min(member.retry_at, retry_at),
         positions=_positions(member, view),
         newest_epoch=max(member.newest_epoch, view.epoch),
@@ -330,7 +330,7 @@ def _changed(member: MemberMachine, event: events.Changed, now: float) -> Member
 
 
 def _told(member: MemberMachine, counter: EventNumber) -> MemberMachine:
-    """Return the member after a hint; an answer that is on its way may be from before it."""
+    """Return the member after a notification; an answer that is on its way may be from before it."""
     return replace(_stale(member), heard=counter)
 
 

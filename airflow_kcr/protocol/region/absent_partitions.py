@@ -1,10 +1,10 @@
 """Partitions of the region that the brokers do not have any more: a topic was deleted, or made anew with fewer.
 
-Nobody can claim them, so a region that waited for them would wait for ever. A broker that does not answer says nothing,
-and one that lags may deny for a moment what is there. So a partition is **gone** only once the brokers have been asked
-at least twice, two leases apart, and said each time that they do not have it. From then on it is no part of the region:
-checkpoints and resets go without it. What was known of it stays. If the brokers have it again and it is claimed, it
-is the same topic and goes on where it was, or another one and the policy for that decides.
+No member can claim them, so a region that waited for them would wait for ever. A broker that does not answer says
+nothing, and one that lags may deny for a moment what is there. So a partition is **gone** only once the brokers have
+been asked at least twice, two leases apart, and said each time that they do not have it. From then on it is no part of
+the region: checkpoints and resets go without it. What was known of it stays. If the brokers have it again and it is
+claimed, it is the same topic and goes on where it was, or another one and the policy for that decides.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _told(region: Region, now: datetime, rows: dict[GroupPartition, Absence]) ->
         region = checkpoints.abort(region, now, f"the brokers do not have {fresh[0]} any more")
     begun = [p for p in fresh if (c := region.claims.get(p)) is not None and c.is_in_flight]
     if begun and region.state in {RegionState.RUNNING, RegionState.DRAINING}:
-        # The batch of a member that died: the claim of whoever takes the partition over would have reset the region.
+        # The batch of a member that died: the claim of the partition's next owner would have reset the region.
         return resets.demand(
             region, now, ResetCause.LEASE_LOST, f"{begun[0]} has a batch that no member finishes, and is gone"
         )

@@ -205,7 +205,7 @@ class Archive(Protocol):
         ...
 
     def resets_from(self, sequence: CheckpointNumber, limit: int) -> tuple[ResetAttempt, ...]:
-        """Return the first attempts of resets that burned this number or a higher one, at most so many."""
+        """Return the first attempts of resets that burned this number or a higher one, at most `limit`."""
         ...
 
     def person_resets(
@@ -217,7 +217,7 @@ class Archive(Protocol):
             request_ids: those of these names,
             since: and those that never began, asked for at this moment or later; None: whenever,
             until: and before this one; None: up to now,
-            last: of these only so many, the newest; None: all.
+            last: only the newest N of these; None: all.
         """
         ...
 

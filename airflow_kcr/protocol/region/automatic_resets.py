@@ -46,7 +46,7 @@ def target(region: Region) -> SeekMap:
 def _entry(region: Region, partition: GroupPartition, restore_point: SeekEntry) -> SeekEntry:
     claim = region.claims.get(partition, _UNCLAIMED)
     resume, current = claim.resume, claim.position
-    # An entry that nobody has answered yet is asked again, from where the partition was when it was first asked.
+    # An entry that is still open is asked again, from where the partition was when it was first asked.
     asked_from = restore_point.current if restore_point.offset is None else current
     to_restore_point = SeekEntry(
         offset=restore_point.offset,

@@ -1,7 +1,7 @@
 """Boundaries: what checkpoints are aligned to, and where they fall in partitions (docs/explanation/what-if.md).
 
-Nobody may process across the next boundary, so that a checkpoint made late still holds exactly the records of its
-interval. Where a boundary falls is asked of the broker once per partition, by the first plan that finds it, and never
+No batch may cross the next boundary, so that a checkpoint made late still holds exactly the records of its interval.
+Where a boundary falls is asked of the broker once per partition, by the first plan that finds it, and never
 again: the order of the two questions (first the end, then the time index) is what makes the answer safe (scenarios C5,
 C26).
 """
@@ -131,9 +131,9 @@ def past_answered(region: Region, now: datetime) -> Region:
     """Return the running region with its next boundary beyond those that a current checkpoint has answered already.
 
     Checkpoints with equal offsets stay on the current timeline together. A reset to one of them sets the boundary after
-    its own, and that one's checkpoint may have stayed as well: it answers every request for that boundary, so none
-    would open ever again, and nobody could cross. Which checkpoints stay is known when the reset is done, hence not
-    before the region runs.
+    its own, and that one's checkpoint may have stayed too: it answers every request for that boundary, so none would
+    ever open again, and no batch could cross. Which checkpoints stay is known when the reset is done, hence not before
+    the region runs.
     """
     boundary = region.next_boundary
     if boundary is None or boundary > now or region.state is not RegionState.RUNNING:
@@ -186,7 +186,7 @@ def overdue(region: Region, now: datetime) -> timedelta | None:
 def held_until(region: Region) -> datetime | None:
     """Return when a hold at the next boundary has lasted a whole period; None where no run is waited for.
 
-    A region that checkpoints itself waits for nobody, and a hold that was told of is not told of again.
+    A region that checkpoints itself doesn't wait for requests, and a hold is reported once.
     """
     checkpoint, boundary = region.rules.checkpoint, region.next_boundary
     if (

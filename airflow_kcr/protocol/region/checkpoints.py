@@ -265,8 +265,8 @@ def has_started(region: Region, member: MemberId) -> bool:
 def overdue(region: Region, now: datetime) -> Region:
     """Return the region with its open checkpoint aborted where its drain deadline has passed.
 
-    Whoever asked is told, with the names of those who were late, and may ask again; the region's own checkpoints and a
-    stop are tried again by themselves.
+    The requester is told which members were late, and may request it again; the region's own checkpoints and a stop are
+    tried again by themselves.
     """
     checkpoint = region.checkpoint
     if checkpoint is None or checkpoint.drain_deadline is None or checkpoint.drain_deadline > now:

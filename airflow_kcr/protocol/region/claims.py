@@ -1,9 +1,9 @@
 """Claims: what the store grants of what Kafka proposes (docs/reference/states.md).
 
-A member claims its whole assignment at once. A rebalance is absorbed at the resume point where nothing was begun; where
-somebody has begun in this epoch, the claim begins a reset in the same transaction, because two owners may both have
-processed the same records (scenarios C2, C3, C44, C45). A member's own re-claim keeps row, position and running batch.
-Callbacks only notify; the claim decides.
+A member claims its whole assignment at once. A rebalance is absorbed at the resume point if nothing was started; if
+another owner has started a batch in this epoch, the claim begins a reset in the same transaction, because both owners
+may have processed the same records (scenarios C2, C3, C44, C45). A member's own re-claim keeps row, position and
+running batch. Callbacks only notify; the claim decides.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _is_own(row: Claim, proposal: ClaimPartitions, epoch: Epoch) -> bool:
 
 
 def _is_contested(region: Region, partition: GroupPartition, proposal: ClaimPartitions) -> bool:
-    """Whether somebody else, an earlier incarnation or a dropped claim has begun there in this epoch.
+    """Whether another member, an earlier incarnation or a dropped claim has started a batch there in this epoch.
 
     In STARTING and RESETTING nothing has begun in the epoch, so a claim there never begins a reset. A partition that
     the last reset was done without, as a foreign consumer had it, was neither rolled back in the sinks nor told where

@@ -19,7 +19,7 @@ from airflow_kcr.protocol.values import ClusterId, GroupId, RegionName
 
 
 def is_another(region: Region, group: GroupId, cluster: ClusterId) -> bool:
-    """Whether a group was found on another cluster than before; an id that nobody told says nothing."""
+    """Whether a group was found on another cluster than before; an unknown id says nothing."""
     known = region.clusters.get(group)
     return bool(known and cluster) and known != cluster
 

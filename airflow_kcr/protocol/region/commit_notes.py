@@ -1,8 +1,9 @@
-"""Numbers that Kafka's commit metadata says, later than the store's: of a store that was restored, or of somebody else.
+"""Numbers in Kafka's commit metadata that are later than the store's: of a restored store, or of another writer.
 
-Whoever may commit to a group may write such a note. So it halts the region and says what it says, and nothing is taken
-over by itself. What a region could have reached is taken over when a person lets it leave the halt, so that no number
-is used twice; what no region reaches is somebody else's, and is never taken over.
+Every client with the right to commit to a group can write such a note. So it halts the region and says what it says,
+and nothing is taken over by itself. Numbers that the region could have reached are taken over when a person lets it
+leave the halt, so that no number is used twice; numbers that no region reaches were written by another program, and are
+never taken over.
 """
 
 from __future__ import annotations

@@ -165,10 +165,10 @@ def merged(contributions: Mapping[MemberId, Contribution]) -> OffsetMap:
 
 
 def lacking(region: Region, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return what a draining checkpoint still lacks, by name: participants, and frozen partitions nobody contributed.
+    """Return what a draining checkpoint still lacks, by name: participants, and uncontributed frozen partitions.
 
-    Complete needs both: participants alone would miss a partition that nobody held, coverage alone a member that has
-    yet to say it is idle.
+    Complete needs both: participants alone would miss a partition that no member held, coverage alone a member that has
+    yet to say that it is idle.
     """
     parts = contributions_to(region, checkpoint.sequence)
     waiting = [f"{m} has not contributed" for m in sorted(checkpoint.participants) if m not in parts]
@@ -239,7 +239,7 @@ def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
 def _left_out(region: Region, checkpoint: Checkpoint) -> dict[GroupPartition, Offset]:
     """Return the partitions that a foreign consumer had when the checkpoint was opened, each where it stands.
 
-    Nobody can move it.
+    No member can move it.
     """
     frozen = region.frozen[checkpoint.sequence]
     return {

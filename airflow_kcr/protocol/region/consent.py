@@ -1,4 +1,4 @@
-"""Consent: a table that keeps no history is not brought back, so whoever goes back has to say that they know it.
+"""Consent: a table without history can't be restored, so going back needs the requester's explicit consent.
 
 Only people are asked; an automatic reset goes where it has to, and such a table is right again once
 the replay has passed the old position. The question is put twice: when a request is accepted, by its plan, and when it
@@ -29,7 +29,7 @@ def not_restored(region: Region, reset: PersonReset, seek: SeekMap) -> tuple[Ups
 
 
 def require(region: Region, reset: PersonReset, seek: SeekMap) -> None:
-    """Refuse to go back behind what can't be restored, unless whoever asked has consented.
+    """Refuse to go back behind what can't be restored, unless the requester has consented.
 
     Raises:
         UpsertNeedsConsent: names the sinks, what it means, and the word that consents.
@@ -50,7 +50,7 @@ def _goes_back(target: Target, partition: GroupPartition, entry: SeekEntry) -> b
     current = entry.current
     if current is None:
         return False
-    # Where an owner looks a time up after the begin, nobody can be asked any more: it counts as going back.
+    # If an owner looks a time up after the begin, there is no one left to ask: it counts as going back.
     if entry.offset is not None and Needs.TIME_INDEX not in target.needs:
         return entry.offset < current
     match target:

@@ -3,7 +3,7 @@
 When a reset may end and a checkpoint may open (docs/explanation/what-if.md).
 
 A claim is *current* when its owner's newest incarnation made it in this epoch and holds a live lease. Coverage by stale
-claims would let a region run without anybody at a partition (scenario C50); being quiesced is what keeps two
+claims would let a region run with a partition that has no owner (scenario C50); being quiesced is what keeps two
 incarnations from writing at once (C13, C51).
 """
 
@@ -25,7 +25,7 @@ _NONE: Final[frozenset[GroupPartition]] = frozenset()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """One partition that nobody covers."""
+    """One partition without coverage."""
 
     partition: GroupPartition
     last_owner: MemberId | None
@@ -42,7 +42,7 @@ def is_current(region: Region, claim: Claim, now: datetime) -> bool:
 
 
 def missing(region: Region, now: datetime) -> tuple[Missing, ...]:
-    """Return the partitions that no current claim covers, with whoever had them last."""
+    """Return the partitions that no current claim covers, with their last owners."""
     found = []
     for partition in sorted(universe(region) - covered(region, now)):
         claim = region.claims.get(partition)
@@ -79,8 +79,8 @@ def held_by(region: Region, member: MemberId, now: datetime) -> dict[GroupPartit
 def taken(region: Region, now: datetime) -> frozenset[GroupPartition]:
     """Return the partitions that Kafka has given to foreign consumers, as far as the store can tell.
 
-    A foreign consumer was found in their group, every member of it that lives has claimed in this epoch, and nobody
-    holds them. What a dead member held is its own until its session is over.
+    A foreign consumer was found in their group, every live member of it has claimed in this epoch, and no member holds
+    them. What a dead member held is its own until its session is over.
     """
     if not region.foreign_consumers:
         return _NONE
@@ -144,8 +144,8 @@ def gaps(region: Region, now: datetime) -> Iterator[str]:
 def could_cover(region: Region, now: datetime) -> bool:
     """Whether members with leases could cover every partition: only then does an attempt's deadline run.
 
-    A partition whose last owner is dead stays with it, as far as Kafka is concerned, until its session is over; nobody
-    else can claim it before, so no attempt is burnt meanwhile (scenarios C14, C37). Nor is one for what a foreign
+    For Kafka, a partition whose last owner is dead stays with it until its session is over; no other member can claim
+    it before, so no attempt is burnt meanwhile (scenarios C14, C37). Nor is one for what a foreign
     consumer has: a region that holds waits for that to end, one that is to warn does without.
     """
     strange = taken(region, now)

@@ -1,7 +1,7 @@
 """Whether the region holds for a foreign consumer (policy `hold`): nothing begins, checkpoints wait in the queue.
 
-It follows from what was last reported and the policy in force, so a changed policy, or a group that leaves the spec,
-ends it at once; and it is nobody's to lift: whoever next finds the group clean does.
+It follows from the last report and the policy in force, so a changed policy, or a group that leaves the spec, ends it
+at once; no command lifts it: the next check that finds the group clean does.
 """
 
 from __future__ import annotations
@@ -22,6 +22,6 @@ def held_by(region: Region) -> tuple[ForeignConsumer, ...]:
 def lets_open(region: Region, request: CheckpointRequest) -> bool:
     """Whether the checkpoint of this request may open: any while the region does not hold, else only that of a stop.
 
-    A stop begins nothing, and a person has to be able to leave a group that somebody else has moved into.
+    A stop starts nothing, and a person has to be able to leave a group that a foreign consumer has entered.
     """
     return request.purpose is CheckpointPurpose.STOP or not held_by(region)

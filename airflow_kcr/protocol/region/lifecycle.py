@@ -93,8 +93,8 @@ def start(region: Region, now: datetime, requester: Requester) -> Region:
     """
     region = _want(region, now, DesiredState.RUNNING, requester)
     if region.stopping is not None:
-        # Its last checkpoint is complete and the others still wait for its commit read-backs: nobody has left, so
-        # nobody need start.
+        # Its last checkpoint is complete and the others still wait for its commit read-backs: no member has left, so
+        # none has to start.
         region = moved_to(replace(region, stopping=None), now, RegionState.RUNNING, "resumed before it had stopped")
     if region.state not in {RegionState.STOPPED, RegionState.HALTED}:
         return requests.cancel(region, now, "the region was resumed", purposes=frozenset({CheckpointPurpose.STOP}))
@@ -120,8 +120,8 @@ def _at_restored_restore_point(region: Region) -> resets.Opening | None:
 def pause(region: Region, now: datetime, requester: Requester) -> Region:
     """Return the region paused: batches in flight end, none begins, members keep their membership.
 
-    A checkpoint that approaches a boundary is aborted, as nobody will get there; its request is asked again after the
-    resume.
+    A checkpoint that approaches a boundary is aborted, because no member will reach it; its request is repeated after
+    the resume.
 
     Raises:
         RegionInState: it is stopped or stopping.
@@ -199,14 +199,14 @@ def kill(region: Region, now: datetime, requester: Requester) -> Region:
     """
     region = person_resets.fail_all(_want(region, now, DesiredState.STOPPED, requester), now, "the region was killed")
     region = stopped(region, now, drained=False) if region.state is not RegionState.STOPPED else region
-    # A region whose epochs are used up is killed to be deleted; nobody lives in it, so that none is needed to fence.
+    # A region whose epochs are used up is killed to be deleted; no member lives in it, so no epoch is needed to fence.
     region = replace(region, epoch=Epoch(min(region.epoch + 1, MAX_NUMBER)))
     body = events.Killed(epoch=region.epoch, requester=requester)
     return record(region, now, body)
 
 
 def require_deletable(region: Region, now: datetime) -> None:
-    """Refuse to delete a region that anybody may still be working for.
+    """Refuse to delete a region that a member may still be working for.
 
     Raises:
         RegionInState: it is not stopped, or a member still holds a lease.
@@ -218,7 +218,7 @@ def require_deletable(region: Region, now: datetime) -> None:
 
 
 def seen_later(region: Region, now: datetime, memory: ReportLater) -> Region:
-    """Return the region halted, if the store is older than what somebody has already acted on (scenario C33).
+    """Return the region halted, if the store is older than what a member has already acted on (scenario C33).
 
     The numbers are raised above everything that was seen, so that nothing is ever used twice once a person resumes.
     """
@@ -314,7 +314,7 @@ def _also_noted(region: Region, now: datetime, note: Noted) -> Region:
 
 
 def _overwrite(region: Region, place: GroupPartition) -> str:
-    """Return how a note that somebody else has written is removed."""
+    """Return how to remove a note that another program has written."""
     restore_point = region.restore_point if region.restore_point_epoch is None else None
     if restore_point is not None and place in region.offsets.get(restore_point, EMPTY):
         how = f"kcr checkpoint repair {region.name} {restore_point}"
@@ -338,7 +338,7 @@ def foreign_consumer(region: Region, now: datetime, text: str) -> Region:
 
 
 def is_stop_due(region: Region, now: datetime) -> bool:
-    """Whether a region whose desired state is stopped has nobody left to drain it."""
+    """Whether a region whose desired state is stopped has no member left to drain it."""
     return (
         region.desired_state is DesiredState.STOPPED
         and region.state in {RegionState.RUNNING, RegionState.DRAINING, *RESET_STATES}

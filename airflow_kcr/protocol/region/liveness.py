@@ -4,7 +4,7 @@ A region whose desired state is running, and has something to do, either works o
 names. Each **wait** has the rule that waits, since when by the store's clock, and how long that may last; beyond it the
 region is **stalled**. Waits for a person or a DAG run may last for ever.
 
-All times are stored ones, so the judgement is the same for whoever makes it, and a restart does not begin it anew. It
+All times are stored ones, so every reader reaches the same verdict, and a restart doesn't begin it again. It
 reads the rows of the present only: what it costs does not grow with the region's history.
 """
 
@@ -182,7 +182,7 @@ def _reading_patience(region: Region) -> timedelta:
 
 
 def missed_before(region: Region, now: datetime, seen: Seen) -> datetime | None:
-    """Return from before when on a record that nobody has read is a stall; None: batches run, or ran lately.
+    """Return the time before which an unread record must have come to be a stall; None: batches run, or ran lately.
 
     Only then is it worth asking Kafka for when the unread records came.
     """
@@ -212,7 +212,7 @@ Waits = Iterator[Wait]
 
 
 def _settled(region: Region, now: datetime) -> datetime:
-    """Return from when on whoever lives has had a lease since it came or claimed: before, it may be about to act.
+    """Return when each live member has had a lease's time since it came or claimed; before, it may be about to act.
 
     What has waited for members that were away would otherwise be called stalled as they come back.
     """
@@ -307,7 +307,7 @@ def _checkpoint(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, 
 
 
 def _approach(region: Region, checkpoint: Checkpoint, boundary: datetime, seen: Seen) -> Waits:
-    """A backlog takes as long as it takes: only one that nobody works at is a wait that may last too long."""
+    """A backlog takes as long as it takes: only one without a running batch is a wait that may last too long."""
     since = max(checkpoint.opened_at, boundary)
     left = [
         str(p)
@@ -399,7 +399,7 @@ def _free_since(region: Region) -> datetime:
 
 
 _BLOCKING: Final = (Rule.PERSON, Rule.MEMBERS, Rule.PARTITIONS, Rule.CHECKPOINT, Rule.PUBLISH, Rule.FOREIGN)
-"""What keeps a checkpoint from being opened; each has a deadline of its own, or waits for somebody outside."""
+"""What keeps a checkpoint from being opened; each has its own deadline, or waits for a person or another system."""
 
 
 def _rules(waits: tuple[Wait, ...]) -> frozenset[Rule]:
@@ -450,8 +450,8 @@ def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
 def _limited_since(region: Region) -> datetime:
     """Since when members may read up to where they may read now: what lies beyond an earlier boundary waited for it.
 
-    Only what comes once for each boundary counts. A checkpoint without one is complete wherever members are, and one
-    that is aborted is opened again, so neither says that anybody could have read more than before.
+    Only what comes once for each boundary counts. A checkpoint without one is complete wherever members are, and an
+    aborted one is opened again, so neither says that a member could have read more than before.
     """
     restore_point = None if region.restore_point is None else region.checkpoints.get(region.restore_point)
     request = None if region.checkpoint is None else region.requests.get(region.checkpoint.request_id)

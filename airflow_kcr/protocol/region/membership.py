@@ -111,7 +111,7 @@ def with_predecessor_fenced(region: Region, member: MemberId) -> Region:
 def leave(region: Region, now: datetime, member: MemberId, incarnation: Incarnation) -> Region:
     """Return the region without the member's lease and claims: it left its group by itself.
 
-    Its partitions are nobody's until Kafka moves them; their resume points stay. One that has a batch running is not
+    Its partitions have no owner until Kafka moves them; their resume points stay. One that has a batch running is not
     let go before that batch is closed, by its own discard or the lease's end. Who has left already need not leave.
 
     Raises:
@@ -137,7 +137,7 @@ def leave(region: Region, now: datetime, member: MemberId, incarnation: Incarnat
 def keep_slot(region: Region, now: datetime, member: MemberId, incarnation: Incarnation) -> Region:
     """Return the region with the member's lease ended but its claims in place: it stops and expects to come back.
 
-    Kafka keeps a static member's partitions until its session is over; nobody else could claim them before.
+    Kafka keeps a static member's partitions until its session is over; no other member could claim them before.
 
     Raises:
         StaleIncarnation, UnknownMember, LeaseExpired: it may not act any more, and need not.

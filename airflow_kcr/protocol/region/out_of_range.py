@@ -57,7 +57,7 @@ def found(region: Region, bounds: Mapping[GroupPartition, LogBounds]) -> tuple[O
 def report(region: Region, now: datetime, told: ReportOutOfRange) -> Region:
     """Return the region after a member said what its logs look like, re-read.
 
-    A halted or stopped region is left alone: whoever resumes it finds out again. No policy decides about logs of
+    A halted or stopped region is left alone: its resume finds out again. No policy decides about logs of
     another cluster.
 
     Raises:

@@ -76,7 +76,7 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
         ResetInProgress: the region is stopped and another request of a person is not finished.
         UnknownCheckpoint, CheckpointNotUsable: the target is not on the current timeline; the message says which option
         names it.
-        UpsertNeedsConsent: it would go back behind a table that can't be restored, and nobody has consented.
+        UpsertNeedsConsent: it would go back behind a table that can't be restored, without consent.
     """
     reset = command.reset
     if person_reset_of(region, reset.request_id) is not None:

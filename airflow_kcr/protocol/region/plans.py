@@ -1,4 +1,4 @@
-"""A plan: what a reset would do, before anybody applies it (docs/reference/targets.md).
+"""A plan: what a reset would do, before it is applied (docs/reference/targets.md).
 
 Planning changes nothing and takes no lock. What is relative is shown as it would come out now, and is resolved again
 when the reset begins; a plan is applied under the epoch in which it was made, or refused.

@@ -1,4 +1,4 @@
-"""What is due: the transitions that time, leases and finished work cause without anybody asking.
+"""What is due: the transitions that time, leases and finished work cause without a request.
 
 There is no coordinator process; any process may perform what is due, and performing it twice changes nothing. Every
 exclusive verb ends here, so that a decision and all its consequences are one transaction.
@@ -79,7 +79,7 @@ def _serve(region: Region, now: datetime) -> Region:
                 region, now, boundary, "earlier boundaries were missed; the latest one counts"
             )
         request_id = RequestId(f"boundary:{boundary.isoformat()}")
-        # Nobody is there to be asked whether it may be inexact; refused, it would be asked for again for ever.
+        # There is no one to ask whether it may be inexact; refused, it would be requested for ever.
         scheduled = RequestCheckpoint(
             request_id=request_id, purpose=CheckpointPurpose.SCHEDULE, boundary=boundary, allow_inexact=True
         )

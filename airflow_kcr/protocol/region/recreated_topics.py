@@ -1,8 +1,8 @@
 """A topic that was deleted and created again: the same name, another log, and offsets that mean other records.
 
 What the region stores of a partition (position, initial offset, checkpoints, boundaries) belongs to the topic id that
-its claim names. It follows to another id only where somebody has looked a place up in that other log: an out-of-range
-policy, or a person's reset. Nothing else is carried over, so offsets of two topics are never compared or subtracted.
+its claim names. It moves to another id only if an out-of-range policy or a person's reset has looked a place up in that
+other log. Nothing else is carried over, so offsets of two topics are never compared or subtracted.
 """
 
 from __future__ import annotations

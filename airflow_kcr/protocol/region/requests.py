@@ -38,10 +38,10 @@ BY_PERSON: Final = frozenset({CheckpointPurpose.DRAIN, CheckpointPurpose.STOP, C
 
 
 OWN: Final = frozenset({CheckpointPurpose.SCHEDULE, CheckpointPurpose.STOP})
-"""Purposes of which the region asks by itself. A refusal would reach nobody, and end every later decision as well."""
+"""Purposes of which the region asks by itself. A refusal would reach no requester, and end every later decision too."""
 
 OWN_REQUEST_IDS: Final = ("boundary:", "records:", "stop:")
-"""How the request ids begin under which it does; nobody else's may."""
+"""The prefixes of the region's own request ids; other requests may not use them."""
 
 
 def valid_answer(region: Region, request: CheckpointRequest) -> CheckpointNumber | None:

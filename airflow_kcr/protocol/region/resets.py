@@ -259,7 +259,7 @@ def _finished(region: Region, now: datetime, reset: ResetAttempt) -> Region:
 
 
 def _with_ledger_resolved(region: Region, now: datetime, reset: ResetAttempt) -> Region:
-    """Close what an older epoch left running: nobody can end it any more; a sink's progress may prove it done."""
+    """Close what an older epoch left running: it can't finish any more; a sink's progress may prove it done."""
     for batch in tuple(region.running.values()):
         region = batches.closed(region, now, batch, Outcome.UNKNOWN)
     placed = {p: e for p, e in region.seek.items() if e.offset is not None}

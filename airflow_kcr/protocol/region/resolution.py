@@ -32,7 +32,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
 
 
 class NoTimes:
-    """The time index of a decision under the region's lock: nobody asks a broker there."""
+    """The time index of a decision under the region's lock: no broker is asked there."""
 
     def first_at_or_after(self, partition: GroupPartition, instant: datetime) -> TimeAnswer:
         """Raise KeyError: the look-up was never made."""
@@ -214,7 +214,7 @@ def takes_in_later_partitions(target: Target) -> bool:
 def _needs_owners(
     target: Target, in_scope: frozenset[GroupPartition], seen: Mapping[GroupPartition, LogBounds]
 ) -> bool:
-    """Whether only the partitions' owners can answer: a time, or a log whose bounds nobody has brought."""
+    """Whether only the partitions' owners can answer: a time, or a log whose bounds are unknown."""
     if Needs.TIME_INDEX in target.needs:
         return True
     is_stored = takes_in_later_partitions(target)

@@ -1,4 +1,4 @@
-"""What resets have undone: derived from where they sent the partitions, whenever somebody asks.
+"""What resets have undone: derived on demand from where they sent the partitions.
 
 A reset is a fact about offsets. It undoes whatever had been accepted before it at or beyond its seek offsets, so what
 is undone of a batch follows from the lowest seek offset of all epochs after the one it was accepted in. Nothing is
@@ -24,7 +24,7 @@ class Rewinds:
     """How far back resets went on each partition, by epoch.
 
     Args:
-        seek_maps: of all epochs that had one; open entries send nobody anywhere.
+        seek_maps: of all epochs that had one; open entries don't count.
     """
 
     __slots__ = ("_steps",)

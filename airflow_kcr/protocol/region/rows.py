@@ -258,7 +258,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One partition of the region: who may process it, from where. The row stays when nobody owns it."""
+    """One partition of the region: who may process it, from where. The row stays without an owner."""
 
     owner: MemberId | None = None
     incarnation: Incarnation = Incarnation(0)
@@ -320,7 +320,7 @@ class Absence:
     """When that was first said without a break."""
 
     is_gone: bool = False
-    """Whether it has been said for so long that the partition is no part of the region any more."""
+    """Whether it has been reported for long enough that the partition no longer belongs to the region."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -527,7 +527,7 @@ class PersonReset:
 
     allow_partial: bool = False
     consent_upsert: bool = False
-    """Whoever asked knows that tables of mode `upsert` are not brought back."""
+    """The requester knows that tables of mode `upsert` can't be restored."""
 
     epoch: Epoch | None = None
     failure: str = ""
@@ -552,7 +552,7 @@ class SpecCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
-    """What Kafka's commit metadata says of a region's numbers; anybody who may commit may have written it."""
+    """What Kafka's commit metadata says of a region's numbers; any client that may commit can have written it."""
 
     member: MemberId
     """Who has read it."""

@@ -3,7 +3,7 @@
 What changes the members themselves (topics, number, pipeline, delivery) waits for a moment at which nothing is in
 flight: the completion of a checkpoint, where it is a reset to that very checkpoint, or the next start. Until then the
 members that live look whether they can run under it: one that can't refuses it, and the region keeps the spec that it
-has. Nothing waits for a checkpoint that nobody can take: where no member lives, a changed spec counts at once.
+has. Nothing waits for a checkpoint that no member can take: without a live member, a changed spec counts at once.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _has_place(rules: RegionRules, member: MemberId) -> bool:
 
 
 def _without_strangers(region: Region, now: datetime) -> Region:
-    """Fence members that the new spec has no place for, and forget their claims: nobody waits for them any more."""
+    """Fence members that the new spec has no place for, and forget their claims: nothing waits for them any more."""
     strangers = [
         row for member, row in sorted(region.members.items()) if not row.left and not _has_place(region.rules, member)
     ]
@@ -93,8 +93,8 @@ def _without_strangers(region: Region, now: datetime) -> Region:
 def take_pending(region: Region, now: datetime) -> Region:
     """Return the region with a waiting spec in force.
 
-    Whoever lives was built from the old one: its lease ends, so that it can neither begin nor acknowledge anything, and
-    it comes back built from the new one.
+    Live members were built from the old one: their leases end, so that they can neither start nor acknowledge anything,
+    and they return built from the new one.
     """
     if region.next_spec is None:
         return region
@@ -111,7 +111,7 @@ def restart(region: Region, now: datetime) -> Region:
 
 
 def unattended(region: Region, now: datetime) -> Region:
-    """Return the region with a waiting spec in force, where nobody lives who runs the old one: no checkpoint is coming.
+    """Return the region with a waiting spec in force, if no live member runs the old one: no checkpoint is coming.
 
     What was begun since the restore point is processed again, by members built from the new spec, as if the region had
     been stopped and started.

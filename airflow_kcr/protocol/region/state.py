@@ -207,16 +207,16 @@ class Region:
 
     halt: Halt | None = None
     reconcile_at: datetime | None = None
-    """When something is due without anybody asking; None: nothing is."""
+    """When a transition is due without a request; None: nothing is."""
 
     initialised: bool = False
     """Whether the region was ever covered: partitions found later start at their beginning."""
 
     clusters: Mapping[GroupId, ClusterId] = field(default_factory=dict)
-    """Which cluster each group is on, as far as somebody has told; see `clusters`."""
+    """Which cluster each group is on, as far as known; see `clusters`."""
 
     foreign_consumers: tuple[ForeignConsumer, ...] = ()
-    """Who was in the groups when somebody last looked, and is not the region's; in order."""
+    """The foreign consumers in the groups at the last check, in order."""
 
     unowned: Mapping[GroupPartition, datetime] = field(default_factory=dict)
     """Partitions that the brokers have and no member owns, and when it was first seen; see `unowned_partitions`."""

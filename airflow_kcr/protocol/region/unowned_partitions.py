@@ -1,9 +1,9 @@
 """Partitions that the brokers have and no member owns: noted, waited for, and named where a checkpoint lacks them.
 
-Kafka hands a static member that comes back its old assignment, without a rebalance, so partitions that were added
-meanwhile are assigned to nobody and no claim ever tells of them. Members therefore compare what the brokers have with
-what is claimed. What has no owner is a fact of the region from then on: a member joins its group anew for it, a
-checkpoint waits for it, and one that goes on without it is inexact.
+Kafka hands a returning static member its old assignment, without a rebalance, so partitions that were added meanwhile
+are assigned to no member and no claim ever mentions them. Members therefore compare what the brokers have with what is
+claimed. What has no owner is a fact of the region from then on: a member joins its group anew for it, a checkpoint
+waits for it, and one that goes on without it is inexact.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def standing(region: Region, now: datetime, member: MemberId) -> GroupStanding:
 def _would_help(region: Region, now: datetime, member: MemberId) -> bool:
     """Whether a rebalance would give the group's partitions to its members, and this one is to cause it.
 
-    Where a partition's owner is down, Kafka keeps its slot, and a rebalance would keep everybody else waiting for it.
-    The owner comes back, or the end of its session is a rebalance. A foreign consumer gets its share of any.
+    While a partition's owner is down, Kafka keeps its slot, and a rebalance would keep all other members waiting for
+    it. The owner comes back, or the end of its session is a rebalance. A foreign consumer gets its share of any.
     """
     group = member.group
     live = [m for m in live_members(region, now) if m.group == group]

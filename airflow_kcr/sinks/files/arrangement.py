@@ -6,7 +6,7 @@ Most files are taken as the batches' lists have them. New ones are made of
 - the files of a manifest that a reset has undone: what is still accepted of it, all its batches at once;
 - many small files: few large ones. Where all files of a batch became part of others, its own are no longer needed.
 
-Whoever is at it, and however often, the same records are in it. Two publishers at a time make new files each, under
+Any publisher, at any time, arrives at the same records. Two publishers at a time make new files each, under
 names of their own; the manifest names those of one of them.
 """
 
@@ -24,13 +24,14 @@ from airflow_kcr.sinks.files.folder import Folder, Rewriter
 from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, attempt, batch_list, compacted
 
 FEWEST: Final = 16
-"""So many small files of one schema are left alone."""
+"""This many small files of one schema are left alone."""
 
 SMALL: Final = 4
 """A file is small when it is less than this part of the size that is aimed at."""
 
 FILES_IN_ONE: Final = 256
-"""A task opens its files one after the other, so many of them are made into several, however small they are."""
+"""A task opens its files one after the other, so this many of them are split over several tasks, however small they
+are."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class Arrangement:
     files: list[DataFile] = field(default_factory=list)
     batches: list[BatchId] = field(default_factory=list)
     superfluous: list[str] = field(default_factory=list)
-    """Folders that nobody needs once the manifest is written."""
+    """Folders that are no longer needed once the manifest is written."""
 
     def schema(self, text: str) -> int:
         """Return the number of a schema."""

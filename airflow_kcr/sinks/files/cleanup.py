@@ -1,4 +1,4 @@
-"""Deleting what nobody can read any more from file sinks: what resets have undone, what died, and what was retired.
+"""Deletes unreadable output from file sinks: of undone checkpoints, dead batches and retired checkpoints.
 
     from airflow_kcr.sinks import clean_checkpoints
 
@@ -80,7 +80,7 @@ class Cleaned:
 
 
 class Cleaner:
-    """Deletes what nobody can read any more from one sink's folder.
+    """Deletes unreadable output from one sink's folder.
 
     Args:
         target: the sink.
@@ -99,7 +99,7 @@ class Cleaner:
 
         Raises:
             ConfigurationError: the folder is another sink's, or of another layout.
-            SinkError: the folder or the store is away, or somebody writes the same notes; then again.
+            SinkError: the folder or the store is away, or another process writes the same notes; then try again.
         """
         if not self._is_ours():
             return Cleaned(sink=str(self._target))
@@ -135,7 +135,7 @@ class Cleaner:
         return owner is not None
 
     def _give_up(self, shelf: str, checkpoints: Mapping[CheckpointName, Checkpoint]) -> None:
-        """Note of every retired checkpoint on a shelf that its output is given up; from here on nobody reads it."""
+        """Note for every retired checkpoint on a shelf that its output is given up; from here on it is not read."""
         for checkpoint in sorted(checkpoints_on(self._folder, layout.MANIFESTS, shelf)):
             row = checkpoints.get(checkpoint)
             if row is None or row.state is not CheckpointState.RETIRED or not row.is_current:
@@ -160,7 +160,7 @@ class Cleaner:
         return found
 
     def _deleted(self, settled: _Settled) -> Iterator[int]:
-        """Delete what nobody needs, and yield the bytes of each file."""
+        """Delete unneeded files, and yield the bytes of each."""
         for above, last in ((layout.DATA, settled.newest), (layout.COMPACTED, settled.newest - 1)):
             for shelf in shelves(self._folder, above):
                 for name in self._folder.names(f"{above}/{shelf}"):
@@ -236,7 +236,7 @@ class _Settled:
         return None if found is None else found | self._kept
 
     def is_void(self, checkpoint: CheckpointName) -> bool:
-        """Whether a reset had undone a checkpoint, nobody keeps it, and what is left of it is in a newer one."""
+        """Whether a reset has undone a checkpoint, it isn't pinned, and what is left of it is in a newer one."""
         row = self._checkpoints.get(checkpoint)
         return row is not None and row.undone_by is not None and not row.pinned_as and checkpoint.sequence < self.newest
 
@@ -286,7 +286,7 @@ def clean_checkpoints(
     store: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[Cleaned, ...]:
-    """Delete what nobody can read any more from a region's file sinks, whatever else is at work meanwhile.
+    """Delete unreadable output from a region's file sinks, while members and publishers keep running.
 
     No file goes that a checkpoint has which can be read, or that a later checkpoint may need. Killed, or run twice at a
     time, it has deleted a part; the next one goes on.

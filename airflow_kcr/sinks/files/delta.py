@@ -1,6 +1,6 @@
 """The Delta table of a file sink, and what else differs between formats.
 
-Whoever reads it sees whole checkpoints, each row with the checkpoint that it came with.
+Readers see whole checkpoints, each row with its checkpoint.
 
 Publication adds a checkpoint's rows in one commit of Delta, and a reset's checkpoints go in one. That each is there
 once, and that nothing comes back which a reset has undone, is Delta's own doing: it refuses a write whose transaction
@@ -177,7 +177,7 @@ class DeltaTable:
             writer = self._nothing().write.format("delta").partitionBy(TIMELINE, SEQUENCE)
             writer.option("userMetadata", self._note({})).mode("ignore").save(self.uri)
 
-        # Whoever was faster has made the same one.
+        # A faster publisher has made the same one.
         self._unless_overtaken("make", attempt)
 
     def _history(self, commits: int) -> list[tuple[int, str]]:
@@ -237,7 +237,7 @@ class DeltaTable:
     # -- failures ------------------------------------------------------------------------------------------------
 
     def _unless_overtaken(self, what: str, attempt: Callable[[], object]) -> bool:
-        """Return whether nobody else has written meanwhile, so that it was done."""
+        """Return whether no other commit came in between, so that it was done."""
         try:
             self._tried(what, attempt)
         except _Overtaken:
@@ -260,7 +260,7 @@ class DeltaTable:
 
 
 class _Overtaken(SinkError):
-    """Somebody else has written to the table meanwhile."""
+    """Another process has written to the table meanwhile."""
 
 
 def _named(checkpoint: CheckpointName) -> dict[str, int]:

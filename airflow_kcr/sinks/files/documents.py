@@ -1,6 +1,6 @@
 """What a file sink writes down: texts that tell whether they are whole, so that a half-written one is never believed.
 
-A text is one line of JSON and one with its hash. It is the same for the same content, whoever writes it.
+A text is one line of JSON and one with its hash. The same content has the same text, whichever process writes it.
 """
 
 from __future__ import annotations

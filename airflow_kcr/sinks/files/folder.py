@@ -11,14 +11,14 @@ from airflow_kcr.sinks.files.documents import Manifest, Undone
 
 
 class FolderRefused(SinkError):
-    """The folder may not be read or written to, or nobody here knows such a place."""
+    """The folder may not be read or written to, or no file system here knows the place."""
 
 
 class Folder(Protocol):
     """A folder on a disk or in an object store; paths are relative to it. Every call may raise SinkError.
 
-    Nothing is asked of it but that a file which was written and closed is there for whoever names it. Renaming may
-    copy: whoever reads a text looks whether it is whole.
+    The only requirement is that a file which was written and closed can be read by its name. Renaming may
+    copy: a reader of a text checks whether it is complete.
     """
 
     @property
@@ -88,7 +88,7 @@ class Rewriter(Protocol):
             The new files' paths with their bytes.
 
         Raises:
-            SinkError: it failed; nothing that anybody reads has changed.
+            SinkError: it failed; nothing that readers see has changed.
         """
         ...
 
@@ -97,9 +97,9 @@ class Rewriter(Protocol):
 #
 # A checkpoint is in it as a whole, or not at all.
 #
-# What counts is said by the ledger, and the table follows. Whoever writes to it has asked first up to where it was
-# written, and only then the ledger; what was written in between makes the write void. So whoever has slept since
-# before a reset, and believes in a checkpoint that is undone, writes nothing: the reset has written after it.
+# What counts is said by the ledger, and the table follows. A writer first asks up to where the table was written, and
+# only then the ledger; a write in between makes its own void. So a process that slept through a reset, and believes in
+# an undone checkpoint, writes nothing: the reset has written after it.
 
 
 class Table(Protocol):

@@ -110,7 +110,7 @@ class HadoopFolder:
             raise SinkError(f"{self.uri}/{path} was written by another process at the same time")
 
     def move(self, source: str, path: str) -> None:
-        """Give a file another name, which nobody has."""
+        """Rename a file to a name that doesn't exist."""
 
         def attempt() -> bool:
             self._system().mkdirs(self._path(path).getParent())
@@ -171,7 +171,7 @@ class HadoopFolder:
         return self._tried(attempt, "list", path)
 
     def _written(self, path: str, text: str) -> str:
-        """Write a text under a name that nobody else has, and return it."""
+        """Write a text under a new name, and return the name."""
         folder, _, name = path.rpartition("/")
         temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}-{name}".removeprefix("/")
         self._write(temporary, text, overwrite=False)

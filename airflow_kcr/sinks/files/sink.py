@@ -46,7 +46,7 @@ class FileSink:
         self._known: Timelines | None = None
 
     def check(self) -> None:
-        """Look whether the folder can be written to and is nobody else's, and take it; may be repeated.
+        """Check that the folder can be written to and isn't another sink's, and claim it; may be repeated.
 
         Raises:
             ConfigurationError: it is another sink's, holds something else, or may not be written to.
@@ -128,7 +128,7 @@ class FileSink:
         where = self.attempt(call)
         files = tuple(DataFile(path=f"{where}/{n}", bytes=size) for n, size in self.folder.sizes(where).items())
         listed = BatchList(batch=call.batch, schema=schema, files=files)
-        # Only one process ever writes it, and the batch ends afterwards: nobody looks for it before it is whole.
+        # Only one process ever writes it, and the batch ends afterwards: it isn't read before it is complete.
         self.folder.put(layout.batch_list(where), listed.text())
         return listed
 
@@ -138,8 +138,8 @@ class FileSink:
     def publish(self, sequence: CheckpointNumber) -> None:
         """Show a complete checkpoint in the table, then write its manifest; said again, it changes nothing.
 
-        Whoever comes first writes it, and everybody would write the same records. A checkpoint that a reset has undone
-        is noted as such instead, also when the reset came while it was published.
+        The first publisher writes it; every publisher would write the same records. A checkpoint that a reset has
+        undone is noted as such instead, also when the reset came while it was published.
 
         Raises:
             SinkError: an accepted batch has no list, the folder, the table or the store is away, or the folder has
@@ -197,7 +197,7 @@ class FileSink:
                 "was written"
             )
         if written == manifest:
-            # Files that were put together into others; the manifest is there, so nobody is told of them any more.
+            # Files that were merged into others; the manifest is there, so no reader is sent to them any more.
             self.folder.delete(found.superfluous)
         return True
 

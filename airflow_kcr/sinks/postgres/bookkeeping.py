@@ -14,9 +14,9 @@ from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, 
 from airflow_kcr.sinks.postgres.target import Target, TargetPlace
 
 DDL_LOCK: Final = 7_305_012
-"""Of a transaction advisory lock: whoever makes tables, makes them alone; IF NOT EXISTS is not enough for two."""
+"""Of a transaction advisory lock: only one session creates tables at a time; IF NOT EXISTS is not enough for two."""
 
-# name: tables — made by whoever comes first.
+# name: tables — made by the first session.
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS {fence} (
     source integer GENERATED ALWAYS AS IDENTITY UNIQUE,
@@ -69,7 +69,7 @@ def crash_mark(connection: psycopg.Connection, place: TargetPlace) -> str:
 
 
 def ensure_crash_mark(connection: psycopg.Connection, place: TargetPlace) -> str:
-    """Return the present mark; where there is none, a new one, that of whoever comes first."""
+    """Return the present mark; if there is none, a new one, the first writer's."""
     if not crash_mark(connection, place):
         connection.execute(
             sql.SQL("INSERT INTO {} (single, mark) VALUES (true, %s) ON CONFLICT DO NOTHING").format(place.crash_mark),
@@ -79,7 +79,7 @@ def ensure_crash_mark(connection: psycopg.Connection, place: TargetPlace) -> str
 
 
 def ensure_source(connection: psycopg.Connection, fence: sql.Identifier, target: Target) -> int:
-    """Return the number of a sink; one that is new gets one, and a fence that refuses nobody."""
+    """Return the number of a sink; a new one gets a number, and a fence that refuses no epoch."""
     who = [target.region, target.group, target.sink]
     connection.execute(
         sql.SQL(
@@ -107,7 +107,7 @@ def raise_fence(connection: psycopg.Connection, place: TargetPlace, epoch: Epoch
 
 
 def lock_fence(connection: psycopg.Connection, place: TargetPlace) -> Epoch:
-    """Return where the fence stands; nobody raises it until this transaction is over."""
+    """Return where the fence stands; it can't be raised until this transaction is over."""
     return _epoch(connection, sql.SQL("SELECT epoch FROM {} WHERE source = %s FOR SHARE").format(place.fence), place)
 
 
@@ -126,7 +126,7 @@ def highest_timeline(connection: psycopg.Connection, place: TargetPlace) -> Time
 def lock_progress(
     connection: psycopg.Connection, place: TargetPlace, group: GroupId, partitions: Iterable[GroupPartition]
 ) -> dict[GroupPartition, TargetProgress]:
-    """Return the progress of these partitions, locked until this transaction is over; in one order for everybody."""
+    """Return the progress of these partitions, locked until this transaction is over; always in the same order."""
     wanted = sorted(partitions)
     rows = connection.execute(
         sql.SQL(
@@ -187,7 +187,7 @@ def set_progress(
         connection: in the transaction.
         place: of the target.
         timeline: of what was written.
-        epoch: of whoever writes.
+        epoch: the writer's.
         batch: which one; empty for a reset.
         offsets: where each partition is now.
         stepped_over: how many offsets were left out on the way; added up within a timeline.

@@ -128,7 +128,7 @@ def _rights(connection: psycopg.Connection, target: Target, place: TargetPlace) 
 
 
 def _require_own(connection: psycopg.Connection, target: Target, place: TargetPlace) -> None:
-    """Refuse tables of the sink that somebody else made and this user may not use."""
+    """Refuse the sink's own tables if this user may not use them."""
     read_and_write = ["SELECT", "INSERT", "UPDATE"]
     tables = ((place.fence, read_and_write), (place.progress, read_and_write), (place.crash_mark, ["SELECT", "INSERT"]))
     for table, needed in tables:

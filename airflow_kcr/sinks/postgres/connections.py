@@ -53,7 +53,7 @@ _PASSING: Final = frozenset({"55P03", "40P01", "40001"})
 
 
 class OutcomeLost(Exception):
-    """The connection was lost while COMMIT was on its way; whoever sees it looks what became of it."""
+    """The connection was lost while COMMIT was on its way; the caller looks up the outcome."""
 
 
 class SinkBusy(SinkError):
@@ -110,7 +110,7 @@ class Database:
 
         Raises:
             SinkError: it failed, and nothing was changed.
-            OutcomeLost: nobody knows what became of it.
+            OutcomeLost: the outcome is unknown.
         """
         with self._connected(statement_timeout) as connection:
             with self._translated():

@@ -1,8 +1,8 @@
 """Publishing a batch: its rows and its progress in one transaction, under the fence (docs/explanation/delivery.md).
 
-The order of the locks is the same for everybody: the batch's own staging table, which waits for a task that still
-writes; the fence, shared, so that no reset raises it meanwhile; the progress of the batch's partitions. Whoever comes
-second with the same partitions waits, and then finds progress where it does not begin.
+Every publisher locks in the same order: the batch's own staging table, which waits for a task that still writes; the
+fence, shared, so that no reset raises it meanwhile; the progress of the batch's partitions. The second publisher of the
+same partitions waits, and then finds progress where its batch does not start.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def publish(
     Said again for a batch that is in the target, it changes nothing.
 
     Raises:
-        SinkAhead: a later epoch or timeline has been here: whoever runs this batch is out of date.
+        SinkAhead: a later epoch or timeline has been here: this process is out of date.
         SinkError: the delivery forbids it, or rows are not what this batch has read.
     """
     connection.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(staging.identifier))

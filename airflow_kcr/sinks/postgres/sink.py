@@ -77,7 +77,7 @@ class PostgresSink:
         """Where the target is.
 
         Raises:
-            SinkError: nobody has checked it yet, and it can't be done now.
+            SinkError: it was not checked yet, and that can't be done now.
         """
         if self._place is None:
             self.check()
@@ -124,8 +124,8 @@ class PostgresSink:
         """Publish what executors have staged, and drop the staging table in the same transaction.
 
         Raises:
-            SinkAhead: whoever runs this batch is out of date.
-            SinkError: the delivery forbids it, the database refuses, or nobody can tell whether it is published.
+            SinkAhead: this process is out of date.
+            SinkError: the delivery forbids it, the database refuses, or it is unknown whether it is published.
         """
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -177,8 +177,8 @@ class PostgresSink:
 
 # What a reset does to a target: its fence is raised first, only then progress is read and newer rows go.
 #
-# Two transactions: when the first one is over, nobody of an older epoch publishes any more; what they had published
-# until then is seen by the second one.
+# Two transactions: when the first one is over, no older epoch publishes any more; what it published until then is seen
+# by the second one.
 
 _HINT = (
     "the store was restored, or another region of this name was here before; then delete its rows in kcr_fence and "

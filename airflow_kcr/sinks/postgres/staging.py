@@ -1,10 +1,10 @@
-"""The staging table of a batch: unlogged, filled by executors in parallel, seen by nobody else, then dropped.
+"""The staging table of a batch: unlogged, filled by executors in parallel, read only by the publication, then dropped.
 
-It belongs to one attempt: a batch's id is never used twice, so what a zombie writes late is in a table that nobody
-publishes any more.
+It belongs to one attempt: a batch's id is never used twice, so what a zombie writes late is in a table that is no
+longer published.
 
-A server that crashes empties it, and nobody whose connection was not open then would know: a batch without any row is
-nothing unusual. So whoever makes it notes the server's crash mark, and whoever publishes compares.
+A server that crashes empties it, and a connection opened later would not know: a batch without any row is nothing
+unusual. So its creator notes the server's crash mark, and its publisher compares.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class PostgresChronicle:
     Args:
         about: lends a session that reads about the region.
         alone: lends one that holds the region's lock, so that nothing happens meanwhile.
-        beside: lends one that writes without that lock: nobody else writes what it does.
+        beside: lends one that writes without that lock: no other transaction writes the same.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from airflow_kcr.store.schema_upgrade import require_current
 NO_LOCK: Final = text("SELECT 1")
 
 IDLE: Final = "25P03"
-"""What the server says of a transaction that nobody went on with."""
+"""The server's message about a transaction that stood idle for too long."""
 
 _REPLACED: Final = frozenset({"57P01", "57P02", "57P05", IDLE, "08006", "08003"})
 """What the server says, as its last words, on a connection that it had already ended."""

@@ -1,7 +1,7 @@
 """Deleting a region, in pieces: no statement grows with what the region has been through, and any may be the last.
 
 The first transaction takes the region's name and groups away, so that no verb finds it any more. What is left of it
-under `doomed` goes piece by piece; whoever deletes again goes on where another was interrupted.
+under `doomed` goes piece by piece; another deletion continues an interrupted one.
 """
 
 from __future__ import annotations

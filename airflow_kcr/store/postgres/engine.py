@@ -77,7 +77,7 @@ def build_engine(
 
 
 def connect_under(engine: Engine, settings: Mapping[str, str]) -> None:
-    """Have an engine's transactions run under these settings, whoever is between it and the server.
+    """Have an engine's transactions run under these settings, also behind a pooler.
 
     Args:
         engine: not connected yet.

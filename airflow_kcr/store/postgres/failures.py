@@ -65,7 +65,7 @@ _AWAY: Final[Mapping[str, str]] = MappingProxyType(
 _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {**libpq.REFUSALS, "42501": "this user may not use the kcr schema"}
 )
-"""Until somebody has changed something, there or in the address, every further try is refused too."""
+"""Every further try is refused too, until the server or the address is changed."""
 
 UNDEFINED: Final = frozenset({"42P01", "42703", "3F000", "42883"})
 """Undefined table, column, schema or function: the schema is not the one that this program was written for."""

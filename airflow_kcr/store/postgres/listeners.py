@@ -1,7 +1,8 @@
 """Waiting for a region: LISTEN on connections of its own, apart from the pool, outside of any transaction.
 
-A notification is a hint. Who waits reads the counter first, so one sent before it listened is not missed; one that is
-lost costs the timeout. Behind a pooler, where LISTEN would be of a session that others use, the counter is polled.
+A notification only wakes waiters. Who waits reads the counter first, so one sent before it listened is not missed; one
+that is lost costs the timeout. Behind a pooler, where LISTEN would be of a session that others use, the counter is
+polled.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def payload(name: RegionName, counter: EventNumber) -> str:
 def told(text_: str, name: RegionName) -> EventNumber | None:
     """Return the region's counter as a notification says it; None where it is about another region, or strange."""
     region, _, counter = text_.rpartition(":")
-    # Whoever is in the database may notify; a number of thousands of digits is none.
+    # Every user of the database may notify; a number of thousands of digits doesn't count.
     return EventNumber(int(counter)) if region == name and counter.isdecimal() and len(counter) <= _DIGITS else None
 
 
@@ -115,8 +116,8 @@ class Listeners:
     ) -> EventNumber:
         """Return the region's counter once a notification says that it is beyond `after`, else `after`.
 
-        It is read then: whoever may use the database may notify, and a number that the region never had would keep its
-        waiters from hearing of those that it has.
+        It is read then: every user of the database may notify, and a number that the region never had would keep its
+        waiters from hearing of real ones.
         """
         driver = driver_of(connection)
         while (left := deadline - monotonic()) > 0 and not self._closed.is_set():
@@ -148,7 +149,7 @@ class Listeners:
             return None
         connection = connection.execution_options(isolation_level="AUTOCOMMIT")
         try:
-            # Out of the pool: whoever waits must not keep others from working.
+            # Outside the pool: waiters must not keep others from working.
             connection.detach()
             connection.execute(_LISTEN)
         except BaseException:

@@ -137,7 +137,7 @@ def write(session: Session, before: Region, after: Region, *then: Write) -> Regi
         session: the transaction.
         before: the region as read.
         after: the region as decided.
-        then: what else is told the server with the same statement; it may return rows, which nobody looks at.
+        then: another statement to send along; rows that it returns are ignored.
 
     Raises:
         LeaseMovedError: a lease that the decision replaces was renewed meanwhile; roll back and decide again.

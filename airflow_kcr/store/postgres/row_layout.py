@@ -31,7 +31,7 @@ _RENAMED: Final = {"left": "has_left", "order": "asked_order", "until": "valid_u
 """Fields whose name is a word of SQL, or says too little beside the other columns."""
 
 _FOR_PEOPLE: Final = frozenset({"label", "detail", "refusal", "abort_reason", "failure", "pin_reason", "inexact"})
-"""Texts that nobody compares: they are made storable, while a name that can't be stored is refused."""
+"""Texts that are never compared: they are made storable, while a name that can't be stored is refused."""
 
 
 @dataclass(frozen=True, slots=True)

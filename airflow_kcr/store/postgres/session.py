@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Row, TextClause, TextualSelect
 
 Found: TypeAlias = "Row[*tuple[Any, ...]]"
-"""A row as the driver hands it over; whoever asked knows its columns, and converts them at once."""
+"""A row as the driver hands it over; the caller knows its columns, and converts them at once."""
 
 
 def array(values: list[Any]) -> object:

@@ -143,8 +143,8 @@ claim: Final = table(
 
 batch: Final = table(
     "batch",
-    # In the order of their begins. The region is no foreign key: each begin would lock the one region row, beside the
-    # others that do so at the same time; whoever deletes a region deletes its batches.
+    # In the order of their begins. The region is no foreign key: each start would lock the one region row, beside the
+    # others that do so at the same time; deleting a region deletes its batches.
     Column("number", BigInteger, Identity(always=True), nullable=False),
     number("region_id"),
     text_("batch_id"),

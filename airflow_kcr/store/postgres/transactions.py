@@ -113,7 +113,7 @@ class PostgresTransactions:
     """Regions in Postgres; implements `ports.Transactions`.
 
     Args:
-        engine: as `build_engine` makes it; whoever passes it in closes it.
+        engine: as `build_engine` makes it; the caller closes it.
         read_rules: makes a region's rules from the text of its spec; asked once for each text.
     """
 

@@ -13,7 +13,7 @@ depends_on: Final = None
 
 
 def upgrade() -> None:
-    # Resets from before were accepted without being asked; nobody had consented.
+    # Earlier resets were accepted without the question; none has consent.
     op.execute("ALTER TABLE kcr.person_reset ADD COLUMN consent_upsert boolean NOT NULL DEFAULT false")
     op.execute("ALTER TABLE kcr.person_reset ALTER COLUMN consent_upsert DROP DEFAULT")
 

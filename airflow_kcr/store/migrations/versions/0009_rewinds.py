@@ -1,7 +1,7 @@
 """What a reset undid is derived: a seek entry says whether it went further back, a batch in which epoch it was proven.
 
-The way to it: what the batches say themselves is converted in 0010. No program works with the revision in between, so
-nobody reads a ledger that is converted in part.
+The way to it: what the batches say themselves is converted in 0010. No program works with the revision in between, so a
+partly converted ledger is never read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """No batch says any more what of it was undone; what was stored is what the resets after it say.
 
-In pieces, each a transaction, of which any may be the last for now: whoever upgrades again goes on.
+In pieces, each a transaction, any of which may be the last for now: another upgrade continues.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _NEWEST_BOUNDED: Final = """
 
 def upgrade() -> None:
     op.execute("ALTER TABLE kcr.region ADD COLUMN retire_at timestamptz")
-    # Whatever was kept for want of anybody who asked is forgotten from now on, piece by piece.
+    # Whatever was kept only because retirement was never requested is forgotten from now on, piece by piece.
     op.execute("UPDATE kcr.region SET retire_at = clock_timestamp()")
     for index in _INDEXES:
         op.execute(f"CREATE INDEX {index}")

@@ -1,6 +1,6 @@
 """The store's tables, columns, events and specs say what the documentation says: checkpoint, timeline, request id, ...
 
-Events are renamed in pieces, each a transaction, of which any may be the last for now: whoever upgrades again goes on.
+Events are renamed in pieces, each a transaction, any of which may be the last for now: another upgrade continues.
 Certificates are digests of events under their old names, so they go; the next `kcr verify` proves from the beginning.
 """
 

@@ -13,7 +13,7 @@ depends_on: Final = None
 
 
 def upgrade() -> None:
-    # Written whenever an entry is; the default is for those that are there, of which nobody knows any more.
+    # Written with every entry; the default is for existing ones, for which it is unknown.
     op.execute("ALTER TABLE kcr.seek_offset ADD COLUMN recreated text NOT NULL DEFAULT ''")
     op.execute("ALTER TABLE kcr.seek_offset ALTER COLUMN recreated DROP DEFAULT")
     # Nearly empty, as few topics are made anew: whether one was, since a reset, must not be looked for in all entries.

@@ -1,4 +1,4 @@
-"""A member's row has when it registered or claimed last, so that nobody looks for that among events."""
+"""A member's row has when it last registered or claimed, so that events need not be searched for it."""
 
 from __future__ import annotations
 
