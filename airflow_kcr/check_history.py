@@ -108,7 +108,7 @@ class Partition:
             self.undone += before - width(self.standing)
         if opens or (self.point is None and offset is not None):
             self.rebase(offset)
-        elif offset is not None:  # what was begun and never accepted is a gap where it is not begun again
+        elif offset is not None:  # what was started and never accepted is a gap where it is not started again
             tried = self.tried if explains else []
             self.done, self.gaps = below(self.done, offset), below([*self.gaps, *tried], offset)
 
@@ -194,7 +194,7 @@ class LineHistory:
 
     def begin(self, line: Json) -> None:
         name, ranges = line["begin"], line["ranges"]
-        require(name not in self.known, f"begins batch {name}, which has begun before")
+        require(name not in self.known, f"begins batch {name}, which has started before")
         require(line["after"] == self.number, f"begins after event {line['after']}, it stands after {self.number}")
         require(line["epoch"] == self.began and line["timeline"] == self.timeline, "is of another epoch or timeline")
         places = [(g, t, p) for g, t, p, _, _ in ranges]
@@ -208,7 +208,7 @@ class LineHistory:
 
     def end(self, line: Json) -> None:
         name, outcome = line["end"], line["outcome"]
-        require(name in self.open, f"ends batch {name}, which has not begun, or has ended before")
+        require(name in self.open, f"ends batch {name}, which has not started, or has ended before")
         begun = self.open.pop(name)
         require(outcome in ("done", "discarded", "unknown"), f"is of outcome {outcome!r}")
         ended = line["after"]

@@ -18,7 +18,7 @@ NAMES: Final = (
     r"passw(?:or)?d|passphrase|secret|token|credential|jaas|(?:access|account|private|api|client|server)[._-]?key"
     r"|key[._]pem|ssl[._-]key$|keystore\.(?:key|certificate)|truststore\.certificates|oauthbearer\.config"
 )
-"""How names of secrets look, as a pattern for Python and for Java; in small letters."""
+"""How names of secrets are recognised, as a pattern for Python and for Java; in small letters."""
 
 _NAME: Final = re.compile(NAMES, re.IGNORECASE)
 _LEADS_TO_ONE: Final = re.compile(

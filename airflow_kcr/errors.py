@@ -169,7 +169,7 @@ class UnknownReset(RefusedError):
 
 
 class StalePlan(RefusedError):
-    """The plan was made under another epoch; plan again and look at what has changed."""
+    """The plan was made under another epoch; plan again and check what has changed."""
 
 
 class ResetInProgress(RefusedError):
@@ -193,7 +193,7 @@ class FencedError(RefusedError):
 
 
 class StaleEpoch(FencedError):
-    """The region has moved to a newer epoch; what was begun under the older one is void."""
+    """The region has moved to a newer epoch; what was started under the older one is void."""
 
 
 class StaleIncarnation(FencedError):

@@ -133,7 +133,7 @@ def broken_references(settings: Mapping[str, str]) -> tuple[str, ...]:
 def resolve_environment(settings: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the settings with every `${NAME}` filled in; for the client only, never to be stored or shown.
 
-    What is filled in is not looked at again: a password may contain `${`.
+    The result is not substituted again: a password may contain `${`.
 
     Args:
         settings: as in the spec.

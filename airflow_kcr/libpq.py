@@ -17,7 +17,7 @@ import psycopg
 from psycopg import IsolationLevel, sql
 from psycopg.rows import TupleRow
 
-_REFUSED_LOGIN: Final = "the server refused the login; look at user and password"
+_REFUSED_LOGIN: Final = "the server refused the login; check user and password"
 _NO_DATABASE: Final = "the server has no database of that name"
 FULL: Final = "the server has no connection left"
 READ_ONLY: Final = (
@@ -58,7 +58,7 @@ _REASONS: Final = tuple(
         (
             r"no pg_hba\.conf entry",
             "the server lets this user in neither from here nor with this encryption; "
-            "look at its pg_hba.conf and sslmode",
+            "check its pg_hba.conf and sslmode",
             True,
         ),
         (
@@ -72,7 +72,7 @@ _REASONS: Final = tuple(
         (r"Connection refused|No such file or directory", "nothing listens there", False),
         (r"timeout expired|timed out", "no answer in time", False),
         (r"resolve host|translate host name", "the host's name is not known", False),
-        (r"not support SSL|certificate", "no encryption that both sides accept; look at sslmode", False),
+        (r"not support SSL|certificate", "no encryption that both sides accept; check sslmode", False),
         (r"too many clients|too many connections|slots are reserved", FULL, False),
         (r"the database system is", NOT_NOW, False),
     )
@@ -151,8 +151,8 @@ def connect(parameters: Mapping[str, object], settings: Mapping[str, str]) -> Co
 
     A session of its own has them as options of its start. A pooler may refuse such options, drop them, or give each
     transaction another server process. That is found out here, by asking once what is in force; the process is known
-    by its number. Behind one, each transaction is told its settings, and nothing is prepared: a server process may know
-    a statement of that name that another client has prepared.
+    by its number. Behind one, each transaction sets its own settings, and nothing is prepared: a server process may
+    know a statement of that name that another client has prepared.
 
     Args:
         parameters: of libpq, by their names, the password among them.

@@ -72,7 +72,7 @@ class Replayed:
     """From where it went back to up to where the region had come, batches that were not accepted among it."""
 
     replayed: int = 0
-    """How much of that was begun again since."""
+    """How much of that was started again since."""
 
 
 V = TypeVar("V")
@@ -89,8 +89,8 @@ class Horizon:
     """The newest event."""
 
     ledger: int
-    """The place of the batch that was begun last; 0: there is none. Places only grow, and those of batches that lie
-    between the same two events say which was begun first."""
+    """The place of the batch that was started last; 0: there is none. Places only grow, and those of batches that lie
+    between the same two events say which was started first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,14 +158,14 @@ class Chronicle(Protocol):
         ...
 
     def batches(self, after: int, upto: int) -> Iterator[Batch]:
-        """Yield the ledger after a place, up to another, in the order of the begins.
+        """Yield the ledger after a place, up to another, in the order of the starts.
 
         What later resets have undone is not told: the events say it. Such a batch is simply done.
         """
         ...
 
     def rows(self, batches: Collection[BatchId]) -> tuple[Batch, ...]:
-        """Return the rows of some batches as they are now, in the order of the begins, told as in `batches`."""
+        """Return the rows of some batches as they are now, in the order of the starts, told as in `batches`."""
         ...
 
     def seen(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
@@ -259,7 +259,8 @@ class Transactions(Protocol):
     def decide(self, name: RegionName, rule: Rule) -> Region:
         """Run `rule` under the exclusive lock and store what it returns: rows, events and ledger changes.
 
-        Waiters are told after the commit. The answer is the region as stored, its events and ledger changes settled.
+        Waiters are notified after the commit. The answer is the region as stored, with its events and ledger changes
+        written.
 
         Raises:
             UnknownRegion: there is no such region.
@@ -275,7 +276,7 @@ class Transactions(Protocol):
         partitions: frozenset[GroupPartition] | None,
         rule: Rule,
     ) -> Region:
-        """Run `rule` under the shared lock, on a region that holds no more than a batch's begin or end needs.
+        """Run `rule` under the shared lock, on a region that holds no more than a batch's start or end needs.
 
         That is: the region's own row, the open checkpoint, this member and its lease, the claims of `partitions` (None:
         those of the batch's ranges), their boundary offsets and skips, the running batch of this id; all claims and the
@@ -345,7 +346,7 @@ class Transactions(Protocol):
         ...
 
     def newest_work(self, name: RegionName) -> datetime | None:
-        """Return when the batch that was begun last began or ended; None: there was none. Reads that batch alone."""
+        """Return when the batch that was started last began or ended; None: there was none. Reads that batch alone."""
         ...
 
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
@@ -356,7 +357,7 @@ class Transactions(Protocol):
         ...
 
     def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
-        """Return the partitions of which batches of any group were begun, of this topic and number, by group."""
+        """Return the partitions of which batches of any group were started, of this topic and number, by group."""
         ...
 
     def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
@@ -588,7 +589,7 @@ class Logs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCall:
-    """One call of the pipeline: everything that the store let begin, and what the pipeline is told."""
+    """One call of the pipeline: everything that the store let start, and what the pipeline gets."""
 
     region: RegionName
     member: MemberId
@@ -609,7 +610,7 @@ class BatchReport:
     """What is known of a batch that did its work."""
 
     scans: int | None = None
-    """How often its ranges were read; None where the engine can't tell, or did not look."""
+    """How often its ranges were read; None if the engine can't tell, or did not count."""
 
     warnings: tuple[str, ...] = ()
 

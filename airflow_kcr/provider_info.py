@@ -1,4 +1,4 @@
-"""What Airflow is told about this provider; read by every process of Airflow, so next to nothing is imported for it."""
+"""This provider's metadata for Airflow; every process of Airflow reads it, so next to nothing is imported for it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _configuration() -> dict[str, Any]:
         "description": "How tasks wait for regions, how applications end, and what the page of the regions shows.",
         "options": {
             "poll_interval": _number(
-                "1.0", "Seconds between two looks at the store, for all tasks that wait in a triggerer."
+                "1.0", "Seconds between two polls of the store, for all tasks that wait in a triggerer."
             ),
             "task_gone_drain": _number(
                 "30",

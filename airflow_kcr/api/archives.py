@@ -148,7 +148,7 @@ class ArchiveFolder:
                 part.unlink(missing_ok=True)
 
     def require(self, certificate: Certificate) -> None:
-        """Look whether the file of an archived certificate is there, and as long as it was.
+        """Check that the file of an archived certificate exists and has its recorded size.
 
         Raises:
             ArchiveError: it is missing, or was changed.

@@ -292,7 +292,7 @@ def _overtaken(offset: Offset, rows: tuple[LogStart, ...]) -> datetime | None:
 # A plan is exact, but asks Kafka. This is for choosing before there is a plan.
 
 _PAGE: Final = 50
-"""Checkpoints that are looked at together, at least."""
+"""Checkpoints that are read together, at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,11 +141,11 @@ def _is_spec_checked(region: StoredRegion, now: datetime) -> bool:
 
 
 def _unchecked(region: StoredRegion, now: datetime) -> Iterator[str]:
-    yield from (f"{member} looks whether it can run under it" for member in specs.unchecked(region, now))
+    yield from (f"{member} checks whether it can run under it" for member in specs.unchecked(region, now))
 
 
 SPEC_CHECKED: Final = Goal(
-    what="its members to look at the changed spec", is_reached=_is_spec_checked, missing=_unchecked
+    what="its members to check the changed spec", is_reached=_is_spec_checked, missing=_unchecked
 )
 
 
@@ -306,7 +306,7 @@ def reset_done(request_id: RequestId) -> Goal:
 
 
 def committed(sequence: CheckpointNumber) -> Goal:
-    """Return the goal that a checkpoint is published, and that it is settled whether Kafka holds its offsets."""
+    """Return the goal that a checkpoint is published, and that it is known whether Kafka holds its offsets."""
 
     def is_reached(region: StoredRegion, now: datetime) -> bool:
         row = require_current(region, sequence)

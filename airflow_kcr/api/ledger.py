@@ -1,4 +1,4 @@
-"""What became of a record, which records were begun more than once and why, and the events of a region's history."""
+"""What became of a record, which records were started more than once and why, and the events of a region's history."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Fate(StrEnum):
     """A batch with it is done, and no reset has undone that."""
 
     RUNNING = "running"
-    """A batch with it has begun, and not ended yet."""
+    """A batch with it has started, and not ended yet."""
 
     STARTED = "started"
     """Every batch with it was discarded, undone, or its member vanished; what a pipeline wrote may be there."""
@@ -44,12 +44,12 @@ class Fate(StrEnum):
     """A person chose to step over it."""
 
     NOT_STARTED = "not_started"
-    """No batch has begun it."""
+    """No batch has started it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordStart(View):
-    """One time that a record was begun."""
+    """One time that a record was started."""
 
     delivery: OffsetDelivery
     started_at: datetime
@@ -58,7 +58,7 @@ class RecordStart(View):
     """Host, process and application of the member."""
 
     cause: str
-    """Why it was begun though it had been before; empty for the first time."""
+    """Why it was started though it had been before; empty for the first time."""
 
     checkpoint: CheckpointNumber | None
     """The checkpoint that has it; None: it does not count, or is in none yet."""
@@ -108,7 +108,7 @@ class RecordView(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition(View):
-    """Offsets of one partition that a batch has begun again."""
+    """Offsets of one partition that a batch has started again."""
 
     redelivery: Redelivery
     detail: str
@@ -145,7 +145,7 @@ def record(
 ) -> tuple[RecordView, ...]:
     """Return what became of a record, in each group that reads its topic.
 
-    What it reads depends on how often the record was begun, and not on what else the ledger has.
+    What it reads depends on how often the record was started, and not on what else the ledger has.
 
     Args:
         store: where the region is.
@@ -188,7 +188,7 @@ def repeated(history: History, group: str | None) -> tuple[Repetition, ...]:
 
 
 def by_cause(repetitions: tuple[Repetition, ...]) -> Mapping[str, int]:
-    """Return how many offsets were begun again for each cause."""
+    """Return how many offsets were started again for each cause."""
     found: Counter[str] = Counter()
     for one in repetitions:
         found[one.cause] += one.offsets
@@ -229,11 +229,11 @@ class _Record:
         return RecordView(partition=self.partition, offset=self.offset, fate=self._fate(starts), starts=tuple(starts))
 
     def _start(self, batch: Batch, earlier: Epoch | None) -> RecordStart:
-        """Return one begin.
+        """Return one start.
 
         Args:
             batch: of it.
-            earlier: the epoch in which the record was begun last before it; None: it is the first time.
+            earlier: the epoch in which the record was started last before it; None: it is the first time.
         """
         delivery = delivery_of(batch, self.partition, self.offset)
         checkpoint = self._checkpoint(delivery)
@@ -248,7 +248,7 @@ class _Record:
         )
 
     def _cause(self, batch: Batch, earlier: Epoch) -> str:
-        """Return why it was begun again: the first reset since that went back to the record or before it."""
+        """Return why it was started again: the first reset since that went back to the record or before it."""
         back = self.region.archive.went_back(self.partition, self.offset, earlier)
         return _UNACCOUNTED if back is None or back.epoch > batch.epoch else str(back.cause)
 

@@ -248,7 +248,7 @@ def _comparison(
     )
 
 
-# Kafka is told a checkpoint's offsets from outside, where no member could tell it.
+# A checkpoint's offsets are committed to Kafka from outside, if no member can commit them.
 #
 # The store comes first and Kafka second, so a checkpoint is complete whatever Kafka holds; but lag tools believe
 # Kafka. Only the restore point is ever told, or Kafka would move back, and only while its groups are empty: with
@@ -263,7 +263,7 @@ def is_restore_point(region: StoredRegion, sequence: CheckpointNumber) -> bool:
 def repair(store: RegionStore, name: RegionName, sequence: CheckpointNumber, clusters: Clusters) -> StoredRegion:
     """Alter every group's committed offsets to the restore point's, read them back, and return the region.
 
-    Where one group fails, those before it are told already; to repeat it is harmless.
+    If one group fails, those before it are committed already; repeating it is harmless.
 
     Args:
         store: where the region is.

@@ -69,7 +69,7 @@ from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.regions import RegionStore
 
 FOLLOW: Final = timedelta(seconds=1)
-"""How long a follower waits for a notification before it looks by itself."""
+"""How long a follower waits for a notification before it polls."""
 
 
 class Region:
@@ -296,7 +296,7 @@ class Region:
         """Return how far the region is from a goal, and the store's clock; None: it is reached. What is due is done.
 
         Args:
-            goal: what is looked for.
+            goal: what to wait for.
             patience: how long to wait for it before that is the answer.
 
         Raises:
@@ -660,7 +660,7 @@ class Region:
         return ledger.record(self._store, self.name, place, group, closed)
 
     def repeated(self, *, group: str | None = None) -> tuple[ledger.Repetition, ...]:
-        """Return which offsets were begun more than once, and for which reset; the whole ledger is read.
+        """Return which offsets were started more than once, and for which reset; the whole ledger is read.
 
         Args:
             group: only of this one.

@@ -133,8 +133,8 @@ def require_groups(region: Region, groups: Collection[str]) -> None:
 
 # Applying a spec: a region is created, or changed as far as it may be (docs/reference/states.md).
 #
-# What may change while members run counts at once, the rest at the next checkpoint with a restart of the members, who
-# look first whether they can run under it; where no member lives all of it counts at once. A group's id and its cluster
+# Some changes take effect at once, the rest at the next checkpoint with a restart of the members, who check first
+# whether they can run under it; without a live member all of them take effect at once. A group's id and its cluster
 # never change: that would be another region.
 #
 # Which cluster an address leads to only Kafka can tell. It is asked here where the files alone leave it open: where

@@ -1,4 +1,4 @@
-"""The resets of a region as people look at them: who asked, why, what became of each, what was processed again.
+"""The resets of a region as people see them: who asked, why, what became of each, what was processed again.
 
 A reset is one or more attempts: each has an epoch and burns a sequence of its own, all have one target. Its id is the
 region and the sequence of the first attempt; a person's is found by the name of its plan too, also before it begins.
@@ -37,7 +37,7 @@ class ResetView(View):
 
     region: str
     attempts: tuple[ResetAttempt, ...]
-    """Oldest first; none: it has not begun, or never will."""
+    """Oldest first; none: it has not started, or never will."""
 
     asked: PersonReset | None
     """What a person asked for; None: it was automatic."""

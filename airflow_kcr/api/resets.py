@@ -1,6 +1,6 @@
-"""Plan, look, apply: a person's reset, from what it would do to where it stands.
+"""Plan and apply: a person's reset, from what it would do to where it stands.
 
-Planning reads the store, then the logs, and changes nothing. Applying looks again, because a target that the log no
+Planning reads the store, then the logs, and changes nothing. Applying checks again, because a target that the log no
 longer has is better refused before the drain than after it; then the store decides, under the plan's name and epoch.
 """
 
@@ -93,13 +93,13 @@ def apply(
 ) -> ResetView:
     """Apply a plan and return where its reset stands: with members on its way, in a stopped region done.
 
-    A plan that was applied already is found again, and not applied twice; where its region is still stopped, Kafka is
-    told again.
+    A plan that was applied already is found again, and not applied twice; if its region is still stopped, its offsets
+    are committed to Kafka again.
 
     Args:
         store: where the region is.
         name: the region's.
-        approved: the plan; its partitions are not looked at, its request is resolved anew.
+        approved: the plan; its partitions are ignored, its request is resolved again.
         requester: who asks, and why.
         clusters: how Kafka is reached.
         forced: without a drain, from the last done positions; the only way from a halted or starting region.
@@ -135,7 +135,7 @@ def require_current(region: StoredRegion, made: PlanView) -> None:
 
     Args:
         region: as it is now.
-        made: the plan; its logs are not looked at.
+        made: the plan; its logs are ignored.
 
     Raises:
         StalePlan: the region has another epoch, or other partitions.
@@ -143,12 +143,12 @@ def require_current(region: StoredRegion, made: PlanView) -> None:
     if made.epoch != region.epoch:
         raise StalePlan(
             f"the plan was made in epoch {made.epoch}, region {region.name} is in epoch {region.epoch}: "
-            "something was reset or started since; plan again and look at what has changed"
+            "something was reset or started since; plan again and check what has changed"
         )
     if len(universe(region)) != made.totals.partitions:
         raise StalePlan(
             f"the plan is of {made.totals.partitions} partition(s), region {region.name} has "
-            f"{len(universe(region))} now; plan again and look at what has changed"
+            f"{len(universe(region))} now; plan again and check what has changed"
         )
 
 
@@ -212,7 +212,7 @@ def _planned(region: StoredRegion, now: datetime, asked: PersonReset, clusters: 
 
 
 def _require_same(known: PersonReset, request: ResetRequest) -> None:
-    """Refuse another request under a name that is taken: it would look as if it had been applied."""
+    """Refuse another request under a name that is taken: it would seem to have been applied."""
     # A duration is stored as the instant that it meant when the reset began.
     is_same_target = isinstance(request.target, ByDuration) or known.target == request.target
     if not is_same_target or (known.scope.as_asked, known.skip) != (request.scope.as_asked, request.skip):
@@ -293,8 +293,8 @@ def _require(partitions: list[GroupPartition], answers: Mapping[GroupPartition, 
 #
 # The store comes first: its new epoch makes whatever a zombie still does void, and its restore point is where the
 # next start goes, whatever Kafka holds. Then Kafka's committed offsets are altered with three guards (only an empty
-# group's, every partition's result looked at, read back), so that lag tools tell the truth. What fails there can be
-# repeated with the same plan: it is one reset, and only Kafka is told again.
+# group's, every partition's result checked, read back), so that lag tools tell the truth. What fails there can be
+# repeated with the same plan: it is one reset, and only Kafka's part is repeated.
 
 
 def is_told_from_outside(region: StoredRegion, reset: PersonReset) -> bool:

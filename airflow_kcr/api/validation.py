@@ -78,7 +78,7 @@ class Names(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """What one look at a region's groups has found."""
+    """What one check of a region's groups has found."""
 
     checks: tuple[Check, ...]
     foreign_consumers: Mapping[GroupId, tuple[ForeignConsumer, ...]]
@@ -97,7 +97,7 @@ def validate(
     names: Names,
     groups: Collection[GroupId] | None = None,
 ) -> Validation:
-    """Look at a region's groups, changing nothing.
+    """Check a region's groups, changing nothing.
 
     Args:
         store: where the region is.
@@ -357,8 +357,8 @@ def _failed(found: Validation, question: Question) -> tuple[Check, ...]:
 
 # Polls the groups of a region while members run: at every checkpoint, and every few seconds.
 #
-# What a poll finds is told to the store, whose rules halt, hold or warn; so a foreign consumer that comes is noticed,
-# and a region that is held goes on by itself when it is gone.
+# The findings of a poll go to the store, whose rules halt, hold or warn; so a foreign consumer is noticed, and a held
+# region continues by itself when it is gone.
 
 PERIOD: Final = 10.0
 """Seconds between two polls where nothing calls for one."""
@@ -384,7 +384,7 @@ class GroupWatch:
         readers: how Kafka is reached.
         names: how Kafka knows the members.
         newest_checkpoint: the newest number that a checkpoint or a reset has used, as this process sees it. Whether one
-            is open would not do: an idle region's checkpoint is over between two looks.
+            is open would not do: an idle region's checkpoint is over between two polls.
     """
 
     def __init__(
@@ -407,7 +407,7 @@ class GroupWatch:
         self._thread.start()
 
     def end(self) -> None:
-        """End with the present look; returns at once."""
+        """End after the running check; returns at once."""
         self._ending.set()
 
     def _run(self) -> None:
@@ -425,7 +425,7 @@ class GroupWatch:
             found = validate(self._store, self._region, self._readers, self._names, self._groups)
             report(self._store, self._region, found)
         except KcrError as error:
-            _LOG.warning("the groups of region %s could not be looked at: %s", self._region, error)
+            _LOG.warning("the groups of region %s could not be checked: %s", self._region, error)
             return False
         self._say(found)
         return any(found.foreign_consumers.values())

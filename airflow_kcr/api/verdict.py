@@ -115,7 +115,7 @@ class Judged:
         self.proof.open = {row.batch: row for row in rows}
 
     def _unlike(self, newest: Certificate) -> list[str]:
-        """Return where the store, as far as a look tells, is not what a certificate was made of."""
+        """Return where the store's newest rows are not what a certificate was made of."""
         name, upto = f"certificate {newest.number}", newest.horizon.counter
         last = next(self.chronicle.events(EventNumber(upto - 1), upto), None)
         if last is None:
@@ -208,8 +208,8 @@ class Judged:
 # below, `previous` the digest of the certificate before, and the certificate's own digest the SHA-256 of its body.
 # Everything is digested as JSON in one form: keys in order, no spaces, UTF-8.
 #
-# The lines are what happened between two certificates, in its order: an event, the begin of a batch, and what became of
-# it once that is settled. Of what a later reset undoes they say nothing; the reset's own event does.
+# The lines are what happened between two certificates, in its order: an event, the start of a batch, and its outcome
+# once that is final. Of what a later reset undoes they say nothing; the reset's own event does.
 
 FORMAT: Final = 1
 """Of bodies and lines; what reads them refuses any other."""
@@ -395,7 +395,7 @@ def resume_digest(resume: bytes) -> str:
 
 
 def still_open(certificate: Certificate) -> tuple[BatchId, ...]:
-    """Return the batches whose fate was not settled yet."""
+    """Return the batches without a final outcome."""
     return tuple(cast("list[BatchId]", certificate.body.get("open", [])))
 
 

@@ -97,7 +97,7 @@ def wait_for(
         if left <= timedelta(0):
             raise TimedOut(f"gave up after {_seconds(timeout)} {progress}; nothing was undone, wait again if you like")
         on_progress(progress)
-        # What was done between the look and now is heard of at once; whatever goes wrong is met by the next look.
+        # What was done between the read and now is noticed at once; whatever goes wrong is met by the next read.
         store.wait(name, region.counter, min(left, POLL_PERIOD))
 
 

@@ -71,7 +71,7 @@ def record(
 
 
 def _rows(found: RecordView) -> list[dict[str, object]]:
-    """Return a row for each time that a record was begun; one without a batch where it never was."""
+    """Return a row for each time that a record was started; one without a batch where it never was."""
     head = dict.fromkeys(STARTED) | {key: value for key, value in found.to_json().items() if key != "starts"}
     runs = (" ".join(f"{run.dag_id}/{run.run_id}" for run in start.runs) for start in found.starts)
     return [head | start.to_json() | {"runs": text} for start, text in zip(found.starts, runs, strict=True)] or [head]
@@ -98,8 +98,8 @@ def repeated(name: Name, store: Url, group: Group = None, output: Output = None)
         rows=[
             row | {"earlier": " ".join(map(str, one.redelivery.earlier))} for row, one in zip(rows, found, strict=True)
         ],
-        facts={cause: f"{offsets:,} offsets begun again" for cause, offsets in by_cause(found).items()},
+        facts={cause: f"{offsets:,} offsets started again" for cause, offsets in by_cause(found).items()},
         numbers=_NUMBERS,
-        empty=f"region {name} has begun nothing twice",
+        empty=f"region {name} has started nothing twice",
     )
     show(answer, output)

@@ -48,7 +48,7 @@ class Answer:
 
     rows: Sequence[Row]
     table: Sequence[str] | None = None
-    """The columns of the table, where people look at others than programs do."""
+    """The columns of the table, if people should see others than programs."""
 
     table_rows: Sequence[Row] | None = None
     """The rows of the table, where those are others too."""
@@ -229,7 +229,7 @@ INTERRUPTED: Final = 130
 """The exit status of a command that Ctrl-C ended, as shells have it."""
 
 _AGAIN: Final = timedelta(seconds=5)
-"""How often a log, rather than a terminal, is told of progress that only counts on."""
+"""How often a log, rather than a terminal, shows progress that only counts on."""
 
 _SHOWN: Final = 8
 

@@ -110,7 +110,7 @@ class Prepared:
 
 
 def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.environ) -> Prepared:
-    """Look at everything that a run needs; nothing is consumed, and no JVM is started.
+    """Check everything that a run needs; nothing is consumed, and no JVM is started.
 
     Raises:
         StoreError: the store can't be reached.
@@ -223,7 +223,7 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
 
     Args:
         store: where the region is.
-        prepared: what was looked at.
+        prepared: what was checked.
         end_process: ends this process at once, with a reason.
     """
     run, spec = prepared.run, prepared.spec

@@ -1,7 +1,7 @@
 """Whether members of a region can run here: what a person asks before the first start, or on a machine that is new.
 
-The environment, the store and, of a region spec, whatever its members would meet. What the groups look like in Kafka is
-judged as `kcr group validate` judges it; a region that was not declared yet is judged as if it had been.
+The environment, the store and, of a region spec, whatever its members would meet. A group is judged in Kafka as `kcr
+group validate` judges it; an undeclared region is judged as if it were declared.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _ANSWERS_WITHIN: Final = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """One line: what was looked at, and what it came to."""
+    """One line: what was checked, and the result."""
 
     group: str
     """Empty: it is of this machine, not of a group."""
@@ -68,8 +68,8 @@ def examine(
     """Yield what is found, one line after the other; nothing is changed anywhere.
 
     Args:
-        spec: of the region whose members are to run; None: the environment alone is looked at.
-        given_store: the store's URL; None: there is no store to look at.
+        spec: of the region whose members are to run; None: only the environment is checked.
+        given_store: the store's URL; None: there is no store to check.
         environ: where Java is found, and the variables that the spec names.
     """
     yield _of_machine("python", lambda: (CheckVerdict.OK, platform.python_version()))

@@ -88,9 +88,9 @@ def load(spec: RegionSpec, group: GroupId, environ: Mapping[str, str] = os.envir
 
 # Checks whether members can be built from a spec, and tells the store what was found.
 #
-# A changed spec that waits is looked at by the applications whose members still live: its code is imported and its
-# sinks are asked in a process of their own, which leaves nothing of it behind in this one; what depends on this very
-# process, because members are built anew in it, is looked at here. A refusal leaves the members as they are.
+# The applications whose members live check a waiting spec: a separate process imports its code and connects to its
+# sinks, and leaves nothing behind in this one; what depends on this very process, because its members are rebuilt in
+# it, is checked here. A refusal leaves the members as they are.
 
 WITHIN: Final = 60.0
 """Seconds that the other process has: an interpreter, Spark's client library, the user's imports, a database."""
@@ -137,7 +137,7 @@ def told(
 
 
 class Living(Protocol):
-    """The members of this process, as far as a trial looks at them (`runtime.member_pool.MemberPool` is one)."""
+    """The members of this process, as far as a trial needs them (`runtime.member_pool.MemberPool` is one)."""
 
     def proposed_spec(self) -> str:
         """Return the digest of the changed spec that waits; empty: there is none."""
@@ -149,7 +149,7 @@ class Living(Protocol):
 
 
 class SpecTrial:
-    """Looks at every changed spec that waits, while members live.
+    """Checks every changed spec that waits, while members live.
 
     Args:
         store: where the region is.
@@ -173,7 +173,7 @@ class SpecTrial:
         self._thread.start()
 
     def end(self) -> None:
-        """End, with whatever is being looked at; returns at once."""
+        """End, with the running check; returns at once."""
         self._ending.set()
         child = self._child
         if child is not None:
@@ -185,10 +185,10 @@ class SpecTrial:
             try:
                 self._poll()
             except StoreError as error:
-                _LOG.warning("region %s: its changed spec is looked at again: %s", self._region, error)
+                _LOG.warning("region %s: its changed spec is checked again: %s", self._region, error)
 
     def _poll(self) -> None:
-        """Look at the spec that waits, where the region asks these incarnations about it."""
+        """Check the spec that waits, if the region asks these incarnations about it."""
         proposed = self._living.proposed_spec()
         mine = {one.member: one.incarnation for one in self._living.snapshots() if one.incarnation}
         if not proposed or not mine:

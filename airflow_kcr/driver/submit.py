@@ -1,7 +1,8 @@
 """The arguments of `spark-submit` for an application that hosts members; without any secret in them.
 
-Every user of the machine can read a command line, and Spark's own UI shows it. So the store's address goes by the
-environment (`KCR_STORE_URL`), and client settings come from the region's spec; what looks like a secret is refused.
+Every user of the machine can read a command line, and Spark's own UI shows it. So the store's address goes through the
+environment (`KCR_STORE_URL`), and client settings come from the region's spec; anything that may be a secret is
+refused.
 The settings that members need are not among the arguments: the application sets what is missing as it starts.
 """
 
@@ -17,7 +18,7 @@ from airflow_kcr.spark.session import CONNECTOR, refuse_settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """One application, as `spark-submit` and Airflow's Spark provider are told of it.
+    """One application, as passed to `spark-submit` and Airflow's Spark provider.
 
     Args:
         application: path of the Python file that is the entry point.
@@ -31,7 +32,7 @@ class Submission:
         py_files: Python files and archives for driver and executors.
 
     Raises:
-        ConfigurationError: a setting would break exactness, or something looks like a secret.
+        ConfigurationError: a setting would break exactness, or may be a secret.
     """
 
     application: str

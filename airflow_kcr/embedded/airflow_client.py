@@ -321,7 +321,7 @@ class AirflowRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInstance:
-    """A task of a run; `map_index` is -1 where it is not mapped, `state` None before it is looked at.
+    """A task of a run; `map_index` is -1 where it is not mapped, `state` None before it is read.
 
     `id` is another one for each try.
     """

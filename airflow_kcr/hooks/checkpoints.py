@@ -118,7 +118,7 @@ def gone(region: Region, sequence: int, *, digest: str) -> str:
     Args:
         region: its region.
         sequence: the checkpoint's.
-        digest: the hash over its offsets, as it was told.
+        digest: the hash over its offsets, as stored.
     """
     name = region.name
     try:

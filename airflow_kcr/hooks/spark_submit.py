@@ -135,8 +135,8 @@ class KcrSparkSubmitHook(SparkSubmitHook):
             application: path of the program.
 
         Raises:
-            ToolMissing, ConfigurationError: Spark or Java is not where it is looked for, or what the application was
-                told can't work.
+            ToolMissing, ConfigurationError: Spark or Java is not where it is expected, or the application's settings
+            can't work.
             RefusedError: the region does not let its members be.
             ServiceFailed, BatchError: it ended otherwise than by itself; or another process fetches jars for too long.
         """
@@ -166,7 +166,7 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         for line in () if verdict else self._sieve.hidden:
             self.log.warning(_SPARK_LOG, self._mask_cmd(line))
         if wrong := self._misconfigured():
-            return ConfigurationError(f"Spark can't be started as configured: {wrong}; look at conf and the connection")
+            return ConfigurationError(f"Spark can't be started as configured: {wrong}; check conf and the connection")
         match status:
             case 2:
                 return ConfigurationError(verdict or "the application found its configuration unusable; see above")

@@ -58,8 +58,8 @@ class BrokerQuestion(Generic[K, T]):
         what: a few words for messages, such as "offsets of".
         open: the keys.
         ask: sends the question for some keys, given the seconds left.
-        is_answer: whether what came back is one. Where a leader went away, the client fills in a result that looks like
-            success, with an offset that means nothing.
+        is_answer: whether what came back is one. If a leader went away, the client fills in a result that seems
+            successful, with an offset that means nothing.
     """
 
     what: str
@@ -198,7 +198,7 @@ class AdminCalls:
         if error.code() in failures.IMPOSTER:
             return CredentialsRefused(
                 f"the brokers at {servers} do not let the client in: {self.told(error)}; "
-                "look at security.protocol and the sasl and ssl settings"
+                "check security.protocol and the sasl and ssl settings"
             )
         return CredentialsRefused(f"the brokers at {servers} do not allow {what}: {self.told(error)}; grant that right")
 
@@ -254,7 +254,7 @@ class AdminCalls:
             raise self._unavailable(patience, what, error)
 
     def _renew(self, patience: _Patience) -> None:
-        """Have the client look who leads what now: by itself it goes on asking whom it knows."""
+        """Have the client refresh the leaders: by itself it keeps asking the ones it knows."""
         try:
             self._client("the topics").list_topics(timeout=min(RENEWAL, patience.left))
         except KafkaException as exception:
@@ -364,8 +364,8 @@ _threads: Final[list[threading.Thread]] = []
 def in_our_thread(owner: object, held: HeldClient) -> weakref.finalize[[HeldClient], object]:
     """Keep a client until its owner is gone, and destroy it in a thread of ours then.
 
-    The collecting thread still has what it collects when our thread is told of it, hence a `HeldClient`: the client
-    itself would be destroyed by whichever of the two is the last to let go.
+    The collecting thread still has what it collects when our thread gets it, hence a `HeldClient`: the client itself
+    would be destroyed by whichever of the two is the last to let go.
 
     Args:
         owner: has the client in `held`; no other reference may exist, not even for the time of a call that can raise.

@@ -34,7 +34,7 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import GroupId, GroupPartition
 
 READ_SLICE: Final = timedelta(milliseconds=500)
-"""How long one look at the committed offsets may keep the event thread from polling."""
+"""How long one read of the committed offsets may keep the event thread from polling."""
 
 LONGEST_RESERVE: Final = 2.0
 """Seconds of a commit's time that are kept for reading it back."""
@@ -155,7 +155,7 @@ class Commits:
             self._answer(commit, {}, f"{commit.failure}; {why}" if commit.failure else why)
 
     def step(self, group_consumer: Committing, now: float) -> None:
-        """Do what is possible now; returns without waiting, but for one look at the committed offsets."""
+        """Do what is possible now; returns without waiting, but for one read of the committed offsets."""
         if not self._queue:
             return
         commit = self._queue[0]

@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CommittedRead:
-    """One look, wanted until `by` (monotonic seconds)."""
+    """One request, wanted until `by` (monotonic seconds)."""
 
     partitions: frozenset[GroupPartition]
     by: float
@@ -71,7 +71,7 @@ class CommittedRead:
 
 
 class Reads:
-    """The looks that are wanted, oldest first; used by the event thread, but for `unavailable`.
+    """The wanted requests, oldest first; used by the event thread, but for `unavailable`.
 
     Args:
         settings: for the addresses in messages.
@@ -88,7 +88,7 @@ class Reads:
         return bool(self._queue)
 
     def add(self, read: CommittedRead) -> None:
-        """Take a look that is wanted."""
+        """Add a request."""
         self._queue.append(read)
 
     def give_up(self, why: str) -> None:
@@ -97,14 +97,14 @@ class Reads:
             _answer(self._queue.popleft(), self.unavailable(why))
 
     def step(self, group_consumer: Committing) -> None:
-        """Look once, for the oldest."""
+        """Make one attempt, for the oldest."""
         if self._queue:
             outcome = self._read(group_consumer, self._queue[0])
             if outcome is not None:
                 _answer(self._queue.popleft(), outcome)
 
     def unavailable(self, why: str) -> BrokerUnavailable:
-        """Return the error for a look without an answer."""
+        """Return the error for a request without an answer."""
         return BrokerUnavailable(
             f"the brokers at {bootstrap_servers(self._settings)} did not tell the committed offsets of group "
             f"{self._group}: {why}"
@@ -113,7 +113,7 @@ class Reads:
     def _read(
         self, group_consumer: Committing, read: CommittedRead
     ) -> Mapping[GroupPartition, CommittedOffset] | KcrError | None:
-        """Return the answer, or an error that does not heal, or None: look again."""
+        """Return the answer, or an error that does not heal, or None: try again."""
         left = read.by - time.monotonic()
         if left <= 0:
             return self.unavailable("no answer in time")
@@ -422,7 +422,7 @@ class ControlConsumer:
         return without_secrets(text, self._settings)
 
 
-# Complaints of the client, which come by the thousand while a broker is away: each kind is told now and then.
+# Complaints of the client, which come by the thousand while a broker is away: each kind is logged now and then.
 
 EVERY: Final = timedelta(seconds=5)
 
@@ -438,7 +438,7 @@ class Complaints:
     """Counts complaints of the same kind and tells the newest of them, the first one at once.
 
     Args:
-        every: how long one kind is silent after it was told.
+        every: how long one kind is silent after it was logged.
     """
 
     def __init__(self, every: timedelta = EVERY) -> None:

@@ -219,8 +219,8 @@ class GroupConsumer:
     # -- what the client calls, inside of poll ---------------------------------------------------------------------
 
     def _on_assign(self, client: Consumer, partitions: list[TopicPartition]) -> None:
-        # With an offset of its own the client looks no position up, which it would complain about: there need not be
-        # one, and auto.offset.reset is an error. Nothing is read from there: paused in the same breath.
+        # With an explicit offset the client fetches no position, about which it would complain: there need not be one,
+        # and auto.offset.reset is an error. Nothing is read from there: paused in the same breath.
         rows = [TopicPartition(p.topic, p.partition, 0) for p in partitions]
         client.assign(rows)
         client.pause(rows)

@@ -1,8 +1,7 @@
 """Consumer groups from outside: how the coordinator describes one, what it has committed, and its offsets altered.
 
 The calls are made in a child process (`group_process` says why), which is started with the first one, and again if it
-died. Offsets are altered with three guards: only an empty group's, every partition's result
-looked at, and read back.
+died. Offsets are altered with three guards: only an empty group's, every partition's result checked, and read back.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class RegionOperator(BaseOperator):
 ONE_HOUR: Final = timedelta(hours=1)
 
 PATIENCE: Final = timedelta(seconds=1.5)
-"""How long a task looks before it gives its slot up.
+"""How long a task polls before it gives its slot up.
 
 To be deferred and resumed takes longer than an idle checkpoint.
 """
@@ -86,7 +86,7 @@ BACKSTOP: Final = timedelta(seconds=60)
 class WaitingOperator(RegionOperator):
     """An operator that asks something of a region, and waits until it is done.
 
-    It looks first, so that what is done already costs no deferral. Airflow resumes a deferred task a second or two
+    It polls first, so that what is done already costs no deferral. Airflow resumes a deferred task a second or two
     after the region has reached the goal; the region itself doesn't wait.
 
     Args:
@@ -120,7 +120,7 @@ class WaitingOperator(RegionOperator):
         """Return what the task returns, now that it is done."""
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Ask, look, and wait if need be.
+        """Request, poll, and wait if need be.
 
         Raises:
             AirflowFailException: it is refused; a retry can't help.

@@ -161,7 +161,7 @@ def require_fit(spec: RegionSpec, start: datetime, end: datetime) -> None:
 
     Args:
         spec: the region's.
-        start: the begin of the run's data interval, with a zone.
+        start: the start of the run's data interval, with a zone.
         end: its end.
 
     Raises:
@@ -209,11 +209,11 @@ def _schedule(checkpoint: CheckpointSpec) -> str:
 
 
 class KcrCommitCheckpointOperator(WaitingOperator):
-    """Waits until a checkpoint is published and it is settled whether Kafka holds its offsets; then emits its event.
+    """Waits until a checkpoint is published and it is known whether Kafka holds its offsets; then emits its event.
 
-    Kafka has them: fine. A later checkpoint has taken its place meanwhile: fine, and said. Kafka has something else:
-    while the groups are empty it is told from here; with members in them the task fails, may be retried, and is well as
-    soon as the members have committed, at the latest with the next checkpoint.
+    Kafka has them: fine. A later checkpoint has taken its place meanwhile: fine, and said. If Kafka has something else
+    and the groups are empty, it commits the offsets itself; with members in the groups the task fails, may be retried,
+    and succeeds once the members have committed, at the latest with the next checkpoint.
 
     The event is one of the asset `kcr://REGION`, an outlet of the task, with the partition key `TIMELINE.SEQUENCE`. A
     DAG with `schedule=PartitionedAssetTimetable(assets=region_asset(REGION))` runs once for each; `checkpoint_of` reads
@@ -277,7 +277,7 @@ class KcrCommitCheckpointOperator(WaitingOperator):
         }
 
     def _repaired(self, region: Region, view: CheckpointView) -> CheckpointView:
-        """Return the checkpoint after Kafka was told its offsets from here, if it is the restore point."""
+        """Return the checkpoint after committing its offsets to Kafka from here, if it is the restore point."""
         row = view.checkpoint
         if region.show().restore_point != row.sequence:
             self.log.info("Kafka was never told of checkpoint %d; it is not the restore point any more", row.sequence)
@@ -485,6 +485,6 @@ class KcrCleanCheckpointsOperator(RegionOperator):
     def _refuse_secrets(self) -> None:
         if seen := secrets_in(self.conf or {}):
             raise ConfigurationError(
-                f"{', '.join(seen)} hold what looks like a secret; everybody could see it in the command line: write "
-                "it into Spark's own files (spark-defaults.conf), or hand it over in the worker's environment"
+                f"{', '.join(seen)} hold what may be a secret; every user of the machine could read it in the command "
+                "line: write it into Spark's own files (spark-defaults.conf), or into the worker's environment"
             )

@@ -65,7 +65,7 @@ _OPTIONS: Final[Mapping[str, str]] = {
 """The options of the provider's hook, with the attributes in which its operator keeps them."""
 
 _INSTEAD: Final[Mapping[str, str]] = {
-    "conf": "everybody could see it in the command line of spark-submit: write it into Spark's own files "
+    "conf": "every user of the machine could read it in spark-submit's command line: write it into Spark's own files "
     "(spark-defaults.conf), or hand it over in the worker's environment",
     "env_vars": "YARN and Kubernetes would show it in the command line: keep it in the worker's own environment, or in "
     "the cluster's secrets",
@@ -232,15 +232,13 @@ class KcrConsumeOperator(SparkSubmitOperator):
         """
         places = {"conf": self.conf, "env_vars": self.env_vars, "read_options": self.read_options}
         for place, given in places.items():
-            # What is a template still, or comes from another task, is looked at when it is rendered.
+            # Templates and other tasks' results are checked when they are rendered.
             seen = secrets_in({str(k): str(v) for k, v in given.items()}) if isinstance(given, Mapping) else ()
             if seen:
-                raise ConfigurationError(
-                    f"{place} holds what looks like a secret: {', '.join(seen)}; {_INSTEAD[place]}"
-                )
+                raise ConfigurationError(f"{place} holds what may be a secret: {', '.join(seen)}; {_INSTEAD[place]}")
         texts = {name: getattr(self, attribute) for name, attribute in _OPTIONS.items() if name not in places}
         if seen := tuple(name for name, value in texts.items() if isinstance(value, str) and is_secret(value)):
-            raise ConfigurationError(f"{', '.join(seen)} hold what looks like a secret; {_INSTEAD['conf']}")
+            raise ConfigurationError(f"{', '.join(seen)} hold what may be a secret; {_INSTEAD['conf']}")
 
     # -- before ---------------------------------------------------------------------------------------------------
 
@@ -367,8 +365,8 @@ def _refuse_addresses(given: Mapping[str, object]) -> None:
 
 # The last word of a task that is killed: its application is to drain and end.
 #
-# There are five seconds between the signal and the end of the process, too few to wait for anything. What is told
-# here is recorded in the store and known to the driver, and both go on with it.
+# There are five seconds between the signal and the end of the process, too few to wait for anything. The signal is
+# recorded in the store and known to the driver, and both act on it.
 
 _LOG: Final = logging.getLogger(__name__)
 

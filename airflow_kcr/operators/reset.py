@@ -526,8 +526,8 @@ class KcrApplyResetOperator(WaitingOperator):
         plan: what the task of the approval has returned, or that of the plan where no approval is needed (templated):
             `plan=approve.output`. Absent: that of the only task right before.
         reason: why, if no earlier task of the plan has a reason (templated).
-        forced: without a drain, from the last done positions: the only way from a halted or starting region. Who is in
-            the groups is then not looked at. A plan that was made with it is applied so, whatever this says.
+        forced: without a drain, from the last done positions: the only way from a halted or starting region. The
+            groups' consumers are then not checked. A plan that was made with it is applied so, whatever this says.
         consent_upsert: go back although tables of sinks of mode `upsert`, which the plan names, can't be restored. As
             with `forced`, a plan that was made with it needs no other.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
@@ -606,7 +606,7 @@ class KcrApplyResetOperator(WaitingOperator):
         from airflow_kcr.protocol.region.rows import RegionState
 
         if region.show().state == RegionState.STOPPED:
-            return  # its groups have to be empty, which is looked at when it is applied
+            return  # its groups have to be empty, which is checked when it is applied
         checks = self.hook.validate(self.region).checks
         failed = [f"{c.group}, {c.question}: {c.detail}" for c in checks if c.verdict is CheckVerdict.FAILED]
         if failed:

@@ -115,8 +115,8 @@ def reset_params(groups: Sequence[str] = (), *, consent_upsert: bool = False) ->
             False,
             type="boolean",
             title="Force",
-            description="Don't drain first, the only way from a halted or starting region; who is in the groups is "
-            "then not looked at.",
+            description="Don't drain first, the only way from a halted or starting region; consumers in the groups "
+            "are then not checked.",
         ),
         "consent_upsert": Param(
             consent_upsert,

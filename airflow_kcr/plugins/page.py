@@ -46,8 +46,8 @@ HEADERS: Final = {
 }
 
 NOT_SHOWN: Final = (
-    "The regions of that connection are not shown here: the setting [kcr] page_conn_ids does not name it. Whoever "
-    "administers Airflow can add it there."
+    "The regions of that connection are not shown here: the setting [kcr] page_conn_ids does not name it. An "
+    "administrator of Airflow can add it there."
 )
 
 NONE: Final = "-"

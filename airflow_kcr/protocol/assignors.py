@@ -46,7 +46,7 @@ def assign(
         assignor: which of Kafka's definitions.
         members: names and subscriptions; may be empty.
         topics: how many partitions each topic has, >= 0; topics without a subscriber are ignored.
-        previous: the last assignment, where there is one; only `sticky` looks at it.
+        previous: the last assignment, if there is one; only `sticky` uses it.
 
     Raises:
         ConfigurationError: a partition count is negative.

@@ -201,7 +201,7 @@ class ClaimPartitions(Command[MemberRegion]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStanding:
-    """What a member is told about its group after it reported the brokers' partitions."""
+    """What a member gets about its group after it reported the brokers' partitions."""
 
     again: bool = False
     """Whether the member shall report again: a partition of its group has no owner, or that could not be said."""

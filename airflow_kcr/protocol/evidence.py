@@ -1,4 +1,4 @@
-"""What membership validation asks, what it is told by Kafka, and how an answer looks.
+"""What membership validation asks Kafka, and the form of the answers.
 
 What was read of the world is `Evidence`; the answer is one `Check` a group and question, a sentence that says what is
 wrong, where, and what to do. What could not be read is `unknown`, never fine.

@@ -29,7 +29,7 @@ class ForeignConsumer:
     """What it is: a consumer, or a kind of group that is none of ours as a whole."""
 
     def __str__(self) -> str:
-        """A name that says where to look for it."""
+        """A name that says where to find it."""
         static = f", group.instance.id {self.instance_id}" if self.instance_id else ""
         client = f" {self.client_id}" if self.client_id else ""
         host = f" on host {self.host.removeprefix('/')}" if self.host else ""

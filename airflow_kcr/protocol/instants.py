@@ -62,7 +62,7 @@ def checked_instant(instant: datetime) -> datetime:
 
 
 def back_from(read_at: datetime, duration: timedelta) -> datetime:
-    """Return the instant `duration` before `read_at`, in UTC; not before 1970, where every log has begun.
+    """Return the instant `duration` before `read_at`, in UTC; not before 1970, where every log has started.
 
     Args:
         read_at: the store's clock when the log was read; has a zone.

@@ -31,7 +31,7 @@ class SeekSource(StrEnum):
     """What the fenced sink has stored with its output (`exactly_once`)."""
 
     BATCH_END = "batch_end"
-    """The end of the last done batch (`almost_once`), of the last begun one (`at_most_once`), or a forced reset's."""
+    """The end of the last done batch (`almost_once`), of the last started one (`at_most_once`), or a forced reset's."""
 
     PREVIOUS_CHECKPOINT = "previous_checkpoint"
     """A gap of an incomplete checkpoint, filled from the complete one before it (`allow_partial` only)."""
@@ -46,7 +46,7 @@ class SeekSource(StrEnum):
     """Out of a person's scope: the partition keeps the position of the drain that came first."""
 
     RESUME_POINT = "resume_point"
-    """Nothing was done or begun since the last resume point, so it stays."""
+    """Nothing was done or started since the last resume point, so it stays."""
 
     OUT_OF_RANGE = "out_of_range"
     """The resume point is no longer in the log; the region's policy chose log start or end."""

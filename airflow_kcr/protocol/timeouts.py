@@ -72,7 +72,7 @@ class Timeouts:
     """`max.poll.interval`; None: `max_poll_interval` derives it."""
 
     metadata_refresh: timedelta = timedelta(seconds=1)
-    """How often the client looks for new partitions; its own default hides them for five minutes."""
+    """How often the client refreshes its partitions; its own default hides new ones for five minutes."""
 
     accept_aborted_drain: bool = False
     """Whether it is accepted that a drain runs out while a batch uses the time that it has."""

@@ -23,10 +23,10 @@ def boot_time() -> Seconds:
 
 
 class StoreClock:
-    """A lower bound of the store's clock, from the last time that it was told.
+    """A lower bound of the store's clock, from its last answer.
 
     Boundaries are judged by the store's clock. It was read before its answer arrived, so what it said plus the time
-    since the arrival is never ahead of it: a boundary is looked at late, never early.
+    since the arrival is never ahead of it: a boundary is noticed late, never early.
 
     Args:
         clock: the member's own.

@@ -120,7 +120,7 @@ class Grouping:
     ) -> None:
         """Tell Kafka where the member resumed after a reset, while it may write.
 
-        `noted` is told why that failed, or an empty text.
+        `noted` gets why that failed, or an empty text.
         """
         note = CommitNote(region=self._who.region, timeline=timeline, sequence=sequence, epoch=effect.caller.epoch)
 

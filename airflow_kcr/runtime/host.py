@@ -180,7 +180,7 @@ class MemberHost:
     def hold(self) -> None:
         """Plan no further batch.
 
-        For a process that is about to end, and wants nothing begun that no checkpoint would hold.
+        For a process that is about to end, and wants nothing started that no checkpoint would hold.
         """
         self._working.hold()
 

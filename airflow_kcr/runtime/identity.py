@@ -37,7 +37,7 @@ class Identity:
     """Whether a live lease of another process is superseded (Airflow's retry of the same task)."""
 
     spec_revision: int | None = None
-    """Of the spec that the member is built from; None: that is not looked at."""
+    """Of the spec that the member is built from; None: that is not checked."""
 
     label: str = field(default_factory=_label)
     """Host and process, for people."""

@@ -123,7 +123,7 @@ class MemberPool:
 
 
 class Notifications:
-    """Hears that the region changed, so that all members of one process look at once, not at their next renewal.
+    """Receives notifications of the region, so that all members of one process read at once, not at their next renewal.
 
     A notification may come late, twice or never; its receiver reads, and decides by what it reads.
 

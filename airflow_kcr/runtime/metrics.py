@@ -55,7 +55,7 @@ class Counts:
     """None before the first."""
 
     longest_drain: timedelta | None = None
-    """From the first look at a checkpoint that drains to the contribution; None before the first."""
+    """From the first read of a checkpoint that drains to the contribution; None before the first."""
 
     def __add__(self, more: Counts) -> Counts:
         """Return the sum, with the longer times and the later complaint."""
@@ -116,7 +116,7 @@ class Metrics:
     """The epoch of the newest reset that the member took part in."""
 
     def drain_seen(self, checkpoint: CheckpointNumber, now: Seconds) -> None:
-        """Note that a checkpoint drains; the first look at it counts."""
+        """Note that a checkpoint drains; the first note counts."""
         if self._draining is None or self._draining[0] != checkpoint:
             self._draining = (checkpoint, now)
 

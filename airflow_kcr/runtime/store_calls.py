@@ -1,7 +1,7 @@
 """A member's commands to the store, one after the other, each until it is answered (docs/reference/states.md).
 
 A refusal is an answer. A store that is away, busy, or whose answer was lost is none: it recognises what it has done, so
-the same command is given again until there is one. Meanwhile the member is told that the store is lost.
+the same command is given again until there is one. Meanwhile the member hears that the store is lost.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Working:
         # Cancelling asks the engine, which may not answer; the loop has a lease to keep.
         self._canceller = Worker(f"{who.member} cancels", failed)
         self._cancelled: frozenset[BatchId] = frozenset()
-        """Written in the loop before the engine is told, so that it is there when the end is reported."""
+        """Written in the loop before the engine gets the batch, so that it is there when the end is reported."""
 
         self.open_checkpoint: CheckpointNumber | None = None
         """The checkpoint that is open, as the loop last saw it; written by the loop."""
@@ -133,7 +133,7 @@ class Working:
         self._reader.post(task)
 
     def locate(self, report: ReportOutOfRange, ready: Callable[[ReportOutOfRange], None]) -> None:
-        """Ask which cluster it is whose logs look so; `ready` gives the report to the store.
+        """Ask which cluster has such logs; `ready` gives the report to the store.
 
         Where that can't be read there is no report: the next plan, or contribution, finds the same.
         """
@@ -250,7 +250,7 @@ class Working:
     # -- batches -------------------------------------------------------------------------------------------------
 
     def run(self, call: BatchCall, took: Callable[[Seconds, bool], None]) -> None:
-        """Run a batch; `took` is told in the loop how many seconds it took, and whether it did its work."""
+        """Run a batch; `took` is called in the loop with the seconds it took, and whether it did its work."""
 
         def task() -> None:
             began = self._clock()

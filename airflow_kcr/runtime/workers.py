@@ -13,7 +13,7 @@ Task: TypeAlias = Callable[[], None]
 class Worker:
     """Runs tasks one after the other in a thread of its own.
 
-    A task that raises is a fault of the program, or one that a member can't answer: it ends the worker and is told.
+    A task that raises is a fault of the program, or one that a member can't answer: it ends the worker and is reported.
 
     Args:
         name: the thread's.

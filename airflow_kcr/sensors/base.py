@@ -1,4 +1,4 @@
-"""What the sensors of a region have in common: they look, and give their slot up while they wait."""
+"""What the sensors of a region have in common: they poll, and give their slot up while they wait."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BACKSTOP: Final = timedelta(seconds=60)
 class RegionSensor(BaseSensorOperator):
     """A sensor of one region.
 
-    `timeout` counts from the first look, `soft_fail` makes whatever would fail the task a skip, as for every sensor;
+    `timeout` counts from the first poll, `soft_fail` makes whatever would fail the task a skip, as for every sensor;
     the log then says what it was. What it waits for is named in the error of a time-out.
 
     Args:
@@ -143,7 +143,7 @@ class RegionSensor(BaseSensorOperator):
             raise
 
     def _probe(self, wanted: WaitingFor) -> Probe | None:
-        """Return what one look has found; None: Kafka did not answer, which may heal while one waits."""
+        """Return what one poll has found; None: Kafka did not answer, which may heal while one waits."""
         from airflow_kcr.protocol.values import region_name
         from airflow_kcr.triggers.probes import probe
 

@@ -1,4 +1,4 @@
-"""What a pipeline is told about its batch (docs/explanation/decisions.md)."""
+"""What a pipeline gets about its batch (docs/explanation/decisions.md)."""
 
 from __future__ import annotations
 

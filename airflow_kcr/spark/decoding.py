@@ -102,7 +102,7 @@ class Decoded:
 def decoding(batch: DataFrame, how: Format) -> Iterator[Decoded]:
     """Lend a batch's records told apart, kept by Spark for as long as the block lasts, so that they are read once.
 
-    How many were poison is told in the log, at the end of the block, with the first of them.
+    The number of poison records is logged at the end of the block, with the first of them.
 
     Args:
         batch: as the pipeline is given it.
@@ -267,7 +267,7 @@ class Json:
         from pyspark.sql.types import StringType, StructType
 
         schema = self._parsed
-        # Spark reads fields that are missing as null in any case; what has to be there is looked at afterwards.
+        # Spark reads missing fields as null in any case; required fields are checked afterwards.
         nullable = StructType([*schema.fields]).add(_CORRUPT, StringType())
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         return F.from_json(value.cast("string"), nullable, options)

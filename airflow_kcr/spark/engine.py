@@ -115,7 +115,7 @@ class SparkEngine:
     def cancel(self, batch: BatchId) -> None:
         """Cancel a batch, from any thread; returns at once, `run` raises when its tasks have ended.
 
-        One that has not begun is refused when it does; one that has ended is left alone.
+        One that has not started is refused when it does; one that has ended is left alone.
         """
         with self._lock:
             running = self._running
@@ -159,7 +159,7 @@ class SparkEngine:
             group.leave()
 
     def _finished(self, running: _Running, context: BatchContext, since: int | None) -> BatchReport:
-        """Wait for what the pipeline left running, and look at what it did.
+        """Wait for what the pipeline left running, and check what it did.
 
         Args:
             running: the batch.
@@ -271,7 +271,7 @@ def _description(context: BatchContext) -> str:
     return f"{context}: {context.offsets} offset(s) of {partitions} partition(s)"
 
 
-# The Spark jobs of one batch as one: begun under a name, cancelled from anywhere, and known to have ended.
+# The Spark jobs of one batch as one: started under a name, cancelled from anywhere, and known to have ended.
 #
 # Spark answers a cancellation before the tasks have ended: on a cluster the executors are only told. A batch is over
 # when the scheduler has no task of the group any more, and that is what `is_quiesced` asks the scheduler itself for.
@@ -340,13 +340,13 @@ class JobGroup:
         scheduler = self._scala.taskScheduler()
         if scheduler is None:
             return 0
-        # Tasks first: one that starts in between is in a set that is looked at afterwards.
+        # Tasks first: one that starts in between is in a set that is read afterwards.
         running = sum(map(self._is_ours, jvm.java_elements(scheduler.taskIdToTaskSetManager())))
         waiting = sum(map(self._is_ours, jvm.scala_items(scheduler.rootPool().getSortedTaskSetQueue())))
         return running or waiting
 
     def running(self, jobs: Iterable[int]) -> int:
-        """Return how many of these jobs have begun and not ended, as the books say now."""
+        """Return how many of these jobs have started and not ended, as the books say now."""
         return len(set(jobs).intersection(self._context.statusTracker().getActiveJobsIds()))
 
     def is_told(self) -> bool:
@@ -380,7 +380,7 @@ _ROWS: Final = "number of output rows"
 
 
 def count_scans(spark: SparkSession, jobs: Collection[int], since: int) -> int | None:
-    """Return how often the jobs read Kafka, leaving out those that looked at a few records only (`isEmpty`, `take`).
+    """Return how often the jobs read Kafka, leaving out those that read a few records only (`isEmpty`, `take`).
 
     A read counts if it put out at least half as many records as the one that put out most.
 

@@ -1,7 +1,7 @@
 """What went wrong in a batch, in one line for the reader, and of which kind it is.
 
-Kinds are told by classes and error conditions, never by text: a user's message may contain any word. The line is the
-innermost cause, since everything around it says only that a job, a stage and a task were aborted.
+Kinds are distinguished by classes and error conditions, never by text: a user's message may contain any word. The line
+is the innermost cause, since everything around it says only that a job, a stage and a task were aborted.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ it has been sent: for minutes, where the user's function is slow. What it writes
 over. So this module stands in for `pyspark.daemon` and does the same, but each worker has a thread that ends its
 process when the other side has closed the connection.
 
-While sent records wait to be read, the worker's own end of the connection looks open: the other side's state in the
-kernel's table of connections is what tells. Where there is no such table, a worker ends when it has read all.
+While sent records wait to be read, the worker's own end of the connection seems open: the other side's state in the
+kernel's table of connections decides. Where there is no such table, a worker ends when it has read all.
 
 It is sent to executors as a single file, where nothing of `airflow_kcr` need be installed; so it imports nothing of it.
 """

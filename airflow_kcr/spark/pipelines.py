@@ -45,7 +45,7 @@ class NamedFunction:
     """`module:function` or `path/to/file.py:function`."""
 
     wanted: str
-    """What it should look like."""
+    """The expected signature."""
 
     called_with: str
     """Its two arguments, for messages."""
@@ -55,7 +55,7 @@ class NamedFunction:
 
 
 def load_pipeline(name: str) -> Pipeline:
-    """Return the pipeline of that name, imported and looked at.
+    """Return the pipeline of that name, imported and checked.
 
     Args:
         name: `module:function` or `path/to/file.py:function`, as in the spec.
@@ -73,7 +73,7 @@ def pipeline_named(name: str) -> NamedFunction:
 
 
 def load_function(named: NamedFunction) -> Callable[[object, object], object]:
-    """Return a function of two arguments, imported and looked at.
+    """Return a function of two arguments, imported and checked.
 
     Args:
         named: which one, and what for.

@@ -36,7 +36,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "kafka.fetch.max.wait.ms": "1",
     "kafkaConsumer.pollTimeoutMs": "10000",
 }
-"""What the connector is told unless the user says something else; measured to be twice as fast as its own.
+"""The connector's settings unless the user sets others; measured to be twice as fast as its own.
 
 After each poll the connector asks the broker for both ends of the log, so few large polls are cheaper than many. It
 asks behind the fetch that its client has sent already, which the broker holds for `fetch.max.wait.ms` at the end of the
@@ -185,7 +185,7 @@ def offset_options(ranges: Mapping[GroupPartition, Range]) -> dict[str, str]:
 class Reader:
     """Reads ranges of one source, one read at a time.
 
-    Each option is a question to the JVM and an object there: those that stay the same are told once for a timeline.
+    Each option is a call to the JVM and an object there: those that stay the same are set once for a timeline.
 
     Args:
         spark: a session made by `session.member_session`, or reads would not go through V2.

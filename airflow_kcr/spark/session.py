@@ -86,8 +86,8 @@ _NAME_OF_NOBODY: Final = "pyspark-shell"
 _DEFAULTS: Final[Mapping[str, str]] = {
     # A batch of few records of one member must not wait for a big one of another.
     "spark.scheduler.mode": "FAIR",
-    # What the driver remembers of finished work: enough for the look at a batch's scans, whatever the members number;
-    # at Spark's own sizes an application that runs for months holds thousands of plans.
+    # What the driver remembers of finished work: enough to read a batch's scans, whatever the members number; at
+    # Spark's own sizes an application that runs for months holds thousands of plans.
     "spark.sql.ui.retainedExecutions": "200",
     "spark.ui.retainedJobs": "500",
     "spark.ui.retainedStages": "500",

@@ -87,7 +87,7 @@ class SinkSpec:
     """`custom`: what makes the sink: `module:function` or `path/to/file.py:function`."""
 
     options: Mapping[str, str] | None = None
-    """`custom`: what that function is told; secrets as `${NAME}`."""
+    """`custom`: what that function gets; secrets as `${NAME}`."""
 
     def __post_init__(self) -> None:
         key: object = self.key  # a lone text, as no type checker would allow: else each letter is a column
@@ -205,7 +205,7 @@ def _address(sink: SinkSpec, path: Path) -> Iterator[Finding]:
 
 
 def _url(url: str, path: Path) -> Iterator[Finding]:
-    """Look at a URL without ever quoting it: a password may be anywhere in it."""
+    """Check a URL without ever quoting it: a password may be anywhere in it."""
     if broken_references({"url": url}):
         yield Finding(path, "has a '${' that begins no reference; write ${NAME}: letters, digits and '_'")
         return
@@ -302,7 +302,7 @@ def size_findings(value: int | None, path: Path) -> Iterator[Finding]:
         yield Finding(path, f"is {value}; it must be from 0 (small files stay as they are) to {LARGEST_MIB} MiB")
 
 
-# Sinks of a user's own in a spec: the function that makes one, and what it is told.
+# Sinks of a user's own in a spec: the function that makes one, and its options.
 
 _FACTORY: Final = re.compile(r"\S.*:[A-Za-z_][A-Za-z0-9_.]*")
 
@@ -316,7 +316,7 @@ def factory_findings(value: str | None, path: Path) -> Iterator[Finding]:
 
 
 def options_findings(options: Mapping[str, str], path: Path) -> Iterator[Finding]:
-    """Yield what is wrong with what a sink is told; no value is quoted, it may be a secret."""
+    """Yield what is wrong with a sink's options; no value is quoted, it may be a secret."""
     for name in broken_references(options):
         yield Finding((*path, name), "has a '${' that begins no reference; write ${NAME}: letters, digits and '_'")
     for name in secrets_in(options):

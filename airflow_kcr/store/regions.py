@@ -83,7 +83,7 @@ class RegionStore:
         return self._transactions.batches_with(name, partition, offset)
 
     def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
-        """Return the partitions of which batches of any group were begun, of this topic and number, by group."""
+        """Return the partitions of which batches of any group were started, of this topic and number, by group."""
         return self._transactions.readers(name, partition)
 
     def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:

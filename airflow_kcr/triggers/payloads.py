@@ -53,7 +53,7 @@ class RequestPublished(_Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCommitted(_Payload):
-    """A checkpoint is published, and it is settled whether Kafka holds its offsets: yes, no or superseded."""
+    """A checkpoint is published, and it is known whether Kafka holds its offsets: yes, no or superseded."""
 
     kind: ClassVar[str] = "checkpoint_committed"
 

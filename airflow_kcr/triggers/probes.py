@@ -182,7 +182,7 @@ def _missing(what: str, region: StoredRegion, named: Collection[str]) -> Progres
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """What one look has found for one who waits."""
+    """What one poll has found for a waiting task."""
 
     answer: TriggerAnswer | None = None
     """None: it is not reached yet."""
@@ -249,7 +249,7 @@ class StoreProbes:
         return found
 
     def _remember(self, name: RegionName, sign: Sign | None, found: Mapping[WaitingFor, ProbeResult]) -> None:
-        """Remember what was found where a sign tells whether it still holds; the sign is from before the look."""
+        """Remember what was found if a sign tells whether it still holds; the sign is from before the read."""
         self._seen.pop(name, None)
         if sign is not None and all(goal_of(what) is not None for what in found):
             self._seen[name] = _Seen(sign=sign, at=monotonic(), found=found)

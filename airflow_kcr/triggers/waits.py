@@ -43,7 +43,7 @@ STORE_AWAY: Final = 30.0
 """Seconds for which the store may be away before that is the answer."""
 
 KAFKA_INTERVAL: Final = 10.0
-"""Seconds between two looks that ask Kafka; each opens a client of its own."""
+"""Seconds between two polls that ask Kafka; each opens its own client."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class Poller:
         """Return how a wait ended; a cancelled waiter just leaves.
 
         Raises:
-            Exception: the look itself failed, by a mistake in the code.
+            Exception: the poll itself failed, by a mistake in the code.
         """
         loop = asyncio.get_running_loop()
         waiter = _Waiter(wait=wait, ends_at=loop.time() + wait.deadline, answered=loop.create_future())
@@ -188,7 +188,7 @@ class Poller:
             lane.running = loop.run_in_executor(lane.thread, _probe, probes, asked)
 
     def _collect(self, lane: _Lane, now: float) -> None:
-        """Tell those who wait what a look of a lane has found, if it is over."""
+        """Tell the waiting tasks what a poll of a lane has found, if it is over."""
         if lane.running is None or not lane.running.done():
             return
         found, lane.running = lane.running.result(), None
@@ -266,7 +266,7 @@ DEFAULT_INTERVAL: Final = 1.0
 """Seconds between two probes, where `[kcr] poll_interval` does not say."""
 
 SHORTEST_INTERVAL: Final = 0.05
-"""Less would keep a processor and the store busy with looking."""
+"""Less would keep a processor and the store busy with polling."""
 
 
 RETRIES: Final = 3

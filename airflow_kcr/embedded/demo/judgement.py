@@ -55,7 +55,7 @@ _SPARK: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.ui.enabled": "false",
-    # A few thousand rows in hundreds of small files, looked at once: Spark's own settings are for the contrary.
+    # A few thousand rows in hundreds of small files, read at once: Spark's own settings are for the contrary.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.codegen.wholeStage": "false",
@@ -115,7 +115,7 @@ class DemoVerdict:
 
 
 def judged(play: Play) -> DemoVerdict:
-    """Look at everything, once the region has stopped.
+    """Judge everything, once the region has stopped.
 
     Raises:
         BrokerUnavailable, ServiceFailed, StoreError: a broker, service or store does not answer.

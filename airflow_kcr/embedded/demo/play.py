@@ -45,7 +45,7 @@ _SILENT: Final = {"log_level": "2"}
 """A broker that has just started is retried; that needs no line on the screen."""
 
 PAUSE: Final = 2.0
-"""Seconds between two looks; each is a few requests, answered with the cores that the tasks need."""
+"""Seconds between two polls; each is a few requests, answered with the cores that the tasks need."""
 
 READING: Final = 3.0
 """Seconds that a person takes to read a question."""
@@ -202,7 +202,7 @@ class Play:
         _until(is_back, "the killed member back", BACK_WITHIN)
 
     def reset(self, phase: DemoPhase, production: Production) -> datetime:
-        """Go back to an earlier checkpoint as a person does: trigger, choose, look at the plan, approve.
+        """Go back to an earlier checkpoint as a person does: trigger, choose, read the plan, approve.
 
         A viewer tries it first, and may not. Once it is approved no more flights are written, so that the last data
         interval ends while the region goes back; returns when that is.
@@ -235,7 +235,7 @@ class Play:
         """Let every flight that was written be checkpointed, each interval by its run.
 
         Args:
-            phase: is told how far that is.
+            phase: is shown how far that is.
             last: the end of the last interval.
         """
         wanted = round((last - self.found.since) / self.script.every)
@@ -269,7 +269,7 @@ class Play:
         task = self.editor.task(CONSUMERS, run.run_id, "consume", VICTIM)
         self.found.retried = 0 if task is None else task.try_number
 
-    # -- looking -------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------
 
     def settled(self) -> tuple[AirflowRun, ...]:
         """Return the runs of the checkpoint DAG that have succeeded, with checkpoints that no reset has undone."""

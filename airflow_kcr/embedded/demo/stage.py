@@ -139,7 +139,7 @@ def prepared(folder: Path, curtain: Curtain, launches: Launches = tied) -> Itera
         try:
             yield making
         finally:
-            # Who waits for it is told of an error; here there is only something to stop, or nothing.
+            # The waiting caller gets the error; here there is only something to stop, or nothing.
             if making.exception() is None:
                 curtain.falls_on(making.result().stop)
 

@@ -111,7 +111,7 @@ def judge(spark: SparkSession, question: FlightsQuestion) -> FlightsJudgement:
 
 @contextmanager
 def _kept(frame: DataFrame) -> Iterator[DataFrame]:
-    """Hold rows that several jobs look at: the output is many small files."""
+    """Cache rows that several jobs read: the output is many small files."""
     frame.persist()
     try:
         yield frame

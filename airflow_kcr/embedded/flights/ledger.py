@@ -47,7 +47,7 @@ class BatchPart:
     range_: Range
     standing: Standing
     counts_to: Offset
-    """Where that which counts ends; the begin of the range, if nothing does."""
+    """Where that which counts ends; the start of the range, if nothing does."""
 
     @property
     def counted(self) -> Range:
@@ -74,7 +74,7 @@ def pieces(
 
 
 _NAMED: Final = 20
-"""Checkpoints among which a message looks for others to choose."""
+"""Checkpoints among which a message searches for others to choose."""
 
 
 def _usable(region: Region) -> list[str]:

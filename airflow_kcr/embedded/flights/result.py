@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 SHOWN: Final = 10
-"""How many differences are told one by one."""
+"""How many differences are listed one by one."""
 
 _PLACE: Final = ("topic", "partition")
 _STRAY: Final = "stray"

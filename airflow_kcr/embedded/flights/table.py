@@ -1,6 +1,6 @@
 """The exactly-once variant: one row for each flight in a table of Postgres, and the result is a plain sum over it.
 
-No ledger says which rows count: all do. That is what `delivery: exactly_once` promises, and what `judge` looks at: the
+No ledger says which rows count: all do. That is what `delivery: exactly_once` promises, and what `judge` compares: the
 sums of the table against the same computed from the topic, and each record of the topic against the rows made of it.
 """
 

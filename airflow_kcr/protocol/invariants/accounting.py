@@ -27,7 +27,7 @@ from airflow_kcr.protocol.values import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDelivery:
-    """One time that an offset was begun."""
+    """One time that an offset was started."""
 
     batch: BatchId
     member: MemberId
@@ -47,7 +47,7 @@ class OffsetDelivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redelivery:
-    """Offsets that were begun again."""
+    """Offsets that were started again."""
 
     partition: GroupPartition
     range: Range
@@ -55,7 +55,7 @@ class Redelivery:
     """The batch that began them again."""
 
     earlier: tuple[BatchId, ...]
-    """Who had begun them before, oldest first."""
+    """Who had started them before, oldest first."""
 
     epoch: Epoch | None
     """The reset that went back; None: nothing accounts for it (a violation of R8)."""
@@ -64,7 +64,7 @@ class Redelivery:
 
 
 def delivery_of(batch: Batch, partition: GroupPartition, offset: Offset) -> OffsetDelivery:
-    """Return the time that an offset was begun in a batch that has it."""
+    """Return the time that an offset was started in a batch that has it."""
     mark = batch.undone_from.get(partition)
     is_undone = batch.outcome is Outcome.DONE and mark is not None and mark <= offset
     return OffsetDelivery(
@@ -80,7 +80,7 @@ def delivery_of(batch: Batch, partition: GroupPartition, offset: Offset) -> Offs
 
 
 def redeliveries(index: Index) -> Iterator[Redelivery]:
-    """Yield the offsets that were begun more than once, each with the reset that made it so."""
+    """Yield the offsets that were started more than once, each with the reset that made it so."""
     begins: dict[GroupPartition, _Begins] = {}
     for again in started_again(index):
         if again.partition not in begins:
@@ -104,7 +104,7 @@ def redeliveries(index: Index) -> Iterator[Redelivery]:
 
 
 class _Begins:
-    """What was begun of one partition, by offset: found without a look at all of it, as a replay repeats thousands."""
+    """What was started of one partition, by offset; found without reading all, as a replay repeats thousands."""
 
     def __init__(self, begun: Iterable[Handled]) -> None:
         self._begun = sorted(begun, key=lambda h: h.range.from_)
@@ -112,7 +112,7 @@ class _Begins:
         """How far any of them reaches, up to each."""
 
     def within(self, range_: Range) -> Iterator[Handled]:
-        """Yield what was begun of a range, in no order."""
+        """Yield what was started of a range, in no order."""
         beyond = bisect_left(self._begun, range_.to, key=lambda h: h.range.from_)
         for i in reversed(range(beyond)):
             if self._reach[i] <= range_.from_:

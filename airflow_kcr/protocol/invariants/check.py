@@ -1,7 +1,7 @@
 """What a check is, one invariant as a fold over a history, and what it finds.
 
-A check is told everything once, in the order in which it happened, and keeps no more than what it needs to judge what
-comes next: its fields, which are values, are what a certificate stores of it. `Moment` holds what several of them need.
+A check gets everything once, in the order in which it happened, and keeps only what it needs to judge what comes next:
+its fields, which are values, are what a certificate stores of it. `Moment` holds what several of them need.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.values import EventNumber
 
 KEPT: Final = 1_000
-"""Violations of one invariant that are told one by one: a store that was altered may hold millions."""
+"""Violations of one invariant that are listed one by one: a store that was altered may hold millions."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Invariant:
     """Its number in docs/reference/invariants.md."""
 
     sees_batches: ClassVar[bool] = False
-    """Whether it is told of batches."""
+    """Whether it takes batches."""
 
     def before(self, moment: Moment, event: Event, findings: Violations) -> None:
         """Take an event, the moment being the one before it."""

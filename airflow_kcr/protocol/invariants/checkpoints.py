@@ -280,10 +280,10 @@ class OneAtATime(Invariant):
                 pass
 
 
-# What speaks against a batch's begin and end, and when its sink proves it done all the same.
+# What speaks against a batch's start and end, and when its sink proves it done all the same.
 #
 # An end is accepted while the region runs or drains, in the epoch, by the incarnation and under the claims that the
-# batch was begun with. One more way exists: a batch whose end was refused or never heard of turns out to be done,
+# batch was started with. One more way exists: a batch whose end was refused or never heard of turns out to be done,
 # because a fenced sink tells its progress in the reset that follows (`exactly_once`).
 
 ENDING: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
@@ -293,15 +293,15 @@ WAS_DONE: Final = frozenset({Outcome.DONE, Outcome.UNDONE})
 def begin_flaw(moment: Moment, batch: Batch) -> str:
     """Return what speaks against a batch that begins now; empty: nothing."""
     if batch.epoch != moment.epoch:
-        return f"was begun in epoch {batch.epoch}, the region was in epoch {moment.epoch}"
+        return f"was started in epoch {batch.epoch}, the region was in epoch {moment.epoch}"
     incarnation = moment.present.get(batch.member)
     if incarnation != batch.incarnation:
-        return f"was begun by incarnation {batch.incarnation} of {batch.member}, present was {incarnation or 'none'}"
+        return f"was started by incarnation {batch.incarnation} of {batch.member}, present was {incarnation or 'none'}"
     holder, claims = Holder(batch.member, batch.incarnation, batch.epoch), moment.claims
     for partition in batch.ranges:
         held = claims.get(partition)
         if held is None or held.holder != holder:
-            return f"was begun on {partition}, which {batch.member} did not hold"
+            return f"was started on {partition}, which {batch.member} did not hold"
     return ""
 
 

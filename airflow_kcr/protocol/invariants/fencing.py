@@ -34,7 +34,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPart
 class Fenced(Invariant):
     """R6 (V) no accepted batch, contribution or commit read-back carries an old epoch, incarnation or claim.
 
-    A batch: at its begin, whatever became of it, its epoch and incarnation are the newest, its member has not left and
+    A batch: at its start, whatever became of it, its epoch and incarnation are the newest, its member has not left and
     holds every range by a claim of both; if it was done, these claims were held without a break until its end, in the
     same epoch and before any newer incarnation, while the region ran or drained; or the sink's progress proved it done
     in the reset that followed. A contribution and a commit read-back: the same at their moment, for every partition
@@ -98,7 +98,7 @@ def _act(
 
 @dataclass(slots=True, kw_only=True)
 class Still(Invariant):
-    """R9 (V) nothing is begun between a drain's completion and the resume.
+    """R9 (V) nothing is started between a drain's completion and the resume.
 
     No batch begins from a checkpoint's `DrainBegun` until the region runs again, nor between the completion of the
     checkpoint of a person's reset and that reset; more generally, none begins while the region's state is not RUNNING.
@@ -138,7 +138,7 @@ class Still(Invariant):
             findings.add(detail, self.since if self.why else moment.state_since, batch.started_after)
 
 
-# R11: timelines and sequences only ever grow, and a batch carries those of its begin.
+# R11: timelines and sequences only ever grow, and a batch carries those of its start.
 
 
 class Newest(NamedTuple):
@@ -160,7 +160,7 @@ class Done:
     sequence: CheckpointNumber
     ranges: dict[GroupPartition, list[Range]] = field(default_factory=dict)
     newest: EventNumber = EventNumber(0)
-    """When the last of it had begun."""
+    """When the last of it had started."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,7 +169,7 @@ class Increasing(Invariant):
 
     Over checkpoints and resets in commit order the sequence grows and the timeline never falls, so that no sequence is
     used twice; a reset that is its own restore point opens the next timeline, any other keeps it, and what it undoes
-    are the checkpoints that its map lies below. Every batch is stamped with the timeline of its begin and the open
+    are the checkpoints that its map lies below. Every batch is stamped with the timeline of its start and the open
     checkpoint's sequence, else the next one. Done batches, undone later or not, that share a stamp don't overlap.
 
     It can't see numbers that a restored store had used before: the region is halted then, and its numbers raised above
@@ -240,7 +240,7 @@ class Increasing(Invariant):
 
 
 class ResumePlace(NamedTuple):
-    """Where a partition has to go on; nothing has begun there since."""
+    """Where a partition has to go on; nothing has started there since."""
 
     number: EventNumber
     offset: Offset | None
@@ -249,10 +249,10 @@ class ResumePlace(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Resumed(Invariant):
-    """R5 (V) the first range begun on a partition after a reset starts at its resume point, whichever member owns it.
+    """R5 (V) the first range started on a partition after a reset starts at its resume point, whichever member owns it.
 
     For every resume point (a seek entry, past skipped offsets; in its epoch replaced by the offsets of a completed
-    checkpoint), the first range begun while it is in force must begin there, and none may begin where there is none
+    checkpoint), the first range started while it is in force must begin there, and none may begin where there is none
     yet.
 
     It can't see the first *record* that Spark read in that range: offsets may be missing in a log (compaction, markers
@@ -263,7 +263,7 @@ class Resumed(Invariant):
     sees_batches: ClassVar[bool] = True
     expected: dict[GroupPartition, ResumePlace] = field(default_factory=dict)
     known: set[GroupPartition] = field(default_factory=set)
-    """Partitions that have had a resume point, or begun without one, which is told once."""
+    """Partitions that have had a resume point, or started without one, which is reported once."""
 
     def event(self, moment: Moment, event: Event, findings: Violations) -> None:
         """See `Invariant`."""

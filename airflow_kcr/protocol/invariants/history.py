@@ -1,8 +1,8 @@
 """A region's history, and what it says about every moment: the ground on which the invariants stand.
 
-A **history** is the events of a region, in commit order, and the batch rows of its ledger; nothing else is ever looked
-at. A batch row is no event: `started_after` and `finished_after` are event numbers, so a batch lies between two
-transitions. The index holds what each transition changed, as series, so that a check can ask what was true when.
+A **history** is the events of a region, in commit order, and the batch rows of its ledger; nothing else is ever read. A
+batch row is no event: `started_after` and `finished_after` are event numbers, so a batch lies between two transitions.
+The index holds what each transition changed, as series, so that a check can ask what was true when.
 
 An index is built from the words of the invariants alone, not with the rules that decided: a check that used
 the same code would agree with its mistakes.
@@ -126,7 +126,7 @@ class Holder(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where one partition was told to go on, and when."""
+    """Where and when one partition was sent."""
 
     number: EventNumber
     offset: Offset | None
@@ -148,7 +148,7 @@ class Handled(NamedTuple):
     """One range of one partition, with the batch that began it."""
 
     number: EventNumber
-    """After which event it was begun, or accepted."""
+    """After which event it was started, or accepted."""
 
     range: Range
     batch: Batch
@@ -251,7 +251,7 @@ class Index:
     attempts: dict[Epoch, Attempt] = field(default_factory=dict)
     persons: dict[RequestId, PersonRequest] = field(default_factory=dict)
     begun: dict[GroupPartition, list[Handled]] = field(default_factory=lambda: defaultdict(list))
-    """Every range that was begun, in the order of its begin."""
+    """Every range that was started, in the order of its start."""
 
     @property
     def last(self) -> EventNumber:

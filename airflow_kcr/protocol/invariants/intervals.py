@@ -1,4 +1,4 @@
-"""Sets of offsets of one partition, as ascending disjoint ranges: begun, explained, missing."""
+"""Sets of offsets of one partition, as ascending disjoint ranges: started, explained, missing."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from airflow_kcr.protocol.values import BatchId, EventNumber
 
 
 class Witness(Protocol):
-    """Who is told what a proof takes, in its order."""
+    """Receives what a proof takes, in its order."""
 
     def event(self, event: Event) -> None:
         """An event."""
@@ -35,7 +35,7 @@ class Witness(Protocol):
         ...
 
     def end(self, batch: Batch, outcome: Outcome) -> None:
-        """It is settled what became of a batch, but for a reset that undoes it later."""
+        """A batch's outcome is final, but for a reset that undoes it later."""
         ...
 
 
@@ -63,7 +63,7 @@ class Proof:
     _ends: list[tuple[EventNumber, int, Batch]] = field(default_factory=list)
     _pushed: int = 0
     _waits: Batch | None = None
-    """Read, and not begun yet."""
+    """Read, and not started yet."""
 
     def __post_init__(self) -> None:
         for check in self.checks:
@@ -85,7 +85,7 @@ class Proof:
 
         Args:
             events: the next ones, up to `until`.
-            batches: the next ones, in the order of their begins; those that are `open`, as their rows are now, first.
+            batches: the next ones, in the order of their starts; those that are `open`, as their rows are now, first.
             until: the last event.
             running: whether a batch counts as running all the time, whatever its row says by now.
         """
@@ -196,7 +196,7 @@ class Proof:
             self._settle(event)
 
     def _settle(self, event: Event) -> None:
-        """Settle what a reset that is done has left of the epochs before it: its sinks have told their progress."""
+        """Close what a finished reset has left of earlier epochs: its sinks have reported their progress."""
         attempt = self.moment.attempt
         if attempt is None or attempt.done != event.number:
             return

@@ -1,4 +1,4 @@
-"""R8: what was begun more than once, and which reset accounts for it."""
+"""R8: what was started more than once, and which reset accounts for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_kcr.protocol.values import EventNumber, GroupPartition, Offset, Ran
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """A range that was begun again, in one piece, because of one reset."""
+    """A range that was started again, in one piece, because of one reset."""
 
     partition: GroupPartition
     range: Range
@@ -31,9 +31,9 @@ class Again:
 
 @dataclass(slots=True, kw_only=True)
 class Accounted(Invariant):
-    """R8 (V) ranges begun more than once are exactly those that the resets between them account for.
+    """R8 (V) ranges started more than once are exactly those that the resets between them account for.
 
-    A range that overlaps one begun before needs a seek entry at or below the overlap, written between the two begins.
+    A range that overlaps one started before needs a seek entry at or below the overlap, written between the two starts.
 
     It can't see how many *records* those offsets hold, nor repetitions inside Spark (a task's second attempt).
     """
@@ -41,7 +41,7 @@ class Accounted(Invariant):
     invariant: ClassVar[str] = "R8"
     sees_batches: ClassVar[bool] = True
     standing: dict[GroupPartition, list[Range]] = field(default_factory=dict)
-    """What was begun of its present topic, joined, and not rewound since."""
+    """What was started of its present topic, joined, and not rewound since."""
 
     topics: dict[GroupPartition, TopicId] = field(default_factory=dict)
 
@@ -74,26 +74,26 @@ class Accounted(Invariant):
 
 
 def started_again(index: Index) -> Iterator[Again]:
-    """Yield every range that was begun again, partition by partition, in the order of the begins."""
+    """Yield every range that was started again, partition by partition, in the order of the starts."""
     for partition in sorted(index.begun):
         yield from _Track(index=index, partition=partition).walk()
 
 
 @dataclass(slots=True, kw_only=True)
 class _Track:
-    """One partition: what was begun, and what of it a reset has rewound since."""
+    """One partition: what was started, and what of it a reset has rewound since."""
 
     index: Index
     partition: GroupPartition
     standing: tuple[Range, ...] = ()
-    """Begun, and not rewound since."""
+    """Started, and not rewound since."""
 
     topic_id: TopicId = TopicId("")
     pending: list[tuple[Range, EventNumber]] = field(default_factory=list)
-    """Begun, rewound by the reset of that event, and not begun again since."""
+    """Started, rewound by the reset of that event, and not started again since."""
 
     def walk(self) -> Iterator[Again]:
-        """Yield what is begun again."""
+        """Yield what is started again."""
         steps: list[tuple[EventNumber, int, Offset, Handled | Place | Start]] = []
         steps += [(s.number, 0, Offset(0), s) for s in self.index.starts.get(self.partition, ())]
         steps += [(p.number, 0, Offset(0), p) for p in self.index.seeks.get(self.partition, ())]
@@ -108,7 +108,7 @@ class _Track:
 
     def _follow(self, topic_id: TopicId) -> None:
         if is_another(self.topic_id, topic_id):
-            # The offsets of a topic that was made anew are those of other records: none of them was begun yet.
+            # The offsets of a topic that was made anew are those of other records: none of them was started yet.
             self.standing, self.pending = (), []
         self.topic_id = topic_id or self.topic_id
 

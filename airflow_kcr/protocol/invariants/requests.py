@@ -29,14 +29,14 @@ class Automatic(NamedTuple):
 
 
 class OwnCheckpoint(NamedTuple):
-    """A complete checkpoint of a person's reset that neither has begun nor failed."""
+    """A complete checkpoint of a person's reset that neither has started nor failed."""
 
     number: EventNumber
     request_id: RequestId
 
 
 class Ahead(NamedTuple):
-    """An event of an epoch that was not begun yet."""
+    """An event of an epoch that was not started yet."""
 
     number: EventNumber
     epoch: Epoch
@@ -47,10 +47,10 @@ class Ahead(NamedTuple):
 class RequestsEnd(Invariant):
     """R7 (V) automatic requests are followed by an epoch above, persons' requests end, every epoch names its cause.
 
-    An automatic request of the region's epoch is followed by a greater one before anything is begun in its own, or by
+    An automatic request of the region's epoch is followed by a greater one before anything is started in its own, or by
     a halt, a stop or a kill; one of an older epoch is answered already, and so is one made while the region is halted
     or stopped. A person's request is done, failed or still under way: waiting behind another, draining, or with its
-    reset running. Each epoch is begun by a reset or a kill and is the next number; only a restored store may jump.
+    reset running. Each epoch is started by a reset or a kill and is the next number; only a restored store may jump.
     A person's reset has been accepted before it begins, and it leaves every partition that it was not accepted for
     where that was.
 

@@ -18,7 +18,7 @@ class Total:
     """Its first initial offset."""
 
     begun: int = 0
-    """Offsets that were begun, each as often as it was."""
+    """Offsets that were started, each as often as it was."""
 
     accepted: int = 0
     """Offsets that were accepted, each as often as it was."""

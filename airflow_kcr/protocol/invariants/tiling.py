@@ -29,7 +29,7 @@ class Marks:
     """What the rows of one partition, as they were read, say of the resets to come.
 
     Ranges without a mark say that no reset goes below their ends, and of them the furthest says it all. Ranges that are
-    undone from their begin say that one goes there or below, and of them the lowest does. The few that a reset fell
+    undone from their start say that one goes there or below, and of them the lowest does. The few that a reset fell
     into say where.
     """
 
@@ -78,7 +78,7 @@ class Way:
 
     twice: list[Range] = field(default_factory=list)
     begun: list[Range] = field(default_factory=list)
-    """Begun since then, joined, where that may explain a gap."""
+    """Started since then, joined, where that may explain a gap."""
 
     gaps: list[Range] = field(default_factory=list)
     """What may be missing."""
@@ -115,7 +115,7 @@ class Tiled(Invariant):
     For every complete checkpoint and each of its partitions: the ranges that had been accepted by then, and not undone,
     lie end to end from the restore point's offset (of the checkpoint or reset before; for a partition that it lacks,
     where it was first told to begin) to the checkpoint's. Twice is never right. Missing is right for single skipped
-    offsets, and where `at_most_once` resumed beyond what was begun and never accepted. Besides, where rows say what
+    offsets, and where `at_most_once` resumed beyond what was started and never accepted. Besides, where rows say what
     resets have undone of them, it must be what the resets' maps say.
 
     It can't see what the sinks hold (R1b), nor records that were never in a range because a person or the

@@ -116,7 +116,7 @@ def plan(member: MemberMachine, now: float) -> Driven:
 
 
 def _planned(member: MemberMachine, now: float) -> Driven:
-    """Use a plan if the member may still start it; what it found about logs and boundaries is told in any case."""
+    """Use a plan if the member may still start it; what it found about logs and boundaries is reported in any case."""
     plan, view = member.plan, member.view
     member = replace(member, plan=None)
     if plan is None or view is None or member.incarnation is None or not facts.has_claimed(member, view):

@@ -51,7 +51,7 @@ def discover(member: MemberMachine, now: float) -> Driven:
 
 
 def report(member: MemberMachine, now: float) -> Driven:
-    """Tell the store what was found, if it is not what it was told last."""
+    """Report to the store what was found, if it differs from the last report."""
     found = member.discovery.found
     if found is None or not facts.is_well(member):
         return member, ()
@@ -78,5 +78,5 @@ def rejoin(member: MemberMachine, now: float) -> Driven:
     if known.rejoins and now - known.rejoined_at < REJOIN_PAUSE * REJOIN_FACTOR ** (known.rejoins - 1):
         return member, ()
     left = replace(known, rejoin=False, rejoins=known.rejoins + 1, rejoined_at=now)
-    # Nothing is begun on what is given back in the same breath.
+    # Nothing is started on what is given back in the same breath.
     return awaiting(replace(member, discovery=left, assignment=None), "leave"), (effects.LeaveGroup(),)

@@ -81,7 +81,7 @@ class RunBatch:
     """Call the pipeline; answered by `BatchFinished` or `PipelineFailed`."""
 
     row: Batch
-    """As the store has it: the pipeline is told its epoch, timeline and sequence."""
+    """As the store has it: the pipeline gets its epoch, timeline and sequence."""
 
     progress: OffsetMap
     """What a fenced sink stores as its progress with the output: the ends of the ranges, past skipped records."""

@@ -68,7 +68,7 @@ def read(member: MemberMachine, now: float) -> Driven:
 
 
 def reconcile(member: MemberMachine, now: float) -> Driven:
-    """Have the region look again: something is due, or this member is where the next checkpoint will be."""
+    """Have the region reconciled: a transition is due, or this member is where the next checkpoint will be."""
     view = member.view
     if view is None or member.state not in ACTIVE:
         return member, ()

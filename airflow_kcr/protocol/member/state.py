@@ -137,10 +137,10 @@ class Discovery:
     """The claim, as assignment and epoch, that was granted when the brokers were asked last."""
 
     found: frozenset[GroupPartition] | None = None
-    """Their answer, until the store is told."""
+    """Their answer, until the store has it."""
 
     told: frozenset[GroupPartition] | None = None
-    """What the store was told since that claim; None where it is told again."""
+    """What was reported to the store since that claim; None if it is to be reported again."""
 
     claim_lacks_logs: bool = False
     """Whether the last claim was refused because the brokers did not have a log of the assignment."""
@@ -195,7 +195,7 @@ class MemberMachine:
     """Whether something happened since that only a new view tells."""
 
     heard: EventNumber = EventNumber(0)
-    """The counter of which it was told last since it last asked for the region."""
+    """The counter of the last notification since it last asked for the region."""
 
     view_read_at: float = 0.0
     """When the region was last asked about."""
@@ -234,7 +234,7 @@ class MemberMachine:
 
     batch_detail: str = ""
     retry_at: float = 0.0
-    """A batch failed somewhere in the region; none is begun before."""
+    """A batch failed somewhere in the region; none is started before."""
 
     plan_after: float = 0.0
     """Nothing was there to process; the planner is not asked again before."""
@@ -266,7 +266,7 @@ class MemberMachine:
     """The assignment in which the last commit was asked for."""
 
     reconciled_for: CheckpointNumber | None = None
-    """The approaching checkpoint for which the region was asked to look whether all are there."""
+    """The approaching checkpoint for which the region was asked to check whether all members are there."""
 
     needs_reconciling: bool = False
     """Whether a transition is due in the region without a request."""

@@ -180,7 +180,7 @@ def _without_renewal(member: MemberMachine, newest: Incarnation) -> MemberMachin
 def _compared(member: MemberMachine, epoch: Epoch, counter: EventNumber) -> MemberMachine:
     """Return the member after it heard where the region stands.
 
-    An answer that came late looks like a restored store; told so, the store finds out, and nothing happens.
+    A late answer resembles a restored store; the store, asked about it, finds out, and nothing happens.
     """
     less = epoch < member.newest_epoch or counter < member.newest_counter
     return replace(member, store_is_older=True) if less else member
@@ -205,7 +205,8 @@ def _view_read(member: MemberMachine, event: events.Answered[ReadRegion, MemberR
 def _against(before: MemberMachine, member: MemberMachine, view: MemberRegion) -> MemberMachine:
     """Return the member after a view that no batch of its own has overtaken, so that both must know the same.
 
-    A position that the store accepted and does not have any more: it was restored. A batch that the store has as begun
+    A position that the store accepted and does not have any more: it was restored. A batch that the store has as
+    started
     and that is not here will never end, and nothing begins behind it: only a reset gets past it.
     """
     if before.view is not None and before.view.epoch == view.epoch:
@@ -215,7 +216,7 @@ def _against(before: MemberMachine, member: MemberMachine, view: MemberRegion) -
             member = replace(member, positions=OffsetMap(places), forgotten=forgotten, store_is_older=True)
     runs = view.state in {RegionState.RUNNING, RegionState.DRAINING}
     if runs and any(claim.is_in_flight for claim in view.claims.values()):
-        detail = "the store has a batch as begun that this member does not have"
+        detail = "the store has a batch as started that this member does not have"
         member = replace(member, batch_cause=ResetCause.BATCH_REFUSED, batch_detail=detail)
     return member
 
@@ -231,7 +232,7 @@ def _seen(member: MemberMachine, view: MemberRegion, now: float) -> MemberMachin
     if view.incarnation > member.newest_incarnation:
         return fenced(member)
     if view.incarnation > mine:
-        # It has been that one itself: a restored store was told so, and its number is raised.
+        # It has been that one itself: a restored store got that report, and its number is raised.
         return facts.without_lease(member)
     is_old = member.view is not None and view.counter < member.view.counter
     if is_old and view.epoch >= member.newest_epoch and view.incarnation == mine:
@@ -324,7 +325,7 @@ def _store_back(member: MemberMachine, event: events.StoreBack, now: float) -> M
 
 
 def _changed(member: MemberMachine, event: events.Changed, now: float) -> MemberMachine:
-    # A lower counter than the view's is worth a look too: it may be a store that was restored.
+    # A lower counter than the view's is worth a read too: it may be a store that was restored.
     is_known = member.view is not None and member.view.counter == event.counter
     return member if is_known else _told(member, event.counter)
 

@@ -2,8 +2,8 @@
 
 Both are decided under the shared region lock, from the region's row, the member's row and the claims of the ranges
 alone: a store may hand over a `Region` that holds no more than those. Begin is where everything is checked; end asks
-only whether the batch still stands on what it was begun under. A refused end means the work is discarded; a begun batch
-that does not end is always followed by a reset.
+only whether the batch still stands on what it was started under. A refused end means the work is discarded; a started
+batch that does not end is always followed by a reset.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from airflow_kcr.protocol.values import (
 
 
 def start(region: Region, now: datetime, request: StartBatch) -> Region:
-    """Return the region with the batch begun: its row in the ledger, its ranges marked as begun.
+    """Return the region with the batch started: its row in the ledger, its ranges marked as started.
 
     Raises:
         StaleEpoch, StaleIncarnation, LeaseExpired, UnknownMember: the member may not act, or not in this epoch.
@@ -81,7 +81,7 @@ def start(region: Region, now: datetime, request: StartBatch) -> Region:
 
 
 def stamp(region: Region) -> CheckpointNumber:
-    """Return the sequence that a batch is stamped with at its begin: the open checkpoint's, else the next one."""
+    """Return the sequence that a batch is stamped with at its start: the open checkpoint's, else the next one."""
     return region.next_sequence if region.open_checkpoint is None else region.open_checkpoint
 
 
@@ -108,7 +108,7 @@ def _require_range(
     region: Region, partition: GroupPartition, range_: Range, claim: Claim, limit: datetime | None
 ) -> None:
     if claim.is_in_flight:
-        raise BatchRefused(f"{partition}: an earlier batch, begun up to {claim.started_to}, has not ended")
+        raise BatchRefused(f"{partition}: an earlier batch, started up to {claim.started_to}, has not ended")
     if range_.from_ != claim.position:
         raise BatchRefused(f"{partition}: the batch would begin at {range_.from_}, its position is {claim.position}")
     row = None if limit is None else boundaries.boundary_offset(region, partition, limit)
@@ -138,7 +138,7 @@ def _require_count(region: Region, request: StartBatch) -> None:
 
 
 def records_left(region: Region) -> int | None:
-    """Return how many offsets may still be begun before the checkpoint by count; None where there is no count."""
+    """Return how many offsets may still be started before the checkpoint by count; None where there is no count."""
     records = region.rules.checkpoint.records
     if records is None:
         return None
@@ -154,7 +154,7 @@ def records_left(region: Region) -> int | None:
 def finish(region: Region, now: datetime, batch_id: BatchId, member: MemberId, incarnation: Incarnation) -> Region:
     """Return the region with the batch accepted: positions advance, its outcome is done.
 
-    It needs the epoch, incarnation and claims that it was begun under, in RUNNING or DRAINING, whatever the desired
+    It needs the epoch, incarnation and claims that it was started under, in RUNNING or DRAINING, whatever the desired
     state.
 
     Raises:
@@ -166,7 +166,7 @@ def finish(region: Region, now: datetime, batch_id: BatchId, member: MemberId, i
     if batch is None or batch.member != member:
         raise BatchRefused(f"batch {batch_id} of {member} is not running; read its outcome from the ledger")
     if batch.incarnation != incarnation or region.members[member].incarnation != incarnation:
-        raise BatchRefused(f"batch {batch_id} was begun by incarnation {batch.incarnation}; a newer one exists")
+        raise BatchRefused(f"batch {batch_id} was started by incarnation {batch.incarnation}; a newer one exists")
     require_epoch(region, batch.epoch)
     if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:
         raise BatchRefused(f"region {region.name} is {region.state}; the work of batch {batch_id} is discarded")

@@ -255,7 +255,7 @@ def lapsed(region: Region, now: datetime) -> MemberId | None:
 
 
 def has_started(region: Region, member: MemberId) -> bool:
-    """Whether anything was begun since the restore point on a partition that the member owns.
+    """Whether anything was started since the restore point on a partition that the member owns.
 
     Then an abort is a reset.
     """

@@ -177,7 +177,7 @@ def _is_own(row: Claim, proposal: ClaimPartitions, epoch: Epoch) -> bool:
 def _is_contested(region: Region, partition: GroupPartition, proposal: ClaimPartitions) -> bool:
     """Whether another member, an earlier incarnation or a dropped claim has started a batch there in this epoch.
 
-    In STARTING and RESETTING nothing has begun in the epoch, so a claim there never begins a reset. A partition that
+    In STARTING and RESETTING nothing has started in the epoch, so a claim there never begins a reset. A partition that
     the last reset was done without, as a foreign consumer had it, was neither rolled back in the sinks nor told where
     to go.
     """

@@ -1,8 +1,8 @@
 """Which cluster a group is on: a group is a name on one Kafka cluster, by whatever address that is reached.
 
 Who starts members tells the cluster's id before they join, and members tell it with every claim. The first one to tell
-reserves the group in that cluster for the region. Offsets of another cluster mean other records, however much its
-topics look alike: members are not started there, and a region whose members live is halted. Nothing is carried over.
+reserves the group in that cluster for the region. Offsets of another cluster mean other records, however similar its
+topics: members are not started there, and a region whose members live is halted. Nothing is carried over.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def found(region: Region, now: datetime, group: GroupId, cluster: ClusterId) -> 
 
 
 def report(region: Region, now: datetime, told: ReportClusters) -> Region:
-    """Return the region knowing which clusters its groups are on; what is told of other groups is ignored.
+    """Return the region knowing which clusters its groups are on; reports about other groups are ignored.
 
     Raises:
         OtherCluster: one is another than the region knows.

@@ -128,7 +128,8 @@ def _require_own_positions(region: Region, now: datetime, part: Contribute) -> N
         claim = held[partition]
         if claim.is_in_flight:
             raise BatchRefused(
-                f"{partition}: a batch begun up to {claim.started_to} was not accepted; a reset follows, no checkpoint"
+                f"{partition}: a batch started up to {claim.started_to} was not accepted; a reset "
+                "follows, no checkpoint"
             )
         if claim.position != offset:
             raise ConflictingContribution(
@@ -317,8 +318,8 @@ def read_back(
 ) -> Region:
     """Return the region with what Kafka answered, read back, to a member's commit of the restore point.
 
-    The checkpoint is *committed* when the commit read-backs of all its partitions equal it; a commit read-back that
-    differs settles it as not committed, visibly, and can be repaired.
+    The checkpoint is *committed* when the commit read-backs of all its partitions equal it; one that differs makes it
+    not committed, visibly, and can be repaired.
 
     Raises:
         CheckpointRefused: the checkpoint is not the restore point any more; nothing moves Kafka back to it (scenario

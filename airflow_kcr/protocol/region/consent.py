@@ -50,7 +50,7 @@ def _goes_back(target: Target, partition: GroupPartition, entry: SeekEntry) -> b
     current = entry.current
     if current is None:
         return False
-    # If an owner looks a time up after the begin, there is no one left to ask: it counts as going back.
+    # If an owner looks a time up after the start, there is no one left to ask: it counts as going back.
     if entry.offset is not None and Needs.TIME_INDEX not in target.needs:
         return entry.offset < current
     match target:

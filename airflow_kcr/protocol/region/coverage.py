@@ -186,7 +186,7 @@ def awaited(region: Region, now: datetime) -> dict[GroupPartition, datetime]:
 def arriving(region: Region, now: datetime) -> tuple[MemberId, ...]:
     """Return the members of the spec without a lease that the running start still waits for, in order.
 
-    Members seldom come at one moment. The first of them gets every partition; had it begun a batch, each that comes
+    Members seldom come at one moment. The first of them gets every partition; had it started a batch, each that comes
     later would cost a reset, as its partitions were another's before.
     """
     until = _arrived_by(region)
@@ -205,7 +205,7 @@ def _arrived_by(region: Region) -> datetime | None:
 
 
 def is_batch_quiesced(region: Region, batch: Batch, now: datetime) -> bool:
-    """Whether a begun, un-ended batch of an older epoch can't write any more.
+    """Whether a started, unfinished batch of an older epoch can't write any more.
 
     It can't once its incarnation has acknowledged the epoch (which ends the batch), or its lease is over plus the bound
     after which its process ends itself; the lease alone where all its sinks are fenced.

@@ -60,7 +60,7 @@ class SpecChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecProposed:
-    """A changed spec waits for the next checkpoint; the members that live look first whether they can run under it."""
+    """A changed spec waits for the next checkpoint; live members first check whether they can run under it."""
 
     revision: int
 
@@ -279,7 +279,7 @@ class CommitReadBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResolved:
-    """It is settled whether Kafka holds the checkpoint's offsets."""
+    """It is known whether Kafka holds the checkpoint's offsets."""
 
     sequence: CheckpointNumber
     committed: Committed
@@ -442,7 +442,7 @@ class ForeignConsumersGone:
 class PartitionsUnowned:
     """A member compared what the brokers have with what is claimed, and which partitions have no owner has changed.
 
-    A claim of a partition ends that, and is told by `Claimed`; so does the stop of the region.
+    A claim of a partition ends that (`Claimed`); so does the stop of the region.
     """
 
     partitions: tuple[GroupPartition, ...]
@@ -453,7 +453,7 @@ class PartitionsUnowned:
 class PartitionsGone:
     """The brokers have said for long that they do not have partitions of the region, which goes on without them.
 
-    A claim of such a partition ends that, and is told by `Claimed`.
+    A claim of such a partition ends that (`Claimed`).
     """
 
     partitions: tuple[GroupPartition, ...]

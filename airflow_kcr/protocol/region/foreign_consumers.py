@@ -1,6 +1,6 @@
 """What is seen of foreign consumers in the groups, and what the policy makes of it (docs/how-to/validate-a-group.md).
 
-Who looked may die the next moment: the region remembers what was told, and the next one who looks corrects it. So a
+The reporting member may die the next moment: the region keeps the report, and the next report corrects it. So a
 report names what is in a group now, not what came or went, and telling it twice changes nothing.
 """
 
@@ -23,8 +23,8 @@ def report(region: Region, now: datetime, seen: Mapping[GroupId, tuple[ForeignCo
     Args:
         region: the region.
         now: the store's clock.
-        seen: the foreign consumers of each group that was looked at; empty: it is clean. What was told of a group that
-            was not looked at stays.
+        seen: the foreign consumers of each checked group; empty: it is clean. Reports about groups that were not
+            checked stay.
     """
     groups = region.rules.groups
     there = {o for group, found in seen.items() if group in groups for o in found}

@@ -260,7 +260,7 @@ def seen_later(region: Region, now: datetime, memory: ReportLater) -> Region:
 def noted_later(region: Region, now: datetime, place: GroupPartition, note: Noted) -> Region:
     """Return the region halted, if Kafka's commit metadata knows later numbers than the store; none is raised yet.
 
-    A halted or stopped region stays as it is: when it starts, its members look again.
+    A halted or stopped region stays as it is: when it starts, its members check again.
 
     Args:
         region: the region.

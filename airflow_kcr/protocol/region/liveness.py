@@ -115,7 +115,7 @@ class Liveness:
     """What a region waits for, as judged at one moment."""
 
     waits: tuple[Wait, ...]
-    """Those that last too long first, then by their begin."""
+    """Those that last too long first, then by their start."""
 
     now: datetime
 
@@ -150,7 +150,7 @@ class Seen:
     """What the judgement needs beside the region's rows."""
 
     worked_at: datetime | None = None
-    """When the batch that was begun last began or ended; `NEVER`: there was none; None: that was not read."""
+    """When the batch that was started last began or ended; `NEVER`: there was none; None: that was not read."""
 
     ends: Mapping[GroupPartition, LogEnd] = field(default_factory=dict)
     """How far logs could be read, where Kafka was asked; of others, what members saw at the restore point counts."""
@@ -509,7 +509,7 @@ _RULES: Final[tuple[Callable[[Region, datetime, Seen, tuple[Wait, ...]], Waits],
     _records,
     _due,
 )
-"""Each is told what those before it have found."""
+"""Each gets what those before it have found."""
 
 
 def _listed(texts: list[str]) -> str:

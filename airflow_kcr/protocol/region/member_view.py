@@ -113,7 +113,7 @@ def _publish(region: Region, member: MemberId, now: datetime) -> tuple[Checkpoin
 def _commit(region: Region, claims: Mapping[GroupPartition, Claim]) -> CheckpointNumber | None:
     """Return the restore point if its commit is pending and this member's part of the commit read-back is missing.
 
-    Until then no reset has begun since its completion, so the resume points of the member's claims are its offsets.
+    Until then no reset has started since its completion, so the resume points of the member's claims are its offsets.
     """
     if region.restore_point is None or region.restore_point_epoch is not None:
         return None

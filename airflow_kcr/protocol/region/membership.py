@@ -151,8 +151,8 @@ def keep_slot(region: Region, now: datetime, member: MemberId, incarnation: Inca
 def lapse(region: Region, now: datetime) -> Region:
     """Return the region after leases that ended under an open checkpoint: the checkpoint is aborted at once.
 
-    It is a reset where the member had begun something since the restore point; otherwise the checkpoint is tried again,
-    and waits for the partitions to be covered, naming them.
+    It is a reset where the member had started something since the restore point; otherwise the checkpoint is tried
+    again, and waits for the partitions to be covered, naming them.
     """
     member = checkpoints.lapsed(region, now)
     if member is None:

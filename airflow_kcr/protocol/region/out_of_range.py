@@ -55,7 +55,7 @@ def found(region: Region, bounds: Mapping[GroupPartition, LogBounds]) -> tuple[O
 
 
 def report(region: Region, now: datetime, told: ReportOutOfRange) -> Region:
-    """Return the region after a member said what its logs look like, re-read.
+    """Return the region after a member reported its logs, re-read.
 
     A halted or stopped region is left alone: its resume finds out again. No policy decides about logs of
     another cluster.

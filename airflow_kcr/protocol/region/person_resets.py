@@ -1,4 +1,4 @@
-"""A person's reset: plan, look, apply, while the groups stay up (docs/explanation/what-if.md).
+"""A person's reset: plan and apply, while the groups stay up (docs/explanation/what-if.md).
 
 Online it drains to a checkpoint first, and begins in the transaction that completes it, so that nothing is processed
 between the two (scenario C48); the drained map with the entries in scope replaced is the new restore point, of a new
@@ -71,7 +71,7 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
 
     Raises:
         CheckpointRefused: the request id is that of a request for a checkpoint.
-        StalePlan: the plan was made under another epoch; what has changed since has to be looked at again.
+        StalePlan: the plan was made under another epoch; what has changed since has to be planned again.
         RegionInState: the region can't drain in this state; `forced` would not need it to.
         ResetInProgress: the region is stopped and another request of a person is not finished.
         UnknownCheckpoint, CheckpointNotUsable: the target is not on the current timeline; the message says which option
@@ -141,7 +141,7 @@ def _accepted(region: Region, now: datetime, reset: PersonReset) -> Region:
 
 
 def _with_skips(region: Region, now: datetime, reset: PersonReset) -> Region:
-    """Step over the reset's records from its begin on; a request that fails must leave nothing behind."""
+    """Step over the reset's records from its start on; a request that fails must leave nothing behind."""
     if not reset.skip:
         return region
     skips = {p: tuple(sorted({*region.skips.get(p, ()), o})) for p, o in reset.skip.items()}
@@ -166,7 +166,7 @@ def serve_next(region: Region, now: datetime) -> Region:
         if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:
             break
         if request_of(region, reset.request_id) is not None:
-            # Accepted by a version that did not look. Asked for, it would be refused in every decision from now on.
+            # Accepted by a version that did not check. Asked for, it would be refused in every decision from now on.
             region = _failed(region, now, reset, f"its request id {reset.request_id} names a request for a checkpoint")
             continue
         region = _with(region, replace(reset, state=PersonResetState.DRAINING))
@@ -281,9 +281,9 @@ def _failed(region: Region, now: datetime, reset: PersonReset, why: str) -> Regi
 
 
 def fail_all(region: Region, now: datetime, why: str) -> Region:
-    """Return the region with every request of a person failed that has not begun: what they wait for is not coming.
+    """Return the region with every request of a person failed that has not started: what they wait for is not coming.
 
-    One whose checkpoint is open ends with that (`begin_at_checkpoint`, `checkpoints.abort`), one that has begun with
+    One whose checkpoint is open ends with that (`begin_at_checkpoint`, `checkpoints.abort`), one that has started with
     its reset (`resets.give_up`).
     """
     open_request_id = None if region.checkpoint is None else region.checkpoint.request_id

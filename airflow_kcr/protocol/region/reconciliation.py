@@ -48,7 +48,7 @@ _RULES: Final[tuple[Callable[[Region, datetime], Region], ...]] = (
     lifecycle.ask_stop_checkpoint,
 )
 _MAX_ROUNDS: Final = 100
-"""Each round settles at least one thing; a region has never needed more than a handful."""
+"""Each round completes at least one thing; a region has never needed more than a handful."""
 
 
 def reconcile(region: Region, now: datetime) -> Region:

@@ -177,7 +177,7 @@ def give_up(region: Region, now: datetime, why: str) -> Region:
 
 
 def resolve_commit(region: Region, now: datetime, committed: Committed, why: str) -> Region:
-    """Return the region with the restore point's commit settled, if it is a checkpoint whose commit was pending."""
+    """Return the region with the outcome of its restore point's commit, if that is a pending checkpoint's."""
     restore_point = (
         None
         if region.restore_point is None or region.restore_point_epoch is not None

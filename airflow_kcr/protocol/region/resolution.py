@@ -205,8 +205,8 @@ def takes_in_later_partitions(target: Target) -> bool:
     """Whether a partition that is found after a reset was accepted goes there too: back to its beginning.
 
     A stored place speaks for the whole region: a checkpoint does not have that partition, so what was read of it since
-    is undone with the rest, in the sinks as well. A place that a person computed was looked at for the partitions of
-    the plan; a later one may be behind it, and would step over records that no plan has shown.
+    is undone with the rest, in the sinks as well. A computed place was shown for the partitions of the plan; a later
+    one may be behind it, and would step over records that no plan has shown.
     """
     return Needs.CHECKPOINT in target.needs or isinstance(target, ToInitial)
 
@@ -224,7 +224,7 @@ def _needs_owners(
 def anchored(target: Target, now: datetime) -> Target:
     """Return the target with a duration replaced by the instant that it means at `now`; others unchanged.
 
-    Members read their logs at different moments; all of them have to look the same instant up.
+    Members read their logs at different moments; all of them have to use the same instant.
     """
     instant = times_needed(target, now) if isinstance(target, ByDuration) else None
     return target if instant is None else ToDatetime(instant=instant)

@@ -174,7 +174,7 @@ def _next(region: Region, candidates: list[Checkpoint]) -> datetime | None:
 def by_itself(region: Region, now: datetime) -> Region:
     """Return the region as `retire` does when that is due, while it runs.
 
-    Who looks at a region that does not run shall find what there was.
+    A region that does not run keeps what it had, for its readers.
     """
     is_due = region.retire_at is not None and region.retire_at <= now
     return retire(region, now) if is_due and region.state is RegionState.RUNNING else region

@@ -4,9 +4,9 @@ A reset is a fact about offsets. It undoes whatever had been accepted before it 
 is undone of a batch follows from the lowest seek offset of all epochs after the one it was accepted in. Nothing is
 written for that in any batch: a reset costs what its seek map costs, however much it undoes.
 
-Why the epoch says it all: while an entry of a seek map is open, nothing is begun on its partition, so an entry that is
-written late undoes nothing of its own epoch; nothing of an older epoch is accepted once the next one has begun, but for
-what a sink's progress proves, and that says in which epoch it was proven (`Batch.accepted_in`).
+Why the epoch says it all: while an entry of a seek map is open, nothing is started on its partition, so an entry that
+is written late undoes nothing of its own epoch; nothing of an older epoch is accepted once the next one has started,
+but for what a sink's progress proves, and that says in which epoch it was proven (`Batch.accepted_in`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Rewinds:
 def undone(batch: Batch, lowest: Mapping[GroupPartition, Offset]) -> Batch:
     """Return a batch after resets: what it did at or beyond where they went is undone.
 
-    A reset inside a range leaves the outcome and notes from where on; once every range is undone from its begin, the
+    A reset inside a range leaves the outcome and notes from where on; once every range is undone from its start, the
     outcome is.
 
     Args:

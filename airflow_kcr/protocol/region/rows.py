@@ -158,7 +158,7 @@ class ResetCause(StrEnum):
     BATCH_FAILED = "batch_failed"
     BATCH_TIMEOUT = "batch_timeout"
     BATCH_REFUSED = "batch_refused"
-    """A begun batch could not end: its claims had gone."""
+    """A started batch could not end: its claims had gone."""
 
     LEASE_LOST = "lease_lost"
     DOUBLE_CLAIM = "double_claim"
@@ -275,26 +275,26 @@ class Claim:
     """The next offset a batch may begin at."""
 
     started_to: Offset | None = None
-    """The furthest end of a batch begun in this epoch; at least `position`."""
+    """The furthest end of a batch started in this epoch; at least `position`."""
 
     @property
     def is_started(self) -> bool:
-        """Whether anything was begun here, in this epoch, beyond the resume point."""
+        """Whether anything was started here, in this epoch, beyond the resume point."""
         return self.resume is not None and self.started_to is not None and self.started_to > self.resume
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether a batch was begun here that has not been accepted."""
+        """Whether a batch was started here that has not been accepted."""
         return self.started_to != self.position
 
     def at(self, place: Offset | None) -> Claim:
-        """Return the claim where a checkpoint or a reset has put its partition: nothing is done or begun beyond."""
+        """Return the claim where a checkpoint or a reset has put its partition: nothing is done or started beyond."""
         if self.resume == self.position == self.started_to == place:
             return self
         return self._with(resume=place, position=place, started_to=place)
 
     def moved(self, *, position: Offset | None, started_to: Offset) -> Claim:
-        """Return the claim with its position and what was begun here replaced."""
+        """Return the claim with its position and what was started here replaced."""
         return self._with(resume=self.resume, position=position, started_to=started_to)
 
     def _with(self, *, resume: Offset | None, position: Offset | None, started_to: Offset | None) -> Claim:
@@ -544,7 +544,7 @@ class SpecCheck:
     """Of the spec's text: a revision that was taken back may name another text later."""
 
     refusal: str = ""
-    """Why the member can't run under it; empty: it can, as far as that can be looked at."""
+    """Why the member can't run under it; empty: it can, as far as that can be checked."""
 
     incarnation: Incarnation = Incarnation(0)
     """The member's newest when it was said; what an earlier one has found says nothing of this one."""

@@ -1,9 +1,9 @@
 """A changed spec takes effect: some of it at once, the rest at the next checkpoint or start (docs/reference/states.md).
 
 What changes the members themselves (topics, number, pipeline, delivery) waits for a moment at which nothing is in
-flight: the completion of a checkpoint, where it is a reset to that very checkpoint, or the next start. Until then the
-members that live look whether they can run under it: one that can't refuses it, and the region keeps the spec that it
-has. Nothing waits for a checkpoint that no member can take: without a live member, a changed spec counts at once.
+flight: the completion of a checkpoint, where it is a reset to that very checkpoint, or the next start. Until then live
+    members check whether they can run under it: one that can't refuses it, and the region keeps the spec that it has.
+    Nothing waits for a checkpoint that no member can take: without a live member, a changed spec counts at once.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def restart(region: Region, now: datetime) -> Region:
 def unattended(region: Region, now: datetime) -> Region:
     """Return the region with a waiting spec in force, if no live member runs the old one: no checkpoint is coming.
 
-    What was begun since the restore point is processed again, by members built from the new spec, as if the region had
-    been stopped and started.
+    What was started since the restore point is processed again, by members built from the new spec, as if the region
+    had been stopped and started.
     """
     if region.next_spec is None or live_members(region, now):
         return region
@@ -178,7 +178,7 @@ def _noted(region: Region, now: datetime, check: SpecCheck) -> Region:
 def unchecked(region: Region, now: datetime) -> tuple[MemberId, ...]:
     """Return the living members that have not said yet that they can run under the waiting spec, in order.
 
-    Those that it has no place for have nothing to look at.
+    Those that it has no place for have nothing to check.
     """
     spec = region.next_spec
     if spec is None:
@@ -240,7 +240,7 @@ def told(region: Region, now: datetime) -> Iterator[str]:
     """Yield what a person should know of a spec that waits, was given up, or can't be started with."""
     if region.next_spec is not None:
         asked = unchecked(region, now)
-        looks = f"; first {', '.join(map(str, asked))} looks whether it can run under it" if asked else ""
+        looks = f"; first {', '.join(map(str, asked))} checks whether it can run under it" if asked else ""
         yield f"a changed spec takes effect at the next checkpoint, with a restart of the members{looks}"
     for refusal in refused(region):
         yield (

@@ -228,7 +228,7 @@ class Region:
     leases: Mapping[MemberId, Lease] = field(default_factory=dict)
     claims: Mapping[GroupPartition, Claim] = field(default_factory=dict)
     running: Mapping[BatchId, Batch] = field(default_factory=dict)
-    """Batches begun and not ended."""
+    """Batches started and not ended."""
 
     initial: Mapping[InitialKey, InitialOffset] = field(default_factory=dict)
     retire_at: datetime | None = None

@@ -58,7 +58,7 @@ class MemberRegion:
     """The member's newest incarnation in the store; another than one's own means fenced."""
 
     proposed: str = ""
-    """The digest of a changed spec that waits, and that the member's process has to look at; empty: there is none."""
+    """The digest of a changed spec that waits, and that the member's process has to check; empty: there is none."""
 
     left: bool = False
     """Whether the store counts the member out: it left, or the spec has no place for it any more."""
@@ -101,7 +101,7 @@ class MemberRegion:
 
     skips: Mapping[GroupPartition, tuple[Offset, ...]] = field(default_factory=dict)
     records_left: int | None = None
-    """How many offsets may be begun before the checkpoint by count."""
+    """How many offsets may be started before the checkpoint by count."""
 
     initialised: bool = False
     """Whether a partition without initial offset was found later, and so starts at its beginning."""

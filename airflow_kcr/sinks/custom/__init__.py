@@ -1,4 +1,4 @@
-"""Sinks of users' own (docs/how-to/write-your-own-sink.md): `CustomSink` and what it is told.
+"""Sinks of users' own (docs/how-to/write-your-own-sink.md): `CustomSink` and its arguments.
 
 `airflow_kcr.sinks.custom.suite` has the tests that each should pass.
 """

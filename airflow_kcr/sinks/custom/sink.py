@@ -1,4 +1,4 @@
-"""A sink of your own: what it is told, when, and what it may rely on.
+"""A sink of your own: its calls, their order, and what it may rely on.
 
     class Lake(CustomSink): def write(self, rows, batch): ...        # in each batch: keep it where nobody looks yet def
         publish(self, checkpoint): ...              # the checkpoint is complete: show what `checkpoint` names, and
@@ -68,7 +68,7 @@ class CompleteCheckpoint:
     """The instant that it is aligned to, if it has one."""
 
     batches: tuple[AcceptedBatch, ...]
-    """All that counts of it, by the ledger: everything accepted since `previous`, in the order of the begins. A batch
+    """All that counts of it, by the ledger: everything accepted since `previous`, in the order of the starts. A batch
     of an undone checkpoint is among them where a reset has left a part of it standing."""
 
 
@@ -97,7 +97,7 @@ class CustomSink(ABC):
     """
 
     fenced: bool = False
-    """Whether the target itself refuses what is written under an epoch lower than the highest that `rollback` was told.
+    """Whether the target itself refuses what is written under an epoch lower than the highest that `rollback` got.
     Without that, a reset waits until a process that has lost its lease is known to be over."""
 
     @abstractmethod

@@ -16,7 +16,7 @@ For a sink of module `lake`::
         def shown(self):
             return [(row.topic, row.partition, row.offset) for row in lake.read(self._path)]
 
-Each test says in its name what it looks at, and in its error what readers saw instead. They need Spark, no broker and
+Each test says in its name what it checks, and in its error what readers saw instead. They need Spark, no broker and
 no store: the contract plays the region.
 """
 

@@ -7,7 +7,7 @@
 
 Spark is there for its file systems; nothing is read.
 
-The newest published checkpoint settles everything before it: whatever batches of its time or before have written is in
+The newest published checkpoint decides everything before it: whatever batches of its time or before have written is in
 a manifest in force, or counts no more. So of the folders up to there, every file goes that is in no such manifest; what
 is newer is left alone, since a publisher may be at work on it. That holds in each order of steps: a checkpoint that a
 reset undoes meanwhile has its files still, and one that is published meanwhile has newer ones.
@@ -202,7 +202,7 @@ class Cleaner:
 
 
 class _Settled:
-    """What the published current checkpoints have settled.
+    """What the published current checkpoints have decided.
 
     The output up to each is in its manifest, or was given up.
 
@@ -222,7 +222,7 @@ class _Settled:
         self.newest = next(
             (c.sequence for c in self._newest_first() if self._files_of(c) is not None), CheckpointNumber(0)
         )
-        """The newest checkpoint that is settled; 0: none is."""
+        """The newest checkpoint that is decided; 0: none is."""
 
     def files_for(self, stamp: CheckpointNumber) -> frozenset[str] | None:
         """Return which files are needed of what was written under a stamp; None: that can't be told yet."""

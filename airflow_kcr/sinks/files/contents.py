@@ -37,7 +37,7 @@ class Piece:
 
     @property
     def stamp(self) -> CheckpointName:
-        """What the batch was stamped with at its begin."""
+        """What the batch was stamped with at its start."""
         return CheckpointName(self.batch.timeline, self.batch.sequence)
 
 
@@ -159,7 +159,7 @@ def undone(region: Region) -> dict[CheckpointName, Timeline]:
 def timelines(region: Region, since: Timeline) -> Timelines:
     """Return what a timeline and the later ones have undone.
 
-    Checkpoints that follow each other are told as one stretch.
+    Consecutive checkpoints are reported as one stretch.
 
     Numbers that were burnt by a reset or an aborted checkpoint don't end a stretch: nothing of theirs is in any sink.
     """
@@ -177,7 +177,7 @@ def checkpoints(region: Region) -> dict[CheckpointName, Checkpoint]:
 def progress(batches: Iterable[Batch], timeline: Timeline, group: GroupId) -> dict[GroupPartition, Offset]:
     """Return up to where one group has done everything in a timeline.
 
-    The store refuses to end a batch of an older epoch, so this stands still once a reset has begun.
+    The store refuses to end a batch of an older epoch, so this stands still once a reset has started.
     """
     found: dict[GroupPartition, Offset] = {}
     for batch in batches:
@@ -215,7 +215,7 @@ class RegionLedger:
             region = self._region()
             before = previous(region, sequence)
             batches = self._store.batches_since(self._name, CheckpointNumber(0) if before is None else before.sequence)
-            # A reset may have begun between the two; what it has undone is then seen in both, or in the batches only.
+            # A reset may have started between the two; what it has undone is then seen in both, or in the batches only.
             return contents(self._region(), batches, sequence, group)
 
         return self._asked(attempt)

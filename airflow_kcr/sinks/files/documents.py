@@ -60,7 +60,7 @@ class Owner:
         """Return what a text says; None: it isn't whole.
 
         Raises:
-            ConfigurationError: the folder was begun with names that are not those of `layout`.
+            ConfigurationError: the folder was started with names that are not those of `layout`.
         """
         content = unsealed(text)
         if content is None:

@@ -106,7 +106,7 @@ class Table(Protocol):
     """What a file sink does beside its manifests, by its format. Every call may raise SinkError."""
 
     def check(self) -> None:
-        """Look whether the table can be written to, and make it where there is none; may be repeated.
+        """Check that the table can be written to, and create it if there is none; may be repeated.
 
         Raises:
             ConfigurationError: it can't be.
@@ -153,7 +153,7 @@ class NoTable:
     """Files alone: the manifests are what readers go by."""
 
     def check(self) -> None:
-        """There is nothing to look at."""
+        """There is nothing to check."""
 
     def fit(self, schema: str) -> None:
         """Files may differ in their columns."""

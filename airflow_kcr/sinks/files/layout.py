@@ -4,7 +4,7 @@
 
     _kcr.json                            whose folder it is timelines/TIMELINE.COUNT.json          which checkpoints
     this timeline and those before it have undone data/SHELF/CHECKPOINT/BATCH-EPOCH/part-….parquet what one batch has
-    written, CHECKPOINT being what it was stamped with at its begin data/SHELF/CHECKPOINT/BATCH-EPOCH/_files.json the
+    written, CHECKPOINT being what it was stamped with at its start data/SHELF/CHECKPOINT/BATCH-EPOCH/_files.json the
     list of those files, written when the batch is over compacted/SHELF/CHECKPOINT/….parquet        small files of a
     checkpoint, put together manifests/SHELF/CHECKPOINT.json             which files a published checkpoint has
     retired/SHELF/CHECKPOINT.json               that the output of a retired checkpoint was given up, with the batches

@@ -112,7 +112,7 @@ class Checkpoints:
         return cls(folder=folder, owner=owner)
 
     def published(self) -> Iterator[CheckpointName]:
-        """Yield the checkpoints that can be read, newest first, looking no further back than is asked for."""
+        """Yield the checkpoints that can be read, newest first, reading no further back than needed."""
         return newest_first(self.folder, timelines_in(self.folder))
 
     def manifest(self, sequence: int | None = None) -> Manifest:

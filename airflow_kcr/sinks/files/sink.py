@@ -86,8 +86,8 @@ class FileSink:
             )
         if owner.format != self.target.format:
             raise ConfigurationError(
-                f"{self.target}: the folder {self.folder.uri} was begun with format {owner.format}, and the spec says "
-                f"{self.target.format}; name another folder, or keep the format"
+                f"{self.target}: the folder {self.folder.uri} was created with format {owner.format}, and the spec "
+                f"says {self.target.format}; name another folder, or keep the format"
             )
 
     def _owner(self) -> Owner | None:

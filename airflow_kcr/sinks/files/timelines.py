@@ -48,7 +48,7 @@ def brought_up_to_date(
         folder: where its files are.
         ledger: says what is undone.
         table: the sink's.
-        known: what was noted when this process looked last; the folder is not looked at while nothing has changed.
+        known: what was noted at this process's last read; the folder is not read while nothing has changed.
 
     Raises:
         SinkError: the folder, the table or the store is away.

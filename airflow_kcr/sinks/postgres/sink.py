@@ -60,7 +60,7 @@ class PostgresSink:
         self._place: TargetPlace | None = None
 
     def check(self) -> None:
-        """Look whether the target can be written, and make the sink's own tables; may be repeated.
+        """Check that the target can be written, and make the sink's own tables; may be repeated.
 
         Raises:
             ConfigurationError: a schema, right, column or index is missing; the message has the SQL that helps.

@@ -1,4 +1,4 @@
-"""A batch's begin and end: a narrow read, the rule, a narrow write; under the region's shared lock.
+"""A batch's start and end: a narrow read, the rule, a narrow write; under the region's shared lock.
 
 These are the calls that every member makes every second or two, so they read what their rule needs and no more. The
 event counter is read, never written: the region row stays free of contention. Admissions of one member are one at a
@@ -118,7 +118,7 @@ def load(
     batch: BatchId,
     partitions: frozenset[GroupPartition] | None,
 ) -> tuple[Region, datetime] | None:
-    """Return the region as a begin or an end needs it, and the store's clock; None where there is no such region.
+    """Return the region as a start or an end needs it, and the store's clock; None where there is no such region.
 
     A region that checkpoints by count counts over all claims, and is read as a whole.
 
@@ -153,7 +153,7 @@ def load(
     if partitions is None:
         width = len(ledger.RANGE_COLUMNS)
         ranges, gathered = _ranges(gathered[:width]), gathered[width:]
-    elif number is not None:  # it has begun already
+    elif number is not None:  # it has started already
         ranges = ledger.ranges_of(session, [number])
     running = [] if number is None else [ledger.batch_from(row[_BATCH:_GATHERED], ranges)]
     # A range whose partition has no claim any more has none of its columns.
@@ -169,7 +169,7 @@ def load(
 
 
 def write(session: Session, before: Region, after: Region) -> None:
-    """Write what a begin or an end decided: positions of claims, and the ledger; in one statement."""
+    """Write what a start or an end decided: positions of claims, and the ledger; in one statement."""
     moved = _moved(before.claims, after.claims)
     match after.ledger:
         case (BatchStarted(batch=batch),) if moved.keys() == batch.ranges.keys():

@@ -151,7 +151,7 @@ class Connections:
             raise failures.unstorable() from error
 
     def require_schema(self) -> None:
-        """Look once, and again after something was found to be missing, whether the schema is this program's."""
+        """Check whether the schema is this program's: once, and again after something was found to be missing."""
         if self._schema_is_current:
             return
         started = monotonic()

@@ -121,7 +121,7 @@ class Server:
     """Its clock, as it answered; with zone."""
 
 
-# name: server — what `kcr doctor` looks at.
+# name: server — what `kcr doctor` reads.
 _SERVER: Final = text("""
     SELECT current_setting('server_version'), pg_is_in_recovery(), clock_timestamp()
 """)

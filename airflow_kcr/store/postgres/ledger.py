@@ -44,7 +44,7 @@ PAGE: Final = 500
 """Batches per page of the whole ledger: a page's ranges are in memory at once."""
 
 PIECE: Final = 10_000
-"""Ranges that a statement looks at: some tenths of a second at most."""
+"""Ranges that a statement reads: some tenths of a second at most."""
 
 BATCH_COLUMNS: Final = (
     "number",
@@ -242,7 +242,7 @@ def _apply_one(session: Session, change: LedgerChange) -> None:
 
 
 def running(session: Session) -> list[Batch]:
-    """Return the batches that have begun and not ended, oldest first."""
+    """Return the batches that have started and not ended, oldest first."""
     # Put in order here: asked to do it, a planner without statistics walks the whole ledger in the order of its index.
     return _with_ranges(session, sorted(session.rows(_RUNNING), key=lambda row: row[0]))
 
@@ -268,7 +268,7 @@ def containing(session: Session, partition: GroupPartition, offset: Offset) -> l
 
 
 def readers(session: Session, partition: TopicPartition) -> list[GroupPartition]:
-    """Return the partitions of that topic and number of which a batch was begun, of whatever group."""
+    """Return the partitions of that topic and number of which a batch was started, of whatever group."""
     found = session.rows(_READERS, topic=partition.topic, partition=partition.partition)
     return sorted(GroupPartition(GroupId(group), *partition) for (group,) in found)
 

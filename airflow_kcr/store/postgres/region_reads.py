@@ -262,7 +262,7 @@ def region_of(session: Session, name: RegionName, row: Found) -> Region:
 
 
 def region_of_member(session: Session, name: RegionName, member: MemberId, row: Found) -> Region:
-    """Return the region of a row of `MEMBERS_REGION` as one member looks at it: with its claims, and what is theirs.
+    """Return the region of a row of `MEMBERS_REGION` as one member reads it: with its claims, and what is theirs.
 
     A count is counted over all claims, and an open seek entry is answered from the whole map: then all is read.
     """

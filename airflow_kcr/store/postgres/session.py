@@ -21,7 +21,7 @@ Found: TypeAlias = "Row[*tuple[Any, ...]]"
 def array(values: list[Any]) -> object:
     """Return a list as the text of an array, where that is simple; else as it is.
 
-    Ten columns of ten thousand values each are written at once, and the driver looks at every one of them.
+    Ten columns of ten thousand values each are written at once, and the driver inspects every one of them.
     """
     kinds = set(map(type, values))
     if kinds == {int}:
@@ -43,7 +43,7 @@ def _quoted(value: str) -> str:
 def positional(statement: TextClause, width: int) -> TextualSelect:
     """Return a statement whose rows are read by position.
 
-    The columns of a plain text are looked at anew for every result: of sixty, that takes as long as to fetch the row.
+    The columns of a plain text are inspected anew for every result: of sixty, that takes as long as to fetch the row.
 
     Args:
         statement: it returns rows.
@@ -57,7 +57,7 @@ class Session:
     """One region, over one connection as long as its transaction lasts; afterwards each statement over one of its own.
 
     A region that a transaction returned may be asked for tables that its rule never read. They are then read as they
-    are at that moment. Nothing that a rule decided on is read so, and no verb needs it; it is for people who look.
+    are at that moment. Nothing that a rule decided on is read so, and no verb needs it; it is for people.
     """
 
     connection: Connection | None

@@ -143,7 +143,7 @@ claim: Final = table(
 
 batch: Final = table(
     "batch",
-    # In the order of their begins. The region is no foreign key: each start would lock the one region row, beside the
+    # In the order of their starts. The region is no foreign key: each start would lock the one region row, beside the
     # others that do so at the same time; deleting a region deletes its batches.
     Column("number", BigInteger, Identity(always=True), nullable=False),
     number("region_id"),
@@ -182,7 +182,7 @@ with the width before its end, an index finds them among any number of others, o
 
 batch_range: Final = table(
     "batch_range",
-    # No foreign key: it would look for the one batch once for each range of it, which the same statement stores.
+    # No foreign key: it would search for the one batch once for each range of it, which the same statement stores.
     number("batch_number"),
     number("region_id"),
     *partition(),
@@ -495,7 +495,7 @@ for _busy, _filled in ((claim, 60), (lease, 50)):
     _room = f"ALTER TABLE {_busy.fullname} SET (fillfactor = {_filled})"
     sqlalchemy_event.listen(_busy, "after_create", DDL(_room))  # type: ignore[no-untyped-call]
 
-# What grows with time: a region has most of it, however few rows of a young one the server has looked at. Of eight rows
+# What grows with time: a region has most of it, however few rows of a young one the server has analysed. Of eight rows
 # of one region it would believe that every eighth row is of another, and find a region's newest by reading all it has
 # (revision 0017).
 for _growing in (

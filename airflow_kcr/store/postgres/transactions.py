@@ -380,8 +380,9 @@ class PostgresTransactions:
 def _uncollected() -> Iterator[None]:
     """Have the garbage collector wait while a region is read, decided on and written; not while its lock is.
 
-    That makes some twenty objects for each partition and drops hardly one before its end. A collection in between looks
-    at every object of the process and finds nothing: at 10,000 partitions that was nearly half of a decision's time.
+    That makes some twenty objects for each partition and drops hardly one before its end. A collection in between
+    visits every object of the process and finds nothing: at 10,000 partitions that was nearly half of a decision's
+    time.
     """
     was_enabled = gc.isenabled()
     gc.disable()

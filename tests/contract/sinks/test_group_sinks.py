@@ -75,7 +75,7 @@ def test_a_database_that_is_away_is_said_to_be(environ: dict[str, str]) -> None:
     ("wrong", "why"),
     [
         (lambda url: url.set(database="nowhere"), "no database of that name"),
-        (lambda url: url.set(username="nobody"), "refused the login; look at user and password"),
+        (lambda url: url.set(username="nobody"), "refused the login; check user and password"),
     ],
     ids=["database", "user"],
 )

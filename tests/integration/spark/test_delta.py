@@ -404,7 +404,7 @@ def test_a_store_that_keeps_no_writers_apart_is_refused_by_name(spark: SparkSess
 @pytest.mark.soak
 def test_a_folder_that_has_a_table_is_refused_as_one_of_files_alone(lake: Lake) -> None:
     lake.format = FileFormat.PARQUET
-    with pytest.raises(ConfigurationError, match="was begun with format delta, and the spec says parquet"):
+    with pytest.raises(ConfigurationError, match="was created with format delta, and the spec says parquet"):
         lake.opened(lake.root.as_uri()).check()
 
 

@@ -263,7 +263,7 @@ def test_a_spec_of_another_region_is_not_taken(region: Region) -> None:
 def test_waiting_for_the_members_to_look_ends_with_their_refusal(region: Region, store: RegionStore) -> None:
     attended(region, store)
     region.apply(spec_of(members=3))
-    with pytest.raises(TimedOut, match=r"g\[0\] looks whether it can run under it"):
+    with pytest.raises(TimedOut, match=r"g\[0\] checks whether it can run under it"):
         region.wait_for(goals.SPEC_CHECKED, timedelta(0))
     say(store, region.name, [MEMBER], "there is no module 'nowhere'")
     with pytest.raises(

@@ -84,14 +84,14 @@ def test_what_was_begun_again_is_listed_with_the_reset_that_went_back(kcr: Kcr, 
     assert found[0]["earlier"] == [played.batches[1].batch]
     assert found[0]["batch"] == played.batches[2].batch
     shown = " ".join(kcr("ledger", "repeated", "flights", "-o", "table").stdout.split())
-    assert "batch_failed 10 offsets begun again" in shown
+    assert "batch_failed 10 offsets started again" in shown
 
 
 def test_nothing_twice_is_said(kcr: Kcr, driver: Driver) -> None:
     driver.up()
     driver.process()
     assert kcr.json("ledger", "repeated", "flights") == []
-    assert "has begun nothing twice" in kcr("ledger", "repeated", "flights", "-o", "table").stderr
+    assert "has started nothing twice" in kcr("ledger", "repeated", "flights", "-o", "table").stderr
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ AT = 'connection failed: connection to server at "10.0.0.1", port 5432 failed: '
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (AT + 'FATAL:  password authentication failed for user "kcr"', "refused the login; look at user and password"),
-        (AT + "fe_sendauth: no password supplied", "refused the login; look at user and password"),
-        (AT + 'FATAL:  role "kcr" is not permitted to log in', "refused the login; look at user and password"),
+        (AT + 'FATAL:  password authentication failed for user "kcr"', "refused the login; check user and password"),
+        (AT + "fe_sendauth: no password supplied", "refused the login; check user and password"),
+        (AT + 'FATAL:  role "kcr" is not permitted to log in', "refused the login; check user and password"),
         (AT + 'FATAL:  no pg_hba.conf entry for host "10.0.0.2", user "kcr", no encryption', "sslmode"),
         (AT + 'FATAL:  permission denied for database "kcr"', "may not use the database"),
     ],
@@ -40,7 +40,7 @@ def test_what_no_further_try_can_help_is_a_refusal(text: str, why: str) -> None:
         ),
         (
             AT + "server does not support SSL, but SSL was required",
-            " (no encryption that both sides accept; look at sslmode)",
+            " (no encryption that both sides accept; check sslmode)",
         ),
         (AT + "FATAL:  sorry, too many clients already", " (the server has no connection left)"),
         (AT + "FATAL:  the database system is starting up", " (the server does not take connections now)"),

@@ -118,7 +118,7 @@ STATEMENTS: Final = (
     """
     CREATE INDEX claim_owner ON kcr.claim (owner_index, group_id, region_id)
     """,
-    # The ledger. Its region is no foreign key: every begin would lock the one region row.
+    # The ledger. Its region is no foreign key: every start would lock the one region row.
     """
     CREATE TABLE kcr.batch (
         number bigint GENERATED ALWAYS AS IDENTITY,

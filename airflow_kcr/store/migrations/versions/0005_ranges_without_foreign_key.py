@@ -1,7 +1,7 @@
 """The ranges of a batch are no longer checked, one by one, against the batch that they are stored with.
 
 A batch and its ranges are stored by one statement, and are deleted with their region; nothing else touches either. The
-check took about 6 % of what a begin and an end of a batch with a hundred ranges take together.
+check took about 6 % of what a start and an end of a batch with a hundred ranges take together.
 """
 
 from __future__ import annotations

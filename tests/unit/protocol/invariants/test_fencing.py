@@ -33,7 +33,7 @@ from tests.unit.protocol.invariants.stories import (
 def test_a_batch_of_an_old_epoch_is_found() -> None:
     history = recorded(crash_between())
     place = len(history.batches) - 1
-    assert "was begun in epoch 1" in found(altered_batch(history, place, epoch=Epoch(1)), "R6")[0].detail
+    assert "was started in epoch 1" in found(altered_batch(history, place, epoch=Epoch(1)), "R6")[0].detail
 
 
 def test_a_batch_of_an_old_incarnation_is_found() -> None:

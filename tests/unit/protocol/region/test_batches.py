@@ -148,10 +148,10 @@ def test_a_batch_begins_at_the_position() -> None:
 def test_no_batch_begins_before_the_one_before_it_has_ended() -> None:
     driver = one()
     batch = driver.start_batch(driver.member(0))
-    with pytest.raises(BatchRefused, match="an earlier batch, begun up to 10, has not ended"):
+    with pytest.raises(BatchRefused, match="an earlier batch, started up to 10, has not ended"):
         begin(driver, asked(driver, 0, 5))
     driver.discard(batch)
-    with pytest.raises(BatchRefused, match="begun up to 10, has not ended"):
+    with pytest.raises(BatchRefused, match="started up to 10, has not ended"):
         begin(driver, asked(driver, 0, 5))
 
 
@@ -302,7 +302,7 @@ def test_an_end_of_what_does_not_run_is_refused() -> None:
 def test_an_end_of_another_incarnation_is_refused() -> None:
     driver = one()
     batch = driver.start_batch(driver.member(0))
-    with pytest.raises(BatchRefused, match="was begun by incarnation 1; a newer one exists"):
+    with pytest.raises(BatchRefused, match="was started by incarnation 1; a newer one exists"):
         end(driver, batch, incarnation=2)
     driver.join(driver.member(0), takeover=True)
     with pytest.raises(BatchRefused, match="a newer one exists"):

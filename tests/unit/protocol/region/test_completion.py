@@ -170,7 +170,7 @@ def test_nor_after_one_that_was_not_accepted() -> None:
     batch = driver.start_batch(driver.member(0))
     driver.request_checkpoint("n")
     driver.discard(batch)
-    refused(driver, part_of(driver, driver.member(0)), BatchRefused, "begun up to 10 was not accepted")
+    refused(driver, part_of(driver, driver.member(0)), BatchRefused, "started up to 10 was not accepted")
 
 
 def test_a_member_contributes_exactly_what_it_holds() -> None:

@@ -193,7 +193,7 @@ def test_a_folder_of_another_format_is_refused(tabled: Tabled) -> None:
     folder = tabled.files.folder
     target = FileTarget(region=tabled.driver.name, group=GROUP, sink="out", path=folder.uri, format=FileFormat.DELTA)
     ledger = RegionLedger(tabled.driver.store, tabled.driver.name)
-    with pytest.raises(ConfigurationError, match="was begun with format parquet, and the spec says delta"):
+    with pytest.raises(ConfigurationError, match="was created with format parquet, and the spec says delta"):
         FileSink(target, folder, ledger, RecordRewriter(folder)).check()
     owner = Owner.of(folder.read(layout.OWNER))
     assert owner is not None
