@@ -227,7 +227,7 @@ class SpecTrial:
     def _asked(self, spec: Spec) -> str:
         """Return what a process of its own finds."""
         environ = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-        # The package and the user's code may be on the path of this process only (a zip file that was submitted).
+        # The package and the user's code may be importable in this process only (a submitted zip file).
         environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         child = self._child = subprocess.Popen(  # noqa: S603 - our own module
             [sys.executable, "-m", __name__],

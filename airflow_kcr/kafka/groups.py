@@ -265,7 +265,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            # The package may be on the path of this process only (a zip file that was submitted with it).
+            # The package may be importable in this process only (a submitted zip file).
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             # Ctrl-C at a terminal is for its owner, who then closes it.
             start_new_session=True,

@@ -122,7 +122,7 @@ class BatchContext:
 
 
 class Output(Protocol):
-    """What one batch writes, from its begin to its publication."""
+    """What one batch writes, from its start to its publication."""
 
     @property
     def writers(self) -> Mapping[str, SinkWriter]:

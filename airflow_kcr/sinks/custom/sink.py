@@ -1,18 +1,22 @@
 """A sink of your own: its calls, their order, and what it may rely on.
 
-    class Lake(CustomSink): def write(self, rows, batch): ...        # in each batch: keep it where nobody looks yet def
-        publish(self, checkpoint): ...              # the checkpoint is complete: show what `checkpoint` names, and
-        nothing else def rollback(self, reset): ...           # what `reset.undone` names is void
+    class Lake(CustomSink):
+        def write(self, rows, batch): ...  # in each batch: store the rows where readers don't look yet
+
+        def publish(self, checkpoint): ...  # the checkpoint is complete: show what it names, and nothing else
+
+        def rollback(self, reset): ...  # what `reset.undone` names is void
+
 
     def make(options, spark):
         return Lake(options["path"], spark)
 
-named in the spec as `kind: custom` with `factory: jobs.lake:make`. `sink_contract` has tests that a sink should pass.
+The spec names it as `kind: custom` with `factory: jobs.lake:make`. `suite` has tests that a sink should pass.
 
-Two kinds are easily right. One *keeps back*: `write` puts output where readers don't look, under the batch's id, and
-`publish` shows that of the accepted batches which the checkpoint names. It shows each record once, whatever happens.
-The other *overwrites*: `write` puts rows under their records' coordinates, where they may be written again; it shows
-them at once, and what a dead batch wrote stays until it is written again.
+Two kinds are easy to get right. One *keeps back*: `write` puts output where readers don't look, under the batch's id,
+and `publish` shows that of the accepted batches which the checkpoint names. It shows each record once, whatever
+happens. The other *overwrites*: `write` keys rows by their records' coordinates and shows them at once; a repeated
+record replaces itself, and what a dead batch wrote stays until its records come again.
 """
 
 from __future__ import annotations

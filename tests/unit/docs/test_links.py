@@ -8,37 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.docs_pages import BLOCK, DOCS, TOP, pages
+from tests.support.vocabulary import AVOIDED, words_in
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
-AVOIDED = {
-    "cursor": "position",
-    "last_offset": "offset: always the next one",
-    "last offset": "offset: always the next one",
-    "savepoint": "checkpoint",
-    "snapshot": "checkpoint",
-    "flush": "drain",
-    "a cut": "checkpoint",
-    "lineage": "timeline",
-    "nonce": "request id",
-    "roster": "participants",
-    "outsider": "foreign consumer",
-    "purge": "retire",
-    "auto_reset": "start position",
-    "region version": "epoch",
-    "tie of life": "process lifetime",
-    "on the path": "current",
-    "somebody": "who is meant",
-    "nobody": "no member, no client, ...",
-    "whoever": "who is meant",
-}
-"""Words for which there is another one here."""
-
 OF_OTHERS = {
     "beside-other-tools": {"savepoint"},
-    "changelog": {"lineage", "nonce", "roster", "outsider", "on the path", "somebody", "nobody", "whoever"},
+    "changelog": {"lineage", "nonce", "roster", "outsider", "on the path"},
 }
 """Pages that speak of what others call so, or was called so."""
 
@@ -104,8 +82,7 @@ def test_every_page_can_be_reached_from_the_index() -> None:
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.stem)
 def test_a_page_uses_the_words_of_the_glossary(path: Path) -> None:
     text = BLOCK.sub("", prose(path)).lower()
-    ours = {word: better for word, better in AVOIDED.items() if word not in OF_OTHERS.get(path.stem, set())}
-    used = [f"{word} (use {better})" for word, better in ours.items() if re.search(rf"\b{word}s?\b", text)]
+    used = words_in(text, AVOIDED, but=OF_OTHERS.get(path.stem, set()))
     assert used == []
 
 

@@ -1,0 +1,49 @@
+"""The package's prose, the help of `kcr` among it, uses the words of the glossary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+import airflow_kcr
+from airflow_kcr.cli import app
+from tests.support.vocabulary import AVOIDED, modules, prose_of, words_in
+
+PACKAGE = Path(airflow_kcr.__file__).parent
+OF_POSTGRES = {"snapshot", "cursor", "flush"}
+"""Words of Postgres and of files, which a help text may need."""
+
+
+def helps(command: Any, name: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401 (click has no types here)
+    """Yield what `--help` shows of a command, its parameters and its subcommands, each with its place."""
+    yield name, command.help or ""
+    yield from ((f"{name} {part.name}", getattr(part, "help", None) or "") for part in command.params)
+    for word, child in getattr(command, "commands", {}).items():
+        yield from helps(child, f"{name} {word}")
+
+
+def test_the_help_of_every_command_uses_the_words_of_the_glossary() -> None:
+    texts = list(helps(typer.main.get_command(app), "kcr"))
+    assert len(texts) > 100
+    assert {place: used for place, text in texts if (used := words_in(text, AVOIDED, but=OF_POSTGRES))} == {}
+
+
+def test_comments_and_docstrings_use_no_retired_word() -> None:
+    assert {
+        f"{path.relative_to(PACKAGE)}:{line}": used
+        for path in modules(PACKAGE)
+        for line, text in prose_of(path.read_text(encoding="utf-8"))
+        if (used := words_in(text))
+    } == {}
+
+
+def test_a_retired_word_is_seen_and_a_name_is_none() -> None:
+    source = '"""What nobody\n    reads."""\nbegun = 1  # the begin of a batch\n'
+    assert [words_in(text) for _, text in prose_of(source)] == [
+        ["nobody (use no member, no client, ...)"],
+        ["the begin (use the start)"],
+    ]
+    assert words_in("counts as `begun`, and on the pathway") == []
