@@ -106,12 +106,16 @@ class ArchiveFile:
     resume: str
     """The SHA-256 of what the next proof goes on from, in hexadecimal."""
 
-    offsets: Mapping[str, Mapping[str, Mapping[str, Sequence[int]]]] | None = None
-    """By group, topic and partition: the first offset of any batch that begins in the file, and the one after the last.
-    None: an earlier version wrote it, and finding an offset means reading it."""
 
-    processes: Mapping[str, Mapping[str, str]] | None = None
-    """How members called themselves that registered in it, by member and incarnation; None: as with `offsets`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveContents:
+    """What an archive file holds, as far as records are looked up by it."""
+
+    ranges: Mapping[GroupPartition, Range]
+    """From the first offset of any batch that begins in the file to the one after the last."""
+
+    processes: Mapping[tuple[MemberId, Incarnation], str]
+    """How processes called themselves that registered in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,11 +205,22 @@ class Chronicle(Protocol):
         """Return the newest certificate whose history is archived, with what is needed to go on from it."""
         ...
 
-    def archived(self, number: int, file: ArchiveFile, resume: bytes) -> None:
+    def archived(self, number: int, file: ArchiveFile, resume: bytes, contents: ArchiveContents) -> None:
         """Note that the history of a certificate is archived, and how to go on from it; noted already: nothing.
 
         What the archived ones before it have to go on from is forgotten.
         """
+        ...
+
+    def archived_with(self, partition: GroupPartition, offset: Offset) -> tuple[Certificate, ...]:
+        """Return the certificates in whose files a batch may begin that contains an offset, oldest first.
+
+        It reads what there is near the offset, however many files there are.
+        """
+        ...
+
+    def archived_process(self, member: MemberId, incarnation: Incarnation) -> str:
+        """Return how a process called itself that registered in an archive file; empty: it did in none."""
         ...
 
     def drop(self, closed: Certificate, floor: CheckpointNumber) -> Iterator[Dropped]:

@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn, cast
 
 from airflow_kcr.api import verdict
 from airflow_kcr.errors import ArchiveError
-from airflow_kcr.ports import ArchiveFile, Certificate, Chronicle, Dropped, Horizon
+from airflow_kcr.ports import ArchiveContents, ArchiveFile, Certificate, Chronicle, Dropped, Horizon
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event, MemberRegistered, ResetBegun, SeekWritten
 from airflow_kcr.protocol.region.rewinds import Rewinds
@@ -228,40 +228,43 @@ _BEGIN: Final = '"begin":'
 
 
 class Contents:
-    """What the lines of a file hold, as its row in the store tells it, so that a record is found without reading it."""
+    """What the lines of a file hold, gathered while they are written."""
 
     def __init__(self) -> None:
-        self.offsets: dict[str, dict[str, dict[str, tuple[int, int]]]] = {}
-        self.processes: dict[str, dict[str, str]] = {}
+        self._ranges: dict[GroupPartition, Range] = {}
+        self._processes: dict[tuple[MemberId, Incarnation], str] = {}
 
     def take(self, text: str) -> None:
         """Take the next line."""
         if _REGISTERED in text:
             body = _event(json.loads(text)).body
             if isinstance(body, MemberRegistered):
-                self.processes.setdefault(str(body.member), {})[str(body.incarnation)] = body.label
+                self._processes[body.member, body.incarnation] = body.label
         elif _BEGIN in text:
-            for group, topic, number, first, end in json.loads(text).get("ranges", ()):
-                known = self.offsets.setdefault(group, {}).setdefault(topic, {})
-                lowest, highest = known.get(str(number), (first, end))
-                known[str(number)] = min(lowest, first), max(highest, end)
+            for partition, range_ in _begun(json.loads(text)).ranges.items():
+                known = self._ranges.get(partition, range_)
+                self._ranges[partition] = Range(min(known.from_, range_.from_), max(known.to, range_.to))
+
+    def told(self) -> ArchiveContents:
+        """Return what the lines held that were taken."""
+        return ArchiveContents(ranges=self._ranges, processes=self._processes)
 
 
 class ClosedRecords:
-    """What became of records in closed history: reads the files whose rows say that they may tell, and no other.
+    """What became of records in closed history: reads the files that may tell, and no other.
 
     Args:
         store: what is recorded of the region in the store.
         folder: its archive files.
+        closed: its newest archived certificate.
     """
 
-    def __init__(self, store: Chronicle, folder: ArchiveFolder) -> None:
-        self._store, self._folder = store, folder
-        self._files = [certificate for certificate in store.certificates() if certificate.archive is not None]
+    def __init__(self, store: Chronicle, folder: ArchiveFolder, closed: Certificate) -> None:
+        self._store, self._folder, self._closed = store, folder, closed
 
     def readers(self, place: TopicPartition) -> set[GroupPartition]:
         """Return the partitions of any group, of this topic and number, that the closed history knows."""
-        known = cast("Mapping[GroupId, Mapping[TopicName, Mapping[str, object]]]", self._files[-1].body["partitions"])
+        known = cast("Mapping[GroupId, Mapping[TopicName, Mapping[str, object]]]", self._closed.body["partitions"])
         return {
             GroupPartition(group, place.topic, place.partition)
             for group, topics in known.items()
@@ -275,41 +278,35 @@ class ClosedRecords:
             ArchiveError: a file that may tell is missing, or was changed.
         """
         found: dict[BatchId, Batch] = {}
-        waiting: set[BatchId] = set()
-        for certificate in self._files:
-            still_open = set(verdict.still_open(certificate))
-            if not _may_hold(certificate, partition, offset) and waiting <= still_open:
-                continue
-            for line in map(json.loads, self._folder.lines(certificate)):
+        for certificate in self._store.archived_with(partition, offset):
+            begun: dict[BatchId, Batch] = {}
+            for line in self._lines(certificate):
                 if "begin" in line and _holds(line, partition, offset):
-                    found[line["begin"]] = _begun(line)
-                elif line.get("end") in found:
-                    found[line["end"]] = _ended(found[line["end"]], line)
-            waiting = found.keys() & still_open
+                    begun[line["begin"]] = _begun(line)
+                elif line.get("end") in begun:
+                    begun[line["end"]] = _ended(begun[line["end"]], line)
+            self._settle(begun, certificate)
+            found |= begun
         return self._store.seen([*found.values()])
 
     def registered(self, member: MemberId, incarnation: Incarnation) -> str:
         """Return how the process of an incarnation called itself when it registered; empty: no closed event tells."""
-        for certificate in self._files:
-            processes = None if certificate.archive is None else certificate.archive.processes
-            if processes is None:
-                read = Contents()
-                for line in self._folder.lines(certificate):
-                    read.take(line)
-                processes = read.processes
-            if (label := processes.get(str(member), {}).get(str(incarnation))) is not None:
-                return label
-        return ""
+        return self._store.archived_process(member, incarnation)
 
+    def _settle(self, begun: dict[BatchId, Batch], certificate: Certificate) -> None:
+        """Look in the files after that of a certificate for the ends of the batches that it leaves open."""
+        waiting = begun.keys() & verdict.still_open(certificate)
+        while waiting and certificate.number < self._closed.number:
+            (certificate,) = self._store.certificates(after=certificate.number, limit=1)
+            still_open = waiting & {*verdict.still_open(certificate)}
+            if still_open != waiting:
+                for line in self._lines(certificate):
+                    if line.get("end") in waiting:
+                        begun[line["end"]] = _ended(begun[line["end"]], line)
+            waiting = still_open
 
-def _may_hold(certificate: Certificate, partition: GroupPartition, offset: Offset) -> bool:
-    """Whether a batch that begins in a certificate's file may contain an offset."""
-    told = None if certificate.archive is None else certificate.archive.offsets
-    if told is None:
-        return True
-    spans = told.get(partition.group, {}).get(partition.topic, {})
-    lowest, end = spans.get(str(partition.partition), (0, 0))
-    return lowest <= offset < end
+    def _lines(self, certificate: Certificate) -> Iterator[Line]:
+        return map(json.loads, self._folder.lines(certificate))
 
 
 def _holds(line: Line, partition: GroupPartition, offset: Offset) -> bool:
@@ -438,9 +435,17 @@ class WholeHistory:
         """See `ports.Chronicle.closed`."""
         return self._store.closed()
 
-    def archived(self, number: int, file: ArchiveFile, resume: bytes) -> None:
+    def archived(self, number: int, file: ArchiveFile, resume: bytes, contents: ArchiveContents) -> None:
         """See `ports.Chronicle.archived`."""
-        self._store.archived(number, file, resume)
+        self._store.archived(number, file, resume, contents)
+
+    def archived_with(self, partition: GroupPartition, offset: Offset) -> tuple[Certificate, ...]:
+        """See `ports.Chronicle.archived_with`."""
+        return self._store.archived_with(partition, offset)
+
+    def archived_process(self, member: MemberId, incarnation: Incarnation) -> str:
+        """See `ports.Chronicle.archived_process`."""
+        return self._store.archived_process(member, incarnation)
 
     def drop(self, closed: Certificate, floor: CheckpointNumber) -> Iterator[Dropped]:
         """See `ports.Chronicle.drop`."""

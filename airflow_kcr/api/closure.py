@@ -167,10 +167,8 @@ class _Closing:
             name=str(path.relative_to(self.root)),
             size=folder.check(certificate),
             resume=verdict.resume_digest(anew.resume),
-            offsets=contents.offsets,
-            processes=contents.processes,
         )
-        self.chronicle.archived(certificate.number, file, anew.resume)
+        self.chronicle.archived(certificate.number, file, anew.resume, contents.told())
         self.closed = replace(certificate, archive=file, resume=anew.resume)
         self.told.archived.append(path)
         return True

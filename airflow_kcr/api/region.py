@@ -656,8 +656,9 @@ class Region:
             ConfigurationError: `place` is not of that form, or the region has no such partition or group.
         """
         store = self._store.chronicle(self.name)
-        closed = None if store.closed() is None else ClosedRecords(store, self._folder(store, None))
-        return ledger.record(self._store, self.name, place, group, closed)
+        closed = store.closed()
+        archived = None if closed is None else ClosedRecords(store, self._folder(store, None), closed)
+        return ledger.record(self._store, self.name, place, group, archived)
 
     def repeated(self, *, group: str | None = None) -> tuple[ledger.Repetition, ...]:
         """Return which offsets were started more than once, and for which reset; the whole ledger is read.

@@ -8,7 +8,7 @@ and the contract suite holds it against Postgres.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TypeVar, assert_never
 
@@ -20,6 +20,7 @@ from airflow_kcr.errors import (
     UnknownRegion,
 )
 from airflow_kcr.ports import (
+    ArchiveContents,
     ArchiveFile,
     Certificate,
     Dropped,
@@ -63,6 +64,7 @@ from airflow_kcr.protocol.values import (
     Incarnation,
     MemberId,
     Offset,
+    Range,
     RegionName,
     TopicPartition,
 )
@@ -85,7 +87,7 @@ class MemoryTransactions:
         self._tables: dict[RegionName, Tables] = {}
         self._events: dict[RegionName, list[Event]] = {}
         self._ledgers: dict[RegionName, Ledger] = {}
-        self._certificates: dict[RegionName, list[Certificate]] = {}
+        self._proofs: dict[RegionName, Proofs] = {}
 
     def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
         """See `ports.Transactions.create`."""
@@ -155,7 +157,7 @@ class MemoryTransactions:
         """See `ports.Transactions.delete`."""
         check(self._region(name), self._clock())
         del self._regions[name], self._events[name], self._ledgers[name], self._tables[name]
-        self._certificates.pop(name, None)
+        self._proofs.pop(name, None)
 
     def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
         """See `ports.Transactions.events`; an event's number is its place in the list, from 1."""
@@ -256,7 +258,7 @@ class MemoryTransactions:
     def chronicle(self, name: RegionName) -> MemoryChronicle:
         """See `ports.Transactions.chronicle`."""
         self._region(name)
-        told = self._certificates.setdefault(name, [])
+        told = self._proofs.setdefault(name, Proofs())
         batches = [*self._ledgers[name].values()]
         rewinds = Rewinds(self._tables_of(name).seek_maps)
         return MemoryChronicle(self._regions[name].counter, self._events[name], batches, told, rewinds)
@@ -294,6 +296,14 @@ class MemoryTransactions:
         return replace(after, archive=self._regions[region.name].archive)
 
 
+@dataclass(slots=True)
+class Proofs:
+    """What was certified of a region, and what archive files hold, by the number of their certificates."""
+
+    certificates: list[Certificate] = field(default_factory=list)
+    archived: dict[int, ArchiveContents] = field(default_factory=dict)
+
+
 class MemoryChronicle:
     """What is recorded of a region in memory; implements `ports.Chronicle`."""
 
@@ -302,12 +312,13 @@ class MemoryChronicle:
         counter: EventNumber,
         events: Sequence[Event],
         batches: Sequence[Batch],
-        certificates: list[Certificate],
+        proofs: Proofs,
         rewinds: Rewinds,
     ) -> None:
         self._rewinds = rewinds
         self._counter = counter
-        self._certificates = certificates
+        self._proofs = proofs
+        self._certificates = proofs.certificates
         self._events = events
         self._batches = batches
 
@@ -348,10 +359,24 @@ class MemoryChronicle:
         """See `ports.Chronicle.closed`."""
         return next((c for c in reversed(self._certificates) if c.archive is not None), None)
 
-    def archived(self, number: int, file: ArchiveFile, resume: bytes) -> None:
+    def archived(self, number: int, file: ArchiveFile, resume: bytes, contents: ArchiveContents) -> None:
         """See `ports.Chronicle.archived`."""
         if self._certificates[number - 1].archive is None:
             self._certificates[number - 1] = replace(self._certificates[number - 1], archive=file, resume=resume)
+            self._proofs.archived[number] = contents
+
+    def archived_with(self, partition: GroupPartition, offset: Offset) -> tuple[Certificate, ...]:
+        """See `ports.Chronicle.archived_with`."""
+        nowhere = Range(Offset(0), Offset(0))
+        known = {n: contents.ranges.get(partition, nowhere) for n, contents in self._proofs.archived.items()}
+        return tuple(
+            replace(self._certificates[n - 1], resume=None) for n, r in known.items() if r.from_ <= offset < r.to
+        )
+
+    def archived_process(self, member: MemberId, incarnation: Incarnation) -> str:
+        """See `ports.Chronicle.archived_process`."""
+        told = (contents.processes.get((member, incarnation)) for contents in self._proofs.archived.values())
+        return next((label for label in told if label is not None), "")
 
     def drop(self, closed: Certificate, floor: CheckpointNumber) -> Iterator[Dropped]:
         """See `ports.Chronicle.drop`; what is in memory is gone with the process, so that nothing need be dropped."""

@@ -24,7 +24,7 @@ from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, StoreR
 
 SCHEMA: Final = "kcr"
 VERSION_TABLE: Final = "alembic_version"
-HEAD: Final = "0019"
+HEAD: Final = "0020"
 """The revision that this program works with."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"

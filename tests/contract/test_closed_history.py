@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -11,10 +12,9 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
-import psycopg
 import pytest
 
-from airflow_kcr.api import closure
+from airflow_kcr.api import closure, ledger
 from airflow_kcr.api.archives import ArchiveFolder, ClosedRecords, WholeHistory
 from airflow_kcr.api.closure import Closing
 from airflow_kcr.api.verdict import Verdict
@@ -42,12 +42,19 @@ def closed(driver: Driver, root: Path, keep: timedelta = timedelta(0)) -> Closin
 
 
 def folder(driver: Driver, root: Path) -> ArchiveFolder:
-    first = driver.store.chronicle(driver.name).certificates()[0].digest
+    first = driver.store.chronicle(driver.name).certificates(limit=1)[0].digest
     return ArchiveFolder(root=root, region=driver.name, first=first)
 
 
 def whole(driver: Driver, root: Path) -> WholeHistory:
     return WholeHistory(driver.store.chronicle(driver.name), folder(driver, root))
+
+
+def closed_records(driver: Driver, root: Path) -> ClosedRecords:
+    store = driver.store.chronicle(driver.name)
+    newest = store.closed()
+    assert newest is not None
+    return ClosedRecords(store, folder(driver, root), newest)
 
 
 def plain(batch: Batch) -> Batch:
@@ -121,7 +128,7 @@ def test_closed_records_are_told_as_the_whole_history_tells_them(drive: Drive, t
     }
     assert len(closed(driver, tmp_path).archived) > 1
     stored = {batch.batch for batch in driver.store.history(driver.name).batches}
-    records = ClosedRecords(driver.store.chronicle(driver.name), folder(driver, tmp_path))
+    records = closed_records(driver, tmp_path)
     for partition in driver.logs:
         for offset in range(0, 120, 5):
             expected = [plain(b) for b in before.batches if partition in b.ranges and holds(b, partition, offset)]
@@ -137,12 +144,12 @@ def holds(batch: Batch, partition: GroupPartition, offset: int) -> bool:
 
 @pytest.mark.parametrize("subject", ["postgres"], indirect=True)
 def test_a_record_is_looked_up_in_the_files_that_may_have_it(
-    drive: Drive, tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+    drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = drive(partitions=1, members=1)
     driver.up()
     closings(driver, tmp_path, 9)
-    records = ClosedRecords(driver.store.chronicle(driver.name), folder(driver, tmp_path))
+    records = closed_records(driver, tmp_path)
     opened: list[str] = []
     really = gzip.open
 
@@ -157,12 +164,29 @@ def test_a_record_is_looked_up_in_the_files_that_may_have_it(
     assert records.batches_with(driver.partition(0), Offset(5_000)) == ()
     assert records.registered(driver.member(0), Incarnation(1)) == driver.held.members[driver.member(0)].label
     assert len(opened) == 1
-    # What an earlier version has archived says nothing of itself: it is read.
-    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute(b"UPDATE kcr.certificate SET archive = archive - 'offsets' - 'processes'")
-    records = ClosedRecords(driver.store.chronicle(driver.name), folder(driver, tmp_path))
-    assert records.batches_with(driver.partition(0), Offset(35)) == (batch,)
-    assert records.registered(driver.member(0), Incarnation(1)) == driver.held.members[driver.member(0)].label
+
+
+@pytest.mark.parametrize("subject", ["postgres"], indirect=True)
+def test_a_closed_record_costs_the_same_however_many_archives_there_are(
+    drive: Drive, tmp_path: Path, database_url: str
+) -> None:
+    keep_unknown(database_url)
+    driver = drive(partitions=1, members=1)
+    driver.up()
+
+    def cost() -> Counter[str]:
+        """Return the rows that each statement of looking the region's oldest records up touches."""
+        with touched() as rows:
+            (view,) = ledger.record(driver.store, driver.name, "t:0:5", None, closed_records(driver, tmp_path))
+        assert len(view.starts) == 1
+        return rows
+
+    closings(driver, tmp_path, 5)
+    few = cost()
+    closings(driver, tmp_path, 40)
+    many = cost()
+    assert {s: (few[s], rows) for s, rows in many.items() if rows > few[s] + 10} == {}
+    assert many.keys() == few.keys()
 
 
 def closings(driver: Driver, root: Path, number: int) -> None:

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.postgres
 PARTITIONS = 12
 
 YOUNG = 1_200
-"""Checkpoints of a day or two; so many events are looked at as the newest ones."""
+"""Checkpoints of a day or two."""
 
 OWN = 8
 """Checkpoints that the region makes itself: statistics that are not fresh know of these."""
@@ -162,6 +162,15 @@ def test_what_people_look_at_touches_what_it_shows(database_url: str, look: int)
         with touched() as rows:
             LOOKS[look](region)
     assert max(rows.values()) <= 2 * FEW, rows.most_common(3)
+
+
+def test_the_newest_work_is_one_lookup(database_url: str) -> None:
+    with old_region(database_url, 20_000) as driver:
+        with touched() as rows:
+            seen = driver.store.seen(driver.name)
+        newest = driver.batches[-1]
+    assert seen.worked_at == (newest.finished_at or newest.started_at)
+    assert rows.total() <= 10, rows
 
 
 _KEPT = b"""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Batch, Outcome, PersonResetState, ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import EventNumber, RequestId
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import EventNumber, Incarnation, Offset, RequestId
 from airflow_kcr.store import schema_upgrade
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.postgres.tables import metadata
@@ -48,7 +50,8 @@ OLD_KINDS = {"CutRequested", "CutOpened", "CutCompleted"}
 
 
 def rules() -> RegionRules:
-    return RegionRules(groups={GROUP: group_rules()})
+    # A long lease: what becomes of a region while it is upgraded must not hang on how long that takes.
+    return RegionRules(groups={GROUP: group_rules()}, timeouts=Timeouts(lease=timedelta(hours=5)))
 
 
 def store(url: str) -> PostgresTransactions:
@@ -394,6 +397,35 @@ def test_a_persons_reset_that_runs_while_a_store_is_upgraded_goes_on(empty_datab
         assert upgraded.region.person_resets[RequestId("r1")].state is PersonResetState.STARTED
         upgraded.finish_reset()
         assert upgraded.region.person_resets[RequestId("r1")].state is PersonResetState.DONE
+
+
+def test_what_archives_hold_is_looked_up_by_index_after_an_upgrade(empty_database_url: str) -> None:
+    schema_upgrade.upgrade(empty_database_url)
+    with store(empty_database_url) as transactions:
+        driver = Driver(rules=rules(), transactions=transactions)
+        driver.up()
+    take_back_to(empty_database_url, "0019")
+    place = '{"g": {"t": {"0": %s}}}'
+    archive = f'{{"name": "1", "size": 1, "resume": "", "offsets": {place % "[10, 20]"}'
+    archive += ', "processes": {"g[0]": {"7": "w-1"}}}'
+    for number, body, told in (
+        (1, "{}", archive),
+        (2, f'{{"partitions": {place % "{}"}}}', '{"name": "2", "size": 1, "resume": ""}'),
+    ):
+        execute(
+            empty_database_url,
+            "INSERT INTO kcr.certificate (region_id, number, counter, ledger, body, digest, archive) "
+            f"SELECT id, {number}, 1, 0, '{body}', '', '{told}' FROM kcr.region",
+        )
+    schema_upgrade.upgrade(empty_database_url)
+    with store(empty_database_url) as new:
+        chronicle = new.chronicle(driver.name)
+        assert chronicle.archived_process(driver.member(0), Incarnation(7)) == "w-1"
+        assert chronicle.archived_process(driver.member(0), Incarnation(8)) == ""
+        # Of the second one nobody knows what it holds, so it is read.
+        numbers = [[c.number for c in chronicle.archived_with(driver.partition(0), Offset(o))] for o in (9, 10, 19, 20)]
+        assert numbers == [[2], [1, 2], [1, 2], [2]]
+        assert chronicle.archived_with(driver.partition(1), Offset(10)) == ()
 
 
 def test_several_upgrades_at_once_are_one(empty_database_url: str) -> None:

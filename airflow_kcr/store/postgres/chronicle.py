@@ -14,15 +14,26 @@ from typing import Any, Final, cast
 
 from sqlalchemy import TextualSelect, text
 
-from airflow_kcr.ports import ArchiveFile, Certificate, Dropped, Horizon
+from airflow_kcr.ports import ArchiveContents, ArchiveFile, Certificate, Dropped, Horizon
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Outcome
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Range
+from airflow_kcr.protocol.values import (
+    BatchId,
+    CheckpointNumber,
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Offset,
+    Range,
+)
 from airflow_kcr.store.codec import event_from_json
 from airflow_kcr.store.postgres.connections import read_again
+from airflow_kcr.store.postgres.ledger import near
 from airflow_kcr.store.postgres.rewinds import IN_ORDER, seen
-from airflow_kcr.store.postgres.row_layout import member_of, partition_of
+from airflow_kcr.store.postgres.row_layout import member_of, partition_columns, partition_of
 from airflow_kcr.store.postgres.session import Found, Session, positional
+from airflow_kcr.store.postgres.tables import WIDTH
 
 EVENT_PAGE: Final = 1000
 """Events per page."""
@@ -126,6 +137,39 @@ _FORGET_ARCHIVED: Final = text("""
     UPDATE kcr.certificate SET resume = NULL
     WHERE region_id = :region AND number = CAST(:number AS bigint) - 1 AND archive IS NOT NULL
 """)
+_ARCHIVED_RANGES: Final = text("""
+    INSERT INTO kcr.archived_range (region_id, certificate, group_id, topic, partition, from_offset, to_offset)
+    SELECT :region, :number, r.* FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]),
+        CAST(:partitions AS bigint[]), CAST(:froms AS bigint[]), CAST(:tos AS bigint[])) r
+""")
+_ARCHIVED_PROCESSES: Final = text("""
+    INSERT INTO kcr.archived_process (region_id, group_id, member_index, incarnation, label)
+    SELECT :region, p.* FROM unnest(CAST(:groups AS text[]), CAST(:indexes AS bigint[]),
+        CAST(:incarnations AS bigint[]), CAST(:labels AS text[])) p
+    ON CONFLICT DO NOTHING
+""")
+
+# name: archived_with — for each width of a range the few that end near enough beyond the record: see `containing`.
+_ARCHIVED_WITH: Final = positional(
+    text(f"""
+    SELECT number, counter, ledger, body, digest, CAST(NULL AS bytea), archive FROM kcr.certificate
+    WHERE region_id = :region AND number = ANY (ARRAY(
+        SELECT unnest(ARRAY(
+            SELECT certificate FROM kcr.archived_range
+            WHERE region_id = :region AND group_id = :group AND topic = :topic AND partition = :partition
+              AND {WIDTH} = w.width AND to_offset > :offset AND to_offset <= w.furthest AND from_offset <= :offset
+        )) FROM unnest(CAST(:widths AS integer[]), CAST(:furthest AS bigint[])) AS w (width, furthest)
+    )) ORDER BY number
+"""),  # noqa: S608 (a constant of this package)
+    7,
+)
+_ARCHIVED_PROCESS: Final = positional(
+    text("""
+    SELECT label FROM kcr.archived_process
+    WHERE region_id = :region AND group_id = :group AND member_index = :index AND incarnation = :incarnation
+"""),
+    1,
+)
 
 PIECE: Final = 10_000
 """Rows of a table that a transaction drops."""
@@ -257,11 +301,36 @@ class PostgresChronicle:
         with self._about() as session:
             return next((_certificate(row) for row in session.rows(_CLOSED)), None)
 
-    def archived(self, number: int, file: ArchiveFile, resume: bytes) -> None:
+    def archived(self, number: int, file: ArchiveFile, resume: bytes, contents: ArchiveContents) -> None:
         """See `ports.Chronicle.archived`."""
         with self._alone() as session:
-            if session.run(_ARCHIVED, number=number, archive=json.dumps(asdict(file)), resume=resume):
-                session.run(_FORGET_ARCHIVED, number=number)
+            if not session.run(_ARCHIVED, number=number, archive=json.dumps(asdict(file)), resume=resume):
+                return
+            session.run(_FORGET_ARCHIVED, number=number)
+            if contents.ranges:
+                froms, tos = zip(*contents.ranges.values(), strict=True)
+                columns = partition_columns(contents.ranges)
+                session.run(_ARCHIVED_RANGES, number=number, froms=list(froms), tos=list(tos), **columns)
+            if contents.processes:
+                session.run(
+                    _ARCHIVED_PROCESSES,
+                    groups=[member.group for member, _ in contents.processes],
+                    indexes=[member.index for member, _ in contents.processes],
+                    incarnations=[incarnation for _, incarnation in contents.processes],
+                    labels=[*contents.processes.values()],
+                )
+
+    def archived_with(self, partition: GroupPartition, offset: Offset) -> tuple[Certificate, ...]:
+        """See `ports.Chronicle.archived_with`."""
+        with self._about() as session:
+            found = session.rows(_ARCHIVED_WITH, **near(partition, offset))
+            return tuple(_certificate(row) for row in found)
+
+    def archived_process(self, member: MemberId, incarnation: Incarnation) -> str:
+        """See `ports.Chronicle.archived_process`."""
+        with self._about() as session:
+            about = {"group": member.group, "index": member.index, "incarnation": incarnation}
+            return next((str(label) for (label,) in session.rows(_ARCHIVED_PROCESS, **about)), "")
 
     def drop(self, closed: Certificate, floor: CheckpointNumber) -> Iterator[Dropped]:
         """See `ports.Chronicle.drop`."""

@@ -254,17 +254,20 @@ def one(session: Session, batch: BatchId) -> Batch | None:
 
 def containing(session: Session, partition: GroupPartition, offset: Offset) -> list[Batch]:
     """Return the batches whose ranges contain an offset, oldest first."""
-    found = session.rows(
-        _CONTAINING,
-        group=partition.group,
-        topic=partition.topic,
-        partition=partition.partition,
-        offset=offset,
-        widths=list(_WIDTHS),
+    return _with_ranges(session, session.rows(_CONTAINING, **near(partition, offset)))
+
+
+def near(partition: GroupPartition, offset: Offset) -> dict[str, object]:
+    """Return the parameters of whatever looks for ranges that contain an offset."""
+    return {
+        "group": partition.group,
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "offset": offset,
+        "widths": list(_WIDTHS),
         # One that has the record and is of this width ends at most its length beyond it.
-        furthest=[min(offset + 2 ** (65 - width) - 1, MAX_NUMBER) for width in _WIDTHS],
-    )
-    return _with_ranges(session, found)
+        "furthest": [min(offset + 2 ** (65 - width) - 1, MAX_NUMBER) for width in _WIDTHS],
+    }
 
 
 def readers(session: Session, partition: TopicPartition) -> list[GroupPartition]:

@@ -490,6 +490,33 @@ certificate: Final = table(
     of_region("certificate"),
 )
 
+archived_range: Final = table(
+    "archived_range",
+    # Of a partition and an archive file: the first offset of the batches that begin in it, and the one after the last.
+    number("region_id"),
+    number("certificate"),
+    *partition(),
+    number("from_offset"),
+    number("to_offset"),
+    key("archived_range", "region_id", "certificate", *PARTITION),
+    of_region("archived_range"),
+    *not_negative("archived_range", "from_offset"),
+    CheckConstraint("from_offset < to_offset", name="archived_range_not_empty"),
+    Index("archived_range_record", "region_id", *PARTITION, text(f"({WIDTH})"), "to_offset"),
+)
+
+archived_process: Final = table(
+    "archived_process",
+    # How a process of a member called itself that registered in an archive file.
+    number("region_id"),
+    text_("group_id"),
+    number("member_index"),
+    number("incarnation"),
+    text_("label"),
+    key("archived_process", "region_id", "group_id", "member_index", "incarnation"),
+    of_region("archived_process"),
+)
+
 # Room for the next versions of the busiest rows on their own page (revision 0002).
 for _busy, _filled in ((claim, 60), (lease, 50)):
     _room = f"ALTER TABLE {_busy.fullname} SET (fillfactor = {_filled})"
@@ -499,6 +526,8 @@ for _busy, _filled in ((claim, 60), (lease, 50)):
 # of one region it would believe that every eighth row is of another, and find a region's newest by reading all it has
 # (revision 0017).
 for _growing in (
+    archived_process,
+    archived_range,
     batch,
     batch_range,
     boundary_offset,
