@@ -8,7 +8,7 @@ The rules, checked together at start. Each refusal names the two settings that c
    membership, above `relaunch`.
 4. Three renewals fit into one `lease`.
 5. A dead member's batch is known to be over within one reset attempt: `lease` + `process_end_limit` < `reset`.
-6. `batch` < `drain`, unless `accept_aborted_drain`.
+6. `batch.timeout` < `drain`, unless `accept_aborted_drain`.
 7. `metadata_refresh` is at most what the client takes, 1 h.
 
 `commit`, `publish` and `close` clash with nothing: when they run out, that is an event and the members go on, or the

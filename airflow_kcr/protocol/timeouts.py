@@ -57,7 +57,7 @@ class Timeouts:
     """How long a stopped process may finish its batch before it cancels it."""
 
     batch: timedelta = timedelta(minutes=2)
-    """How long one batch may take before it counts as failed; `batch.timeout` in the spec."""
+    """How long one batch may take before it counts as failed. A spec has it as `batch.timeout`."""
 
     retry: timedelta = timedelta(seconds=1)
     """How long members wait after a failed batch before they begin one; doubled with each in succession, up to 60 s."""

@@ -189,7 +189,7 @@ def _fields_around(path: Path, kind: type[DataclassInstance]) -> list[str]:
 
 
 def _one_batch_timeout(plain: dict[str, Any]) -> list[tuple[str, str]]:
-    """Let `timeouts.batch` be `batch.timeout`, which is the same, and return what is wrong where both are given."""
+    """Read `timeouts.batch`, an earlier name, as `batch.timeout`; return what is wrong if both are given and differ."""
     times, batch = plain.get("timeouts"), plain.get("batch", {})
     if not isinstance(times, dict) or not isinstance(batch, dict) or "batch" not in times:
         return []

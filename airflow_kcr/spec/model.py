@@ -232,7 +232,7 @@ class RegionSpec:
     checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
     batch: BatchSpec = field(default_factory=BatchSpec)
     timeouts: Annotated[Timeouts, Section(elsewhere=frozenset({"batch"}))] = field(default_factory=Timeouts)
-    """All times; its `batch` is always `batch.timeout`, whatever it was given as."""
+    """All times but `batch.timeout`, which is its `batch` whatever that was given as."""
 
     max_failures: Number = 5
     """How many failures in a row are answered by a reset, each after a wait (`timeouts.retry`); one more halts the
