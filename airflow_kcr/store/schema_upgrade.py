@@ -32,7 +32,12 @@ _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # Any number does, as long as every upgrade takes the same one: two at once would make every table twice.
 _UPGRADE_LOCK: Final = 4_729_370_001
 
-_LOCK: Final = text("SELECT pg_advisory_lock(:key)")
+# name: try_lock — again and again: one that waits in the server has a snapshot, and an index that is made concurrently
+# waits for all of them.
+_TRY_LOCK: Final = text("SELECT pg_try_advisory_lock(:key)")
+_PAUSE: Final = 0.2
+"""Seconds between two tries."""
+
 # name: no_timeouts — of the session. An index of a long ledger takes its time: a limit of the server's or the
 # user's own, which is meant for programs, would end every try at the same place.
 _NO_TIMEOUTS: Final = text(
@@ -62,9 +67,10 @@ class SchemaStatus:
 def upgrade(url: str) -> SchemaStatus:
     """Bring a database to the newest schema, and return what it then has; where it is there already, change nothing.
 
-    Each migration is a transaction, and those that convert rows do so in pieces before it; all under one lock: of two
-    upgrades at once, the second finds nothing left to do. One that was interrupted has left a revision on the way,
-    which no program works with, and goes on from there when it is repeated.
+    Each migration is a transaction; those that convert rows or build indexes of tables that grow do so before it, in
+    pieces and without blocking writes. All under one lock: of two upgrades at once, the second finds nothing left to
+    do. One that was interrupted has left a revision on the way, which no program works with, and goes on from there
+    when it is repeated.
 
     Args:
         url: an SQLAlchemy URL of the store; its user owns the schema, or may create it.
@@ -79,9 +85,9 @@ def upgrade(url: str) -> SchemaStatus:
 
     with _connected(url) as connection:
         _require_own_session(connection)
-        # Of the session, so that it outlasts the transactions: closing the connection lets go of it.
         connection.execute(_NO_TIMEOUTS)
-        connection.execute(_LOCK, {"key": _UPGRADE_LOCK})
+        connection.commit()
+        _lock(connection)
         current = revision_of(connection)
         if current is not None and int(current) > int(HEAD):
             raise _too_new(current)
@@ -135,6 +141,17 @@ def revision_of(connection: Connection) -> str | None:
         return None
     found = connection.execute(_VERSION).scalar_one_or_none()
     return None if found is None else str(found)
+
+
+def _lock(connection: Connection) -> None:
+    """Wait until no other upgrade runs, however long it takes, and keep others out.
+
+    The lock is of the session, so that it outlasts the transactions: closing the connection lets go of it.
+    """
+    while not connection.execute(_TRY_LOCK, {"key": _UPGRADE_LOCK}).scalar_one():
+        connection.commit()
+        time.sleep(_PAUSE)
+    connection.commit()
 
 
 def _require_own_session(connection: Connection) -> None:

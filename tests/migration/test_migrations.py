@@ -261,6 +261,68 @@ def test_no_timeout_of_the_server_ends_an_upgrade(empty_database_url: str) -> No
         assert upgrading.result().is_current
 
 
+MAKES_AN_INDEX = """
+    SELECT pid FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND starts_with(query, 'CREATE INDEX')
+"""
+
+INVALID = "SELECT indexrelid::regclass::text FROM pg_index WHERE NOT indisvalid"
+
+WRITES = """
+    SET LOCAL session_replication_role = replica;
+    SET LOCAL lock_timeout = '5s';
+    INSERT INTO kcr.batch_range (batch_number, region_id, group_id, topic, partition, from_offset, to_offset)
+    VALUES (1, 1, 'g', 't', 0, 0, 1)
+"""
+
+
+def test_an_index_is_made_beside_who_writes_and_anew_where_its_upgrade_was_interrupted(empty_database_url: str) -> None:
+    upgrade_to(empty_database_url, "0012")
+    engine = create_engine(empty_database_url, poolclass=NullPool)
+    with ThreadPoolExecutor(1) as threads, engine.connect() as slow:
+        slow.exec_driver_sql("LOCK TABLE kcr.batch_range IN ROW EXCLUSIVE MODE")
+        upgrading = threads.submit(schema_upgrade.upgrade, empty_database_url)
+        while not upgrading.done() and not read(empty_database_url, MAKES_AN_INDEX):
+            pass
+        execute(empty_database_url, WRITES)
+        execute(empty_database_url, f"SELECT pg_terminate_backend(pid) FROM ({MAKES_AN_INDEX}) a")
+        with pytest.raises(StoreError):
+            upgrading.result()
+        slow.rollback()
+    assert schema_upgrade.status(empty_database_url).current == "0012"
+    assert read(empty_database_url, INVALID) == {"kcr.batch_range_record"}
+    schema_upgrade.upgrade(empty_database_url)
+    assert read(empty_database_url, INVALID) == set()
+    assert catalogue(empty_database_url) == SNAPSHOT.read_text()
+
+
+def test_an_index_that_was_made_before_an_interruption_is_not_made_again(empty_database_url: str) -> None:
+    upgrade_to(empty_database_url, "0012")
+    execute(empty_database_url, "CREATE INDEX reset_sequence ON kcr.reset (region_id, sequence)")
+    before = read(empty_database_url, "SELECT 'kcr.reset_sequence'::regclass::oid")
+    schema_upgrade.upgrade(empty_database_url)
+    assert read(empty_database_url, "SELECT 'kcr.reset_sequence'::regclass::oid") == before
+
+
+def test_indexes_of_tables_that_grow_are_made_beside_who_writes(empty_database_url: str) -> None:
+    upgrade_to(empty_database_url, "0008")
+    ran: list[str] = []
+
+    def note(*about: object) -> None:
+        ran.append(" ".join(str(about[2]).split()))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        schema_upgrade.upgrade(empty_database_url)
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    made = [statement.split() for statement in ran if statement.startswith("CREATE INDEX")]
+    # Of a new table, which nobody writes to yet; and of persons' resets, which are few.
+    of_few = {"kcr.archived_range", "kcr.person_reset"}
+    assert [words for words in made if words[2] != "CONCURRENTLY" and not of_few & {*words}] == []
+    assert len(made) > 15
+
+
 def test_stored_events_specs_and_names_are_told_in_the_new_words(empty_database_url: str) -> None:
     schema_upgrade.upgrade(empty_database_url)
     with store(empty_database_url) as transactions:

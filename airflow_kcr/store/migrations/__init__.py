@@ -2,7 +2,9 @@
 
 A new one is a file in `versions`, `NNNN_what_it_does.py`, with the next number as its revision. It changes
 `store.postgres.tables` and `schema_upgrade.HEAD` with it; `tests/migration` holds the three together and says how the
-snapshot is renewed. A migration runs in one transaction with all others that are due, so it must be able to.
+snapshot is renewed. A migration is a transaction, and what locks out programs that still run is at its end and short:
+rows are converted before, in pieces that may be repeated, and indexes of tables that grow are built without blocking
+writes (`indexes`).
 """
 
 from __future__ import annotations

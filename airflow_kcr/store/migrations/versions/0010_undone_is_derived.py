@@ -10,6 +10,8 @@ from typing import Final
 from alembic import op
 from sqlalchemy import text
 
+from airflow_kcr.store.migrations import indexes
+
 revision: Final = "0010"
 down_revision: Final = "0009"
 branch_labels: Final = None
@@ -63,11 +65,11 @@ def upgrade() -> None:
         for after in range(0, last, PIECE):
             for statement in (_PROVEN, _DONE):
                 connection.execute(statement, {"after": after, "upto": after + PIECE})
-    op.execute("ALTER TABLE kcr.seek_offset ALTER COLUMN rewinds DROP DEFAULT")
-    op.execute(
-        "CREATE INDEX seek_offset_rewinds ON kcr.seek_offset (region_id, group_id, topic, partition, "
+    indexes.make(
+        "seek_offset_rewinds ON kcr.seek_offset (region_id, group_id, topic, partition, "
         "(CASE WHEN rewinds THEN -epoch ELSE epoch END)) INCLUDE (next_offset) WHERE next_offset IS NOT NULL"
     )
+    op.execute("ALTER TABLE kcr.seek_offset ALTER COLUMN rewinds DROP DEFAULT")
     op.execute("ALTER TABLE kcr.batch_range DROP COLUMN undone_from")
 
 

@@ -6,6 +6,8 @@ from typing import Final
 
 from alembic import op
 
+from airflow_kcr.store.migrations import indexes
+
 revision: Final = "0013"
 down_revision: Final = "0012"
 branch_labels: Final = None
@@ -13,18 +15,16 @@ depends_on: Final = None
 
 
 def upgrade() -> None:
-    op.execute(
-        "CREATE INDEX batch_range_record ON kcr.batch_range (region_id, group_id, topic, partition, "
-        "(POSITION('1'::bit(1) IN (to_offset - from_offset)::bit(64))), to_offset)"
+    indexes.make(
+        "batch_range_record ON kcr.batch_range (region_id, group_id, topic, partition, "
+        "(POSITION('1'::bit(1) IN (to_offset - from_offset)::bit(64))), to_offset)",
+        "event_registered ON kcr.event (region_id, (body -> 'member'), (body -> 'incarnation')) "
+        "WHERE kind = 'MemberRegistered'",
+        "reset_sequence ON kcr.reset (region_id, sequence)",
+        "person_reset_not_begun ON kcr.person_reset (region_id, requested_at) WHERE epoch IS NULL",
     )
     op.execute("DROP INDEX kcr.batch_range_partition")
-    op.execute(
-        "CREATE INDEX event_registered ON kcr.event (region_id, (body -> 'member'), (body -> 'incarnation')) "
-        "WHERE kind = 'MemberRegistered'"
-    )
-    op.execute("CREATE INDEX reset_sequence ON kcr.reset (region_id, sequence)")
     op.execute("DROP INDEX kcr.person_reset_order")
-    op.execute("CREATE INDEX person_reset_not_begun ON kcr.person_reset (region_id, requested_at) WHERE epoch IS NULL")
 
 
 def downgrade() -> None:
