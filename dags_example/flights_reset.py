@@ -1,4 +1,4 @@
-"""Goes back to an earlier checkpoint of the flights, while the consumers stay: somebody chooses, looks, and approves.
+"""Goes back to an earlier checkpoint of the flights: a person chooses, reads the plan, and approves; consumers stay.
 
 Trigger it, then answer it under "Required Actions": which checkpoint, then the plan with what would be processed again.
 """

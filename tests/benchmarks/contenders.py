@@ -1,7 +1,7 @@
 """Who reads a topic from its beginning to its end, and how long that takes: a member, and what it is measured against.
 
 Every time leaves out what comes before the first record is asked for and after the last one is there: a member's
-joining, a query's start, a JVM's. For a member it runs from the begin of its first batch to the end of its last as the
+joining, a query's start, a JVM's. For a member it runs from the start of its first batch to the end of its last as the
 store has them, for Structured Streaming from the start of the first trigger to the end of the last as it reports them.
 """
 
@@ -49,7 +49,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """Somebody who reads a topic."""
+    """A reader of a topic."""
 
     name: str
     read: Callable[[], Reading]

@@ -1,4 +1,4 @@
-"""What a benchmark found: tables and goals, shown and kept as JSON, and asserted only where somebody asks for it.
+"""What a benchmark found: tables and goals, shown and kept as JSON, and asserted only on request.
 
 A goal is a ratio of two medians of one run, whose rounds took turns; a machine's absolute times are shown, never
 judged. `KCR_BENCHMARK_ASSERT=1` makes a missed goal a failure; `KCR_BENCHMARK_RESULTS` says where the JSON goes.
@@ -33,7 +33,7 @@ class Scale:
     """Of the records that the full size has."""
 
     def of(self, records: int, multiple: int) -> int:
-        """Return that share of so many records, as a multiple of a number, and at least that."""
+        """Return that share of this many records, as a multiple of a number, and at least that."""
         return max(round(records * self.share) // multiple, 1) * multiple
 
 

@@ -94,7 +94,7 @@ class Lab:
     _topics: dict[tuple[int, int, int], Filled] = field(default_factory=dict)
 
     def filled(self, records: int, size: int, partitions: int = PARTITIONS) -> Filled:
-        """Return a topic of so many records, made once for all who ask for the same."""
+        """Return a topic of N records, made once for all that ask for the same."""
         key = (records, size, partitions)
         if key not in self._topics:
             name = self.kafka.topic(partitions, prefix=f"bench-{size}")

@@ -49,7 +49,7 @@ TURNS = 3
 """Readings of a backlog for each round: two that differ by a few percent are told apart by fifteen, not by five."""
 
 PAUSE = 0.3
-"""Seconds between two measurements, in which whoever was told of the last one is done with it."""
+"""Seconds between two measurements, in which all notified processes are done with the last one."""
 
 STEPS = (
     ("requested", events.CheckpointRequested),
@@ -115,7 +115,7 @@ class Committer:
         """Only at the end."""
 
     def fenced(self, why: str) -> None:
-        """Nobody else is this member."""
+        """No other process is this member."""
 
     def failed(self, error: Exception) -> None:
         """The contract suite has that."""

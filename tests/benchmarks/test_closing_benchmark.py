@@ -58,7 +58,7 @@ class Region:
         self.done = 0
 
     def step(self, batches: int) -> None:
-        """Do so many batches, a checkpoint, and certify them."""
+        """Do N batches and a checkpoint, and certify them."""
         first, self.done = self.done, self.done + batches
         self.connection.execute(_MORE, {"first": first, "last": self.done - 1})
         self.connection.execute(_MOVE, {"to": self.done * WIDTH})

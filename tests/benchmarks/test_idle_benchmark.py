@@ -21,7 +21,7 @@ from tests.support.members import Live, live
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 
 SECONDS = 15.0
-"""That are measured, after as many in which everybody has come to rest."""
+"""That are measured, after as many in which all processes have come to rest."""
 
 CHECKPOINT_EVERY = 5.0
 MOST = 0.03

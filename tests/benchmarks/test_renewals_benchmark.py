@@ -62,7 +62,7 @@ def test_members_that_only_hold_their_leases(durable_store: str, scale: Scale, r
 
 
 def renewed(store: RegionStore, asked: Sequence[Renewal], each: int) -> tuple[int, float]:
-    """Renew all leases, so many members at a time; return how many statements and how many seconds that took."""
+    """Renew all leases, N members at a time; return how many statements and how many seconds that took."""
     with statements() as run:
         began = perf_counter()
         for some in (asked[at : at + each] for at in range(0, len(asked), each)):
@@ -74,7 +74,7 @@ def renewed(store: RegionStore, asked: Sequence[Renewal], each: int) -> tuple[in
 
 @contextmanager
 def regions(url: str, number: int) -> Iterator[tuple[RegionStore, list[Renewal]]]:
-    """Lend a store with so many regions, and the renewals of their members; the regions are deleted at the end."""
+    """Lend a store with N regions, and the renewals of their members; the regions are deleted at the end."""
     rules = {
         RegionName(f"renewals-{n}"): RegionRules(
             groups={GroupId(f"renewals-{n}"): group_rules(f"renewals-{n}", members=MEMBERS)}

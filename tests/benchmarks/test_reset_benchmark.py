@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
 
 PARTITIONS = 12
 SHORT = 7
-"""s of a session, as in BRISK: the least that leaves a lease its place, and kind to whoever has to wait for its end."""
+"""s of a session, as in BRISK: the least that leaves a lease its place, so that waiting for its end is short."""
 
 LONG = 12
 """s of a session that outlasts, as with the default timeouts, a lease and the time in which a process ends itself."""
@@ -44,7 +44,7 @@ PLANNED_WITHIN = 2.0
 """s, at most, for such a plan."""
 
 STEADY = 0.05
-"""s between the records of a partition while somebody is killed."""
+"""s between the records of a partition while a member is killed."""
 
 Turn = Callable[[], float]
 

@@ -61,7 +61,7 @@ def live(driver: Driver, checkpoints: int) -> None:
 
 
 def bytes_of(url: str) -> int:
-    """Return how long the tables that nobody closes are, with their indexes, and nothing free in them."""
+    """Return the size of the tables without closing, with their indexes and without free room."""
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         total = 0
         for (table,) in connection.execute(_TABLES).fetchall():

@@ -190,7 +190,7 @@ def test_begin_and_end_in_the_store(durable_store: str, scale: Scale, report: Ca
 
 @contextmanager
 def _work_beside() -> Iterator[None]:
-    """Keep one core busy, as Spark does beside the begin and the end of a batch.
+    """Keep one core busy, as Spark does beside the start and the end of a batch.
 
     A machine that does nothing else falls asleep between two statements, and takes time to wake up.
     """

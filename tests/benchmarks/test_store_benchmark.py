@@ -1,4 +1,4 @@
-"""What the store costs: permits, a checkpoint's completion, a reset's begin, a plan's reading, idle heartbeats, memory.
+"""What the store costs: permits, a checkpoint's completion, a reset's start, a plan's reading, idle heartbeats, memory.
 
 Measures and prints; asserts no time. Run with `pytest -m benchmark -s tests/benchmarks`. Every figure is a whole
 transaction, its COMMIT waiting for the disk (`fsync` and `synchronous_commit` on), over the Unix socket of a server on

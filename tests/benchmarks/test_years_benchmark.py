@@ -45,7 +45,7 @@ M = TypeVar("M")
 
 @contextmanager
 def region_of_age(url: str, checkpoints: int) -> Iterator[tuple[Driver, ProcessorTime]]:
-    """A region that is up, with so many checkpoints behind it, beside the others in one store; and its clock."""
+    """A region that is up, with N checkpoints behind it, beside the others in one store; and its clock."""
     name = f"age-{checkpoints}"
     # A long lease, so that nothing expires while a slow machine is measured.
     timeouts = Timeouts(lease=timedelta(hours=5))

@@ -110,7 +110,7 @@ def test_a_certificate_says_what_the_history_adds_up_to(drive: Drive) -> None:
     driver.process(width=5)
     driver.crash(driver.member(0))
     driver.recover()
-    # As anybody reads it who has the JSON.
+    # As any reader of the JSON sees it.
     body = json.loads(json.dumps(certified(driver).body))
     totals = [total for topics in body["partitions"].values() for ps in topics.values() for total in ps.values()]
     accepted = {json.dumps(total["standing"]) for total in totals}

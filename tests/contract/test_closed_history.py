@@ -58,7 +58,7 @@ def closed_records(driver: Driver, root: Path) -> ClosedRecords:
 
 
 def plain(batch: Batch) -> Batch:
-    """What is told of a batch; until when its process could write is nobody's business once it can't any more."""
+    """What is reported of a batch; until when its process could write doesn't matter once it can't any more."""
     return replace(batch, quiesced_after=None)
 
 
@@ -190,7 +190,7 @@ def test_a_closed_record_costs_the_same_however_many_archives_there_are(
 
 
 def closings(driver: Driver, root: Path, number: int) -> None:
-    """Certify a step of the region, and close the one before it, so many times."""
+    """Certify a step of the region, and close the one before it, N times."""
     for _ in range(number):
         driver.process()
         driver.checkpoint(f"n{driver.held.next_sequence}")
@@ -244,7 +244,7 @@ def test_what_is_closed_leaves_the_store(drive: Drive, tmp_path: Path) -> None:
     left = driver.store.history(driver.name)
     assert (made.events, made.batches) == (events - len(left.events), batches - len(left.batches))
     assert [event.number for event in left.events] == list(range(made.upto or 0, driver.region.counter + 1))
-    # Whoever publishes or resets asks for those since the newest published checkpoint.
+    # Publishing and resetting ask for those since the newest published checkpoint.
     restore_point = driver.region.restore_point
     assert restore_point is not None
     newest = driver.store.batches_since(driver.name, restore_point)

@@ -90,7 +90,7 @@ def test_a_declared_region_reads_back_with_its_clusters(subject: Subject) -> Non
 
 def test_who_tells_first_reserves_and_the_other_region_is_refused(subject: Subject) -> None:
     declare(subject, FLIGHTS, "g")
-    store = declare(subject, SEATS, "g", on=EAST)  # as nobody knew yet where that of flights is
+    store = declare(subject, SEATS, "g", on=EAST)  # as the cluster of flights was not known yet
     with pytest.raises(GroupInOtherRegion, match="group g belongs to region seats"):
         store.handle(FLIGHTS, ReportClusters(found={G: EAST}))
     assert store.read(FLIGHTS)[0].clusters == {}

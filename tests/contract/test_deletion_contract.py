@@ -46,7 +46,7 @@ def filled_tables(url: str) -> set[str]:
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """Let a deletion end after so many pieces, as if its process had been killed."""
+    """Let a deletion end after N pieces, as if its process had been killed."""
     pieces = iter(range(after))
     forget_some = deletion.Deletion.forget_some
 

@@ -119,7 +119,7 @@ def test_a_region_that_goes_on_while_its_history_is_read_gives_no_false_report(
     assert len(driver.events) > len(before)
     assert tuple(history.events) == before
     assert verify(history) == ()
-    # Of two moments, the same region looks as if nobody had processed what its newest checkpoint holds.
+    # Of two moments, the same region looks as if what its newest checkpoint holds had not been processed.
     apart = History(events=driver.events, batches=history.batches)
     assert {violation.invariant for violation in verify(apart)} == {"R1a"}
 

@@ -94,7 +94,7 @@ def test_a_region_that_has_used_up_its_numbers_says_so_and_is_begun_anew(drive: 
         lambda: driver.reset(ToInitial(), forced=True),
         lambda: driver.request_reset(member, ResetCause.BATCH_FAILED),
     ]
-    if held != "epoch":  # nobody has claimed anything in this one
+    if held != "epoch":  # nothing is claimed in this one
         verbs.append(lambda: driver.request_checkpoint("n"))
     for verb in verbs:
         with pytest.raises(NumberOutOfRange, match=f"none comes after it.*kcr region kill {driver.name}"):

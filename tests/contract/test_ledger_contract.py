@@ -50,7 +50,7 @@ def places(chance: Random, partitions: list[GroupPartition]) -> OffsetMap:
 
 
 def reset(chance: Random, region: Region, now: datetime, partitions: list[GroupPartition]) -> Region:
-    """Return the region in its next epoch, which sends some partitions somewhere and others nobody knows where yet."""
+    """Return the region in its next epoch, which sends some partitions to known and others to unknown places."""
     epoch = Epoch(region.epoch + 1)
     known = places(chance, partitions)
     entries = {p: SeekEntry(offset=known.get(p), source=SeekSource.MERGED) for p in partitions if chance.random() < 0.9}
@@ -84,7 +84,7 @@ def answered(chance: Random, region: Region, partitions: list[GroupPartition]) -
 
 
 def batches(chance: Random, driver: Driver, turn: int, epoch: int, now: datetime) -> list[LedgerChange]:
-    """Return some batches, begun and ended at once."""
+    """Return some batches, started and ended at once."""
     found: list[LedgerChange] = []
     partitions = sorted(driver.logs)
     for number in range(chance.randrange(4)):

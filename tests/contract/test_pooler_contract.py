@@ -84,7 +84,7 @@ def dropping(database_url: str, tmp_path: Path) -> Iterator[str]:
 
 
 def raw(url: str) -> psycopg.Connection:
-    """Somebody else's connection through the same pooler."""
+    """Another program's connection through the same pooler."""
     return psycopg.connect(url.replace("+psycopg", ""), autocommit=True, prepare_threshold=None)
 
 

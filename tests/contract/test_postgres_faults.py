@@ -288,7 +288,7 @@ def test_a_read_that_this_process_was_kept_from_going_on_with_begins_anew(
 
 
 def in_transaction(url: str) -> bool:
-    """Whether the engine under test has a transaction that nobody goes on with."""
+    """Whether the engine under test has an abandoned transaction."""
     ((count,),) = execute(
         url,
         "SELECT count(*) FROM pg_stat_activity "
@@ -613,7 +613,8 @@ def assert_broken(proxy: BreakingProxy, recording: Recording) -> None:
     assert recording.unknown == 1
 
 
-# -- notifications are hints -------------------------------------------------------------------------------------------
+# -- notifications only notify
+# ------------------------------------------------------------------------------------------
 
 
 FOR_EVER = timedelta(days=1)
@@ -634,7 +635,7 @@ def test_what_happened_before_is_not_waited_for(driver: Driver, store: PostgresT
 
 
 FORGED = ("flights:9223372036854775807", "flights:" + "9" * 7000)
-"""Of somebody who may use the database: numbers that the region never had."""
+"""Of a user of the database: numbers that the region never had."""
 
 
 def test_a_lost_or_strange_notification_costs_the_timeout_and_no_more(

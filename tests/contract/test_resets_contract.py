@@ -54,7 +54,7 @@ def test_a_crash_counts_what_was_begun_since_the_restore_point(drive: Drive) -> 
     driver.start_batch(driver.member(1))
     driver.crash(driver.member(1))
     driver.recover()
-    # Both members had processed [10, 20) of two partitions each; the one that crashed had begun [20, 30) as well.
+    # Both members had processed [10, 20) of two partitions each; the one that crashed had started [20, 30) as well.
     assert counts(driver)[-1][1:] == (4 * 10 + 2 * 10, 0)
     driver.process()
     assert counts(driver)[-1][1:] == (4 * 10 + 2 * 10, 4 * 10)

@@ -21,7 +21,7 @@ def report(driver: Driver) -> GroupStanding:
 
 
 def grown(driver: Driver) -> GroupPartition:
-    """A partition more, which Kafka assigns to nobody."""
+    """One more partition, which Kafka assigns to no member."""
     fresh = driver.partition(4)
     driver.grow(fresh, end=500)
     return fresh

@@ -1,7 +1,7 @@
 """Every way out that a halt names, carried out: the region goes on, and its history holds.
 
-What leads out through Kafka itself (notes that somebody else wrote, a foreign consumer that leaves) is tried on a real
-broker, in `integration/members`.
+What leads out through Kafka itself (notes of other programs, a foreign consumer that leaves) is tried on a real broker,
+in `integration/members`.
 """
 
 from __future__ import annotations

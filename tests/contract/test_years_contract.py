@@ -45,7 +45,7 @@ FEW = 1_000
 
 @contextmanager
 def old_region(url: str, checkpoints: int, *, statistics: Statistics = Statistics.FRESH) -> Iterator[Driver]:
-    """A region that is up, with so many checkpoints behind it."""
+    """A region that is up, with N checkpoints behind it."""
     keep_unknown(url)
     rules = RegionRules(groups={GROUP: group_rules(members=3)})
     with postgres_store(url, lambda _: rules) as store:
@@ -185,7 +185,7 @@ _OFFSETS = b"""
 
 
 def retired_at_once(url: str, checkpoints: int) -> tuple[list[int], Counter[str], list[str]]:
-    """Return how many each piece had, of so many that are over at once; the rows touched, and the statements."""
+    """Return how many each piece had, of N that are over at once; the rows touched, and the statements."""
     with old_region(url, checkpoints) as driver:
         with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute(_KEPT, {"checkpoints": checkpoints})

@@ -204,7 +204,8 @@ def test_what_was_proven_after_an_attempt_that_went_further_back_stays_done(
     empty_database_url: str, rewound: Driver
 ) -> None:
     epochs = sorted(rewound.region.resets)
-    # As if the attempt before the last one had been superseded, and the last one had proved what was begun before both.
+    # As if the attempt before the last one had been superseded, and the last one had proved what was started before
+    # both.
     execute(empty_database_url, f"UPDATE kcr.reset SET state = 'superseded' WHERE epoch = {epochs[-2]}")
     execute(empty_database_url, f"UPDATE kcr.seek_offset SET next_offset = 1000 WHERE epoch = {epochs[-1]}")
     execute(empty_database_url, f"UPDATE kcr.batch SET proven_in = {epochs[-1]} WHERE epoch = {epochs[-3]}")
@@ -252,7 +253,7 @@ def test_no_timeout_of_the_server_ends_an_upgrade(empty_database_url: str) -> No
         execute(empty_database_url, f"ALTER DATABASE {name} SET {setting} = '500ms'")
     engine = create_engine(empty_database_url, poolclass=NullPool)
     with ThreadPoolExecutor(1) as threads, engine.connect() as slow, engine.connect() as looking:
-        # In place of a large table: an index is not made as long as somebody writes.
+        # In place of a large table: an index is not made while another session writes.
         slow.exec_driver_sql("LOCK TABLE kcr.batch_range IN ROW EXCLUSIVE MODE")
         upgrading = threads.submit(schema_upgrade.upgrade, empty_database_url)
         while not upgrading.done() and looking.exec_driver_sql(WAITED).scalar_one() == 0:
@@ -317,7 +318,7 @@ def test_indexes_of_tables_that_grow_are_made_beside_who_writes(empty_database_u
     finally:
         event.remove(Engine, "before_cursor_execute", note)
     made = [statement.split() for statement in ran if statement.startswith("CREATE INDEX")]
-    # Of a new table, which nobody writes to yet; and of persons' resets, which are few.
+    # Of a new table, which nothing writes to yet; and of persons' resets, which are few.
     of_few = {"kcr.archived_range", "kcr.person_reset"}
     assert [words for words in made if words[2] != "CONCURRENTLY" and not of_few & {*words}] == []
     assert len(made) > 15
@@ -484,7 +485,7 @@ def test_what_archives_hold_is_looked_up_by_index_after_an_upgrade(empty_databas
         chronicle = new.chronicle(driver.name)
         assert chronicle.archived_process(driver.member(0), Incarnation(7)) == "w-1"
         assert chronicle.archived_process(driver.member(0), Incarnation(8)) == ""
-        # Of the second one nobody knows what it holds, so it is read.
+        # It is unknown what the second one holds, so it is read.
         numbers = [[c.number for c in chronicle.archived_with(driver.partition(0), Offset(o))] for o in (9, 10, 19, 20)]
         assert numbers == [[2], [1, 2], [1, 2], [2]]
         assert chronicle.archived_with(driver.partition(1), Offset(10)) == ()

@@ -240,7 +240,7 @@ AFTER: dict[Kind, set[BatchPhase]] = {
 
 NOT_ONCE_CLOSED = {*AFTER, events.InstanceFenced}
 NOT_AWAITED = ((Answered, commands.Reconcile), (Refused, commands.Reconcile))
-"""What became of commands that the table has no row for: nobody awaits it, so it is legal anywhere."""
+"""What became of commands that the table has no row for: no member awaits it, so it is legal anywhere."""
 
 
 def named(event: Event) -> BatchId | None:
@@ -292,7 +292,7 @@ def check_effects(before: MemberMachine, after: MemberMachine, wanted: tuple[Wan
 
 
 def check_batch_effect(after: MemberMachine, effect: Wanted) -> None:
-    """A batch is begun only by a processing member, for its own claims, and ended only by who has begun it."""
+    """A batch is started only by a processing member, for its own claims, and ended only by who has started it."""
     match effect:
         case commands.StartBatch() as request:
             assert after.state is State.PROCESSING

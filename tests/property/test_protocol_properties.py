@@ -607,7 +607,7 @@ class Walk(RuleBasedStateMachine):
 
 
 def claimed_only(region: Region) -> frozenset[GroupPartition]:
-    """Partitions that are held and whose start position nobody has resolved yet."""
+    """Partitions that are held and whose start position is not resolved yet."""
     return frozenset(p for p, c in region.claims.items() if c.resume is None and (p, c.topic_id) not in region.initial)
 
 

@@ -121,7 +121,7 @@ def test_a_seek_map_is_total_and_out_of_scope_nothing_moves(target: Target, scop
         assume(False)
         raise
     assert found.seek.keys() == set(situation.partitions)
-    # Open are only those that nobody has ever been on.
+    # Open are only those that no member has ever been on.
     assert all(p not in situation.initial for p in found.seek.open)
     for partition, entry in found.seek.items():
         if partition not in scope and partition in situation.current:

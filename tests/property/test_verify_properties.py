@@ -63,7 +63,7 @@ from airflow_kcr.protocol.values import (
 from tests.support.driver import Driver, Process, group_rules
 
 REFUSALS = (RefusedError, ProtocolError, ConfigurationError)
-"""What a store may answer to anybody; anything else is an error of ours."""
+"""What a store may answer to any caller; anything else is an error of ours."""
 
 PARTITIONS = 3
 
@@ -184,14 +184,14 @@ class Script:
     def do_acknowledge(self, a: int, b: int, c: int) -> None:
         self.driver.acknowledge(self.present(a))
 
-    def do_settle_reset(self, a: int, b: int, c: int) -> None:
+    def do_finish_reset(self, a: int, b: int, c: int) -> None:
         self.driver.finish_reset()
 
     def do_wait(self, a: int, b: int, c: int) -> None:
         self.driver.wait(1 + 7 * (a + b))
 
     def do_freeze(self, a: int, b: int, c: int) -> None:
-        """Time passes and nobody renews."""
+        """Time passes without renewals."""
         self.driver.clock.advance(1 + 3 * a + 10 * b)
         self.driver.handle(Reconcile())
 
@@ -338,7 +338,7 @@ class Script:
     # -- the world -----------------------------------------------------------------------------------------------
 
     def do_retain(self, a: int, b: int, c: int) -> None:
-        """Retention, or truncation, moves a log; whoever holds it reports it."""
+        """Retention, or truncation, moves a log; its owner reports it."""
         member = self.present(a)
         partition = self.partition(member, b)
         log = self.driver.logs[partition]

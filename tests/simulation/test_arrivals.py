@@ -16,11 +16,11 @@ from tests.support.simulation.run import NAME, TIMEOUTS, Simulation
 SEEDS = range(40)
 WAIT = TIMEOUTS.arrival_wait.total_seconds()
 SETTLED = 10.0
-"""Virtual seconds in which a region that waits for nobody runs, and its members have read what there is."""
+"""Virtual seconds in which a region that waits for no member runs, and its members have read what there is."""
 
 
 def begun(seed: int, *arrivals: float) -> Simulation:
-    """A region of three members that has begun, its members on their way; no fault strikes it."""
+    """A region of three members that has started, its members on their way; no fault strikes it."""
     simulation = Simulation(seed)
     simulation.shape = replace(simulation.shape, members=3, records=None)
     simulation.around.slow = 0.0
@@ -44,7 +44,7 @@ def resets(simulation: Simulation) -> int:
 
 
 def batches(simulation: Simulation) -> int:
-    """How many batches were begun."""
+    """How many batches were started."""
     return len(list(simulation.store.batches(NAME)))
 
 

@@ -1,8 +1,8 @@
-"""The guards, one by one taken away: each has a script in which somebody misbehaves, and something must notice.
+"""The guards, one by one taken away: each has a script in which a process misbehaves, and something must notice.
 
 A script calls the verbs as a zombie, a late answer or a broken member would; with the guard in place it is refused, or
 nothing comes of it. Without it, the invariants over the history say so, or what the script looks at itself. A guard
-that nobody misses could be deleted by accident, so each stays in this list.
+without a test could be deleted by accident, so each stays in this list.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Guard:
     """Where it stands: module, function, the text of the guard, and what is left without it."""
 
     script: Callable[[], Flaws]
-    """What somebody does, and what is wrong afterwards beside what the invariants say; nothing, behind the guard."""
+    """The misbehaviour, and what is wrong afterwards beside what the invariants say; nothing, behind the guard."""
 
     also: tuple[tuple[ModuleType, str, str, str], ...] = ()
     """Another guard that stands before this one, taken away in both runs."""

@@ -260,7 +260,7 @@ def test_222_a_seek_is_a_decision_of_the_store_and_not_of_a_client_whose_partiti
     driver.process()
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it raised")
     driver.claim(driver.member(0))
-    # Before it could acknowledge, Kafka revoked a partition: the reset goes on with whoever gets it.
+    # Before it could acknowledge, Kafka revoked a partition: the reset goes on with its next owner.
     driver.claim(driver.member(0), [driver.partition(0)])
     driver.claim(driver.member(1), [driver.partition(n) for n in (1, 2, 3)])
     driver.finish_reset()
@@ -491,7 +491,7 @@ def test_flink_6006_a_restored_map_is_not_filtered_by_the_partitions_that_are_vi
     driver.handle(StartRegion())
     for member in driver.all_members():
         driver.join(member)
-    # The metadata of a broker that has just come up lacks one partition: nobody is assigned it.
+    # The metadata of a broker that has just come up lacks one partition: no member is assigned it.
     driver.claim(driver.member(0), [driver.partition(0), driver.partition(1)])
     driver.claim(driver.member(1), [driver.partition(2)])
     for member in driver.all_members():

@@ -83,7 +83,7 @@ def test_no_schedule_breaks_an_invariant_however_many_are_tried(record_property:
 
 
 WRONG_ONCE = (5046,)
-"""Seeds beyond those that take turns which found a fault: a batch of a partition that is gone was proved by nobody."""
+"""Seeds beyond those that take turns which found a fault: a batch of a partition that is gone was never proved."""
 
 
 @pytest.mark.parametrize("seed", WRONG_ONCE)
@@ -171,7 +171,8 @@ class Seen:
 
 EXPECTED: tuple[object, ...] = (
     *(("fault", fault.__name__) for fault in dict.fromkeys((*FAULTS, *DRAWN_APART))),
-    # Two rules have no place here: the policy is to halt for a foreign consumer, and what is due is done by somebody.
+    # Two rules have no place here: the policy is to halt for a foreign consumer, and there is always a caller to
+    # reconcile.
     *(("waited", rule) for rule in Rule if rule not in {Rule.FOREIGN, Rule.RECONCILE}),
     *(("delivery", delivery) for delivery in Delivery),
     *(("outcome", outcome) for outcome in Outcome),

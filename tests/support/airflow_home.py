@@ -1,4 +1,4 @@
-"""Airflow's home for tests: in the folder of the run, so that nobody's own Airflow is read or changed.
+"""Airflow's home for tests: in the folder of the run, so that a user's own Airflow is neither read nor changed.
 
 Airflow reads its environment when it is imported, so this has to be there before.
 """

@@ -197,7 +197,7 @@ def report_refused() -> Event:
 
 
 def told() -> Event:
-    """Of a command whose answer nobody awaits."""
+    """Of a command whose answer is not awaited."""
     return _Answered(command=commands.Reconcile(), result=None)
 
 

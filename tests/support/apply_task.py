@@ -32,7 +32,7 @@ def run(text: str) -> int:
     from tests.support.airflow_tasks import FakeTask, task_context
 
     class Telling(KcrApplyResetOperator):
-        """Tells whoever started it when it has asked."""
+        """Tells its starter when it has asked."""
 
         def ask(self, context: Any, region: Region) -> ResetFinished:  # noqa: ANN401 (Airflow's own)
             asked = super().ask(context, region)

@@ -43,7 +43,7 @@ class BreakingProxy:
         self._next = broken
 
     def close(self) -> None:
-        """Close everything; nobody is let in any more."""
+        """Close everything; no client is let in any more."""
         _shut(self._listener)  # closed alone, it would take one more: who waits in accept keeps it open
         for held in self._sockets:
             _shut(held)
@@ -64,7 +64,7 @@ class BreakingProxy:
                 if b"COMMIT\0" in data and (broken := self._next) is not None:
                     self._next = None
                     self.breaks += 1
-                    # First nobody hears the answer any more, then it may be given.
+                    # First no client hears the answer any more, then it may be given.
                     client.shutdown(socket.SHUT_RDWR)
                     if broken is Break.AFTER:
                         server.sendall(data)
@@ -75,7 +75,7 @@ class BreakingProxy:
 
 
 def _drain(server: socket.socket) -> None:
-    """Wait until the server has done what it was sent: it closes when it is told that nobody is there any more."""
+    """Wait until the server has done what it was sent: it closes when it hears that the client is gone."""
     with suppress(OSError):
         server.sendall(b"X\0\0\0\4")
         while server.recv(65536):
@@ -110,11 +110,11 @@ class Way:
         self.url = target.set(host="127.0.0.1", port=self.port, query={"sslmode": "disable", "gssencmode": "disable"})
 
     def bar(self) -> None:
-        """Let nobody through, and cut off whoever is."""
+        """Let no client through, and cut off those that are."""
         self._proxy.close()
 
     def open(self) -> None:
-        """Let everybody through again."""
+        """Let every client through again."""
         self._proxy = BreakingProxy(self._socket, self.port)
 
 

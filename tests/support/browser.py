@@ -35,7 +35,7 @@ WIDTH, HEIGHT = 1_200, 900
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Somebody who looks at Airflow."""
+    """A user of Airflow's pages."""
 
     driver: Chrome
     url: str
@@ -119,7 +119,7 @@ class Person:
         return {one.text.strip(): str(one.get_attribute("href")) for one in found}
 
     def takes_picture(self, name: str) -> None:
-        """Keep a picture of what is seen, where somebody wants pictures."""
+        """Keep a picture of the page, if pictures are wanted."""
         folder = os.environ.get(PICTURES_VARIABLE)
         if folder:
             Path(folder).mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ class Person:
 
 @contextmanager
 def person_at(url: str) -> Iterator[Person]:
-    """Lend a browser that nobody has logged in with; it ends at the end, with its processes."""
+    """Lend a browser without a login; it ends at the end, with its processes."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         raise AssertionError("these tests need chromium and chromedriver: apt-get install chromium chromium-driver")

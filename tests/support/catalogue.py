@@ -1,6 +1,6 @@
 """What Postgres has in the schema `kcr`, as text: columns, constraints and indexes, in an order of their own.
 
-The same whoever made the tables, so that migrations, metadata and the committed snapshot can be held together.
+The same for migrations and metadata, so that both and the committed snapshot can be compared.
 """
 
 from __future__ import annotations

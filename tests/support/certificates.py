@@ -65,7 +65,7 @@ class Authority:
 
 
 def authority(name: str) -> Authority:
-    """Make an authority that nobody knows yet."""
+    """Make an authority that no client trusts yet."""
     key = ec.generate_private_key(ec.SECP256R1())
     own = (
         _drawn_up(name, key.public_key(), _named(name))

@@ -52,7 +52,7 @@ class Task:
 
     @property
     def ended(self) -> dict[str, Any] | None:
-        """How it ended; None: it has not, or nobody could say."""
+        """How it ended; None: it has not, or that is unknown."""
         file = self.folder / "ended.json"
         return json.loads(file.read_text()) if file.exists() else None
 
@@ -168,7 +168,7 @@ class Consumers:
         self.live.until_running(within=120)
 
     def until_written(self, more: int, within: float = 180.0) -> None:
-        """Wait until so many further records are written: somebody is in the middle of its work."""
+        """Wait until N further records are written: a member is in the middle of its work."""
         there = self.lines()
         self.until(lambda: self.lines() >= there + more, f"{more} more records written", within)
 

@@ -80,7 +80,7 @@ def counted(member_pool: MemberPool) -> Count:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The process, as whoever has started it sees it."""
+    """The process, as its starter sees it."""
 
     process: subprocess.Popen[str]
 

@@ -1,8 +1,8 @@
 """A process that runs DAGs of a folder with `dag.test()`, one after the other, and answers what they ask a person.
 
 Started by tests, since Airflow reads its settings when it is imported. On standard input it is given a list of `Order`
-as JSON, when all else is ready, and it writes what has come of each into a file. Whoever answers does so as people do,
-over the API of an Airflow with the same metadata database; here it is in this process.
+as JSON, when all else is ready, and it writes what has come of each into a file. A person answers over the API of an
+Airflow with the same metadata database; here it is in this process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answerer:
-    """Somebody at Airflow's API who answers the questions of one run, each as soon as it waits."""
+    """A user of Airflow's API who answers the questions of one run, each as soon as it waits."""
 
     dag: str
     answers: dict[str, dict[str, Any]]
@@ -105,7 +105,7 @@ def main(output: Path) -> None:
 
 @lru_cache(maxsize=1)
 def _api() -> TestClient:
-    """Airflow's API, with somebody who may do everything logged in."""
+    """Airflow's API, with an administrator logged in."""
     from airflow.api_fastapi.app import create_app
     from fastapi.testclient import TestClient
 

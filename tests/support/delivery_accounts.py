@@ -52,10 +52,10 @@ class Delivered:
     """How many of `twice` resets after a failure account for."""
 
     ledger: int
-    """How often the ledger has a record as begun once more than once, each for a reset."""
+    """How often the ledger has a record as started once more than once, each for a reset."""
 
     unwritten: int
-    """How many begun records were never processed by the batch that had begun them: it died before."""
+    """How many started records were never processed by the batch that had started them: it died before."""
 
     in_flight: int
     """Batches whose records were processed again after a failure, though their own end was never accepted."""
@@ -88,7 +88,7 @@ def delivered(
 
     Args:
         delivery: of the group.
-        history: events and ledger, read when nobody had anything left to do.
+        history: events and ledger, read when no process had anything left to do.
         rows: what the pipeline wrote by itself.
         table: the records of the declared table, one entry for each row.
         wanted: the records that there are.
@@ -192,7 +192,7 @@ class _Witnesses:
         return any(ResetCause.PERSON in by.values() for by in self.again.values())
 
     def strange(self) -> list[tuple[Place, BatchId]]:
-        """What was written by a batch that had not begun it, or twice by one."""
+        """What was written by a batch that had not started it, or twice by one."""
         return [
             (place, batch)
             for place, ids in self.writers.items()

@@ -31,7 +31,7 @@ from tests.support.members import Live, Process, live
 from tests.support.sink_writing import records_of
 
 STEPS = ("planned", "recorded", "processing", "written", "staged", "published", "ended", "committed")
-"""Of a batch, in order, as the gates of `member_process` are named: its range is planned; the ledger has its begin; the
+"""Of a batch, in order, as the gates of `member_process` are named: its range is planned; the ledger has its start; the
 pipeline runs; it has written what it writes by itself; the declared table's rows are staged; they are published; the
 ledger has its end; the checkpoint that it belongs to is committed to Kafka, and the store does not know it yet."""
 
@@ -141,7 +141,7 @@ class Scene:
         return delivered(self.delivery, history, one.written(), self.kept(), wanted)
 
     def _is_shared(self) -> bool:
-        """Whether both have partitions; a process that has ended itself is started again, as whoever runs it does."""
+        """Whether both have partitions; a process that has ended itself is started again, as its supervisor does."""
         if not self.victim.running:
             self.victim = self.one.start(0, takeover=True)
         return self._runs() and set(self.one.owners().values()) == {0, 1}

@@ -128,7 +128,7 @@ class Process:
 
 @dataclass(slots=True)
 class Driver:
-    """One region and whoever works for it.
+    """One region and those who work for it.
 
     Args:
         partitions: how many partitions each group's topic has.

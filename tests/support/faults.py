@@ -147,7 +147,7 @@ def said(process: Process, text: str) -> int:
 
 
 def passed(seconds: float) -> Callable[[], bool]:
-    """Return a condition that holds when so many seconds are over: for a fault that has to last."""
+    """Return a condition that holds when N seconds are over: for a fault that has to last."""
     deadline = time.monotonic() + seconds
     return lambda: time.monotonic() >= deadline
 

@@ -87,7 +87,7 @@ def _alone() -> Iterator[None]:
     usual = sys.getswitchinterval()
     sys.setswitchinterval(10.0)
     try:
-        # Whoever waits already, waits as long as was usual; the next time it is the new one.
+        # Waits that run already last as long as was usual; the next one is the new one.
         time.sleep(4 * usual)
         yield
     finally:

@@ -48,7 +48,7 @@ def accepted(driver: Driver, partition: GroupPartition) -> list[Range]:
 
 
 def started_of(driver: Driver, partition: GroupPartition) -> list[Range]:
-    """Return every range that was begun of one partition, in the order of the begins."""
+    """Return every range that was started of one partition, in the order of the starts."""
     return [b.ranges[partition] for b in driver.batches if partition in b.ranges]
 
 

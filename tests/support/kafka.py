@@ -123,7 +123,7 @@ class Kafka:
         _send(producer, topic, records)
 
     def fill(self, topic: str, counts: Mapping[int, int], *, size: int = 16) -> None:
-        """Produce so many records to each partition; their values begin with `partition:number:`."""
+        """Produce N records to each partition; their values begin with `partition:number:`."""
         self.produce(
             topic,
             (
@@ -324,7 +324,7 @@ def start_server(run_dir: Path) -> Kafka:
 
 
 def stop_server(run_dir: Path) -> None:
-    """Stop the broker of a run, if it was started, whoever has started it."""
+    """Stop the broker of a run, if a worker has started it."""
     for path in (run_dir / "kafka").glob("*.process.json"):
         Recorded(**json.loads(path.read_text())).stop(within=5)
 

@@ -41,7 +41,7 @@ def consumer_groups(bootstrap_servers: str, *arguments: str) -> Said:
 
 @contextmanager
 def console_consumer(bootstrap_servers: str, topic: str, group: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `kafka-console-consumer` in a group, as somebody who looks at a topic does; it leaves at the end."""
+    """Run `kafka-console-consumer` in a group, as a person who reads a topic does; it leaves at the end."""
     arguments = ("--bootstrap-server", bootstrap_servers, "--topic", topic, "--group", group)
     running = subprocess.Popen(
         java_command(resolve(KAFKA_TOOLS), "-Xmx128m", CONSOLE_CONSUMER, *arguments),

@@ -84,7 +84,7 @@ def while_dropping(*, events: bool) -> None:
 
 
 def without_rights(close: Callable[[], object]) -> None:
-    """Call as somebody who may not write where this user may; a connection is open already."""
+    """Call as a user who may not write where this user may; a connection is open already."""
     if os.geteuid() == 0:
         os.seteuid(NOBODY)
     try:

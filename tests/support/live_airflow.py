@@ -21,7 +21,7 @@ from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.kafka import Kafka
 
 OWNER = "owner"
-"""The user who may see the DAG `OWN` and what belongs to it, and nobody else's."""
+"""The user who may see the DAG `OWN` and what belongs to it, and no other DAG."""
 
 OWN = "own_dag"
 OWN_DAGS = "tests.support.own_dags.OwnDags"
@@ -57,13 +57,13 @@ class LiveAirflow:
             self.editor.unpause(dag)
 
     def owner(self) -> AirflowClient:
-        """Return a client of the user who has rights to one DAG only; whoever asks closes it."""
-        # Airflow makes a password for whoever has none.
+        """Return a client of the user who has rights to one DAG only; the caller closes it."""
+        # Airflow makes a password for users without one.
         known = json.loads((self.airflow.folder / "passwords.json").read_text(encoding="utf-8"))
         return AirflowClient(url=self.airflow.url, user=OWNER, password=known[OWNER])
 
     def region(self, name: str) -> Region:
-        """Return a region of the store; whoever asks closes it."""
+        """Return a region of the store; the caller closes it."""
         return Region(name, self.store_url)
 
 

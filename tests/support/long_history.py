@@ -70,7 +70,7 @@ SPARE = 10
 
 
 def number_beyond(url: str, checkpoints: int, *, region: str = "flights") -> None:
-    """Have a region, which was declared and never started, number as if so many checkpoints were behind it."""
+    """Have a region, which was declared and never started, number as if N checkpoints were behind it."""
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(
             b"UPDATE kcr.region SET next_sequence = %(next)s, counter = %(next)s, epoch = %(epoch)s, timeline = 2 "

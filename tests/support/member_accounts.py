@@ -1,7 +1,7 @@
 """What became of the records: the invariants over the history, and the output by counting.
 
-Counting alone can't tell a replay that a reset ordered from one that nobody did; the history alone can't see what was
-written. Each record that was written again is looked up in what R8 accounts for.
+Counting alone can't tell a replay that a reset ordered from another one; the history alone can't see what was written.
+Each record that was written again is looked up in what R8 accounts for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Account:
 
     violations: tuple[str, ...]
     missing: frozenset[Place]
-    """Records that nobody has written."""
+    """Records that were never written."""
 
     repeated: int
     """How often a record was written once more than once."""

@@ -1,7 +1,7 @@
 """A process that hosts members with a plain engine, and stops at gates that a test puts up.
 
-Started by `members.Members`. A gate is a file in the folder `gates`; whoever comes to it writes `NAME.reached` beside
-it, and goes on when the gate is gone. Everything else is what `kcr member run` uses.
+Started by `members.Members`. A gate is a file in the folder `gates`; a process that comes to it writes `NAME.reached`
+beside it, and goes on when the gate is gone. Everything else is what `kcr member run` uses.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ AROUND: Final[Mapping[type[object], tuple[str, str]]] = {
 
 
 class GatedStore(RegionStore):
-    """Waits around a batch's begin, behind its end, between a claim and its acknowledgement, and in a checkpoint."""
+    """Waits around a batch's start, behind its end, between a claim and its acknowledgement, and in a checkpoint."""
 
     gates: Gates
 

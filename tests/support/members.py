@@ -61,7 +61,7 @@ BRISK = """\
 batch: {target: 500ms, min_records: 50, max_records: 500, timeout: 12s}
 timeouts: {lease: 4s, renew: 1s, session: 7s, relaunch: 4s, reset: 20s, drain: 15s, commit: 6s, close: 4s, retry: 300ms}
 """
-"""Shorter still: what a process has begun that was killed is known to be over after 9 s."""
+"""Shorter still: what a process has started that was killed is known to be over after 9 s."""
 
 PATIENT = BRISK.replace("session: 7s", "session: 25s").replace("reset: 20s", "reset: 30s")
 """With a session that a process is sure to be back within, on a busy machine too."""
@@ -86,7 +86,7 @@ class Process:
         (self.gates / f"{name}.reached").unlink(missing_ok=True)
 
     def reached(self, name: str) -> bool:
-        """Whether somebody waits at a gate, or did."""
+        """Whether a process waits at a gate, or did."""
         return (self.gates / f"{name}.reached").exists()
 
     def kill(self) -> None:
@@ -169,7 +169,7 @@ class Live:
         Args:
             indexes: of the members.
             gates: where it waits from the beginning; see `member_process.GATES`.
-            takeover: whether it supersedes whoever holds an index.
+            takeover: whether it supersedes the process that holds an index.
             poison: partitions and offsets of records that no batch can take, until `fixed` is put up as a gate.
             store: how it reaches the store, where that is not the region's own address.
         """
@@ -263,7 +263,7 @@ class Live:
         return self._asked(request_id)[0] if self.is_committed(request_id) else self.checkpoint(within)
 
     def shared(self, *indexes: int, within: float = 60.0) -> None:
-        """Wait until every one of these members, and nobody else, holds partitions."""
+        """Wait until every one of these members, and no other, holds partitions."""
         self.until(lambda: set(self.owners().values()) == set(indexes), f"shared by {indexes}", within)
 
     def is_superseded(self, request_id: RequestId) -> bool:
@@ -291,7 +291,7 @@ class Live:
     # -- records -------------------------------------------------------------------------------------------------
 
     def fill(self, each: int) -> None:
-        """Produce so many records to every partition."""
+        """Produce N records to every partition."""
         self.kafka.fill(self.topic, dict.fromkeys(range(self.kafka.partitions(self.topic)), each))
 
     def consumed(self, topic: str = "") -> bool:

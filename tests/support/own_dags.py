@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
 OWNER_VARIABLE: Final = "KCR_TEST_OWNER"
-"""Names the user who may see one DAG and what belongs to it, and nobody else's."""
+"""Names the user who may see one DAG and what belongs to it, and no other."""
 
 OWN_VARIABLE: Final = "KCR_TEST_OWN_DAG"
 """Names that DAG."""

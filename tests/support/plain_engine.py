@@ -52,7 +52,7 @@ class PlainEngine:
     Args:
         bootstrap_servers: of the cluster.
         output: the file; several engines may share it, as a line is written as a whole.
-        before: called at the begin of each batch; may block until it is cancelled, or raise BatchFailed.
+        before: called at the start of each batch; may block until it is cancelled, or raise BatchFailed.
         then: called with what a batch has written; may raise BatchFailed.
     """
 

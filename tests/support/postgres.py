@@ -50,7 +50,7 @@ UNSAFE_BUT_FAST = {"fsync": "off", "full_page_writes": "off", "synchronous_commi
 def prepare_template(url: str) -> None:
     """Bring an empty database to the newest schema; every test database is a clone of the result.
 
-    No connection may be left open: Postgres refuses to clone a database that somebody is connected to.
+    No connection may be left open: Postgres refuses to clone a database with a connection.
     """
     upgrade(url)
 
@@ -68,7 +68,7 @@ class Server:
 
     @contextmanager
     def database(self, template: str = "template0") -> Iterator[str]:
-        """The URL of a new database, which is dropped at the end whoever is still connected to it."""
+        """The URL of a new database, which is dropped at the end even if it has connections."""
         name = f"kcr_{uuid.uuid4().hex}"
         with self._admin() as admin:
             admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(_name(name), _name(template)))
@@ -134,7 +134,7 @@ class Run:
         parent = Path(tempfile.gettempdir())
         for path in parent.glob(f"{RUN_PREFIX}*"):
             _remove_if_abandoned(path)
-        # Locked under a name that nobody looks for, then renamed: a run that is visible is locked.
+        # Locked under a temporary name, then renamed: a run that is visible is locked.
         draft = Path(tempfile.mkdtemp(prefix="kcr-new-", dir=parent))
         # As root the server runs as its own user, who has to be able to reach the data directory.
         draft.chmod(0o755)

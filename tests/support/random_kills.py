@@ -94,7 +94,7 @@ class Production:
 
 @dataclass(slots=True, kw_only=True)
 class Orchestra:
-    """The processes of a region's members, each with one; whoever has ended is started again."""
+    """The processes of a region's members, each with one; those that have ended are started again."""
 
     one: Live
     random: Random

@@ -58,7 +58,7 @@ class Scene:
         self.one.until(lambda: self.held.reached(self.gate), f"member 0 at {self.gate}")
 
     def goes_on(self) -> None:
-        """Let whoever is held go on."""
+        """Let the held process go on."""
         self.held.open(self.gate)
 
 
@@ -74,12 +74,12 @@ def requested(scene: Scene) -> None:
 
 
 def planned(scene: Scene) -> None:
-    """Drained, and one contribution short of its begin."""
+    """Drained, and one contribution short of its start."""
     _until_held_at(scene, "contributing")
 
 
 def cancelling(scene: Scene) -> None:
-    """Begun without a drain, and member 0 has a batch that does not hear its cancellation."""
+    """Started without a drain, and member 0 has a batch that does not hear its cancellation."""
     scene.holds("hung")
     scene.one.fill(MORE)
     scene.until_held()
@@ -87,12 +87,12 @@ def cancelling(scene: Scene) -> None:
 
 
 def seeking(scene: Scene) -> None:
-    """Begun, and member 0 has not gone to its positions."""
+    """Started, and member 0 has not gone to its positions."""
     _until_held_at(scene, "resetting")
 
 
 def acknowledging(scene: Scene) -> None:
-    """Begun, and member 0 has claimed and not acknowledged."""
+    """Started, and member 0 has claimed and not acknowledged."""
     _until_held_at(scene, "claimed")
 
 

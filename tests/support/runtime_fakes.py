@@ -70,7 +70,7 @@ def p(number: int) -> GroupPartition:
 
 
 def records(number: int, *, at: datetime = NOON) -> Log:
-    """Return a log of so many records, all stamped `at`."""
+    """Return a log of N records, all stamped `at`."""
     return Log(stamps=[at] * number)
 
 
@@ -148,7 +148,7 @@ class FakeMembership:
 
     listener: MembershipListener
     partitions: frozenset[GroupPartition] = frozenset()
-    """What Kafka assigns to whoever joins."""
+    """What Kafka assigns to consumers that join."""
 
     held: dict[GroupPartition, CommittedOffset] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
@@ -288,7 +288,8 @@ class FakeSinks:
 class SharedTransactions:
     """The store in memory for several threads, on the wall clock, that can be away; implements `ports.Transactions`.
 
-    `MemoryTransactions` wants one caller at a time, and its `wait` knows nobody who could change anything meanwhile.
+    `MemoryTransactions` wants one caller at a time, and its `wait` has no other process that could change anything
+    meanwhile.
     """
 
     def __init__(self) -> None:
@@ -312,7 +313,7 @@ class SharedTransactions:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Let nobody have an answer, nor an error, for as long as this lasts."""
+        """Give no caller an answer, nor an error, for as long as this lasts."""
         with self._changed:
             yield
 
@@ -404,7 +405,7 @@ class SharedTransactions:
         return self._inner.chronicle(name)
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
-        """See `ports.Transactions`; an outage is met by whoever waits, too."""
+        """See `ports.Transactions`; an outage is met by waiters, too."""
         with self._changed:
             self._changed.wait_for(lambda: self.away or self._counter(name) > after, timeout.total_seconds())
             return max(self._do(lambda: self._counter(name)), after)

@@ -46,7 +46,7 @@ def hourly(
 
 
 def boundary(hours: float) -> datetime:
-    """Return the instant so many hours after the beginning."""
+    """Return the instant N hours after the beginning."""
     return BEGINNING + hours * HOUR
 
 

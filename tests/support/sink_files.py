@@ -1,6 +1,6 @@
 """A file sink on a real disk without Spark: files hold the names of records, and few are made of many by reading them.
 
-Whoever writes them are the batches of a scripted region (`Driver`), so what is accepted is what the protocol says.
+The batches of a scripted region (`Driver`) write them, so what is accepted is what the protocol says.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Files:
         return FileSink(target, folder, ledger, RecordRewriter(folder), table or self.table)
 
     def clean(self, what: GivenUp = GivenUp.UNDONE, folder: LocalFolder | None = None) -> Cleaned:
-        """Delete what nobody can read any more, as another process does."""
+        """Delete unreadable output, as another process does."""
         folder = folder or LocalFolder(self.root)
         ledger = RegionLedger(self.driver.store, self.driver.name)
         return Cleaner(self.sink.target, folder, ledger, self.table).clean(what)

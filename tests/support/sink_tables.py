@@ -144,7 +144,7 @@ class Table:
     # -- what the database holds ---------------------------------------------------------------------------------
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
-        """The rows of a statement, asked by somebody else."""
+        """The rows of a statement, over another connection."""
         with psycopg.connect(libpq(self.url)) as connection:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []

@@ -49,7 +49,7 @@ def process(batch: DataFrame, context: BatchContext) -> None:
 
 
 def _in_a_worker(gates: str, value: str) -> str:
-    """Process one record, behind the gate `worker`, beside which is the id of whoever waits there."""
+    """Process one record, behind the gate `worker`, beside which is the id of the process that waits there."""
     if (Path(gates) / "worker").exists():
         (Path(gates) / "worker.pid").write_text(str(os.getpid()))
         wait(gates, "worker")

@@ -1,7 +1,7 @@
 """Both stores behind one face: fixtures' building blocks for the contract suite.
 
 Time stands still in both until a test moves it. In Postgres by a `clock_timestamp` of our own, found before the real
-one because the search path says so: the statements under test stay as they are, and nobody sleeps.
+one because the search path says so: the statements under test stay as they are, and nothing sleeps.
 """
 
 from __future__ import annotations

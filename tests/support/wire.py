@@ -1,4 +1,4 @@
-"""A wire to a server that a test can break for those who use it, while everybody else still reaches the server.
+"""A wire to a server that a test can break for those who use it, while all others still reach the server.
 
 `freeze` keeps connections open and passes nothing, as a firewall that begins to drop packets; `sever` ends them and
 refuses new ones, as a server that is gone. `mend` lets everything through again, also what was held.

@@ -1,4 +1,4 @@
-"""The independent checker: it holds what the program archived, and nothing that anybody changed."""
+"""The independent checker: it holds what the program archived, and nothing that was changed."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class TestCronWhenTheClockChanges:
         assert cron.after(first + timedelta(minutes=30)) == first + timedelta(minutes=90)
 
     def test_a_day_that_a_zone_left_out_has_no_hours(self) -> None:
-        # Samoa went from the end of 29 December 2011 to the begin of the 31st.
+        # Samoa went from the end of 29 December 2011 to the start of the 31st.
         cron = CronSchedule("0 * * * *", "Pacific/Apia")
         change = utc("2011-12-30T10:00")
         assert cron.after(change - TICK) == change

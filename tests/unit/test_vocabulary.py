@@ -1,4 +1,4 @@
-"""The package's prose, the help of `kcr` among it, uses the words of the glossary."""
+"""The code's prose, the help of `kcr` among it, uses the words of the glossary."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer.main
 
-import airflow_kcr
 from airflow_kcr.cli import app
 from tests.support.vocabulary import AVOIDED, modules, prose_of, words_in
 
-PACKAGE = Path(airflow_kcr.__file__).parent
+TOP = Path(__file__).parents[2]
+CODE = ("airflow_kcr", "dags_example", "tests")
 OF_POSTGRES = {"snapshot", "cursor", "flush"}
 """Words of Postgres and of files, which a help text may need."""
 
@@ -31,10 +32,11 @@ def test_the_help_of_every_command_uses_the_words_of_the_glossary() -> None:
     assert {place: used for place, text in texts if (used := words_in(text, AVOIDED, but=OF_POSTGRES))} == {}
 
 
-def test_comments_and_docstrings_use_no_retired_word() -> None:
+@pytest.mark.parametrize("folder", CODE)
+def test_comments_and_docstrings_use_no_retired_word(folder: str) -> None:
     assert {
-        f"{path.relative_to(PACKAGE)}:{line}": used
-        for path in modules(PACKAGE)
+        f"{path.relative_to(TOP)}:{line}": used
+        for path in modules(TOP / folder)
         for line, text in prose_of(path.read_text(encoding="utf-8"))
         if (used := words_in(text))
     } == {}

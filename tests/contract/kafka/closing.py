@@ -1,6 +1,6 @@
 """A group consumer that is closed while its assignment waits to be taken, in a process of its own.
 
-It may hang whoever does that.
+It may hang the calling process.
 
 Arguments: bootstrap servers, group, topic. Closes when it is told to on standard input, and says what became of it.
 Where the hang would be is seen without it: whether the client asked for the assignment to be taken while it closed.

@@ -118,7 +118,7 @@ def test_a_process_that_hangs_does_not_keep_who_asks_it_more_than_a_pipe_holds(
         assert second is not None
         # Between the look at the group and the offsets.
         monkeypatch.setattr(groups, "require_empty", lambda group: os.kill(second, signal.SIGSTOP))
-        # What changes something is not asked again; whoever asks next has a new one, and no lock is held.
+        # What changes something is not asked again; the next call has a new one, and no lock is held.
         with pytest.raises(BrokerUnavailable, match=r"did not answer within 4\.0 s"):
             groups.alter(GroupId("g"), at("g", topic, **{f"p{number}": 0 for number in range(5_000)}))
         assert groups.describe(GroupId("g")).state in {"dead", "empty"}

@@ -205,7 +205,7 @@ def test_the_cluster_says_what_it_is(kafka: Kafka, logs: BrokerLogs) -> None:
 )
 def test_an_unreachable_broker_is_named_with_how_long_it_was_tried(ask: Callable[[BrokerLogs], object]) -> None:
     logs = BrokerLogs(admin_settings({"bootstrap.servers": "127.0.0.1:1"}), timedelta(seconds=1))
-    # A busy machine may not hear in that second that nobody listens there.
+    # A busy machine may not hear in that second that no server listens there.
     reason = r"_TRANSPORT .*Connection refused|REQUEST_TIMED_OUT"
     with pytest.raises(BrokerUnavailable, match=rf"tried 127\.0\.0\.1:1 for 1\.0 s; ({reason})"):
         ask(logs)

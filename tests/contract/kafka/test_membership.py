@@ -14,7 +14,7 @@ from tests.contract.kafka.members import SHORT, Member, Members, log, logs_of
 from tests.support.kafka import Kafka
 
 LONG_SESSION = replace(SHORT, session=timedelta(seconds=60))
-"""A session that nobody waits for the end of."""
+"""A session that is never waited out."""
 
 
 def test_a_commit_is_read_back_with_its_metadata(kafka: Kafka, members: Members) -> None:

@@ -99,7 +99,7 @@ def test_a_client_that_closes_while_its_assignment_is_on_its_way_does_not_hang(k
     try:
         assert closing.stdout is not None
         assert closing.stdout.readline() == "subscribed\n"
-        # The broker has given the assignment out, and nobody has polled for it.
+        # The broker has given the assignment out, and no consumer has polled for it.
         assert happened(lambda: groups.describe(GroupId(group)).state == "stable", within=30)
         told, _ = closing.communicate("close\n", timeout=500)
         assert told == "taken in MainThread\nclosed: True\n", "the client's own close must not meet it"

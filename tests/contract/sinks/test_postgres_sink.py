@@ -257,7 +257,7 @@ class TestResets:
 
 
 class TestZombies:
-    """A process of epoch 1 that wakes up after epoch 2 has begun."""
+    """A process of epoch 1 that wakes up after epoch 2 has started."""
 
     def test_can_stage_but_not_publish(self, empty_database_url: str) -> None:
         zombie, heir = table(empty_database_url), Table(url=empty_database_url, epoch=2)
@@ -290,7 +290,7 @@ class TestZombies:
         assert (heir.held(), heir.progress()[0], heir.fence()) == (records(p0=(0, 5)), (2, 5), 2)
 
     def test_that_published_before_the_fence_is_found_by_whoever_reads_after_it(self, empty_database_url: str) -> None:
-        """C47: the store has begun the reset, the fence is not raised yet."""
+        """C47: the store has started the reset, the fence is not raised yet."""
         zombie, heir = table(empty_database_url), Table(url=empty_database_url, epoch=2)
         zombie.run({0: (0, 5)})
         assert heir.reset(open={0: 0}) == {0: 5}

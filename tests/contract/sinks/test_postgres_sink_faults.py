@@ -56,7 +56,7 @@ class Stop:
         self._here, self._go = threading.Event(), threading.Event()
 
     def wait(self) -> None:
-        """Be here, until somebody lets go."""
+        """Be here, until the gate opens."""
         self._here.set()
         assert self._go.wait(20)
 
@@ -180,7 +180,7 @@ class TestFrozen:
     def test_a_transaction_that_holds_the_fence_is_ended_and_the_reset_goes_on(
         self, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """C58: nobody goes on with the transaction, as if its process were stopped."""
+        """C58: the transaction does not go on, as if its process were stopped."""
         zombie, heir = table(empty_database_url), Table(url=empty_database_url, epoch=2)
         heir.sink.check()
         call = zombie.call({0: (0, 5)})

@@ -32,7 +32,7 @@ def airflow(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def browser(airflow: LiveAirflow) -> Iterator[Callable[[str], Person]]:
-    """Somebody at Airflow's pages, logged in as the user of that name."""
+    """A user at Airflow's pages, logged in under that name."""
     from tests.support.browser import person_at  # its library is for these tests alone
 
     with ExitStack() as stack:

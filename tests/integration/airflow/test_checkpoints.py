@@ -3,7 +3,7 @@
 Its scheduler, its triggerer and its asset events, with members simulated.
 
 The members work in the store alone, as the real ones do, so what is shown is how Airflow and a region go together: each
-run has its own checkpoint, waits without a slot, and whoever builds on it runs once.
+run has its own checkpoint, waits without a slot, and downstream DAGs run once.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def test_a_task_its_supervisor_and_its_driver_are_killed_and_nothing_is_lost(
         work(found)
         assert undone(found, 1) == []
 
-        # Its supervisor is killed: the task is nobody's, though its process has not noticed.
+        # Its supervisor is killed: the task has no owner, though its process has not noticed.
         second.supervisor.kill()
         found.until_gone(second)
 

@@ -1,4 +1,4 @@
-"""An API server that has the page open for days: a day is so many readings, taken one right after the other."""
+"""An API server that has the page open for days: a day is N readings, taken one right after the other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ READINGS = int(os.environ.get("KCR_SOAK_READINGS", "17280"))
 """Of the page: one each five seconds, by a person who reloads it all day long."""
 
 PARTS = 3
-"""What is made once, caches filled and connections opened, is made in the first of so many equal parts."""
+"""What is made once, caches filled and connections opened, is made in the first of N equal parts."""
 
 WITHIN = 60.0
 """Seconds for an answer, on a machine that has much else to do."""

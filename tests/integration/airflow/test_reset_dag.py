@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.timeout(600)]
 WITHIN = 240.0
 LOOK = 0.5
 HUMAN = 10.0
-"""Seconds before which nobody has read a question and pressed a button."""
+"""Seconds that reading a question and pressing a button takes at least."""
 
 DAGS = """\
 from __future__ import annotations

@@ -155,7 +155,7 @@ def test_a_spec_that_members_can_not_run_under_is_refused_and_one_that_nobody_ca
             process.terminate()
             process.wait(60)
 
-        # With nobody there to look, it counts at once, and who starts says that it can't.
+        # Without a live member to check it, it counts at once, and the member that starts says that it can't.
         applied(region, refusals["a library that is nowhere"])
         assert region.spec() != parse(good)
         with hosted(name, database_url, tmp_path, connector_jars) as process:

@@ -133,7 +133,7 @@ def test_a_checkpoint_waits_for_partitions_that_nobody_has_and_names_them(region
 
 
 def missing(region: Live) -> tuple[coverage.Missing, ...]:
-    """The partitions that nobody covers now."""
+    """The partitions without coverage now."""
     return coverage.missing(*region.store.read(region.name))
 
 
@@ -472,7 +472,7 @@ def aligned_since(region: Live, moment: datetime) -> int:
 
 
 def beyond(region: Live, offset: int) -> list[str]:
-    """The batches that were begun beyond an offset of partition 0."""
+    """The batches that were started beyond an offset of partition 0."""
     return [
         str(batch.batch)
         for batch in region.store.batches(region.name)

@@ -70,7 +70,7 @@ def test_three_processes_share_the_work_and_everything_is_processed_once(lend: L
 
 
 def judges_the_judge(region: Live) -> None:
-    """Have found what nothing accounts for: written twice, by nobody's batch, or begun again without a reset."""
+    """Have found what nothing accounts for: written twice, by an unknown batch, or started again without a reset."""
     history, rows = region.store.history(region.name), region.written()
     first = rows[0]
     place = (first.topic, first.partition, first.offset)
@@ -97,7 +97,7 @@ def _all_at(region: Live, processes: list[Process], gate: str, provoke: Callable
 
 
 def processing(region: Live, victims: list[Process]) -> None:
-    """In a batch that has begun."""
+    """In a batch that has started."""
     _all_at(region, victims, "processing", lambda: region.fill(150))
 
 

@@ -53,7 +53,7 @@ def watched(kafka: Kafka, url: str, folder: Path, policy: ForeignConsumerPolicy,
 
 @contextmanager
 def intruder(one: Live) -> Iterator[Consumer]:
-    """Lend a consumer of somebody else's in the group, which reads what Kafka gives it."""
+    """Lend a foreign consumer in the group, which reads what Kafka gives it."""
     settings = {
         "group.id": one.group,
         "client.id": "somebody-elses",

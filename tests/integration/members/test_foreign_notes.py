@@ -1,4 +1,5 @@
-"""What somebody else has written into Kafka's commit metadata: told, never taken over, and removed as the halt says."""
+"""What another program has written into Kafka's commit metadata: reported, never taken over, and removed as the halt
+says."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def stopped(region: Live) -> None:
 
 
 def write(region: Live, offset: int, epoch: int) -> None:
-    """Write a note as whoever may commit to the group."""
+    """Write a note as any client with the right to commit."""
     note = {"region": region.name, "timeline": 1, "sequence": epoch, "epoch": epoch}
     place = GroupPartition(GroupId(region.group), TopicName(region.topic), 0)
     with Groups(admin_settings(region.kafka.settings), timedelta(seconds=20)) as groups:

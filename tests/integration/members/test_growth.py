@@ -21,7 +21,7 @@ SOAK_CHECKPOINTS = int(os.environ.get("KCR_SOAK_CHECKPOINTS", "10000"))
 
 
 def worked(live: Live, process: Counted, *, batches: int, checkpoints: int, within: float) -> Count:
-    """Have members run so many further batches, with checkpoints in between, and count what the process has then."""
+    """Have members run N further batches, with checkpoints in between, and count what the process has then."""
     begun, each = read(live), MOST * batches / checkpoints
     for number in range(1, checkpoints + 1):
         live.until(lambda wanted=begun + each * number: read(live) >= wanted, f"part {number}", within)  # type: ignore[misc]
@@ -50,7 +50,7 @@ def test_a_process_has_no_more_after_two_hundred_thousand_batches(
 
 
 def judged(lend: Lend, store: str, folder: Path, *, batches: int, checkpoints: int, parts: int) -> None:
-    """Compare what a process has after all batches with what it has after the first of so many equal parts."""
+    """Compare what a process has after all batches with what it has after the first of N equal parts."""
     each = batches // parts
     with lend(members=3, partitions=3, spec=BATCHES) as live:
         live.fill(MOST * batches)

@@ -1,7 +1,7 @@
 """Partitions that the brokers have no more: they leave the region, which goes on with those that there are.
 
 Real broker, real store, members in processes of their own. The session is longer than any of them is away: a static
-member that comes back gets its old assignment, with partitions in it that nobody can read any more.
+member that comes back gets its old assignment, with partitions in it that no longer exist.
 """
 
 from __future__ import annotations

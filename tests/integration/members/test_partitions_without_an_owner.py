@@ -1,7 +1,8 @@
-"""Partitions that Kafka assigns to nobody: a static member that comes back gets its old assignment, whatever was added.
+"""Partitions that Kafka assigns to no member: a static member that comes back gets its old assignment, whatever was
+added.
 
 Real broker, real store, members in processes of their own. The session is longer than any of them is away, so Kafka
-never rebalances by itself: whoever reads the new partitions does so because the region found out.
+never rebalances by itself: the new partitions are read only because the region found out.
 """
 
 from __future__ import annotations

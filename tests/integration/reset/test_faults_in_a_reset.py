@@ -75,7 +75,7 @@ def two_killed(scene: Stage) -> None:
 
 
 def a_new_incarnation(scene: Stage) -> None:
-    """Somebody takes the place of the one that is held, which lives on as a zombie."""
+    """A new incarnation takes the place of the one that is held, which lives on as a zombie."""
     index = scene.one.member(0)
     before = scene.one.region().members[index].incarnation
     scene.one.start(0, takeover=True)
@@ -115,7 +115,7 @@ def a_postgres_restart(scene: Stage) -> None:
 
 
 def a_lost_notification(scene: Stage) -> None:
-    """Whoever listens is cut off, and hears nothing of what comes next."""
+    """Listeners are cut off, and hear nothing of what comes next."""
     with psycopg.connect(scene.one.url.replace("+psycopg", "")) as connection:
         checkpoint = connection.execute(
             # What a listener has asked last, before it waits.

@@ -24,7 +24,7 @@ from tests.support.members import BRISK, Live, live
 
 @pytest.fixture
 def stopped(kafka: Kafka, database_url: str, tmp_path: Path) -> Iterator[Live]:
-    """Everything is consumed, and everybody has left."""
+    """Everything is consumed, and all members have left."""
     with live(kafka, database_url, tmp_path, members=2, partitions=3, spec=BRISK) as one:
         one.fill(200)
         process = one.start(0, 1)

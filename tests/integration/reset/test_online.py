@@ -44,7 +44,7 @@ def applied(region: Region, plan: PlanView, *, forced: bool = False) -> ResetVie
 
 
 def resumed_at(one: Live, view: ResetView) -> dict[int, int | None]:
-    """Where each partition resumed, as the event of the reset's begin has it, and what owners answered later."""
+    """Where each partition resumed, as the event of the reset's start has it, and what owners answered later."""
     epoch = view.attempts[-1].epoch
     assert any(isinstance(e.body, ResetBegun) and e.body.epoch == epoch for e in one.events())
     return {p.partition: entry.offset for p, entry in one.region().seek_maps[epoch].items()}

@@ -146,7 +146,7 @@ def test_resets_under_load_leave_what_a_run_without_any_leaves(
 
 
 def progress(one: Live, records: int) -> None:
-    """Wait until so many more records are in batches that are done."""
+    """Wait until N more records are in batches that are done."""
 
     def done() -> int:
         return sum(int(c.position or 0) for c in one.region().claims.values())

@@ -116,7 +116,7 @@ def started(engine: SparkEngine, batch: BatchCall) -> Future[BatchReport]:
     def run() -> None:
         try:
             future.set_result(engine.run(batch))
-        except BaseException as error:  # noqa: BLE001 (handed to whoever asks for the result)
+        except BaseException as error:  # noqa: BLE001 (handed to the caller of the result)
             future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()

@@ -1,4 +1,4 @@
-"""File sinks of format `delta`, with Delta itself: what its readers see, whoever publishes, dies, or goes back.
+"""File sinks of format `delta`, with Delta itself: what its readers see while processes publish, die or go back.
 
 A commit of Delta is dozens of plans and jobs of Spark; here is the sample, the rest is soak. The order of the steps is
 tried in many more ways without Delta, in `tests/unit/sinks/files/test_table.py`.
@@ -109,7 +109,7 @@ def die() -> None:
 
 
 def table(lake: Lake, version: int | None = None) -> DataFrame:
-    """The table, as anybody reads it."""
+    """The table, as any reader sees it."""
     reader = lake.spark.read.format("delta")
     reader = reader if version is None else reader.option("versionAsOf", version)
     return reader.load(f"{lake.root.as_uri()}/{layout.TABLE}")

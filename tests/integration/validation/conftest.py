@@ -24,7 +24,7 @@ MEMBERS = 2
 
 @dataclass
 class Scene:
-    """One region, its topic, and everybody in its group."""
+    """One region, its topic, and all consumers in its group."""
 
     kafka: Kafka
     driver: Driver

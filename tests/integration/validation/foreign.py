@@ -56,7 +56,7 @@ class Crowd:
         self.consumers.pop(name).close()
 
     def assigned(self) -> Mapping[str, frozenset[tuple[str, int]]]:
-        """Poll everybody once, and return who owns what."""
+        """Poll every consumer once, and return who owns what."""
         for consumer in self.consumers.values():
             consumer.poll(0.02)
         return {
@@ -65,7 +65,7 @@ class Crowd:
         }
 
     def settle(self, *partitions: tuple[str, int]) -> None:
-        """Poll until these partitions are owned, each once, and everybody owns some."""
+        """Poll until these partitions are owned, each once, and every consumer owns some."""
 
         def settled() -> bool:
             held = self.assigned().values()
@@ -79,6 +79,6 @@ class Crowd:
         self.consumers[name].commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
 
     def close(self) -> None:
-        """Close everybody."""
+        """Close every consumer."""
         for consumer in self.consumers.values():
             consumer.close()

@@ -1,4 +1,4 @@
-"""Membership validation on a real broker: whoever and whatever is wrong is named, and nothing else is."""
+"""Membership validation on a real broker: whatever is wrong is named, and nothing else is."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The rights that docs/reference/rights.md lists, on a broker with an authorizer: enough, and none too many.
 
-Whoever comes without a password is the broker's administrator here; `flights` has what a test grants.
+A client without a password is the broker's administrator here; `flights` has what a test grants.
 """
 
 from __future__ import annotations

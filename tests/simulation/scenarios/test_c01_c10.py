@@ -294,7 +294,7 @@ def test_c07_the_region_store_lets_only_one_of_two_overlapping_batches_begin() -
 
 
 def stopped(driver: Driver) -> None:
-    """Everybody dies, and a person stops the region meanwhile."""
+    """All members die, and a person stops the region meanwhile."""
     for member in driver.all_members():
         driver.crash(member)
     driver.wait(60)

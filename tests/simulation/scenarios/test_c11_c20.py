@@ -57,7 +57,7 @@ def test_c11_the_others_go_on_after_one_reset_and_there_is_no_second_one() -> No
     driver.start_batch(lost)
     driver.crash(lost)
     driver.wait(60)
-    # Kafka has moved its partitions: they are claimed by whoever can work.
+    # Kafka has moved its partitions: members that can work claim them.
     driver.claim(other, [driver.partition(n) for n in range(4)])
     driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
@@ -313,7 +313,7 @@ def test_c17_a_member_comes_back_by_itself_as_a_new_incarnation() -> None:
     assert any(isinstance(e, effects.Cancel) for e in alone.all)
     alone.feed(events.BatchQuiesced(batch=BatchId("b1")))
     alone.feed(events.StoreBack(), answers.registered(incarnation=Incarnation(2), sent_at=alone.now))
-    # Its own old batch is discarded by the new incarnation: nobody has to wait for the lease of the old one.
+    # Its own old batch is discarded by the new incarnation: nothing has to wait for the lease of the old one.
     assert [(e.batch, e.incarnation) for e in alone.wanted(commands.DiscardBatch)] == [("b1", 2)]
 
 

@@ -59,7 +59,7 @@ GRACE = timedelta(seconds=2)
 
 
 def stopping() -> tuple[Driver, CheckpointNumber]:
-    """A region whose last checkpoint is complete and published, and committed by nobody yet."""
+    """A region whose last checkpoint is complete and published, and not committed yet."""
     driver = running()
     driver.process()
     driver.handle(StopRegion())

@@ -51,7 +51,7 @@ def test_c31_while_a_partition_is_being_added_the_frozen_set_is_what_is_claimed(
     driver.process()
     added = driver.partition(4)
     driver.grow(added, end=1_000)
-    # One member's metadata has the partition already; Kafka has assigned it to nobody yet.
+    # One member's metadata has the partition already; Kafka has assigned it to no member yet.
     before = driver.checkpoint("n1")
     assert added not in driver.region.offsets[before]
     driver.claim(driver.member(1), [*driver.processes[driver.member(1)].assigned, added])
@@ -165,7 +165,7 @@ def test_c33_a_member_that_is_given_an_incarnation_it_has_been_before_reports_it
     alone.feed(answers.registered(incarnation=Incarnation(4), sent_at=alone.now))
     alone.see(view_of(incarnation=4))
     assert [e.incarnation for e in alone.wanted(commands.ReportLater)] == [5]
-    # The report raises the store's number; nobody else is this member, so it comes back instead of being fenced.
+    # The report raises the store's number; no other process is this member, so it comes back instead of being fenced.
     alone.see(replace(view_of(incarnation=5), state=RegionState.HALTED))
     assert alone.state is State.JOINING
     assert alone.wanted(commands.Register)

@@ -235,7 +235,7 @@ def test_c44_what_an_older_epoch_has_begun_does_not_make_every_later_claim_a_res
     driver.claim(driver.member(0), [driver.partition(0), driver.partition(2)])
     assert causes(driver)[1:] == [ResetCause.CLAIM]
     driver.finish_reset()
-    # Nothing has begun in this epoch: further claims are absorbed, whoever makes them.
+    # Nothing has started in this epoch: further claims are absorbed, whichever member makes them.
     driver.claim(driver.member(0), [driver.partition(0)])
     driver.claim(driver.member(1), [driver.partition(1), driver.partition(2)])
     driver.join(driver.member(2))
@@ -283,7 +283,7 @@ def test_c45_after_a_reset_to_where_the_last_batch_ended_a_rebalance_is_absorbed
 
 
 def test_c46_begins_and_ends_of_different_members_do_not_depend_on_their_order_and_move_no_counter() -> None:
-    """So they need only a shared lock. That nothing deadlocks and nobody starves is shown in
+    """So they need only a shared lock. That nothing deadlocks or starves is shown in
     tests/contract/test_postgres_faults.py, against a real Postgres."""
     driver = running(partitions=6, members=3)
     region, now = driver.region, driver.clock.now
@@ -340,7 +340,7 @@ def test_c47_what_a_zombie_publishes_between_the_begin_of_a_reset_and_the_fence_
     driver.join(member)
     driver.claim(member, [q])
     driver.claim(member)
-    # The reset has begun in the store. Its seek entry is open: progress is read only once the fence is raised.
+    # The reset has started in the store. Its seek entry is open: progress is read only once the fence is raised.
     assert driver.region.seek.open == (q,)
     if zombie_is == "before the fence":
         assert published(sink, zombie.epoch, zombie.timeline, zombie.ranges)

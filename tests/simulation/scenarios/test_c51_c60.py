@@ -473,7 +473,7 @@ def three_bounds() -> tuple[Driver, list[CheckpointNumber]]:
 
 def test_c59_a_drain_by_hand_between_two_boundaries_leaves_the_next_boundary_as_it_is() -> None:
     driver, _ = three_bounds()
-    # The members are behind: the boundary has passed, and nobody has got there yet.
+    # The members are behind: the boundary has passed, and none has got there yet.
     driver.wait(2 * 3600)
     assert driver.region.next_boundary == boundary(4)
     driver.process(width=5)
@@ -539,7 +539,7 @@ def deserted() -> Driver:
 
 
 def never_joined() -> Driver:
-    """A region that was started, and that nobody has ever joined."""
+    """A region that was started, and that no member has ever joined."""
     driver = Driver()
     driver.handle(StartRegion())
     return driver

@@ -3,8 +3,8 @@
 It has just what the protocol can notice: who is assigned what and when they hear of it, which commits are accepted, and
 what a log look-up answers. Revoke and assign reach a consumer in separate polls, possibly far apart; a frozen consumer
 hears nothing and is thrown out when its session is over, while its static id keeps its place, and with it what it was
-assigned: nobody is assigned anything new without a rebalance, and a topic that has grown causes one only where the
-group's leader lives to see it grow.
+assigned: no member is assigned anything new without a rebalance, and a topic that has grown causes one only where the
+    group's leader lives to see it grow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Log:
 
     @property
     def stable_end(self) -> int:
-        """The last stable offset: an open transaction hides what comes after its begin."""
+        """The last stable offset: an open transaction hides what comes after its start."""
         return len(self.stamps) if self.open_from is None else min(self.open_from, len(self.stamps))
 
     def bounds(self) -> LogBounds:
@@ -157,7 +157,8 @@ class Broker:
     # -- membership ----------------------------------------------------------------------------------------------
 
     def join(self, consumer: Consumer) -> None:
-        """Let a consumer join. The same static id takes its place without a rebalance, and fences whoever had it."""
+        """Let a consumer join. The same static id takes its place without a rebalance, and fences the consumer that had
+        it."""
         holder = next(
             (c for c in self.consumers.values() if c.static_id is not None and c.static_id == consumer.static_id), None
         )
@@ -222,7 +223,7 @@ class Broker:
             self.world.after(second, partial(self._tell_in, self.generation, consumer, "assigned", held))
 
     def _tell_in(self, generation: int, consumer: Consumer, what: str, held: frozenset[GroupPartition]) -> None:
-        """Tell it what belongs to a generation; once the next one has begun, that is what a client hears of."""
+        """Tell it what belongs to a generation; once the next one has started, that is what a client hears of."""
         if consumer.generation == generation:
             self._tell(consumer, what, held)
 
@@ -259,7 +260,7 @@ class Broker:
 
         Raises:
             NotInGroup: the consumer is not in the group in its present generation.
-            Unavailable: nobody knows whether it was written.
+            Unavailable: it is unknown whether it was written.
         """
         consumer = self.consumers.get(number)
         if consumer is None or self._pending or consumer.generation != self.generation:

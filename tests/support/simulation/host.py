@@ -54,7 +54,7 @@ class Surroundings:
     open_sink: OpenSink = field(default_factory=OpenSink)
     fenced_sink: FencedSink = field(default_factory=FencedSink)
     store_back_at: float = 0.0
-    """Until then nobody reaches the store."""
+    """Until then no process reaches the store."""
 
     poison: GroupPartition | None = None
     poison_offset: int = -1

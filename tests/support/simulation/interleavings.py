@@ -6,8 +6,9 @@ is tried, and a state that was seen before is not entered again. No time passes.
 between (it looks, it plans, it waits) changes nothing in the store, so the orders of verbs are the orders that matter
 there.
 
-Every state is checked for what must hold at once; every final state, in which nobody has a step left, by the invariants
-over its history, by what the sink holds, and by whether the region runs. The judgement of liveness is asked in all of
+Every state is checked for what must hold at once; every final state, in which no process has a step left, by the
+invariants over its history, by what the sink holds, and by whether the region runs. The judgement of liveness is asked
+in all of
 them: no state may stand still without saying why, and a final one waits for nothing.
 """
 
@@ -149,7 +150,7 @@ class Explorer:
     # -- one step ------------------------------------------------------------------------------------------------
 
     def moves(self) -> Iterator[Callable[[], World]]:
-        """Yield every step that somebody might take; one that is refused or changes nothing is none."""
+        """Yield every possible step; one that is refused or changes nothing is none."""
         for index in (0, 1):
             for step in (
                 self.claim,
@@ -406,7 +407,7 @@ class Explorer:
         return list(self.moves())
 
     def _flaws(self) -> list[str]:
-        """What must hold at once: nothing accepted twice in one timeline, nobody at a place that is not theirs."""
+        """What must hold at once: nothing accepted twice in one timeline, no member at a place that is not its own."""
         accepted: Counter[tuple[int, GroupPartition, int]] = Counter()
         for batch in self.store.batches(NAME):
             if batch.outcome is Outcome.DONE:

@@ -35,7 +35,8 @@ def judge(simulation: Simulation) -> tuple[str, ...]:
 
 
 def _restored(simulation: Simulation) -> list[str]:
-    """C33: whoever remembers later numbers than the restored store halts the region, and no number is used again."""
+    """C33: a member that remembers later numbers than the restored store halts the region, and no number is used
+    again."""
     said: list[str] = []
     backup, floor, seen = simulation.restored_to, 0, False
     for event in simulation.events()[0 if backup is None else backup.counter :]:

@@ -102,10 +102,10 @@ class Shape:
     catchup: bool
     faults: int
     records: int | None = None
-    """A checkpoint after so many records; one member only."""
+    """A checkpoint after N records; one member only."""
 
     idle: tuple[float, float] = (0.0, 0.0)
-    """From when until when nobody produces: checkpoints of these boundaries have equal offsets."""
+    """From when until when nothing is produced: checkpoints of these boundaries have equal offsets."""
 
     loses_at: float = 0.0
     """When a partition is lost while processes are down; 0: none is."""
@@ -187,7 +187,7 @@ class Simulation:
         """The faults that struck, in order."""
 
         self.absent: set[int] = set()
-        """Members that nobody launches before the end."""
+        """Members that are not launched before the end."""
 
         self.revision = 1
         """The newest one of the spec that a person has applied."""

@@ -1,4 +1,4 @@
-"""Liveness in a simulated run, looked at every virtual second (R14): work that nobody does has somebody who says why.
+"""Liveness in a simulated run, judged every virtual second (R14): work that is not done has a stated reason.
 
 What counts as work and as movement is written here from the words of the invariant, not with the rules of `liveness`:
 records below the end of a log, a boundary that has passed, a queued request; positions, the restore point, the state.
@@ -25,7 +25,7 @@ SILENT: Final = 12.0
 or the wait after failed ones."""
 
 SLACK: Final = 3.0
-"""Seconds beyond the wait after failed batches, which grows with their number, until one has begun and ended."""
+"""Seconds beyond the wait after failed batches, which grows with their number, until one has started and ended."""
 
 UNEXPLAINED: Final = frozenset({Rule.BOUNDARY, Rule.REQUEST, Rule.RECONCILE, Rule.RECORDS})
 """Rules that only ever wait because of a mistake in others: nothing outside keeps the region from going on."""
@@ -70,7 +70,7 @@ class Watch:
             self._note(f"at {now:.0f} s nothing has moved for {still:.0f} s and nobody says why")
         if simulation.world.skew != self._skew:
             self._skew, self._jumped_at = simulation.world.skew, now
-        # By a clock that has just jumped, whatever waits has waited for long; nobody could do anything meanwhile.
+        # By a clock that has just jumped, whatever waits has waited for long; no process could do anything meanwhile.
         for wait in found.stalled if now - self._jumped_at > SILENT else ():
             if wait.rule in UNEXPLAINED:
                 self._note(f"at {now:.0f} s stalled: {wait.text(found.now)}")

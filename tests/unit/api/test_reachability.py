@@ -29,7 +29,7 @@ def driver() -> Driver:
 
 
 def later_checkpoint(driver: Driver, start: int) -> None:
-    """Let ten seconds pass, move the begin of partition 1, and checkpoint."""
+    """Let ten seconds pass, move the start of partition 1, and checkpoint."""
     driver.clock.advance(5)
     driver.heartbeat()
     driver.clock.advance(5)

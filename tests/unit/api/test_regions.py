@@ -201,7 +201,7 @@ def test_nobody_is_asked_where_the_files_tell(region: Region, store: RegionStore
 def test_one_name_on_two_clusters_is_two_groups(region: Region, store: RegionStore, network: Network) -> None:
     region.apply(spec_of(at="east:9092"))
     assert seats(store, network).apply(spec_of(name="seats", at="west:9092")).change is Change.CREATED
-    # Both are known from now on, whoever is reached later.
+    # Both are known from now on, whichever is reached later.
     assert {name: dict(store.read(name)[0].clusters) for name in store.names()} == {
         "flights": {"g": "E"},
         "seats": {"g": "W"},

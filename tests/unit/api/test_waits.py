@@ -225,7 +225,7 @@ def test_what_a_listener_raises_ends_the_wait_and_not_the_region() -> None:
 
 @pytest.fixture
 def restless(monkeypatch: pytest.MonkeyPatch) -> Driver:
-    """A region whose store is away from the second reading on, and nobody sleeps."""
+    """A region whose store is away from the second reading on, without sleeping."""
     driver = Driver()
     driver.handle(StartRegion())
     real, answers = driver.store.read, [True, False, False, True]

@@ -1,4 +1,4 @@
-"""`kcr ledger`: who has processed a record, and what was begun more than once, and why."""
+"""`kcr ledger`: who has processed a record, and what was started more than once, and why."""
 
 from __future__ import annotations
 

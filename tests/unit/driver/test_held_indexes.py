@@ -1,4 +1,4 @@
-"""An index that a live process holds is found out before Spark starts; a dead one's lease refuses nobody."""
+"""An index that a live process holds is found out before Spark starts; a dead one's lease refuses no newcomer."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def store() -> RegionStore:
     made.handle(FLIGHTS, DeclareRegion(spec=stored(spec("flights:first"), 1)))
     made.handle(FLIGHTS, StartRegion())
     made.handle(FLIGHTS, Register(member=MEMBER, token="one"))
-    # Nobody renews it while a process is started, which takes a busy machine longer than a lease.
+    # It is not renewed while a process is started, which takes a busy machine longer than a lease.
     made.handle(FLIGHTS, Renew(member=MEMBER, incarnation=Incarnation(1), lease=timedelta(hours=1)))
     return made
 

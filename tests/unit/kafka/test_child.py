@@ -1,4 +1,4 @@
-"""The child process for group calls, where it is stopped: nobody waits for it without a deadline."""
+"""The child process for group calls, where it is stopped: every wait for it has a deadline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_kcr.embedded.processes import happened
 from airflow_kcr.kafka import groups as child_module
 from airflow_kcr.kafka.groups import MODULE, Child, ChildDied
 
-# Nobody is asked, so nobody need be there.
+# No broker is asked, so none need be there.
 FIRST = {"settings": {"bootstrap.servers": "127.0.0.1:1", "log_level": "0"}}
 BEYOND_A_PIPE = {"call": "committed", "group": "g" * 1_000_000, "rows": [], "timeout": 1.0}
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# The library ends the process if it goes wrong, hence one of its own. Nobody listens at that address.
+# The library ends the process if it goes wrong, hence one of its own. No server listens at that address.
 DROPPED_WITH_A_QUESTION_OPEN = '''
 import gc, queue, threading
 from datetime import timedelta

@@ -39,7 +39,7 @@ def driver(store_connection: str) -> Iterator[Driver]:
 
 @pytest.fixture
 def submits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Puts a stand-in for spark-submit on the path, which runs these lines and notes how it was called."""
+    """Puts a stand-in for spark-submit on `PATH`, which runs these lines and notes how it was called."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")

@@ -15,7 +15,7 @@ from tests.support.kafka import Kafka
 
 @pytest.fixture
 def region(store_connection: str, kafka: Kafka) -> str:
-    """A region, stopped, whose topic is there and whose group has nobody in it."""
+    """A region, stopped, whose topic is there and whose group is empty."""
     topic = kafka.topic(partitions=2)
     spec = parse(
         f"region: flights\nkafka: {{bootstrap.servers: '{kafka.bootstrap_servers}'}}\n"

@@ -78,7 +78,7 @@ def page_at(url: str, **others: str) -> FastAPI:
 
 
 def as_role(app: FastAPI, role: str | None) -> TestClient:
-    """A browser of somebody with that role; they are who they say, which is Airflow's own business."""
+    """A browser of a user with that role; they are who they say, which is Airflow's own business."""
     app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="ada", role=role)
     return TestClient(app)
 
@@ -118,7 +118,7 @@ def test_every_route_asks_who_is_there_and_whether_they_may(app: FastAPI, driver
 
 
 class OwnDags(SimpleAuthManager):
-    """Lets somebody see the runs of the DAGs that their name says, and nobody those of all."""
+    """Lets users see the runs of the DAGs that their name says, and none those of all."""
 
     def is_authorized_dag(self, *, details: DagDetails | None = None, user: SimpleAuthManagerUser, **_: Any) -> bool:  # noqa: ANN401
         return details is not None and details.id is not None and details.id in user.username.split("+")
@@ -126,7 +126,7 @@ class OwnDags(SimpleAuthManager):
 
 @pytest.fixture
 def as_owner_of(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], TestClient]:
-    """A browser of somebody who may see the runs of those DAGs alone."""
+    """A browser of a user who may see the runs of those DAGs alone."""
     monkeypatch.setattr(page, "get_auth_manager", OwnDags)
 
     def client(dags: str) -> TestClient:

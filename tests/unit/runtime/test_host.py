@@ -608,7 +608,7 @@ def test_a_batch_that_takes_longer_than_allowed_is_cancelled_and_its_records_com
 
 
 class SlowEngine(FakeEngine):
-    """Can do no batch of more than so many records: such a one hangs until it is cancelled."""
+    """Can do no batch of more than N records: such a one hangs until it is cancelled."""
 
     most = 3
 
@@ -715,7 +715,7 @@ def test_a_store_of_another_version_ends_the_member_at_once(stage: Stage, monkey
     assert stage.member().ended() == Ended(how=End.FAILED, error=error)
 
 
-# -- hints ---------------------------------------------------------------------------------------------------------
+# -- notifications --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -752,7 +752,7 @@ def test_hints_outlive_a_store_that_is_away(stage: Stage, notified: Callable[[Pl
     member = stage.member()
     notified(member)
     stage.caught_up()
-    # Whoever waits meets the outage; the requests of this thread and of the member come after it.
+    # Waiters meet the outage; the requests of this thread and of the member come after it.
     stage.transactions.away = True
     waiting = stage.transactions.refused
     eventually(lambda: stage.transactions.refused > waiting, "a wait to be refused")

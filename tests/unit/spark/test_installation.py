@@ -24,7 +24,7 @@ def program(folder: Path, name: str) -> Path:
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """Java is on the path, Spark is not."""
+    """Java is on `PATH`, Spark is not."""
     program(tmp_path / "bin", "java")
     return {"PATH": str(tmp_path / "bin")}
 

@@ -45,7 +45,7 @@ STOPPED = RegionReaches(state=Reaching.STOPPED)
 def waits(
     driver: Driver, waiting_for: WaitingFor, *, deadline: float = 60, asked_before: float = 0, hook: KcrHook = HOOK
 ) -> TriggerWait:
-    """Return a wait that began so many seconds ago."""
+    """Return a wait that began N seconds ago."""
     _, now = driver.store.read(driver.name)
     return TriggerWait(
         region=driver.name,
@@ -383,7 +383,7 @@ def test_a_store_that_hangs_keeps_no_other_trigger_from_running(driver: Driver, 
             task = asyncio.create_task(
                 poller.wait(TriggerWait(region=driver.name, waiting_for=PAUSED, hook=HOOK, deadline=60))
             )
-            # Had it waited in this thread, nobody would see it wait: the query would come before or after it.
+            # Had it waited in this thread, its wait could not be seen: the query would come before or after it.
             async with asyncio.timeout(30):
                 while held.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() == (0,):
                     await asyncio.sleep(TICK.total_seconds())

@@ -209,7 +209,7 @@ def test_a_batch_that_lost_a_partition_to_a_rebalance_is_refused_before_the_stor
 
 
 def after_failures(count: int) -> LoneMember:
-    """A member that processes again after the reset for the last of so many failed batches."""
+    """A member that processes again after the reset for the last of N failed batches."""
     lone = LoneMember().processing()
     lone.feed(events.RangesPlanned(batch=B1, ranges={}))
     reset = replace(SEEN, counter=EventNumber(11), epoch=Epoch(2), failures=count, acknowledged=False, claims={})

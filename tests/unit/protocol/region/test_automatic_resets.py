@@ -16,7 +16,7 @@ from tests.support.scripts import started
 
 
 def after_a_checkpoint_at_10(delivery: Delivery) -> Driver:
-    """One partition with a complete checkpoint at 10, done up to 20 and begun up to 30."""
+    """One partition with a complete checkpoint at 10, done up to 20 and started up to 30."""
     driver = started(Driver(partitions=1, members=1, delivery=delivery))
     driver.process()
     driver.checkpoint("n")

@@ -261,7 +261,8 @@ def test_the_highest_leader_epoch_that_was_seen_is_kept() -> None:
     assert claim_of(driver, 0).leader_epoch == 4
 
 
-# -- where somebody has begun -----------------------------------------------------------------------------------------
+# -- where another member has started
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ended", [True, False])

@@ -41,7 +41,7 @@ def checkpoint_itself(driver: Driver) -> CheckpointNumber | None:
 
 
 def pass_bounds(driver: Driver, number: int) -> list[CheckpointNumber]:
-    """Let so many hours pass, and every checkpoint be made that the region asks of its members."""
+    """Let N hours pass, and every checkpoint be made that the region asks of its members."""
     made: list[CheckpointNumber] = []
     for _ in range(number):
         driver.wait(HOUR.total_seconds())

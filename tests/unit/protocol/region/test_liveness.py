@@ -30,7 +30,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def judged(driver: Driver, *, later: timedelta = timedelta(0), ends: int | None = None) -> Liveness:
-    """Judge a driver's region as it is, or as it would be if nobody did anything for so long."""
+    """Judge a driver's region as it is, or as it would be if nothing happened for that long."""
     region, now = driver.store.read(driver.name)
     seen = driver.store.seen(driver.name)
     if ends is not None:
@@ -277,7 +277,7 @@ def _idle(driver: Driver) -> None:
 
 
 def _approaches(driver: Driver) -> None:
-    """Have a checkpoint approach its boundary, of which nobody has read anything."""
+    """Have a checkpoint approach its boundary, of which nothing has been read."""
     driver.wait(HOUR.total_seconds())
     driver.handle(RequestCheckpoint(request_id=RequestId("run"), boundary=boundary(1)))
 

@@ -43,7 +43,7 @@ def opening(driver: Driver, offset: int) -> resets.Opening:
 
 
 def begun(driver: Driver, cause: ResetCause = ResetCause.CLAIM, *, at: int | None = None) -> Region:
-    """Return the region after the begin of a reset, not stored."""
+    """Return the region after the start of a reset, not stored."""
     return resets.begin(
         driver.region, driver.clock.now, cause, opening=None if at is None else opening(driver, at), detail="why"
     )
@@ -53,7 +53,7 @@ def person(driver: Driver, request_id: str) -> PersonResetState:
     return driver.region.person_resets[RequestId(request_id)].state
 
 
-# -- the begin --------------------------------------------------------------------------------------------------------
+# -- the start --------------------------------------------------------------------------------------------------------
 
 
 def test_a_begin_is_a_new_epoch_and_a_burnt_sequence_with_its_cause() -> None:

@@ -255,7 +255,8 @@ def test_who_can_not_start_with_the_spec_in_force_is_remembered_until_it_lives()
     assert specs.start_failures(driver.region, driver.clock.now) == ()
 
 
-# -- where nobody lives -----------------------------------------------------------------------------------------------
+# -- where no member lives
+# ------------------------------------------------------------------------------------------------
 
 
 def everybody_gone(driver: Driver) -> Driver:

@@ -48,7 +48,7 @@ def report(driver: Driver, index: int = 0, group: str = "g") -> GroupStanding:
 
 
 def grown(driver: Driver, number: int = 2, group: str = "g") -> GroupPartition:
-    """A partition more, which Kafka assigns to nobody."""
+    """One more partition, which Kafka assigns to no member."""
     fresh = driver.partition(number, group)
     driver.grow(fresh, end=500)
     return fresh

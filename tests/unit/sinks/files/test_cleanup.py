@@ -25,7 +25,7 @@ LARGE = 1_000_000
 
 
 def keeping(number: int) -> Driver:
-    """A running region that keeps so many checkpoints."""
+    """A running region that keeps N checkpoints."""
     driver = Driver(rules=RegionRules(groups={GROUP: group_rules()}, retention=RetentionRules(keep=number)))
     driver.up()
     return driver

@@ -48,7 +48,7 @@ def restart(files: Files) -> None:
 
 
 def give_up(files: Files, chance: Random) -> Counter[Record]:
-    """Retire what is due, delete what nobody can read, and return what retired checkpoints had."""
+    """Retire what is due, delete unreadable output, and return what retired checkpoints had."""
     files.driver.handle(RetireCheckpoints())
     rows = files.driver.region.checkpoints
     # What a reset has undone is no output of a retired checkpoint, and comes again.

@@ -1,6 +1,6 @@
 """What a table beside the manifests shows: whole checkpoints, those in force, each once.
 
-Whoever writes to it, and when.
+Its writers, and when they write.
 """
 
 from __future__ import annotations
