@@ -93,7 +93,7 @@ class InvalidOffsetsFile(ConfigurationError):
 
 
 class UnknownTopics(ConfigurationError):
-    """Topics are listed in the spec that do not exist; the message names each with its group."""
+    """The spec lists topics that don't exist; the message names each with its group."""
 
 
 class PipelineUnusable(ConfigurationError):
@@ -145,7 +145,7 @@ class MemberInUse(RefusedError):
 
 
 class SpecRefused(RefusedError):
-    """A changed spec was given up: members that live can't run under it."""
+    """A changed spec was given up: live members can't run under it."""
 
 
 class SpecOutdated(RefusedError):
@@ -189,7 +189,7 @@ class ForeignConsumerInGroup(RefusedError):
 
 
 class FencedError(RefusedError):
-    """The caller is not, or no longer, who may do this."""
+    """The caller may not do this, or no longer."""
 
 
 class StaleEpoch(FencedError):
@@ -309,7 +309,7 @@ class StoreBusy(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """The connection was lost while COMMIT was on its way: read what became of it before asking again."""
+    """The connection was lost while COMMIT was on its way: read the outcome before repeating the call."""
 
 
 class SchemaMissing(StoreError):

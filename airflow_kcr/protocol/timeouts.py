@@ -36,7 +36,7 @@ class Timeouts:
     """
 
     lease: timedelta = timedelta(seconds=10)
-    """How long a member may write after its last renewal was sent, without another."""
+    """How long a member may write after it sent its last renewal."""
 
     renew: timedelta = timedelta(seconds=2)
     """How often a lease is renewed."""
@@ -75,7 +75,7 @@ class Timeouts:
     """How often the client refreshes its partitions; its own default hides new ones for five minutes."""
 
     accept_aborted_drain: bool = False
-    """Whether it is accepted that a drain runs out while a batch uses the time that it has."""
+    """Whether a drain may time out while a batch still uses its own time."""
 
     def session_timeout(self, *, static: bool) -> timedelta:
         """Return how long the coordinator keeps a silent member's partitions for it.
@@ -157,7 +157,7 @@ class Timeouts:
 
     @property
     def idle_in_transaction_session_timeout(self) -> timedelta:
-        """When Postgres ends a transaction that stands still: half a lease."""
+        """When Postgres ends an idle transaction: half a lease."""
         return self.lease / 2
 
     @property

@@ -83,7 +83,7 @@ class GroupSpec:
     """`range` or `roundrobin`; absent: `range` for one topic, else `roundrobin`."""
 
     kafka: Settings | None = None
-    """Client settings where this group's cluster is another one; they replace the region's altogether."""
+    """Client settings if this group is on another cluster; they replace all of the region's."""
 
     kafka_conn_id: Annotated[str | None, TakesEffect.REFUSED] = None
     """The same, as a connection."""
@@ -92,7 +92,7 @@ class GroupSpec:
     """Whether members keep their place in the group over a restart."""
 
     sinks: Sinks = ()
-    """Where the pipeline writes to, by the name under which its context has it."""
+    """The pipeline's sinks, by their names in its context."""
 
     def __post_init__(self) -> None:
         topics: object = self.topics  # a lone text, as no type checker would allow: else each letter is a topic
@@ -148,10 +148,10 @@ class CheckpointSpec:
     """A checkpoint after this many offsets since the restore point; only in a region of one member."""
 
     timezone: str = "UTC"
-    """Whose clock `cron` goes by."""
+    """The time zone of `cron`."""
 
     request: CheckpointModeWord = CheckpointMode.AUTO
-    """Who asks for the checkpoint of a boundary: the region itself, or a DAG run."""
+    """Who requests a boundary's checkpoint: the region itself, or a DAG run."""
 
     grace: Duration = timedelta(seconds=2)
     """How long after a boundary its records may arrive, and how far the brokers' clocks may be off."""
@@ -185,10 +185,10 @@ class BatchSpec:
     """How long a batch should take; its size adapts to it."""
 
     linger: Duration = timedelta(0)
-    """How long fewer than `min_records` are waited with; what a boundary or a checkpoint wants is read at once."""
+    """How long a batch waits for `min_records`; what a boundary or a checkpoint needs is read at once."""
 
     min_records: Number = 1_000
-    """The smallest size of a batch; one with less to read is smaller, see `linger`, and so is one after a failure."""
+    """The smallest size of a batch; it is smaller if there is less to read (see `linger`), or after a failure."""
 
     max_records: Number = 2_000_000
     """The largest batch that is planned."""
@@ -205,7 +205,7 @@ class HistorySpec:
     """How old certified history must be before it is closed: archived, then dropped; or `forever`."""
 
     archive: str | None = None
-    """The folder that closed history goes to, absolute; absent: nothing is dropped, whatever its age."""
+    """The absolute path of the archive folder; absent: nothing is dropped, at any age."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,11 +235,10 @@ class RegionSpec:
     """All times but `batch.timeout`, which is its `batch` whatever that was given as."""
 
     max_failures: Number = 5
-    """How many failures in a row are answered by a reset, each after a wait (`timeouts.retry`); one more halts the
-    region."""
+    """How many consecutive failures cause a reset, each after a wait (`timeouts.retry`); one more halts the region."""
 
     foreign_consumers: ForeignConsumerWord = ForeignConsumerPolicy.FAIL
-    """A foreign consumer is in a group: halt, begin nothing until it is gone, go on without what it owns."""
+    """If a foreign consumer is in a group: halt, start nothing until it is gone, or continue without its partitions."""
 
     out_of_range: OutOfRangeWord = OutOfRangePolicy.FAIL
     """What happens when retention has overtaken a position."""

@@ -60,7 +60,7 @@ class SinkSpec:
     """What it writes to."""
 
     table: str | None = None
-    """`postgres`: `table` or `schema.table`, to the letter, without quotes."""
+    """`postgres`: `table` or `schema.table`, exactly, without quotes."""
 
     url: str | None = field(default=None, repr=False)
     """`postgres`: `postgresql://…` with `${NAME}` for a password, or `${NAME}` for the whole."""
@@ -75,16 +75,16 @@ class SinkSpec:
     """With `upsert`: the columns that name a row."""
 
     path: str | None = None
-    """`files`: a folder of this sink alone, absolute or as a URI; `${NAME}` may be in it."""
+    """`files`: this sink's own folder, an absolute path or a URI; may contain `${NAME}`."""
 
     format: FileFormatWord | None = None
     """`files`: `delta`: whole checkpoints in a Delta table as well; absent: `parquet`."""
 
     file_size_mib: Number | None = None
-    """`files`: up to what size small files are put together, in MiB; absent: 128; 0: never."""
+    """`files`: the target size for merging small files, in MiB; absent: 128; 0: never merge."""
 
     factory: str | None = None
-    """`custom`: what makes the sink: `module:function` or `path/to/file.py:function`."""
+    """`custom`: the function that makes the sink: `module:function` or `path/to/file.py:function`."""
 
     options: Mapping[str, str] | None = None
     """`custom`: what that function gets; secrets as `${NAME}`."""

@@ -120,7 +120,7 @@ def _span(value: timedelta) -> str:
 
 _SAID: tuple[tuple[StrEnum, str], ...] = (
     (rows.DesiredState.RUNNING, "Process."),
-    (rows.DesiredState.PAUSED, "Begin nothing; keep claims and membership."),
+    (rows.DesiredState.PAUSED, "Start nothing; keep claims and membership."),
     (rows.DesiredState.STOPPED, "Checkpoint, publish, commit, then leave."),
     (rows.HaltReason.FAILURES, "`max_failures` is used up."),
     (rows.HaltReason.OUT_OF_RANGE, "A position is no longer in its log, and the policy is `fail`."),

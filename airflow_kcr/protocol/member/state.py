@@ -45,7 +45,7 @@ class State(StrEnum):
     """It plans and runs batches."""
 
     HOLDING = "holding"
-    """It could process but shall not; `why` says what it waits for. Its membership stays, unless the store is away."""
+    """It could process but must wait; `why` says for what. Its membership stays, unless the store is away."""
 
     FENCED = "fenced"
     """A newer incarnation exists, made by another process: it stops its batch and writes nothing. Final."""
@@ -94,7 +94,7 @@ class BatchPhase(StrEnum):
     """Where the member's batch stands; there is at most one."""
 
     STARTING = "starting"
-    """The store was asked to start it."""
+    """The store is asked to start it."""
 
     RUNNING = "running"
     CANCELLING = "cancelling"

@@ -67,7 +67,7 @@ class SpecProposed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecChecked:
-    """A member's process has looked whether it can run under a spec: one that waits, or the one that it starts with."""
+    """A member's process has checked whether it can run under a spec: a waiting one, or the one that it starts with."""
 
     member: MemberId
     revision: int
@@ -77,7 +77,7 @@ class SpecChecked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredStateChanged:
-    """A verb asked for something else."""
+    """A verb changed the desired state."""
 
     desired_state: DesiredState
     requester: Requester
@@ -94,7 +94,7 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halted:
-    """The region can't help itself."""
+    """The region can't continue by itself."""
 
     reason: HaltReason
     text: str

@@ -43,13 +43,13 @@ class RegionState(StrEnum):
     """Members may process, if the desired state is `running`."""
 
     DRAINING = "draining"
-    """A checkpoint is being taken: nothing begins until it is complete or aborted."""
+    """A checkpoint is being taken: no batch starts until it is complete or aborted."""
 
     RESETTING = "resetting"
     """Every member goes to the seek map of the current epoch; nothing is processed."""
 
     HALTED = "halted"
-    """The region can't help itself; a person chooses."""
+    """The region can't continue by itself; a person chooses."""
 
     STOPPED = "stopped"
     """No member holds anything; the next start resumes at the restore point."""
@@ -135,7 +135,7 @@ class CheckpointPhase(StrEnum):
     """Members go on to the boundary offsets; no deadline runs."""
 
     DRAINING = "draining"
-    """Nothing begins; the drain deadline runs."""
+    """No batch starts; the drain deadline runs."""
 
 
 class Committed(StrEnum):

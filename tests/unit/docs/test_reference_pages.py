@@ -134,7 +134,7 @@ def test_every_state_is_in_its_table_of_moves() -> None:
 
 def test_values_with_one_text_are_explained_each_by_its_own() -> None:
     assert rows.DesiredState.RUNNING.value == rows.ResetState.RUNNING.value, "two classes, one text"
-    assert "Begin nothing" in docs_pages.BLOCKS["desired-state"]()
+    assert "Start nothing" in docs_pages.BLOCKS["desired-state"]()
     assert "Members cancel" in docs_pages.BLOCKS["reset-states"]()
     assert "Its finish was accepted" in docs_pages.BLOCKS["outcomes"]()
 
