@@ -33,7 +33,7 @@ MARKERS = {
     "postgres": {"postgres_server", "database_url", "empty_database_url"},
     "kafka": {"kafka", "kafka_set"},
     "airflow": {"airflow"},
-    "browser": {"browser"},
+    "browser": {"browser", "people"},
 }
 
 LONG = "long"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
@@ -39,6 +39,8 @@ class Person:
 
     driver: Chrome
     url: str
+    clicks: list[str] = field(default_factory=list)
+    """What was clicked, in order; the Tab key is no click."""
 
     def sees(self, look: Callable[[], Found], what: str) -> Found:
         """Wait until a look finds something, and return it."""
@@ -67,10 +69,33 @@ class Person:
         return found
 
     def press(self, css: str) -> None:
-        """Press a button, wherever on the page it is."""
-        button = self.one(css)
-        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
-        button.click()
+        """Press a button, wherever on the page it is, and count it."""
+        self._clicks(lambda: self.driver.find_elements(By.CSS_SELECTOR, css), css)
+
+    def presses_labelled(self, text: str) -> None:
+        """Press the button whose label ends with a text, and count it."""
+
+        def look() -> list[WebElement]:
+            return [one for one in self.driver.find_elements(By.TAG_NAME, "button") if one.text.strip().endswith(text)]
+
+        self._clicks(look, text)
+
+    def _clicks(self, look: Callable[[], Sequence[WebElement]], what: str) -> None:
+        """Click on the first of these elements that can be seen.
+
+        A page may be redrawn between the look and the click, which then was none: it is looked for again.
+        """
+
+        def is_clicked() -> bool:
+            element = next((one for one in look() if one.is_displayed()), None)
+            if element is None:
+                return False
+            self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+            element.click()
+            return True
+
+        self.sees(is_clicked, what)
+        self.clicks.append(what)
 
     def reads(self, *texts: str) -> str:
         """Wait until all these texts can be read on the page, or in the frame, and return its whole text."""
@@ -80,6 +105,26 @@ class Person:
             return text if all(one in text for one in texts) else ""
 
         return self.sees(read, " and ".join(texts))
+
+    def lacks(self, text: str) -> None:
+        """Wait until a text can't be read on the page any more."""
+        self.sees(lambda: text not in self.driver.find_element(By.TAG_NAME, "body").text, f"the end of {text}")
+
+    def closes_dialog(self) -> None:
+        """Close whatever lies over the page."""
+        dialogs = "[role=dialog]"
+
+        def is_closed() -> bool:
+            if not any(one.is_displayed() for one in self.driver.find_elements(By.CSS_SELECTOR, dialogs)):
+                return True
+            self.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+            return False
+
+        self.sees(is_closed, "the page below the dialog")
+
+    def follows(self, text: str) -> None:
+        """Follow the link with a text; no page is loaded anew."""
+        self._clicks(lambda: self.driver.find_elements(By.LINK_TEXT, text), text)
 
     def goes(self, path: str) -> None:
         """Open a page of Airflow."""
@@ -97,17 +142,46 @@ class Person:
         self.one("input[name=password]").send_keys(password, Keys.ENTER)
         self.one("[data-testid=nav-dags-link]")
 
+    # -- a form of Airflow's -------------------------------------------------------------------------------------
+
     def chooses(self, field: str, text: str) -> None:
         """Choose what begins with a text in one of the drop-down lists of a form."""
-        place = f"//input[@name='element_{field}']/..//input[@role='combobox']"
-        box = self.sees(lambda: self.driver.find_element(By.XPATH, place), field)
-        box.send_keys(text)
-        self.one("[role=option]")
-        box.send_keys(Keys.ENTER)
+        box = "input[@role='combobox']"
+        place = f"//input[@name='element_{field}']/ancestor::div[.//{box}][1]//{box}"
+        self._clicks(lambda: self.driver.find_elements(By.XPATH, place), field)
+        self.driver.switch_to.active_element.send_keys(text)
+
+        def is_found() -> bool:
+            options = self.driver.find_elements(By.CSS_SELECTOR, "[role=option]")
+            texts = [one.text for one in options if one.is_displayed() and one.text]
+            return bool(texts) and texts[0].startswith(text) and all(text in one for one in texts)
+
+        self.sees(is_found, f"{text} first in the list of {field}")
+        self.driver.switch_to.active_element.send_keys(Keys.ENTER)
 
     def writes(self, field: str, text: str) -> None:
-        """Write into a field of a form."""
-        self.one(f"input[name=element_{field}]").send_keys(text)
+        """Click into a field of a form, of one line or of many, and paste a text."""
+        self._clicks(lambda: self.driver.find_elements(By.CSS_SELECTOR, _named(field)), field)
+        self._pastes(field, text)
+
+    def goes_on_to_write(self, field: str, text: str) -> None:
+        """Press Tab, which leads to a field of a form, and paste a text there."""
+        self.driver.switch_to.active_element.send_keys(Keys.TAB)
+        self._pastes(field, text)
+
+    def _pastes(self, field: str, text: str) -> None:
+        # As users paste a run's name. Airflow 3.3's form drops every 51st of keys that come one right after another
+        # ("Maximum update depth exceeded" of React).
+        focused = self.driver.switch_to.active_element
+        assert focused.get_attribute("name") == f"element_{field}", f"{field} has not the focus"
+        self.driver.execute_cdp_cmd("Input.insertText", {"text": text})
+        self.sees(lambda: focused.get_attribute("value") == text, f"{text!r} in {field}")
+
+    def switches(self, field: str) -> None:
+        """Turn one of the switches of a form."""
+        self.press(f"label[id='switch:element_{field}']")
+
+    # ------------------------------------------------------------------------------------------------------------
 
     def enters_frame(self) -> None:
         """Look into the one frame of the page from now on."""
@@ -124,6 +198,10 @@ class Person:
         if folder:
             Path(folder).mkdir(parents=True, exist_ok=True)
             self.driver.save_screenshot(str(Path(folder) / f"{name}.png"))
+
+
+def _named(field: str) -> str:
+    return f"input[name=element_{field}], textarea[name=element_{field}]"
 
 
 @contextmanager

@@ -11,12 +11,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from airflow_kcr.api import Region
-from airflow_kcr.embedded.airflow import Airflow, copy_examples, start_airflow
-from airflow_kcr.embedded.airflow_client import AirflowClient
+from airflow_kcr.embedded.airflow import Airflow, Component, copy_examples, start_airflow
+from airflow_kcr.embedded.airflow_client import AirflowClient, HumanQuestion
 from airflow_kcr.embedded.airflow_settings import ROLES, AirflowPlan
 from airflow_kcr.embedded.flights.pipeline import OUTPUT_VARIABLE
 from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE
 from airflow_kcr.embedded.postgres import start_postgres
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.kafka import Kafka
 
@@ -32,6 +33,9 @@ TOP = Path(__file__).parents[2]
 
 EVERY = timedelta(seconds=20)
 """The time between two checkpoints of the example DAGs here."""
+
+ASKED_WITHIN = 240.0
+POLL_PERIOD = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,35 @@ class LiveAirflow:
         self.editor.wait_for_dags(dag_ids, within=120)
         for dag in dag_ids:
             self.editor.unpause(dag)
+
+    def question(self, dag: str, run_id: str, task: str, *, after: int = 0) -> HumanQuestion:
+        """Wait until a task asks a person, in a try after this one, and return what it asks.
+
+        Airflow takes a task that is answered for lost until its scheduler has heard that the asking process ended,
+        which is over before people have read a question. So that is waited for too.
+        """
+        client, failed = self.editor, {"upstream_failed", "failed"}
+
+        def is_tried() -> bool:
+            found = client.task(dag, run_id, task)
+            return found is not None and (found.try_number > after or found.state in failed)
+
+        assert happened(is_tried, within=ASKED_WITHIN, pause=POLL_PERIOD), f"{task} was not tried again"
+        found = client.wait_for_task(dag, run_id, task, {"awaiting_input", *failed}, within=ASKED_WITHIN)
+        if found.state != "awaiting_input":
+            lost = [one for one in client.tasks(dag, run_id) if one.state == "failed"]
+            raise AssertionError(
+                "\n".join(client.log(dag, run_id, one.task_id, attempt=one.try_number) for one in lost)
+            )
+        log = self.airflow.folder / f"{Component.SCHEDULER}.log"
+        heard = f"task_id='{task}', run_id='{run_id}', try_number={found.try_number}, map_index={found.map_index})"
+
+        def is_heard() -> bool:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            return any(heard in line for line in lines if "Received executor event" in line)
+
+        assert happened(is_heard, within=ASKED_WITHIN, pause=POLL_PERIOD), f"the scheduler did not hear of {task}"
+        return client.question(dag, run_id, task)
 
     def owner(self) -> AirflowClient:
         """Return a client of the user who has rights to one DAG only; the caller closes it."""

@@ -10,7 +10,7 @@ import pytest
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.hooks.links import region_path
 from airflow_kcr.spec import parse
-from tests.integration.airflow.test_reset_dag import DAGS, asked
+from tests.integration.airflow.test_reset_dag import DAGS
 from tests.support.live_airflow import LiveAirflow
 from tests.support.members import BRISK, Live, named
 
@@ -77,12 +77,11 @@ def test_a_reset_is_chosen_looked_at_approved_and_seen_by_an_editor_and_by_no_vi
     editor.goes(f"/dags/{DAG}")
     editor.press("[data-testid=trigger-dag-button]")
     editor.reads("Trigger Dag", "Advanced Options")
-    buttons = editor.driver.find_elements("css selector", "[role=dialog] button")
-    next(button for button in buttons if button.text.strip() == "Trigger").click()
+    editor.press("[data-testid=trigger-dag-submit]")
     editor.sees(lambda: client.runs(DAG), "the run")
     run = client.runs(DAG)[-1].run_id
 
-    asked(client, DAG, run, "choose")
+    airflow.question(DAG, run, "choose")
     for person in (viewer, editor):
         person.goes_to_task(DAG, run, "choose", "required_actions")
         person.reads(f"Reset region {REGION}: to which checkpoint?", "Made at")
@@ -94,7 +93,7 @@ def test_a_reset_is_chosen_looked_at_approved_and_seen_by_an_editor_and_by_no_vi
     editor.writes("reason", "wrong rates")
     editor.press("[data-testid=hitl-option-Choose]")
 
-    asked(client, DAG, run, "approve")
+    airflow.question(DAG, run, "approve")
     for person in (viewer, editor):
         person.goes_to_task(DAG, run, "approve", "required_actions")
         shown = person.reads(f"Reset region {REGION}: to-checkpoint {second}?", "Records processed again")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
 
-from airflow_kcr.embedded.airflow_client import AirflowClient
-from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RefusedError, ServiceFailed
 from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.values import RequestId
@@ -19,9 +16,6 @@ from tests.support.members import BRISK, live
 pytestmark = [pytest.mark.timeout(600)]
 
 WITHIN = 240.0
-LOOK = 0.5
-HUMAN = 10.0
-"""Seconds that reading a question and pressing a button takes at least."""
 
 DAGS = """\
 from __future__ import annotations
@@ -55,24 +49,6 @@ dags = region_dags(parse(SPEC), start_date=datetime(2026, 1, 1, tzinfo=UTC), sec
 """
 
 
-def asked(client: AirflowClient, dag: str, run: str, task: str, *, after: int = 0) -> Any:  # noqa: ANN401
-    """Return what a task asks, in a try after this one."""
-
-    def is_tried() -> bool:
-        found = client.task(dag, run, task)
-        return found is not None and found.try_number > after
-
-    assert happened(is_tried, within=WITHIN, pause=LOOK), f"{task} was not tried again"
-    found = client.wait_for_task(dag, run, task, {"awaiting_input", "upstream_failed", "failed"}, within=WITHIN)
-    if found.state != "awaiting_input":
-        failed = [one for one in client.tasks(dag, run) if one.state == "failed"]
-        raise AssertionError("\n".join(client.log(dag, run, one.task_id, attempt=one.try_number) for one in failed))
-    # Until the scheduler has heard that the asking process ended, Airflow takes a task that is answered for lost.
-    seen = monotonic()
-    happened(lambda: monotonic() - seen > HUMAN, within=2 * HUMAN)
-    return client.question(dag, run, task)
-
-
 def test_a_person_chooses_approves_and_is_named(airflow: LiveAirflow, tmp_path: Path) -> None:
     with live(airflow.kafka, airflow.store_url, tmp_path, members=2, partitions=2, spec=BRISK) as one:
         one.fill(200)
@@ -87,13 +63,13 @@ def test_a_person_chooses_approves_and_is_named(airflow: LiveAirflow, tmp_path: 
         airflow.add_dags(dag, DAGS.replace("NAME", one.name), dag)
         run = airflow.editor.trigger(dag).run_id
 
-        choice = asked(airflow.editor, dag, run, "choose")
+        choice = airflow.question(dag, run, "choose")
         assert choice.params["checkpoint"]["schema"]["enum"] == [sequence]
         with pytest.raises(RefusedError):
             airflow.viewer.answer(dag, run, "choose", ["Choose"], {"checkpoint": sequence, "reason": None})
         airflow.editor.answer(dag, run, "choose", ["Choose"], {"checkpoint": sequence, "reason": "wrong rates"})
 
-        shown = asked(airflow.editor, dag, run, "approve")
+        shown = airflow.question(dag, run, "approve")
         assert f"to-checkpoint {sequence}" in shown.subject
         assert "| Records processed again | 200 |" in shown.body
         assert "| Reason | wrong rates |" in shown.body
@@ -106,9 +82,9 @@ def test_a_person_chooses_approves_and_is_named(airflow: LiveAirflow, tmp_path: 
 
         one.until(one.consumed, "all records again")
         run = airflow.editor.trigger(dag).run_id
-        asked(airflow.editor, dag, run, "choose")
+        airflow.question(dag, run, "choose")
         airflow.editor.answer(dag, run, "choose", ["Choose"], {"checkpoint": sequence, "reason": "wrong rates"})
-        asked(airflow.editor, dag, run, "approve")
+        airflow.question(dag, run, "approve")
         airflow.editor.answer(dag, run, "approve", ["Approve"], {"reason": "looked at again"})
         airflow.editor.wait_for_run(dag, run, within=WITHIN)
         result: Any = airflow.editor.result(dag, run, "apply")
@@ -145,7 +121,7 @@ def test_a_target_is_asked_for_with_the_form_and_approved_by_a_second_person(
 
         form = {"target": "to-offset", "value": "50", "topics": [f"{one.topic}:0"], "reason": "wrong rates"}
         run = editor.trigger(dag, form).run_id
-        shown = asked(editor, dag, run, "approve")
+        shown = airflow.question(dag, run, "approve")
         assert shown.subject == f"Reset region {one.name}: to-offset 50?"
         assert shown.body.startswith("Has to be approved by another user than editor.")
         assert f"| Scope | --topic {one.topic}:0 |" in shown.body
@@ -153,7 +129,7 @@ def test_a_target_is_asked_for_with_the_form_and_approved_by_a_second_person(
         first = editor.task(dag, run, "approve")
         assert first is not None
         editor.answer(dag, run, "approve", ["Approve"], {"reason": "wrong rates"})
-        asked(editor, dag, run, "approve", after=first.try_number)
+        airflow.question(dag, run, "approve", after=first.try_number)
         assert one.region().person_resets == {}, "who asked can't approve"
         with airflow.airflow.client("admin") as admin:
             admin.answer(dag, run, "approve", ["Approve"], {"reason": "wrong rates, seen"})
