@@ -38,6 +38,12 @@ LABEL_RUNS: Final = 1
 TABLE_RUNS: Final = 3
 """How many of them a row of the table names."""
 
+TRIGGER_AGAIN: Final = "Nothing was reset; trigger the DAG again"
+"""What helps where the region has changed since the question.
+
+To clear the task does not: Airflow 3.3 shows the old text again.
+"""
+
 NOTHING_MOVES: Final = (
     "Nothing has been processed since any of these checkpoints: a reset to one of them moves no partition."
 )
@@ -50,8 +56,10 @@ class KcrChooseCheckpointOperator(HITLOperator):
     replay now. The newest checkpoint that would move a partition is preselected; if none would, the form says so.
 
     The list is made when the task runs. The answer is validated against the store, because Airflow does not compare it
-    with the list and retention may have retired the checkpoint meanwhile. Checkpoints that retention no longer kept
-    when the newest one was made are not listed. If the person cancels, this task and those after it are skipped.
+    with the list, and a reset may have undone the checkpoint meanwhile, or retention retired it: trigger the DAG again
+    then. Airflow 3.3 keeps the text of a question when its task is cleared, so it would show the old list. Checkpoints
+    that retention no longer kept when the newest one was made are not listed. If the person cancels, this task and
+    those after it are skipped.
     Without an answer within `response_timeout`, it fails; there is no default answer.
 
     If the run already names its target, as the form of `reset_params` allows, no question is asked: the target is
@@ -151,7 +159,7 @@ class KcrChooseCheckpointOperator(HITLOperator):
                 row = region.checkpoint(sequence).checkpoint
             if not row.is_complete or not row.is_current:
                 what = row.state if not row.is_complete else "not on the current timeline any more"
-                raise CheckpointNotUsable(f"checkpoint {sequence} is {what}; clear this task to choose another one")
+                raise CheckpointNotUsable(f"checkpoint {sequence} is {what}. {TRIGGER_AGAIN}")
         return {
             "region": self.region,
             "checkpoint": int(row.sequence),
@@ -166,7 +174,7 @@ def _sequence(answer: Mapping[str, object]) -> int:
     value = answer.get("checkpoint")
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    raise ConfigurationError(f"the answer names no checkpoint, but {value!r}; clear this task to choose one")
+    raise ConfigurationError(f"the answer names no checkpoint, but {value!r}. {TRIGGER_AGAIN}")
 
 
 def _label(one: WayBack) -> str:
@@ -489,7 +497,7 @@ class KcrApproveResetOperator(ApprovalOperator):
             if seen not in (None, plan):
                 raise StalePlan(
                     f"Airflow showed plan {seen}, of an earlier try of this task, and not {plan}, which there is now. "
-                    "Nothing was reset; trigger the DAG again"
+                    f"{TRIGGER_AGAIN}"
                 )
             self._require_current(context, found)
         if self.second_person:
@@ -505,7 +513,7 @@ class KcrApproveResetOperator(ApprovalOperator):
             try:
                 region.require_current(found.plan)
             except StalePlan as error:
-                raise StalePlan(f"{error.message}. Nothing was reset; trigger the DAG again") from error
+                raise StalePlan(f"{error.message}. {TRIGGER_AGAIN}") from error
 
     def _askers(self, context: Context, found: Planned) -> list[str]:
         return sorted({contexts.requester(context).who, found.by} - {""})
@@ -574,9 +582,7 @@ class KcrApplyResetOperator(WaitingOperator):
                 requester=replace(requester, who=found.by or requester.who),
             )
         except StalePlan as error:
-            raise StalePlan(
-                f"{error.message}. Nothing was reset: clear the task that made the plan, and those after it"
-            ) from error
+            raise StalePlan(f"{error.message}. {TRIGGER_AGAIN}") from error
         self.log.info("Reset %s of region %s is %s", view.reset_id, self.region, view.state)
         return ResetFinished(request_id=found.plan.plan)
 

@@ -123,17 +123,17 @@ def test_the_plan_is_that_of_the_task_before(driver: Driver, world: World, appro
         operator.execute(context(results={"approve": approval}))
 
 
-def test_a_plan_of_another_epoch_goes_back_to_plan(driver: Driver, world: World, approval: dict[str, Any]) -> None:
+def test_a_plan_of_another_epoch_is_refused(driver: Driver, world: World, approval: dict[str, Any]) -> None:
     driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
-    with pytest.raises(AirflowFailException, match=r"made in epoch 1.*clear the task that made the plan"):
+    with pytest.raises(AirflowFailException, match=r"made in epoch 1.*Nothing was reset; trigger the DAG again"):
         apply(approval).execute(context())
 
 
-def test_a_partition_that_was_added_goes_back_to_plan(driver: Driver, world: World, approval: dict[str, Any]) -> None:
+def test_a_plan_without_an_added_partition_is_refused(driver: Driver, world: World, approval: dict[str, Any]) -> None:
     new = driver.partition(4)
     driver.grow(new, end=10)
     driver.claim(driver.member(0), [driver.partition(0), driver.partition(1), new])
-    with pytest.raises(AirflowFailException, match=r"of 4 partition\(s\), region flights has 5.*clear the task"):
+    with pytest.raises(AirflowFailException, match=r"of 4 partition\(s\), region flights has 5.*trigger the DAG again"):
         apply(approval).execute(context())
     assert driver.region.person_resets == {}
 
