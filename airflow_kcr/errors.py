@@ -125,7 +125,7 @@ class RegionInState(RefusedError):
 
 
 class RegionBeingDeleted(RegionInState):
-    """The region is being deleted, or its deletion was interrupted; delete it again to go on."""
+    """The region is being deleted, or its deletion was interrupted; delete it again to continue."""
 
 
 class GroupInOtherRegion(RefusedError):
@@ -201,7 +201,7 @@ class StaleIncarnation(FencedError):
 
 
 class LeaseExpired(FencedError):
-    """The member's lease is over; it must discard its work and come back as a new incarnation."""
+    """The member's lease is over; it must discard its work and return as a new incarnation."""
 
 
 class NotClaimed(FencedError):

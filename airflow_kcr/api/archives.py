@@ -3,7 +3,7 @@
 A file is gzip of JSON lines. The first one is the header: the certificate's body and digest, and once more what tells
 the file's place in the chain. The others are the lines that the certificate's `content` is the SHA-256 of, to the
 letter (see `certificates`). The files of a region are in one folder, named after the region and its first certificate,
-so that a region that is deleted and made anew begins a chain of its own.
+so that a region that is deleted and recreated begins a chain of its own.
 
 A file is written beside its name, forced to the disk and then renamed: whatever stands under the name is whole.
 """

@@ -1,16 +1,16 @@
 """Closing a history: what a certificate covers, and is old enough, goes to an archive file and leaves the store.
 
 In this order, for one certificate after the other, so that a process that ends anywhere has lost nothing and the next
-one goes on:
+one continues:
 
 1. what the certificate covers is proved once more, from the archived one before it, and written to a file meanwhile;
 2. what comes of that is the certificate itself, or nothing is closed from here on;
 3. the file is forced to the disk, renamed into its place and read back;
-4. the certificate's row says where the file is, and how to go on from there;
+4. the certificate's row says where the file is, and how to continue from there;
 5. the rows are dropped, in pieces.
 
 A certificate is old enough once the event after it is: whatever the certificate covers happened before. The newest one
-is never closed: the store has always something that the next proof goes on from.
+is never closed: the store has always something that the next proof continues from.
 """
 
 from __future__ import annotations

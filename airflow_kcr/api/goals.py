@@ -381,14 +381,14 @@ def _named(row: Checkpoint) -> str:
 # What can be waited for about the members of one application, from outside of it.
 
 GONE_FOR: Final = timedelta(seconds=60)
-"""How long a member may be without a lease before its application counts as ended: longer than it takes to come back by
+"""How long a member may be without a lease before its application counts as ended: longer than it takes to return by
 itself, after the store was away or its process was suspended."""
 
 
 def ended(before: Mapping[MemberId, int]) -> Goal:
     """Return the goal that an application has ended with its region: the region has stopped, or it has no place for it.
 
-    Members that lived and do so no more, while the region goes on, make it `TimedOut`: another application has to be
+    Members that lived and do so no more, while the region continues, make it `TimedOut`: another application has to be
     started. Members that have not come yet are waited for: a cluster may have no room for them yet.
 
     Args:

@@ -172,7 +172,7 @@ class Region:
         return self.show()
 
     def resume(self) -> RegionView:
-        """Let a paused region go on; a stopped or halted one is started: the two are one verb."""
+        """Let a paused region continue; a stopped or halted one is started: the two are one verb."""
         return self.start()
 
     def pause(self) -> RegionView:
@@ -188,7 +188,7 @@ class Region:
         allow_inexact: bool = False,
         purpose: CheckpointPurpose = CheckpointPurpose.DRAIN,
     ) -> CheckpointRequestView:
-        """Ask for a checkpoint, or find out where the request of a request id stands; the region goes on afterwards.
+        """Ask for a checkpoint, or find out where the request of a request id stands; the region continues afterwards.
 
         Args:
             until: the boundary; absent: wherever the members are after their batch in flight.
@@ -591,7 +591,7 @@ class Region:
         return self.events(max(self.counter() - count, 0), count)
 
     def follow(self, after: int = 0) -> Iterator[Event]:
-        """Yield every event after that number, and go on yielding as more happen; the caller ends it."""
+        """Yield every event after that number, and continue yielding as more happen; the caller ends it."""
         seen = EventNumber(after)
         while True:
             for event in self._store.events(self.name, seen):
@@ -602,10 +602,10 @@ class Region:
     def verify(self, *, from_start: bool = False, archive: str | None = None) -> Verdict:
         """Judge the region's history by the invariants, from the newest certificate up to this moment.
 
-        What is found consistent is certified; the next time goes on from there.
+        What is found consistent is certified; the next time continues from there.
 
         Args:
-            from_start: judge all of it anew, closed history as well, and compare it with the certificates.
+            from_start: judge all of it again, closed history as well, and compare it with the certificates.
             archive: the folder of the archive files, where it is not that of the spec; implies `from_start`.
 
         Raises:

@@ -136,7 +136,7 @@ def gather(
     names: Names,
     missed_before: datetime | None = None,
 ) -> Evidence:
-    """Return what Kafka says about one group; a call that is refused or unanswered is noted, the others go on.
+    """Return what Kafka says about one group; a call that is refused or unanswered is noted, the others continue.
 
     Args:
         region: as stored.

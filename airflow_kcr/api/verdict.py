@@ -1,4 +1,4 @@
-"""What the invariants say of a region's history, and certificates, which the next proof goes on from."""
+"""What the invariants say of a region's history, and certificates, which the next proof continues from."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Verdict(View):
     def of(cls, region: RegionName, chronicle: Chronicle, *, from_start: bool = False) -> Self:
         """Judge what is recorded of a region up to this moment, reading it once and holding none of it.
 
-        It goes on from the newest certificate, and certifies what it finds consistent.
+        It continues from the newest certificate, and certifies what it finds consistent.
 
         Args:
             region: its name.
             chronicle: what is recorded of it.
-            from_start: judge anew what was certified, and compare it with the certificates.
+            from_start: judge again what was certified, and compare it with the certificates.
         """
         judged = Judged(region=region, chronicle=chronicle)
         certificate = judged.from_start() if from_start else judged.from_newest()
@@ -131,7 +131,7 @@ class Judged:
         return [*found, *(f"{name} names batch {batch}, which the store does not have" for batch in lost)]
 
     def from_start(self) -> Certificate | None:
-        """Prove anew what was certified, and compare."""
+        """Prove again what was certified, and compare."""
         newest: Certificate | None = None
         for certificate in self.chronicle.certificates():
             found = flaws(certificate)
@@ -147,7 +147,7 @@ class Judged:
     def again(
         self, certificate: Certificate, earlier: Certificate | None, write: Callable[[str], object] = len
     ) -> Certificate:
-        """Prove anew what a certificate covers, and return the one that comes of it.
+        """Prove again what a certificate covers, and return the one that comes of it.
 
         Args:
             certificate: the next one.
@@ -202,7 +202,7 @@ class Judged:
         self.contradictions += [Violation(CERTIFICATE, detail, (certificate.horizon.counter,)) for detail in details]
 
 
-# Certificates: what a proof has found of a region's history up to a moment, and what the next one goes on from.
+# Certificates: what a proof has found of a region's history up to a moment, and what the next one continues from.
 #
 # A certificate's body is JSON that can be checked without this program: `content` is the SHA-256 of the lines
 # below, `previous` the digest of the certificate before, and the certificate's own digest the SHA-256 of its body.
@@ -361,7 +361,7 @@ def resumed(certificate: Certificate) -> Proof:
     """Return the proof that a certificate was made of; the rows of what it has `open` are to be read again.
 
     Raises:
-        StoreError: the certificate has nothing to go on from, or another program has written it.
+        StoreError: the certificate has nothing to continue from, or another program has written it.
     """
     if certificate.resume is None or certificate.body.get("format") != FORMAT:
         raise StoreError(f"certificate {certificate.number} can't be gone on from; use --from-start")
@@ -390,7 +390,7 @@ def flaws(certificate: Certificate) -> list[str]:
 
 
 def resume_digest(resume: bytes) -> str:
-    """Return the SHA-256 of what a proof goes on from, as its certificate has it."""
+    """Return the SHA-256 of what a proof continues from, as its certificate has it."""
     return hashlib.sha256(zlib.decompress(resume)).hexdigest()
 
 
@@ -400,7 +400,7 @@ def still_open(certificate: Certificate) -> tuple[BatchId, ...]:
 
 
 def compared(certificate: Certificate, anew: Certificate) -> list[str]:
-    """Return where a certificate differs from the one that was made anew of the same events and batches."""
+    """Return where a certificate differs from the one that was recreated from the same events and batches."""
     name = f"certificate {certificate.number} (up to event {certificate.horizon.counter})"
     found = []
     said, seen = certificate.body, anew.body

@@ -82,7 +82,7 @@ def show(answer: Answer, output: OutputFormat | None) -> None:
 
 
 def show_line(document: object) -> None:
-    """Write one JSON document in a line of its own: for results that go on."""
+    """Write one JSON document in a line of its own: for results that continue."""
     typer.echo(json.dumps(document, ensure_ascii=False))
 
 

@@ -87,7 +87,7 @@ def checkpoint_of(context: Context, kcr_conn_id: str = KcrHook.default_conn_name
         kcr_conn_id: the store's connection.
 
     Raises:
-        AirflowSkipException: a reset has undone the checkpoint, or the region was made anew; the reason is said.
+        AirflowSkipException: a reset has undone the checkpoint, or the region was recreated; the reason is said.
         AirflowFailException: the run was triggered by no event of a region, or by one that names no checkpoint.
         AirflowException: the store is away.
     """

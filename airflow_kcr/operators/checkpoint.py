@@ -83,7 +83,7 @@ class KcrDrainOperator(WaitingOperator):
     ) -> dict[str, Any]:
         """Go on after the trigger.
 
-        A checkpoint that a reset has undone meanwhile is asked for anew, under the same name.
+        A checkpoint that a reset has undone meanwhile is asked for again, under the same name.
         """
         with translated():
             TriggerAnswer.from_json(event).require_reached()
@@ -413,7 +413,7 @@ class KcrCleanCheckpointsOperator(RegionOperator):
     Args:
         retired: whether to delete the output of retired checkpoints too, for ever.
         conf: settings of Spark, as for members (templated). A secret in them is refused.
-        timeout: how long it may take; the next try goes on where it was.
+        timeout: how long it may take; the next try continues where it was.
         kwargs: as for every operator; `region` and `kcr_conn_id` among them.
 
     Raises:

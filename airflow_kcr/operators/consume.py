@@ -210,7 +210,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
             event: `payloads.TriggerAnswer` as JSON.
 
         Raises:
-            AirflowException: it has ended while the region goes on.
+            AirflowException: it has ended while the region continues.
         """
         with translated():
             TriggerAnswer.from_json(event).require_reached()
@@ -310,7 +310,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
         """Refuse an end that is not the region's: the application was told to end, and no member consumes now.
 
         Raises:
-            ServiceFailed: the region goes on.
+            ServiceFailed: the region continues.
         """
         with self.hook.region(self.region, contexts.requester(context)) as region:
             view = region.show()

@@ -30,8 +30,8 @@ class KcrApplyRegionOperator(RegionOperator):
     Args:
         spec: a `RegionSpec`; a mapping of the same fields; the absolute path of a YAML file; or YAML, which has more
             than one line.
-        start: whether a region that is stopped or halted is started afterwards, and one that is paused goes on. Members
-            start a stopped region by themselves.
+        start: whether a region that is stopped or halted is started afterwards, and one that is paused continues.
+            Members start a stopped region by themselves.
         kwargs: as for every operator; `kcr_conn_id` among them.
 
     Raises:
@@ -308,7 +308,7 @@ class KcrCloseHistoryOperator(RegionOperator):
 
     Like `kcr history close`. Run it once a day, on a worker that has the folder `history.archive`. If a certificate or
     an invariant is violated, the task fails without retries and nothing is dropped. If the archive can't be written, it
-    fails and a retry goes on.
+    fails and a retry continues.
     """
 
     def execute(self, context: Context) -> dict[str, object]:

@@ -108,7 +108,7 @@ class KcrChooseCheckpointOperator(HITLOperator):
 
         Raises:
             AirflowFailException: the target or its value can't be used, or the region has no checkpoint to go back to.
-            TaskAwaitingInput: a person is asked; the task goes on in `execute_complete`.
+            TaskAwaitingInput: a person is asked; the task continues in `execute_complete`.
         """
         RegionLink().persist(context, self.region, self.kcr_conn_id)
         with translated():
@@ -435,7 +435,7 @@ class KcrApproveResetOperator(ApprovalOperator):
 
         Raises:
             AirflowFailException: there is no plan, or it is stale.
-            TaskAwaitingInput: always, else; the task goes on in `execute_complete`.
+            TaskAwaitingInput: always, else; the task continues in `execute_complete`.
         """
         RegionLink().persist(context, self.region, self.kcr_conn_id)
         with translated():
@@ -527,7 +527,7 @@ class KcrApplyResetOperator(WaitingOperator):
 
     It first checks the plan again. If something has changed since the plan or its approval (the epoch, the
     partitions, a foreign consumer in a group, a log that moved on), the task fails with the change and nothing is
-    reset: trigger the DAG again to plan and approve anew. The reset is named after the plan, so a retry finds it
+    reset: trigger the DAG again to plan and approve again. The reset is named after the plan, so a retry finds it
     instead of making another one. The history has the approver and the reason.
 
     Args:

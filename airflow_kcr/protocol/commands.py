@@ -86,7 +86,7 @@ class Register(Command[Incarnation]):
     """Whether a live lease of another process may be superseded (Airflow's retry of the same task)."""
 
     previous: Incarnation | None = None
-    """The incarnation that this very process was, where it comes back after a lost lease."""
+    """The incarnation that this very process was, where it returns after a lost lease."""
 
     sinks_fenced: bool = False
     ends_within: timedelta = timedelta(seconds=30)
@@ -145,7 +145,7 @@ class Leave(Command[Region]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepSlot(Command[Region]):
-    """Give up the lease, not the claims: a static member stops and expects to come back."""
+    """Give up the lease, not the claims: a static member stops and expects to return."""
 
     member: MemberId
     incarnation: Incarnation
@@ -531,4 +531,4 @@ class ApplyReset(Command[PersonReset]):
     """
 
     logs: Mapping[GroupPartition, LogBounds] = field(default_factory=dict)
-    """The logs that it was resolved in; a topic that was made anew is known by its new id from then on."""
+    """The logs that it was resolved in; a topic that was recreated is known by its new id from then on."""

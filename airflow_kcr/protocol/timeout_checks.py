@@ -11,7 +11,7 @@ The rules, checked together at start. Each refusal names the two settings that c
 6. `batch.timeout` < `drain`, unless `accept_aborted_drain`.
 7. `metadata_refresh` is at most what the client takes, 1 h.
 
-`commit`, `publish` and `close` clash with nothing: when they run out, that is an event and the members go on, or the
+`commit`, `publish` and `close` clash with nothing: when they run out, that is an event and the members continue, or the
 batch is cancelled.
 """
 

@@ -51,7 +51,7 @@ class Timeouts:
     """How long the sinks may take to publish a complete checkpoint before that is an event."""
 
     commit: timedelta = timedelta(seconds=30)
-    """How long a member waits for its commit at a checkpoint before it goes on without."""
+    """How long a member waits for its commit at a checkpoint before it continues without."""
 
     close: timedelta = timedelta(seconds=10)
     """How long a stopped process may finish its batch before it cancels it."""
@@ -115,9 +115,9 @@ class Timeouts:
 
     @property
     def rejoin_after(self) -> timedelta:
-        """How long a partition may be without an owner before a member joins its group anew for it.
+        """How long a partition may be without an owner before a member joins its group again for it.
 
-        Also how long the brokers have to lack a partition of the region before the region goes on without it.
+        Also how long the brokers have to lack a partition of the region before the region continues without it.
 
         Two leases: a rebalance that Kafka begins by itself is over by then.
         """
@@ -133,9 +133,9 @@ class Timeouts:
 
     @property
     def unowned_wait(self) -> timedelta:
-        """How long a checkpoint waits for a partition without an owner before it goes on without, inexact.
+        """How long a checkpoint waits for a partition without an owner before it continues without, inexact.
 
-        A static session, within which an owner that is down comes back or loses its slot, and a drain.
+        A static session, within which an owner that is down returns or loses its slot, and a drain.
         """
         return self.session_timeout(static=True) + self.drain
 

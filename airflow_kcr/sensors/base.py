@@ -34,13 +34,13 @@ class RegionSensor(BaseSensorOperator):
     """A sensor of one region.
 
     `timeout` counts from the first poll, `soft_fail` makes whatever would fail the task a skip, as for every sensor;
-    the log then says what it was. What it waits for is named in the error of a time-out.
+    the log then says what it was. What it waits for is named in the error of a timeout.
 
     Args:
         region: the region's name (templated).
         kcr_conn_id: the Airflow connection of the store (templated).
         deferrable: whether to give the worker's slot up while waiting; without, `mode` and `poke_interval` count.
-        retries: how often to try again; a time-out, and what can't be reached, are not retried anyway.
+        retries: how often to try again; a timeout, and what can't be reached, are not retried anyway.
         retry_delay: how long to wait before that.
         kwargs: as for every sensor.
     """

@@ -175,7 +175,7 @@ class Declared(NamedTuple):
     attribute: str
     hint: Any
     default: Any
-    """`dataclasses.MISSING` where it has to be given; a value made anew for each spec is made here as well."""
+    """`dataclasses.MISSING` where it has to be given; a value recreated for each spec is made here as well."""
 
     takes_effect: TakesEffect | None
     """When a change of it counts; None: as that of the section that it is in."""

@@ -1,4 +1,4 @@
-"""What a member wants done, as values. Executing one never blocks the machine; its result comes back as an event."""
+"""What a member wants done, as values. Executing one never blocks the machine; its result returns as an event."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ClaimAssignment:
 class DiscoverPartitions:
     """Ask the brokers which partitions they have of what the group subscribes to; answered by `PartitionsDiscovered`.
 
-    Kafka does not tell by itself: a static member that comes back gets its old assignment, whatever was added since.
+    Kafka does not tell by itself: a static member that returns gets its old assignment, whatever was added since.
     """
 
 
@@ -145,7 +145,7 @@ class CommitSeek:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndProcess:
-    """End the process at once: a cancelled batch does not quiesce; sibling members come back as one reset."""
+    """End the process at once: a cancelled batch does not quiesce; sibling members return as one reset."""
 
     why: str
 

@@ -99,7 +99,7 @@ class LeftGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceFenced:
-    """Kafka fenced the client, which is of no use any more: its static id joined anew, or its session was over.
+    """Kafka fenced the client, which is of no use any more: its static id joined again, or its session was over.
 
     That is no proof of another process: a broker that restarts says so too. The lease decides who the member is.
     """

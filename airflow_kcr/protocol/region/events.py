@@ -406,7 +406,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetDone:
-    """Every partition is covered and every member quiesced: the region goes on as its desired state says."""
+    """Every partition is covered and every member quiesced: the region continues as its desired state says."""
 
     epoch: Epoch
     sequence: CheckpointNumber
@@ -433,7 +433,7 @@ class ForeignConsumersSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignConsumersGone:
-    """Foreign consumers are not in the groups any more; a region that held for the last of them goes on."""
+    """Foreign consumers are not in the groups any more; a region that held for the last of them continues."""
 
     foreign_consumers: tuple[ForeignConsumer, ...]
 
@@ -451,7 +451,7 @@ class PartitionsUnowned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsGone:
-    """The brokers have said for long that they do not have partitions of the region, which goes on without them.
+    """The brokers have said for long that they do not have partitions of the region, which continues without them.
 
     A claim of such a partition ends that (`Claimed`).
     """

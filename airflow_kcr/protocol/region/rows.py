@@ -95,7 +95,7 @@ class CheckpointPurpose(StrEnum):
     """The region itself, at a boundary or a count; gives way to a person."""
 
     DRAIN = "drain"
-    """A person; the region goes on, or stays paused."""
+    """A person; the region continues, or stays paused."""
 
     STOP = "stop"
     """Ends in STOPPED, once published and committed."""
@@ -495,7 +495,7 @@ class ResetAttempt:
     """Runs only while members with leases could cover the partitions."""
 
     must_publish: tuple[CheckpointNumber, ...] = ()
-    """Complete checkpoints that have to be published before the region goes on."""
+    """Complete checkpoints that have to be published before the region continues."""
 
     undoes: tuple[CheckpointNumber, ...] = ()
     """The checkpoints it took off the current timeline."""
@@ -570,7 +570,7 @@ class Halt:
     text: str
     choices: tuple[str, ...]
     noted: Noted | None = None
-    """Numbers that are taken over when a person lets the region go on."""
+    """Numbers that are taken over when a person lets the region continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

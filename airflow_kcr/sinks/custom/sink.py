@@ -152,7 +152,7 @@ class CustomSink(ABC):
         """Hide what a reset has undone, and refuse older epochs, if that is this sink's to do.
 
         Each member of the group is asked, with none of its batches running; others may still write under the older
-        epoch. The region goes on only after all of them have answered. Output of current checkpoints is not
+        epoch. The region continues only after all of them have answered. Output of current checkpoints is not
         touched.
 
         Args:

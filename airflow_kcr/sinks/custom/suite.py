@@ -220,7 +220,7 @@ class SinkContract(ABC):
         self._expect(range(10))
 
     def test_what_a_zombie_writes_after_a_reset_is_never_shown(self) -> None:
-        """It was frozen, and goes on under the older epoch; a refusal is fine too."""
+        """It was frozen, and continues under the older epoch; a refusal is fine too."""
         sink, zombie = self._checked(), self._checked()
         late = batch_of("late", range(5))
         sink.rollback(reset_to(2, 2, {}, resume=0))
