@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -61,7 +61,15 @@ from airflow_kcr.protocol.values import (
     RegionName,
     RequestId,
 )
-from airflow_kcr.store.postgres import PostgresTransactions, admission, build_engine, listeners, region_reads, rewinds
+from airflow_kcr.store.postgres import (
+    PostgresTransactions,
+    admission,
+    build_engine,
+    leases,
+    listeners,
+    region_reads,
+    rewinds,
+)
 from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.regions import RegionStore
 from tests.support.breaking_proxy import Break, BreakingProxy, breaking_proxy
@@ -71,6 +79,7 @@ from tests.support.plans import statements
 pytestmark = pytest.mark.postgres
 
 QUICK = Timeouts(lease=timedelta(seconds=3), renew=timedelta(seconds=1))
+PATIENT = Timeouts(lease=timedelta(minutes=5), renew=timedelta(minutes=1))
 
 
 @pytest.fixture
@@ -460,6 +469,45 @@ def test_a_batch_that_is_begun_twice_at_once_is_begun_once(driver: Driver) -> No
     assert rows == [driver.batches[0]] * 16
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [("decide", "decide"), ("decide", "admit"), ("admit", "decide"), ("admit", "admit")]
+)
+def test_whoever_may_write_what_another_has_read_waits_for_it(
+    database_url: str, driver: Driver, rules: RegionRules, first: str, second: str
+) -> None:
+    member, seen, waiting = driver.member(0), list[str](), list[Future[Region]]()
+
+    def call(verb: str, rule: Callable[[Region, datetime], Region]) -> Region:
+        if verb == "decide":
+            return store.decide(driver.name, rule)
+        return store.admit(driver.name, member, BatchId("b"), frozenset(driver.claims(member)), rule)
+
+    def come_later(region: Region, now: datetime) -> Region:
+        seen.append("second")
+        return region
+
+    def hold(region: Region, now: datetime) -> Region:
+        waiting.append(threads.submit(call, second, come_later))
+        assert happened(lambda: bool(seen) or _a_lock_is_waited_for(database_url), within=30)
+        seen.append("first")
+        return region
+
+    with PostgresTransactions.connect(database_url, lambda _: rules, timeouts=PATIENT) as store:
+        with ThreadPoolExecutor(1) as threads:
+            call(first, hold)
+        assert waiting[0].result(0).name == driver.name
+    assert seen == ["first", "second"]
+
+
+def _a_lock_is_waited_for(url: str) -> bool:
+    """Whether a transaction in this database waits for an advisory lock."""
+    waits = (
+        "SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database "
+        "WHERE l.locktype = 'advisory' AND NOT l.granted AND d.datname = current_database()"
+    )
+    return bool(execute(url, waits))
+
+
 def test_a_decision_on_a_lease_that_was_renewed_meanwhile_is_made_again(driver: Driver) -> None:
     transactions, seen = driver.store._transactions, []
     member = driver.member(0)
@@ -493,6 +541,43 @@ def test_a_lease_that_is_being_written_keeps_no_other_from_being_renewed(
     leases = driver.region.leases
     assert leases[second.member].until - leases[first.member].until > timedelta(seconds=30)
     assert store.renew(asked).keys() == {first, second}
+
+
+@pytest.mark.parametrize(
+    ("change", "renewed"),
+    [
+        ("incarnation = 2, valid_until = clock_timestamp() + interval '60 seconds'", False),
+        ("valid_until = clock_timestamp() - interval '1 second'", False),
+        ("valid_until = clock_timestamp() + interval '60 seconds'", True),
+    ],
+)
+def test_a_lease_that_was_written_since_a_renewal_began_is_judged_as_it_is_now(
+    database_url: str,
+    driver: Driver,
+    rules: RegionRules,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+    renewed: bool,
+) -> None:
+    asked = replace(_renewal(driver.name, driver.member(0)), lease=timedelta(hours=1))
+    gate = " CROSS JOIN (SELECT pg_advisory_xact_lock_shared(1)) AS gate"
+    statement, regions = leases._RENEW.text, "JOIN kcr.region r ON r.name = u.region"
+    assert statement.count(regions) == 1
+    monkeypatch.setattr(leases, "_RENEW", text(statement.replace(regions, regions + gate)))
+    with (
+        PostgresTransactions.connect(database_url, lambda _: rules, timeouts=PATIENT) as store,
+        psycopg.connect(_dsn(database_url), autocommit=True) as other,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        other.execute("SELECT pg_advisory_lock(1)")
+        answer = threads.submit(store.renew, [asked])
+        assert happened(lambda: _a_lock_is_waited_for(database_url), within=30)
+        other.execute(f"UPDATE kcr.lease SET {change} WHERE member_index = 0")
+        other.execute("SELECT pg_advisory_unlock(1)")
+        found = answer.result(60).get(asked)
+    assert (isinstance(found, Heartbeat) and found.renewed) is renewed
+    region, now = driver.store.read(driver.name)
+    assert (region.leases[driver.member(0)].until - now > timedelta(minutes=30)) is renewed
 
 
 def test_the_leases_of_any_regions_are_renewed_by_one_statement(

@@ -19,9 +19,9 @@ from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.postgres.connections import Connections
 from airflow_kcr.store.postgres.session import array
 
-# name: renew_leases — answered, renewed or not, with what tells a member whether anything is worth reading. `skipped`
-# is a lease that was to be renewed when the statement began, and was not: its row was being written. A region that is
-# not there has no row, a member that is not there has no incarnation.
+# name: renew_leases — answered, renewed or not, with what tells a member whether anything is worth reading. A lease
+# that is `held` and not renewed was being written. What is `free` was judged as it was locked, and stays so. A region
+# that is not there has no row, a member that is not there has no incarnation.
 _RENEW: Final = text("""
     WITH asked AS (
         SELECT u.place, u.incarnation, u.lease, r.id AS region_id, u.group_id, u.member_index,
@@ -42,7 +42,6 @@ _RENEW: Final = text("""
         UPDATE kcr.lease l SET valid_until = clock_timestamp() + f.lease
         FROM free f
         WHERE l.region_id = f.region_id AND l.group_id = f.group_id AND l.member_index = f.member_index
-          AND l.incarnation = f.incarnation AND l.valid_until > clock_timestamp()
         RETURNING f.place
     )
     SELECT a.place, clock_timestamp(), a.counter, a.epoch, m.incarnation, a.reconcile_at,
