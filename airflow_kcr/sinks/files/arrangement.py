@@ -113,10 +113,11 @@ class Arranger:
         for piece, folder, text in zip(pieces, folders, texts, strict=True):
             listed = BatchList.of(text)
             if listed is None or listed.batch != piece.batch.batch:
+                wrong = "missing" if text is None else "damaged" if listed is None else f"that of batch {listed.batch}"
                 raise SinkError(
                     f"{self.target}: batch {piece.batch.batch} is accepted, and the list of its files in "
-                    f"{self.folder.uri}/{folder} is {'missing' if text is None else 'damaged'}: the folder was changed "
-                    "the folder; restore it, or reset the region to a checkpoint before this batch"
+                    f"{self.folder.uri}/{folder} is {wrong}: the folder was changed; restore it, or reset the region "
+                    "to a checkpoint before this batch"
                 )
             yield listed
 

@@ -114,15 +114,23 @@ class TestPublication:
         assert files.manifests()[second].files == ()
         assert files.manifests()[second].schemas == (SCHEMA,)
 
-    def test_refuses_an_accepted_batch_whose_list_is_missing_or_damaged(self, files: Files, tmp_path: Path) -> None:
-        batch = files.process_batch(files.driver.member(0))
-        listed = tmp_path / "out" / layout.batch_list(files.sink.attempt(files.call(batch)))
+    def test_refuses_an_accepted_batch_whose_list_is_damaged_or_missing_or_another_s(
+        self, files: Files, tmp_path: Path
+    ) -> None:
+        batch, other = (files.process_batch(files.driver.member(index)) for index in range(2))
+        listed, another = (
+            tmp_path / "out" / layout.batch_list(files.sink.attempt(files.call(b))) for b in (batch, other)
+        )
         listed.write_text(listed.read_text()[:-9])
-        with pytest.raises(SinkError, match=f"batch {batch} is accepted, and the list of its files .* is damaged"):
+        with pytest.raises(SinkError, match=f"batch {batch} is accepted, and the list of its files .* is damaged: "):
             files.checkpoint("n1")
+        sequence = files.driver.region.restore_point or CheckpointNumber(0)
+        listed.write_text(another.read_text())
+        with pytest.raises(SinkError, match=f"is that of batch {other}: the folder was changed; restore it, or reset"):
+            files.sink.publish(sequence)
         listed.unlink()
-        with pytest.raises(SinkError, match="is missing"):
-            files.sink.publish(files.driver.region.restore_point or CheckpointNumber(0))
+        with pytest.raises(SinkError, match="is missing: "):
+            files.sink.publish(sequence)
         assert files.manifests() == {}
 
     def test_leaves_out_batches_that_ran_before_the_group_had_the_sink(self, tmp_path: Path) -> None:
