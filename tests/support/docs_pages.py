@@ -37,6 +37,7 @@ from airflow_kcr.spec.fields import AsText, declared, parts_of
 from airflow_kcr.spec.sinks import Sinks
 from airflow_kcr.store import schema_upgrade, verbs
 from airflow_kcr.store.postgres import tables
+from tests.mutants.catalogue import MUTANTS
 from tests.support import airflow_pages
 from tests.support.simulation.faults import DRAWN_APART, FAULTS
 
@@ -723,6 +724,15 @@ def faults() -> str:
     )
 
 
+def mutants() -> str:
+    """Return what guards there are to take away, each with the test that notices."""
+    lines = []
+    for mutant in MUTANTS:
+        file, _, test = mutant.killed_by.partition("::")
+        lines.append([mutant.what, code(mutant.module), f"{code(test)}<br>{code(file.removeprefix('tests/'))}"])
+    return table(["Guard", "In `airflow_kcr`", "Killed by, in `tests/`"], lines)
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "region-states": lambda: values_of(rows, rows.RegionState),
     "region-moves": lambda: moves(REGION_MOVES),
@@ -773,6 +783,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "schema-revision": revision,
     "scenarios": scenarios,
     "faults": faults,
+    "mutants": mutants,
     "airflow-connection": airflow_pages.connection_fields,
     "airflow-options": airflow_pages.options,
     "airflow-operators-common": lambda: airflow_pages.common("operators", "RegionOperator"),
