@@ -19,7 +19,9 @@ import psycopg
 import pytest
 
 from airflow_kcr.api import Region
+from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.commands import ReadRegion
+from airflow_kcr.protocol.region.liveness import NOTHING_SEEN
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -27,8 +29,9 @@ from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.store.postgres import PostgresTransactions
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.support.driver import Driver, group_rules
-from tests.support.long_history import live_through, number_beyond
+from tests.support.long_history import keep, live_through, number_beyond
 from tests.support.long_ledger import Statistics
+from tests.support.plans import statements
 from tests.support.processor_time import ProcessorTime
 from tests.support.transfer import transferred
 
@@ -45,7 +48,7 @@ M = TypeVar("M")
 
 @contextmanager
 def region_of_age(url: str, checkpoints: int) -> Iterator[tuple[Driver, ProcessorTime]]:
-    """A region that is up, with N checkpoints behind it, beside the others in one store; and its clock."""
+    """A region that is up, with so many checkpoints behind it, beside the others in one store; and its clock."""
     name = f"age-{checkpoints}"
     # A long lease, so that nothing expires while a slow machine is measured.
     timeouts = Timeouts(lease=timedelta(hours=5))
@@ -119,6 +122,49 @@ def a_round(driver: Driver, number: int, measure: Callable[[Callable[[], object]
         timed("reset", partial(driver.request_reset, first, ResetCause.LEASE_LOST, "to measure"))
         driver.finish_reset()
     return found
+
+
+KEPT = 100_000
+"""Checkpoints that a region keeps which is looked at."""
+
+MOST_MS = 100
+"""That a look may take."""
+
+
+def test_looks_at_a_region_that_keeps_all_its_checkpoints(
+    durable_store: str, scale: Scale, report: Callable[[str], Report]
+) -> None:
+    kept = scale.of(KEPT, 100)
+    with region_of_age(durable_store, kept) as (driver, _):
+        keep(durable_store, kept, PARTITIONS, region=driver.name)
+        region = Region(driver.name, driver.store)
+        looks: dict[str, Callable[[], object]] = {
+            "`checkpoints(last=20)`": partial(region.checkpoints, last=20),
+            "`checkpoints(before=500, last=20)`": partial(region.checkpoints, before=500, last=20),
+            "`resets(last=20)`": partial(region.resets, last=20),
+            "`ways_back(20)`": partial(region.ways_back, 20),
+            "`show()`": region.show,
+            "the region's page": lambda: Overview.of(*driver.store.read(driver.name), NOTHING_SEEN),
+        }
+        taken: dict[str, list[float]] = {name: [] for name in looks}
+        asked: dict[str, int] = {}
+        for number in range(-1, ROUNDS):
+            for name, look in looks.items():
+                with statements() as run:
+                    began = perf_counter()
+                    look()
+                    took = (perf_counter() - began) * 1000
+                asked[name] = len(run)
+                if number >= 0:  # the first connects
+                    taken[name].append(took)
+    shown = report("years-kept")
+    shown.table(
+        f"{PARTITIONS} partitions, {kept:,} checkpoints that are kept: ms",
+        ("look", "statements", "median", "smallest to largest"),
+        [(name, asked[name], median(values), spread(values)) for name, values in taken.items()],
+    )
+    for name, values in taken.items():
+        shown.at_most(f"{name}: median, of {MOST_MS} ms", median(values) / MOST_MS, 1)
 
 
 SIZES = {"messages to and from the store": kib_of, "memory of Python's objects, at most": memory_of}

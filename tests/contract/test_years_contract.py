@@ -22,7 +22,7 @@ from airflow_kcr.protocol.region.state import BoundariesForgotten
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import CheckpointNumber, RequestId
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.long_history import live_through, number_beyond
+from tests.support.long_history import keep, live_through, number_beyond
 from tests.support.long_ledger import Statistics
 from tests.support.plans import keep_unknown, statements, touched
 from tests.support.scripts import checkpoints_of_ten
@@ -171,6 +171,31 @@ def test_the_newest_work_is_one_lookup(database_url: str) -> None:
         newest = driver.batches[-1]
     assert seen.worked_at == (newest.finished_at or newest.started_at)
     assert rows.total() <= 10, rows
+
+
+GAP = b"""
+    DELETE FROM kcr.checkpoint_offset WHERE partition = 3 AND sequence BETWEEN 1001 AND 1500;
+    UPDATE kcr.checkpoint_offset SET next_offset = next_offset + 10000 WHERE sequence > 2000;
+"""
+"""One partition was gone for a while; and what the region did itself lies beyond its past, as offsets only grow."""
+
+
+@pytest.fixture
+def keeping(database_url: str) -> Iterator[Driver]:
+    """A region that keeps 2,000 checkpoints and its own."""
+    with old_region(database_url, 2_000) as driver:
+        keep(database_url, 2_000, PARTITIONS)
+        with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute(GAP)
+        yield driver
+
+
+def test_looks_at_checkpoints_touch_what_they_show_however_many_are_kept(keeping: Driver) -> None:
+    region = Region(keeping.name, keeping.store)
+    with touched() as rows:
+        region.checkpoints(last=20)
+        region.ways_back(5)
+    assert max(rows.values()) <= 2 * FEW, rows.most_common(3)
 
 
 _KEPT = b"""

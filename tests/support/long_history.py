@@ -65,12 +65,36 @@ _ALIGNED = """
     WHERE name = %(region)s
 """
 
+# Of a past that is kept: its offsets, and where its contributions saw the logs begin, which move by one each minute.
+_KEPT = (
+    f"UPDATE kcr.checkpoint c SET state = 'published', undone_by = NULL WHERE state = 'retired' AND {_HERE}",
+    f"""
+    INSERT INTO kcr.checkpoint_offset (region_id, sequence, group_id, topic, partition, next_offset)
+    SELECT c.region_id, c.sequence, g.group_id, 't', n, c.sequence
+    FROM kcr.checkpoint c JOIN kcr.consumer_group g USING (region_id), generate_series(0, %(partitions)s - 1) n
+    WHERE c.sequence <= %(checkpoints)s AND {_HERE}
+    """,
+    f"""
+    INSERT INTO kcr.contribution (region_id, sequence, group_id, member_index, incarnation, contributed_at)
+    SELECT c.region_id, c.sequence, g.group_id, 0, 1, c.opened_at
+    FROM kcr.checkpoint c JOIN kcr.consumer_group g USING (region_id)
+    WHERE c.sequence <= %(checkpoints)s AND {_HERE}
+    """,
+    f"""
+    INSERT INTO kcr.contribution_offset (region_id, sequence, group_id, topic, partition, member_index, next_offset,
+                                         log_start, log_end, log_topic_id)
+    SELECT c.region_id, c.sequence, g.group_id, 't', n, 0, c.sequence, c.sequence - 1, c.sequence, 'id-1'
+    FROM kcr.checkpoint c JOIN kcr.consumer_group g USING (region_id), generate_series(0, %(partitions)s - 1) n
+    WHERE c.sequence <= %(checkpoints)s AND {_HERE}
+    """,
+)
+
 SPARE = 10
 """Numbers between the past and what comes."""
 
 
 def number_beyond(url: str, checkpoints: int, *, region: str = "flights") -> None:
-    """Have a region, which was declared and never started, number as if N checkpoints were behind it."""
+    """Have a region, which was declared and never started, number as if so many checkpoints were behind it."""
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(
             b"UPDATE kcr.region SET next_sequence = %(next)s, counter = %(next)s, epoch = %(epoch)s, timeline = 2 "
@@ -102,3 +126,19 @@ def live_through(
         connection.execute(_ALIGNED.encode(), {"region": region})
         if statistics is Statistics.FRESH:
             connection.execute(b"ANALYZE")
+
+
+def keep(url: str, checkpoints: int, partitions: int, *, region: str = "flights") -> None:
+    """Have a region keep the past that it was given (`live_through`), with offsets and contributions.
+
+    Args:
+        url: the database.
+        checkpoints: how many it has.
+        partitions: of the one topic that its one group reads.
+        region: its name.
+    """
+    about = {"checkpoints": checkpoints, "partitions": partitions, "region": region}
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        for statement in _KEPT:
+            connection.execute(statement.encode(), about)
+        connection.execute(b"ANALYZE")

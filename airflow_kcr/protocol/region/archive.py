@@ -49,6 +49,10 @@ WAITING: Final = frozenset({RequestState.QUEUED, RequestState.OPEN})
 """Requests that have not ended."""
 
 
+ENDS: Final = 3
+"""Checkpoints at either end of the kept ones, from which `Archive.log_starts` tells."""
+
+
 class Stretch(NamedTuple):
     """Checkpoints that one timeline took off the current timeline, with none between them that it left."""
 
@@ -230,7 +234,11 @@ class Archive(Protocol):
         ...
 
     def log_starts(self) -> Mapping[GroupPartition, tuple[LogStart, ...]]:
-        """Return the starts of logs that contributions of kept checkpoints saw, by when they last did."""
+        """Return the starts of logs that contributions saw, by when they last did.
+
+        Those to the `ENDS` oldest and the `ENDS` newest checkpoints that are kept and were not aborted: between them
+        lies how fast a log start moves, however many there are.
+        """
         ...
 
     # -- resets and retention ----------------------------------------------------------------------------------------
@@ -465,8 +473,11 @@ class Whole:
 
     def log_starts(self) -> Mapping[GroupPartition, tuple[LogStart, ...]]:
         """See `Archive.log_starts`."""
+        over = {CheckpointState.RETIRED, CheckpointState.ABORTED}
+        kept = [row.sequence for row in self._rows() if row.state not in over]
+        ends = {*kept[:ENDS], *kept[-ENDS:]}
         seen: dict[tuple[GroupPartition, Offset, TopicId], list[datetime]] = {}
-        for part in self._tables.contributions.values():
+        for part in (part for (sequence, _), part in self._tables.contributions.items() if sequence in ends):
             for partition, log in part.bounds.items():
                 seen.setdefault((partition, log.start, log.topic_id), []).append(part.contributed_at)
         found: dict[GroupPartition, list[LogStart]] = {}

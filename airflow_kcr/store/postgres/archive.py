@@ -17,7 +17,7 @@ from sqlalchemy import TextClause, text
 
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.archive import LogStart, Named, Stretch
+from airflow_kcr.protocol.region.archive import ENDS, LogStart, Named, Stretch
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     Checkpoint,
@@ -173,9 +173,15 @@ _WENT_BACK: Final = f"""
     ) e WHERE e.next_offset <= :offset
 """  # noqa: S608 (constants of this package)
 
-# name: log_starts — where contributions of kept checkpoints saw each log begin, and since when; each contribution is
-# looked up by itself (OFFSET 0), or a planner that takes the table for short reads all of it for each partition.
-_LOG_STARTS: Final = text("""
+_NOT_ABORTED: Final = (
+    "SELECT t.sequence FROM kcr.checkpoint t WHERE t.region_id = :region AND t.state <> 'retired' "
+    "AND t.state <> 'aborted'"
+)
+
+# name: log_starts — where contributions to the oldest and the newest kept checkpoints saw each log begin, and since
+# when; each contribution is looked up by itself (OFFSET 0), or a planner that takes the table for short reads all of it
+# for each partition.
+_LOG_STARTS: Final = text(f"""
     SELECT o.group_id, o.topic, o.partition, o.log_start, o.log_topic_id,
            max(k.contributed_at), min(k.contributed_at)
     FROM kcr.contribution_offset o CROSS JOIN LATERAL (
@@ -183,9 +189,11 @@ _LOG_STARTS: Final = text("""
         WHERE c.region_id = o.region_id AND c.sequence = o.sequence AND c.group_id = o.group_id
           AND c.member_index = o.member_index OFFSET 0
     ) k
-    WHERE o.region_id = :region AND o.log_start IS NOT NULL
+    WHERE o.region_id = :region AND o.log_start IS NOT NULL AND o.sequence = ANY (
+        ARRAY({_NOT_ABORTED} ORDER BY t.sequence LIMIT {ENDS})
+        || ARRAY({_NOT_ABORTED} ORDER BY t.sequence DESC LIMIT {ENDS}))
     GROUP BY o.group_id, o.topic, o.partition, o.log_start, o.log_topic_id
-""")
+""")  # noqa: S608 (constants of this module)
 
 # name: topics — the partitions of one topic id in one row, as all of a topic have the same.
 _TOPICS: Final = text(
