@@ -11,7 +11,8 @@ from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
-from tests.support.simulation.run import NAME, TIMEOUTS, Simulation
+from airflow_kcr.protocol.values import MemberId
+from tests.support.simulation.run import GROUP, NAME, TIMEOUTS, Simulation
 
 SEEDS = range(40)
 WAIT = TIMEOUTS.arrival_wait.total_seconds()
@@ -21,13 +22,14 @@ SETTLED = 10.0
 
 def begun(seed: int, *arrivals: float) -> Simulation:
     """A region of three members that has started, its members on their way; no fault strikes it."""
-    simulation = Simulation(seed)
-    simulation.shape = replace(simulation.shape, members=3, records=None)
+    drawn = Simulation(seed).shape
+    alone = replace(drawn, groups=(replace(drawn.groups[0], members=3),), records=None, clusters=())
+    simulation = Simulation(seed, alone)
     simulation.around.slow = 0.0
     simulation.store.handle(NAME, DeclareRegion(spec=Spec(text="{}", rules=simulation.rules())))
     simulation.store.handle(NAME, StartRegion())
     for index, at in enumerate(arrivals):
-        simulation.world.after(at, partial(simulation.launch, index))
+        simulation.world.after(at, partial(simulation.launch, MemberId(GROUP, index)))
     for number in range(len(simulation.broker.logs)):
         simulation.broker.produce(number, 20)
     return simulation

@@ -99,7 +99,7 @@ def history_of(seed: int) -> str:
     simulation = Simulation(seed)
     simulation.run()
     batches = tuple(simulation.store.batches(simulation.around.name))
-    written = simulation.around.open_sink.written, sorted(simulation.around.fenced_sink.rows.items())
+    written = [(side.open_sink.written, sorted(side.fenced_sink.rows.items())) for side in simulation.sides]
     happened = "\n".join([*map(plain, simulation.events()), *map(plain, batches), plain(written), *simulation.notes])
     return hashlib.sha256(happened.encode()).hexdigest()
 
@@ -155,7 +155,9 @@ class Seen:
         """Count what happened in one run."""
         self.counts.update(("fault", name) for name in simulation.faults)
         self.counts.update(("waited", rule) for rule in simulation.waited)
-        self.counts["delivery", simulation.shape.delivery] += 1
+        self.counts.update(("delivery", side.delivery) for side in simulation.sides)
+        self.counts["groups", len(simulation.sides)] += 1
+        self.counts["mixed deliveries"] += len({side.delivery for side in simulation.sides}) > 1
         self.counts.update(("outcome", b.outcome) for b in simulation.store.batches(simulation.around.name))
         for event in simulation.events():
             match event.body:
@@ -175,6 +177,8 @@ EXPECTED: tuple[object, ...] = (
     # reconcile.
     *(("waited", rule) for rule in Rule if rule not in {Rule.FOREIGN, Rule.RECONCILE}),
     *(("delivery", delivery) for delivery in Delivery),
+    *(("groups", number) for number in (1, 2, 3)),
+    "mixed deliveries",
     *(("outcome", outcome) for outcome in Outcome),
     # One cause has no place here: a double claim can't happen behind the rules.
     *(("cause", cause) for cause in ResetCause if cause is not ResetCause.DOUBLE_CLAIM),

@@ -111,10 +111,27 @@ class Broker:
 
         self.generation = 0
         self.lost_answers = 0.0
+        self.back_at = 0.0
+        """Until then it answers no client."""
+
+        self.late = 0.0
+        """By how many seconds its answers come late."""
+
         self.rebalances = 0
         self._numbers = count(1)
         self._pending = False
         world.after(HEARTBEAT, self._expire)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it answers no client."""
+        return self.world.now < self.back_at
+
+    def heal(self) -> None:
+        """Answer at once and everything, from now on."""
+        self.lost_answers = self.late = self.back_at = 0.0
+        for log in self.logs:
+            log.open_from = None
 
     # -- logs ----------------------------------------------------------------------------------------------------
 
@@ -194,6 +211,9 @@ class Broker:
         consumer.known = len(self.logs)
 
     def _expire(self) -> None:
+        if self.is_away:  # no session runs; a coordinator that is back gives every member a whole one
+            for consumer in self.consumers.values():
+                consumer.last_poll = self.world.now
         gone = [c for c in self.consumers.values() if self.world.now - c.last_poll > self.session]
         for consumer in gone:
             del self.consumers[consumer.number]
@@ -207,6 +227,9 @@ class Broker:
             self.world.after(self.world.random.uniform(0.05, 0.5), self._rebalance)
 
     def _rebalance(self) -> None:
+        if self.is_away:
+            self.world.after(self.back_at - self.world.now + 0.01, self._rebalance)
+            return
         self._pending = False
         self.generation += 1
         self.rebalances += 1
@@ -262,6 +285,8 @@ class Broker:
             NotInGroup: the consumer is not in the group in its present generation.
             Unavailable: it is unknown whether it was written.
         """
+        if self.is_away:
+            raise Unavailable
         consumer = self.consumers.get(number)
         if consumer is None or self._pending or consumer.generation != self.generation:
             raise NotInGroup

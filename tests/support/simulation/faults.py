@@ -20,7 +20,7 @@ from airflow_kcr.protocol.commands import (
 )
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
-from airflow_kcr.protocol.scopes import EVERYTHING
+from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToCurrent, ToDatetime, ToEarliest, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber, Incarnation, RequestId
 from tests.support.simulation.broker import Consumer
@@ -69,7 +69,7 @@ def replace_live(simulation: Simulation) -> None:
     if host is not None:
         host.freeze(simulation.world.random.uniform(2.5, 9.0))
         del simulation.hosts[host.member]
-        simulation.world.after(0.5, lambda: simulation.launch(host.member.index))
+        simulation.world.after(0.5, lambda: simulation.launch(host.member))
 
 
 def store_away_for_one(simulation: Simulation) -> None:
@@ -81,12 +81,15 @@ def store_away_for_one(simulation: Simulation) -> None:
 
 def store_away(simulation: Simulation) -> None:
     """The store is unreachable, for less or more than a lease."""
-    simulation.around.store_back_at = simulation.world.now + simulation.world.random.choice((0.5, 1.0, 4.0, 9.0))
+    back_at = simulation.world.now + simulation.world.random.choice((0.5, 1.0, 4.0, 9.0))
+    for side in simulation.sides:
+        side.store_back_at = back_at
 
 
 def frozen_transaction(simulation: Simulation) -> None:
     """A transaction holds the region's lock until Postgres ends its transaction: half a lease."""
-    simulation.around.store_back_at = simulation.world.now + 1.0
+    for side in simulation.sides:
+        side.store_back_at = simulation.world.now + 1.0
 
 
 def lost_answers(simulation: Simulation) -> None:
@@ -97,14 +100,15 @@ def lost_answers(simulation: Simulation) -> None:
 
 def coordinator_moves(simulation: Simulation) -> None:
     """Commits get no answer for a while, written or not."""
-    simulation.broker.lost_answers = 0.7
-    simulation.world.after(5.0, lambda: setattr(simulation.broker, "lost_answers", 0.0))
+    broker = simulation.struck.broker
+    broker.lost_answers = 0.7
+    simulation.world.after(5.0, lambda: setattr(broker, "lost_answers", 0.0))
 
 
 def partition_added(simulation: Simulation) -> None:
     """The topic grows."""
-    if len(simulation.broker.logs) < 8:
-        simulation.broker.add_partition()
+    if len(simulation.struck.broker.logs) < 8:
+        simulation.struck.broker.add_partition()
 
 
 def grown_while_down(simulation: Simulation) -> None:
@@ -117,23 +121,23 @@ def grown_while_down(simulation: Simulation) -> None:
 
 def lost_while_down(simulation: Simulation) -> None:
     """A listed topic is deleted while some processes, or all, are down; static members come back to their old place."""
-    if len(simulation.broker.logs) < 2:
+    if len(simulation.struck.broker.logs) < 2:
         return
     hosts = sorted(simulation.hosts.items())
     for _, host in simulation.world.random.sample(hosts, simulation.world.random.randint(0, len(hosts))):
         host.crash()
-    simulation.broker.lose_partition()
+    simulation.struck.broker.lose_partition()
 
 
 def retention(simulation: Simulation) -> None:
     """Retention takes the older half of a log, perhaps beyond a member's position."""
-    log = simulation.world.random.choice(simulation.broker.logs)
+    log = simulation.world.random.choice(simulation.struck.broker.logs)
     log.start = max(log.start, len(log.stamps) // 2)
 
 
 def open_transaction(simulation: Simulation) -> None:
     """A producer's transaction stays open for a while; what follows it can't be read."""
-    log = simulation.world.random.choice(simulation.broker.logs)
+    log = simulation.world.random.choice(simulation.struck.broker.logs)
     if log.open_from is None:
         log.open_from = len(log.stamps)
         simulation.world.after(simulation.world.random.uniform(1, 9), lambda: setattr(log, "open_from", None))
@@ -141,13 +145,13 @@ def open_transaction(simulation: Simulation) -> None:
 
 def record_from_the_future(simulation: Simulation) -> None:
     """A producer's clock is wrong by years."""
-    number = simulation.world.random.randrange(len(simulation.broker.logs))
-    simulation.broker.produce(number, 1, ahead=timedelta(days=20_000))
+    number = simulation.world.random.randrange(len(simulation.struck.broker.logs))
+    simulation.struck.broker.produce(number, 1, ahead=timedelta(days=20_000))
 
 
 def foreign_consumer(simulation: Simulation) -> None:
     """A foreign consumer joins the group, takes partitions, and leaves again."""
-    broker = simulation.broker
+    broker = simulation.struck.broker
     foreign = Consumer(number=broker.new_number(), static_id=None, hear=lambda what, held: None)
     broker.join(foreign)
     until = simulation.world.now + simulation.world.random.uniform(1, 8)
@@ -164,22 +168,24 @@ def foreign_consumer(simulation: Simulation) -> None:
 
 def poison(simulation: Simulation) -> None:
     """A record that no batch survives, until the pipeline is mended."""
-    number = simulation.world.random.randrange(len(simulation.broker.logs))
-    log = simulation.broker.logs[number]
-    simulation.around.poison = simulation.broker.partition(number)
-    simulation.around.poison_offset = len(log.stamps) + 1
-    simulation.world.after(simulation.world.random.uniform(2, 12), lambda: setattr(simulation.around, "poison", None))
+    number = simulation.world.random.randrange(len(simulation.struck.broker.logs))
+    log = simulation.struck.broker.logs[number]
+    around = simulation.struck
+    around.poison = around.broker.partition(number)
+    around.poison_offset = len(log.stamps) + 1
+    simulation.world.after(simulation.world.random.uniform(2, 12), lambda: setattr(around, "poison", None))
 
 
 def slow_batches(simulation: Simulation) -> None:
     """Batches hang, some beyond their timeout."""
-    simulation.around.slow = 0.5
-    simulation.world.after(6.0, lambda: setattr(simulation.around, "slow", 0.03))
+    around = simulation.struck
+    around.slow = 0.5
+    simulation.world.after(6.0, lambda: setattr(around, "slow", 0.03))
 
 
 def foreign_consumer_stays(simulation: Simulation) -> None:
     """A foreign consumer joins the group and keeps its partitions until it is removed at the end."""
-    broker = simulation.broker
+    broker = simulation.struck.broker
     foreign = Consumer(number=broker.new_number(), static_id=None, hear=lambda what, held: None)
     broker.join(foreign)
 
@@ -197,7 +203,7 @@ def never_back(simulation: Simulation) -> None:
     """A process dies and is not started again before the end; the others take over its partitions."""
     host = _host(simulation)
     if host is not None and len(simulation.hosts) > 1:
-        simulation.absent.add(host.member.index)
+        simulation.absent.add(host.member)
         host.crash()
 
 
@@ -395,5 +401,36 @@ FAULTS: Final[tuple[Callable[[Simulation], None], ...]] = (
     retire,
 )
 
-DRAWN_APART: Final = (lost_while_down, reset_to_equal_ones, spec_changed, spec_that_none_can_start_with)
+
+def cluster_away(simulation: Simulation) -> None:
+    """One cluster answers no client, for less or more than a session and a drain; the others' groups go on."""
+    broker = simulation.struck.broker
+    broker.back_at = simulation.world.now + simulation.world.random.choice((1.0, 3.0, 6.0, 11.0))
+
+
+def late_answers(simulation: Simulation) -> None:
+    """Everything that one cluster answers comes late, for a while."""
+    broker = simulation.struck.broker
+    broker.late = simulation.world.random.choice((0.5, 1.5, 3.0))
+    simulation.world.after(simulation.world.random.uniform(3, 10), lambda: setattr(broker, "late", 0.0))
+
+
+def reset_of_one_group(simulation: Simulation) -> None:
+    """A person resets one group; the others stay where they are."""
+    scope = Scope(groups=frozenset({simulation.struck.broker.group}))
+    _apply(simulation, replace(_wanted(simulation, _target(simulation)), scope=scope))
+
+
+def killed_in_one_group(simulation: Simulation) -> None:
+    """kill -9 of a member of one group; the others live."""
+    group = simulation.struck.broker.group
+    hosts = [host for member, host in sorted(simulation.hosts.items()) if member.group == group]
+    if hosts:
+        simulation.world.random.choice(hosts).crash()
+
+
+OF_ONE: Final = (cluster_away, late_answers, reset_of_one_group, killed_in_one_group, retention, partition_added)
+"""What strikes one of several groups or clusters; drawn where a region has several."""
+
+DRAWN_APART: Final = (*OF_ONE[:4], lost_while_down, reset_to_equal_ones, spec_changed, spec_that_none_can_start_with)
 """Faults that are drawn by a chance of their own, with the shape of the region."""

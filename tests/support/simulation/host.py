@@ -32,7 +32,7 @@ from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.target_resolution import Situation, resolve
 from airflow_kcr.protocol.targets import Target
-from airflow_kcr.protocol.values import AssignmentId, BatchId, GroupPartition, RegionName
+from airflow_kcr.protocol.values import AssignmentId, BatchId, ClusterId, GroupPartition, RegionName
 from airflow_kcr.store.regions import RegionStore
 from tests.support.simulation.broker import HEARTBEAT, Broker, Consumer, NotInGroup, Unavailable
 from tests.support.simulation.planner import plan
@@ -192,8 +192,23 @@ class Host:
         self.deliver(events.Tick())
         self.later(TICK, self._tick)
 
+    def _asked(self, action: Callable[[], None], most: float) -> None:
+        """Do something with the broker within `most` seconds of its answer, which may be late, or never come."""
+        broker = self.around.broker
+
+        def answered() -> None:
+            if broker.is_away:
+                self.later(broker.back_at - self.world.now + 0.01, answered)
+            else:
+                action()
+
+        if broker.late or broker.is_away:
+            self.later(broker.late + self.world.random.uniform(0.001, most), answered)
+        else:
+            self.soon(action, most)
+
     def _poll(self) -> None:
-        if self.consumer is not None and self.consumer_open:
+        if self.consumer is not None and self.consumer_open and not self.around.broker.is_away:
             self.around.broker.poll(self.consumer.number)
             if self.consumer.number not in self.around.broker.consumers:
                 self._lost()
@@ -221,17 +236,20 @@ class Host:
             case effects.Ask(command=command):
                 self.ask(command)
             case effects.Join():
-                self.soon(self._join)
+                self._asked(self._join, 0.05)
             case effects.LeaveGroup():
-                self.soon(self._leave, 0.3)
+                self._asked(self._leave, 0.3)
             case effects.CloseKeepingSlot():
                 self.soon(self._close, 0.3)
             case effects.ClaimAssignment():
-                self._claim(effect)
+                if self.around.broker.late or self.around.broker.is_away:
+                    self._asked(lambda: self._claim(effect), 0.05)
+                else:
+                    self._claim(effect)
             case effects.DiscoverPartitions():
-                self.soon(self._discover, 0.2)
+                self._asked(self._discover, 0.2)
             case effects.PlanRanges():
-                self.soon(lambda: self._plan(effect), 0.1)
+                self._asked(lambda: self._plan(effect), 0.1)
             case effects.RunBatch():
                 self._run(effect)
             case effects.Cancel(batch=batch):
@@ -239,7 +257,7 @@ class Host:
             case effects.ResetSinks():
                 self.soon(lambda: self._reset_sinks(effect), 0.3)
             case effects.PrepareSinks():
-                self.soon(lambda: self._prepared(effect), 0.2)
+                self._asked(lambda: self._prepared(effect), 0.2)
             case effects.Publish(sequence=sequence):
                 self.ask(ReportPublished(sequence=sequence, member=self.member))
             case effects.Commit():
@@ -310,7 +328,7 @@ class Host:
             bounds = self.around.broker.log(partition).bounds()
             start = SeekEntry(offset=bounds.start, source=SeekSource.START_POSITION)
             assigned[partition] = AssignedPartition(bounds=bounds, initial=start)
-        self.ask(replace(claim, partitions=assigned))
+        self.ask(replace(claim, partitions=assigned, cluster=ClusterId(f"of {self.member.group}")))
 
     def _discover(self) -> None:
         broker = self.around.broker

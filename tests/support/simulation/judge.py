@@ -13,6 +13,7 @@ from airflow_kcr.protocol.values import GroupPartition
 
 if TYPE_CHECKING:
     from airflow_kcr.protocol.region.rows import Batch
+    from tests.support.simulation.host import Surroundings
     from tests.support.simulation.run import Simulation
 
 _NEVER = "is below it and was never accepted"
@@ -28,10 +29,11 @@ def judge(simulation: Simulation) -> tuple[str, ...]:
     if simulation.restored:
         # Sinks hold what the store has forgotten. Where their progress decides, records go on beyond what the ledger
         # knows of; whatever else the remaining history says must hold as ever.
-        forgotten = simulation.shape.delivery is Delivery.EXACTLY_ONCE
+        fenced = {side.broker.group for side in simulation.sides if side.delivery is Delivery.EXACTLY_ONCE}
+        forgotten = tuple(f"R1a: {group}:" for group in fenced)
         lost = (*_restored(simulation), *violations)
-        return tuple(v for v in lost if not (forgotten and v.startswith("R1a") and v.split(" (")[0].endswith(_NEVER)))
-    return (*violations, *_output(simulation, batches))
+        return tuple(v for v in lost if not (v.startswith(forgotten) and v.split(" (")[0].endswith(_NEVER)))
+    return (*violations, *(text for side in simulation.sides for text in _output(simulation, side, batches)))
 
 
 def _restored(simulation: Simulation) -> list[str]:
@@ -54,13 +56,14 @@ def _restored(simulation: Simulation) -> list[str]:
     return said
 
 
-def _output(simulation: Simulation, batches: tuple[Batch, ...]) -> list[str]:
-    delivery = simulation.shape.delivery
+def _output(simulation: Simulation, side: Surroundings, batches: tuple[Batch, ...]) -> list[str]:
+    delivery = side.delivery
     region = simulation.region
     passed = _passed_over(simulation)
     wanted: Places = {
         (p, o)
         for (p, _), start in region.initial.items()
+        if p.group == side.broker.group
         for o in range(start.offset, region.claims[p].position or start.offset)
     } - passed
     begun: Counter[tuple[GroupPartition, int]] = Counter()
@@ -72,11 +75,11 @@ def _output(simulation: Simulation, batches: tuple[Batch, ...]) -> list[str]:
                 if batch.outcome is not Outcome.DONE:
                     unsure.add((partition, offset))
     if delivery is Delivery.EXACTLY_ONCE:
-        rows = simulation.around.fenced_sink.rows
+        rows = side.fenced_sink.rows
         missing = sorted(k for k in wanted if rows[k] < 1)
         double = sorted(k for k, n in rows.items() if n > 1)
         return _said("missing", missing) + _said("doubled", double)
-    written = simulation.around.open_sink.count()
+    written = side.open_sink.count()
     missing = sorted(k for k in wanted if written[k] < 1)
     if delivery is Delivery.AT_MOST_ONCE:
         rewound = _rewound(simulation)

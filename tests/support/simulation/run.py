@@ -46,13 +46,14 @@ from airflow_kcr.protocol.rules import (
     RetentionRules,
 )
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, MemberId, RegionName, RequestId
+from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, GroupPartition, MemberId, RegionName, RequestId
 from airflow_kcr.schedules import Every
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
-from tests.support.simulation.broker import Broker
+from tests.support.simulation.broker import Broker, Log
 from tests.support.simulation.faults import (
     FAULTS,
+    OF_ONE,
     lost_while_down,
     reset_to_equal_ones,
     spec_changed,
@@ -90,13 +91,21 @@ TIMEOUTS = Timeouts(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What kind of region a seed draws."""
+class GroupShape:
+    """One group, on a broker and with a sink of its own."""
 
+    group: GroupId = GROUP
     members: int
     partitions: int
     delivery: Delivery
     static: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What kind of region a seed draws."""
+
+    groups: tuple[GroupShape, ...]
     period: int | None
     mode: CheckpointMode
     catchup: bool
@@ -110,6 +119,9 @@ class Shape:
     loses_at: float = 0.0
     """When a partition is lost while processes are down; 0: none is."""
 
+    clusters: tuple[tuple[float, str], ...] = ()
+    """When something strikes one of several groups or brokers, and what: a name of `faults.OF_ONE`."""
+
     specs: tuple[tuple[float, bool], ...] = ()
     """When the spec is changed, and whether by one that none can start with."""
 
@@ -120,11 +132,15 @@ def drawn(world: World) -> Shape:
     members = random.choice((1, 2, 2, 3, 3, 4))
     by_count = members == 1 and random.random() < 0.5
     idle = _idle(world)
-    shape = Shape(
+    first = GroupShape(
         members=members,
         partitions=random.choice((1, 2, 3, 4, 5)),
         delivery=random.choice(list(Delivery)),
         static=random.random() < 0.6,
+    )
+    others = () if by_count else _others(world)
+    shape = Shape(
+        groups=(first, *others),
         period=None if by_count else random.choice((None, 7, 15)),
         records=random.randint(20, 60) if by_count else None,
         mode=random.choice((CheckpointMode.AUTO, CheckpointMode.AUTO, CheckpointMode.DAG_RUN)),
@@ -133,6 +149,7 @@ def drawn(world: World) -> Shape:
         idle=idle,
         loses_at=_loses_at(world),
         specs=_specs(world),
+        clusters=_clusters(world) if others else (),
     )
     if not idle[1] or shape.period is None or shape.mode is not CheckpointMode.AUTO:
         return shape
@@ -153,6 +170,33 @@ def _loses_at(world: World) -> float:
     return random.uniform(4.0, FAULTS_END - 8.0) if random.random() < 1 / 6 else 0.0
 
 
+def _others(world: World) -> tuple[GroupShape, ...]:
+    """Draw one or two further groups, in a quarter of the regions, by chance of its own: other draws stay as they are.
+
+    Small ones, as a run costs what its members do.
+    """
+    random = Random(f"groups {world.seed}")
+    number = random.choice((1, 1, 2)) if random.random() < 0.25 else 0
+    return tuple(
+        GroupShape(
+            group=GroupId(group),
+            members=random.choice((1, 1, 2)),
+            partitions=random.choice((1, 2)),
+            delivery=random.choice(list(Delivery)),
+            static=random.random() < 0.6,
+        )
+        for group in ("h", "k")[:number]
+    )
+
+
+def _clusters(world: World) -> tuple[tuple[float, str], ...]:
+    """Draw what strikes one of several groups, by chance of its own."""
+    random = Random(f"clusters {world.seed}")
+    return tuple(
+        (random.uniform(2.0, FAULTS_END - 12.0), random.choice(OF_ONE).__name__) for _ in range(random.randint(0, 3))
+    )
+
+
 def _specs(world: World) -> tuple[tuple[float, bool], ...]:
     """Draw when the spec changes, in a quarter of the regions, by chance of its own: other draws stay as they are."""
     random = Random(f"spec {world.seed}")
@@ -171,14 +215,24 @@ class Simulation:
     def __init__(self, seed: int, shape: Shape | None = None) -> None:
         self.world = World(seed)
         self.shape = shape or drawn(self.world)
-        session = 8.0 if self.shape.static else 4.0
-        self.broker = Broker(self.world, GROUP, self.shape.partitions, session)
         self.inner = MemoryTransactions(self.world.clock)
         self.transactions = LossyTransactions(self.inner, self.world)
         self.store = RegionStore(self.transactions)
-        self.around = Surroundings(
-            world=self.world, broker=self.broker, store=self.store, name=NAME, delivery=self.shape.delivery
+        self.sides = tuple(
+            Surroundings(
+                world=self.world,
+                broker=Broker(self.world, one.group, one.partitions, 8.0 if one.static else 4.0),
+                store=self.store,
+                name=NAME,
+                delivery=one.delivery,
+            )
+            for one in self.shape.groups
         )
+        """Each group with its broker and its sink."""
+
+        self.struck = self.sides[0]
+        """The one that a fault of a broker, a log or a sink strikes."""
+
         self.hosts: dict[MemberId, Host] = {}
         self.relaunch = True
         self.producing = True
@@ -186,7 +240,7 @@ class Simulation:
         self.faults: list[str] = []
         """The faults that struck, in order."""
 
-        self.absent: set[int] = set()
+        self.absent: set[MemberId] = set()
         """Members that are not launched before the end."""
 
         self.revision = 1
@@ -205,21 +259,44 @@ class Simulation:
         self.witnesses: tuple[tuple[Host, Epoch], ...] = ()
         """The processes that lived through the newest restore, with the newest epoch that each had seen."""
 
+    @property
+    def around(self) -> Surroundings:
+        """The first group's."""
+        return self.sides[0]
+
+    @property
+    def broker(self) -> Broker:
+        """The first group's."""
+        return self.around.broker
+
+    @property
+    def members(self) -> tuple[MemberId, ...]:
+        """Every member that there shall be."""
+        return tuple(MemberId(one.group, index) for one in self.shape.groups for index in range(one.members))
+
+    @property
+    def logs(self) -> dict[GroupPartition, Log]:
+        """The logs of all brokers."""
+        return {s.broker.partition(n): log for s in self.sides for n, log in enumerate(s.broker.logs)}
+
     # -- the region ----------------------------------------------------------------------------------------------
 
     def rules(self) -> RegionRules:
         """The rules of the drawn region."""
         shape = self.shape
         schedule = None if shape.period is None else Every(timedelta(seconds=shape.period))
-        group = GroupRules(
-            group_id=GROUP,
-            topics=(self.broker.topic,),
-            members=shape.members,
-            delivery=shape.delivery,
-            static_membership=shape.static,
-        )
+        groups = {
+            one.group: GroupRules(
+                group_id=one.group,
+                topics=(Broker.topic,),
+                members=one.members,
+                delivery=one.delivery,
+                static_membership=one.static,
+            )
+            for one in self.shape.groups
+        }
         return RegionRules(
-            groups={GROUP: group},
+            groups=groups,
             checkpoint=CheckpointRules(
                 schedule=schedule,
                 mode=shape.mode,
@@ -254,30 +331,31 @@ class Simulation:
 
     # -- processes -----------------------------------------------------------------------------------------------
 
-    def launch(self, index: int) -> None:
+    def launch(self, member: MemberId) -> None:
         """Start a process for a member, as Airflow's retry would."""
-        member = MemberId(GROUP, index)
         if member in self.hosts:
             return
         spec = self.region.spec
         if spec.digest in self.broken:
             self._fails_to_start(member, spec)
             return
+        (one,) = (one for one in self.shape.groups if one.group == member.group)
+        (around,) = (side for side in self.sides if side.broker.group == member.group)
         process = Register(
             member=member,
             token=f"{member}/{self.world.random.getrandbits(40):x}",
-            sinks_fenced=self.shape.delivery is Delivery.EXACTLY_ONCE,
+            sinks_fenced=one.delivery is Delivery.EXACTLY_ONCE,
             ends_within=TIMEOUTS.process_end_limit,
             spec_revision=spec.revision,
         )
-        machine = MemberMachine(process=process, timeouts=TIMEOUTS, static=self.shape.static)
-        self.hosts[member] = Host(self.around, machine, self._ended)
+        machine = MemberMachine(process=process, timeouts=TIMEOUTS, static=one.static)
+        self.hosts[member] = Host(around, machine, self._ended)
 
     def _fails_to_start(self, member: MemberId, spec: Spec) -> None:
         if self.world.now >= self.around.store_back_at:
             check = SpecCheck(member=member, revision=spec.revision, digest=spec.digest, refusal="no such module")
             self.person(lambda: self.store.handle(NAME, ReportSpecChecks(checks=(check,))))
-        self.world.after(self.world.random.uniform(0.3, 9.0), lambda: self._relaunched(member.index))
+        self.world.after(self.world.random.uniform(0.3, 9.0), lambda: self._relaunched(member))
 
     # -- the spec ------------------------------------------------------------------------------------------------
 
@@ -305,15 +383,15 @@ class Simulation:
     def _ended(self, host: Host, how: str) -> None:
         if self.hosts.get(host.member) is host:
             del self.hosts[host.member]
-        self.world.after(self.world.random.uniform(0.3, 9.0), lambda: self._relaunched(host.member.index))
+        self.world.after(self.world.random.uniform(0.3, 9.0), lambda: self._relaunched(host.member))
 
-    def _relaunched(self, index: int) -> None:
-        if not self.relaunch or index in self.absent or MemberId(GROUP, index) in self.hosts:
+    def _relaunched(self, member: MemberId) -> None:
+        if not self.relaunch or member in self.absent or member in self.hosts:
             return
         if self.region.state is RegionState.STOPPED:
-            self.world.after(2.0, lambda: self._relaunched(index))
+            self.world.after(2.0, lambda: self._relaunched(member))
             return
-        self.launch(index)
+        self.launch(member)
 
     # -- the run -------------------------------------------------------------------------------------------------
 
@@ -321,8 +399,8 @@ class Simulation:
         """Run to the end, and return what is wrong with it; nothing: all is well."""
         self.store.handle(NAME, DeclareRegion(spec=Spec(text="{}", rules=self.rules())))
         self.store.handle(NAME, StartRegion())
-        for index in range(self.shape.members):
-            self.world.after(self.world.random.uniform(0, 6), lambda i=index: self.launch(i))  # type: ignore[misc]
+        for member in self.members:
+            self.world.after(self.world.random.uniform(0, 6), lambda m=member: self.launch(m))  # type: ignore[misc]
         self._produce()
         self._ask()
         for _ in range(self.shape.faults):
@@ -340,7 +418,7 @@ class Simulation:
             watch.look()
         found = watch.look()
         self.waited = frozenset(watch.rules)
-        wrong = [*watch.wrong, *self.around.wrong]
+        wrong = [*watch.wrong, *(text for side in self.sides for text in side.wrong)]
         if not self._is_done():
             wrong.append(f"R14: not done after {LIVENESS} s: {self._standing()}; it says {found.text()}")
         elif found.stalled:
@@ -353,6 +431,9 @@ class Simulation:
             self.world.after(self.shape.idle[1] - 8.0, lambda: self._fault(reset_to_equal_ones))
         if self.shape.loses_at:
             self.world.after(self.shape.loses_at, lambda: self._fault(lost_while_down))
+        for at, name in self.shape.clusters:
+            (of_one,) = (one for one in OF_ONE if one.__name__ == name)
+            self.world.after(at, lambda f=of_one: self._fault(f))  # type: ignore[misc]
         if self.shape.specs:
             self._try_specs()
         for at, is_broken in self.shape.specs:
@@ -361,7 +442,9 @@ class Simulation:
 
     def _fault(self, fault: Callable[[Simulation], None]) -> None:
         self.faults.append(fault.__name__)
-        self.notes.append(f"{self.world.now:.2f} fault: {fault.__name__}")
+        if len(self.sides) > 1:
+            self.struck = self.world.random.choice(self.sides)
+        self.notes.append(f"{self.world.now:.2f} fault: {fault.__name__} ({self.struck.broker.group})")
         fault(self)
 
     def restore(self, backup: Snapshot) -> None:
@@ -376,9 +459,10 @@ class Simulation:
         if not self.producing:
             return
         begin, end = self.shape.idle
-        for number in range(len(self.broker.logs)):
-            records = self.world.random.randint(0, 4)
-            self.broker.produce(number, 0 if begin <= self.world.now < end else records)
+        for broker in (side.broker for side in self.sides):
+            for number in range(len(broker.logs)):
+                records = self.world.random.randint(0, 4)
+                broker.produce(number, 0 if begin <= self.world.now < end else records)
         self.world.after(self.world.random.uniform(0.2, 1.5), self._produce)
 
     def _ask(self) -> None:
@@ -406,17 +490,16 @@ class Simulation:
         """Stop all faults; a person lets the region run, and asks for one last checkpoint when all is processed."""
         self.producing = False
         self.absent.clear()
-        self.transactions.lost = self.broker.lost_answers = 0.0
-        self.around.poison = None
-        self.around.slow = 0.0
-        self.around.store_back_at = 0.0
-        for log in self.broker.logs:
-            log.open_from = None
+        self.transactions.lost = 0.0
+        for side in self.sides:
+            side.poison = None
+            side.slow = side.store_back_at = 0.0
+            side.broker.heal()
         if {s.digest for s in (self.region.spec, self.region.next_spec) if s is not None} & self.broken.keys():
             self.change_spec()
         self.person(lambda: self.store.handle(NAME, StartRegion()))
-        for index in range(self.shape.members):
-            self._relaunched(index)
+        for member in self.members:
+            self._relaunched(member)
         self.world.after(4.0, self._unstick)
 
     def _unstick(self) -> None:
@@ -427,8 +510,8 @@ class Simulation:
             or region.desired_state is not DesiredState.RUNNING
         ):
             self.person(lambda: self.store.handle(NAME, StartRegion()))
-            for index in range(self.shape.members):
-                self._relaunched(index)
+            for member in self.members:
+                self._relaunched(member)
         schedule = region.rules.checkpoint.schedule
         if schedule is not None and region.rules.checkpoint.mode is CheckpointMode.DAG_RUN:
             boundary = schedule.at_or_before(self.world.clock())
@@ -452,8 +535,7 @@ class Simulation:
         if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:
             return False
         places = {p: c.position for p, c in region.claims.items()}
-        logs = {self.broker.partition(n): log for n, log in enumerate(self.broker.logs)}
-        return all(places.get(p) is not None and (places[p] or 0) >= log.stable_end for p, log in logs.items())
+        return all(places.get(p) is not None and (places[p] or 0) >= log.stable_end for p, log in self.logs.items())
 
     def _is_done(self) -> bool:
         region = self.region
@@ -468,7 +550,7 @@ class Simulation:
         region = self.region
         hosts = {str(m): f"{h.machine.state}/{h.machine.why}" for m, h in self.hosts.items()}
         places = {str(p): (c.position, str(c.owner)) for p, c in region.claims.items()}
-        ends = [log.stable_end for log in self.broker.logs]
+        ends = {str(p): log.stable_end for p, log in self.logs.items()}
         return (
             f"{region.state}/{region.desired_state} checkpoint {region.checkpoint} hosts {hosts} claims {places} "
             f"ends {ends}"

@@ -80,10 +80,7 @@ class Watch:
         simulation = self._simulation
         seen = Seen(worked_at=simulation.inner.newest_work(region.name) or NEVER)
         now = simulation.world.clock()
-        ends = {
-            simulation.broker.partition(n): LogEnd(Offset(log.stable_end), now)
-            for n, log in enumerate(simulation.broker.logs)
-        }
+        ends = {p: LogEnd(Offset(log.stable_end), now) for p, log in simulation.logs.items()}
         self._ends.append(ends)
         # Those of a while ago: what has only just come is not missed yet.
         return liveness.judge(region, now, replace(seen, ends=self._ends[0]))
@@ -92,7 +89,7 @@ class Watch:
         simulation = self._simulation
         if region.state is not RegionState.RUNNING or region.desired_state is not DesiredState.RUNNING:
             return False
-        logs = {simulation.broker.partition(n): log for n, log in enumerate(simulation.broker.logs)}
+        logs = simulation.logs
         boundary = region.next_boundary
         return (
             any(
