@@ -17,7 +17,7 @@ from confluent_kafka import Consumer
 from airflow_kcr.api import Region
 from airflow_kcr.api.validation import GroupWatch, real_reader, validate
 from airflow_kcr.kafka import settings as kafka_names
-from airflow_kcr.protocol.commands import RequestCheckpoint
+from airflow_kcr.protocol.commands import RequestCheckpoint, StartRegion, StopRegion
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
@@ -25,18 +25,30 @@ from airflow_kcr.protocol.values import CheckpointNumber, RequestId
 from tests.support.faults import Note, checkpoints, finished, judged, resets, told
 from tests.support.kafka import QUIESCED, Kafka
 from tests.support.kafka_tool import console_consumer
-from tests.support.members import BRISK, Live, live
+from tests.support.load import steadily
+from tests.support.members import BRISK, Live, Process, live
 
 pytestmark = pytest.mark.timeout(300)
 
 PARTITIONS = 6
 
 
+STEADY = """\
+checkpoint: {every: 15s, grace: 500ms}
+batch: {target: 500ms, min_records: 50, max_records: 500, timeout: 60s}
+timeouts: {lease: 5s, renew: 1s, session: 9s, relaunch: 5s, reset: 200s, drain: 90s, commit: 10s, close: 4s}
+"""
+"""A phase may last until a JVM has started beside it, and a look at a group is over before the next checkpoint."""
+
+PHASES = {"processing": "processing", "drain": "contributing", "reset": "resetting", "starting": "claimed"}
+"""The phases of a region, and the gate at which it is held in each."""
+
+
 @contextmanager
-def watched(kafka: Kafka, url: str, folder: Path, policy: ForeignConsumerPolicy, group: str = "") -> Iterator[Live]:
+def watched(kafka: Kafka, url: str, folder: Path, policy: ForeignConsumerPolicy, times: str = BRISK) -> Iterator[Live]:
     """Lend a region of two members that has read and checkpointed its first records, and whose group is looked at."""
-    spec = f"{BRISK}foreign_consumers: {policy}\nmax_failures: 1\n"
-    with live(kafka, url, folder, members=2, partitions=PARTITIONS, spec=spec, group=group) as one:
+    spec = f"{times}foreign_consumers: {policy}\nmax_failures: 1\n"
+    with live(kafka, url, folder, members=2, partitions=PARTITIONS, spec=spec) as one:
         one.fill(50)
         one.start(0, 1)
         one.shared(0, 1)
@@ -211,3 +223,85 @@ def test_kafkas_own_console_consumer_is_named_and_the_region_goes_on_once_it_has
             region.resume()
         one.fill(30)
         finished(one, within=120)
+
+
+# -- Kafka's own consumer, in each phase of a region that works --------------------------------------------------------
+
+
+def brought_into(one: Live, phase: str) -> Process:
+    """Have a region be in a phase and stay there, and return the process whose gate holds it."""
+    gate = PHASES[phase]
+    if phase == "starting":
+        one.handle(StopRegion())
+        assert one.processes[-1].wait(90) == 0
+        one.handle(StartRegion())
+        one.start(0, 1, gates=(gate,))
+    else:
+        one.processes[-1].gate(gate)  # batches and checkpoints come by themselves
+    if phase == "reset":
+        one.reset()
+    process = one.processes[-1]
+    one.until(lambda: process.reached(gate), f"held in {phase}", 90)
+    return process
+
+
+def has_joined(one: Live) -> bool:
+    return any("console-consumer" in member.client_id for member in one.kafka.group(one.group).members)
+
+
+def noticed_after(one: Live, number: int) -> int | None:
+    """How many checkpoints were completed after an event until a foreign consumer was found; None: none was."""
+    completed = 0
+    for event in one.events(number):
+        completed += isinstance(event.body, events.CheckpointCompleted)
+        if isinstance(event.body, events.ForeignConsumersSeen):
+            return completed
+    return None
+
+
+def meets_an_intruder(one: Live, region: Region, phase: str, note: Note) -> None:
+    """Have Kafka's own consumer join in a phase, and do what the region then says."""
+    process, policy = brought_into(one, phase), one.region().rules.foreign_consumers
+    held = one.region().counter
+    with console_consumer(one.kafka.bootstrap_servers, one.topic, one.group):
+        one.until(lambda: has_joined(one), f"it joins in {phase}", 90)
+        process.open(PHASES[phase])
+        one.until(lambda: noticed_after(one, held) is not None, f"noticed in {phase}", 90)
+        completed = noticed_after(one, held)
+        assert completed in {0, 1}
+        note(f"checkpoints before it was noticed, {phase}", completed)
+        if policy is ForeignConsumerPolicy.FAIL:
+            one.until(lambda: one.region().state is RegionState.HALTED, "halted", 90)
+            message, told_to = region.show().halted, "remove the foreign consumer, then resume"
+        else:
+            one.until(lambda: "console-consumer" in region.show().note, "named in the region's note", 90)
+            message, told_to = region.show().note, "end it, then its partitions come back by themselves"
+        assert "consumer console-consumer on host" in message
+        assert told_to in message
+    if policy is ForeignConsumerPolicy.FAIL:
+        one.until(lambda: not looked(one), "gone from the group", 60)
+        region.resume()
+    one.until(lambda: is_whole(one), f"all partitions back after {phase}", 90)
+
+
+def is_whole(one: Live) -> bool:
+    now = one.region()
+    return (
+        now.state is RegionState.RUNNING and set(one.owners()) == set(range(PARTITIONS)) and not now.foreign_consumers
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("policy", ForeignConsumerPolicy)
+def test_kafkas_own_consumer_that_joins_in_any_phase_is_noticed_within_a_checkpoint_and_costs_no_record(
+    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, policy: ForeignConsumerPolicy
+) -> None:
+    with watched(kafka, database_url, tmp_path, policy, STEADY) as one, Region(one.name, one.store) as region:
+        with steadily(kafka, one.topic, PARTITIONS, every=0.2):
+            for phase in PHASES:
+                meets_an_intruder(one, region, phase, record_property)
+        halts = len(PHASES) if policy is ForeignConsumerPolicy.FAIL else 0
+        assert len(told(one, events.Halted)) == halts
+        finished(one, within=120)
+        judged(one, record_property)
