@@ -36,6 +36,7 @@ from airflow_kcr.protocol.targets import ByDuration, FromFile, Needs
 from airflow_kcr.protocol.values import GroupId, GroupPartition, RegionName, RequestId
 from airflow_kcr.runtime.identity import CommitNote
 from airflow_kcr.spec import RegionSpec
+from airflow_kcr.store.collector import uncollected
 from airflow_kcr.store.regions import RegionStore
 
 _NAMED: Final = 5
@@ -208,7 +209,8 @@ def _planned(region: StoredRegion, now: datetime, asked: PersonReset, clusters: 
     outside = [f"{p} at {o}" for p, o in asked.skip.items() if not log.bounds[p].start <= o < log.bounds[p].end]
     if outside:
         raise InvalidTarget(f"there is no record to skip in the log: {', '.join(outside)}")
-    return plans.plan(region, now, asked, log), log
+    with uncollected():
+        return plans.plan(region, now, asked, log), log
 
 
 def _require_same(known: PersonReset, request: ResetRequest) -> None:

@@ -14,13 +14,16 @@ import pytest
 
 from airflow_kcr.api import Region
 from airflow_kcr.protocol.commands import ReadRegion, RetireCheckpoints
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.archive import Tables, Whole
 from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.resolution import checkpoint_number_of_run
 from airflow_kcr.protocol.region.retirement import PIECE
 from airflow_kcr.protocol.region.rows import Requester, RequestState, ResetCause
 from airflow_kcr.protocol.region.state import BoundariesForgotten
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import CheckpointNumber, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, Offset, RequestId
+from airflow_kcr.store.postgres import archive
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_history import keep, live_through, number_beyond
 from tests.support.long_ledger import Statistics
@@ -45,7 +48,7 @@ FEW = 1_000
 
 @contextmanager
 def old_region(url: str, checkpoints: int, *, statistics: Statistics = Statistics.FRESH) -> Iterator[Driver]:
-    """A region that is up, with N checkpoints behind it."""
+    """A region that is up, with so many checkpoints behind it."""
     keep_unknown(url)
     rules = RegionRules(groups={GROUP: group_rules(members=3)})
     with postgres_store(url, lambda _: rules) as store:
@@ -198,6 +201,33 @@ def test_looks_at_checkpoints_touch_what_they_show_however_many_are_kept(keeping
     assert max(rows.values()) <= 2 * FEW, rows.most_common(3)
 
 
+def test_a_timeline_reads_the_offsets_of_what_it_undoes_and_of_one_checkpoint_more(keeping: Driver) -> None:
+    opening = OffsetMap(dict.fromkeys(keeping.logs, Offset(1_990)))
+    with statements() as run, touched() as rows:
+        undone = keeping.held.archive.undone_by(opening, None, ())
+    assert [s for s in undone if s <= 2_000] == list(range(1_991, 2_001))
+    assert len(undone) == 10 + OWN
+    assert len([one for one in run if "checkpoint_offset" in one]) == 2, "one reads the region"
+    assert max(rows.values()) <= 2 * archive.PIECE + FEW, "a piece of numbers, and the offsets of few of them"
+
+
+OPENINGS = ((1_990, 1_990), (1_990, 400), (1_700, 1_200), (1_200, 1_700), (700, 0), (0, 0), (20_000, 5))
+"""Offsets of every partition, and of the one that was gone for a while."""
+
+
+def test_what_a_timeline_undoes_is_what_a_look_at_every_kept_checkpoint_says(keeping: Driver) -> None:
+    past = keeping.held.archive
+    checkpoints = {row.sequence: row for row in past.checkpoints()}
+    offsets = past.offsets([s for s, row in checkpoints.items() if row.is_complete])
+    whole = Whole(Tables(checkpoints=checkpoints, offsets=offsets))
+    known = CheckpointNumber(300)
+    for everywhere, there in OPENINGS:
+        opening = OffsetMap({p: Offset(there if p.partition == 3 else everywhere) for p in keeping.logs})
+        for covered in (None, known) if opening.covers(offsets[known]) else (None,):
+            undone = past.undone_by(opening, covered, ())
+            assert undone == whole.undone_by(opening, covered, ()), (everywhere, there)
+
+
 _KEPT = b"""
     UPDATE kcr.checkpoint SET state = 'published', undone_by = NULL WHERE sequence <= %(checkpoints)s;
 """
@@ -210,7 +240,7 @@ _OFFSETS = b"""
 
 
 def retired_at_once(url: str, checkpoints: int) -> tuple[list[int], Counter[str], list[str]]:
-    """Return how many each piece had, of N that are over at once; the rows touched, and the statements."""
+    """Return how many each piece had, of so many that are over at once; the rows touched, and the statements."""
     with old_region(url, checkpoints) as driver:
         with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute(_KEPT, {"checkpoints": checkpoints})

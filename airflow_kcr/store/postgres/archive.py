@@ -7,7 +7,7 @@ change but for what becomes of a checkpoint (published, committed, undone, retir
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Columns
 from datetime import datetime
 from functools import cache
@@ -119,17 +119,43 @@ _CONTRIBUTION: Final = text(
     f"SELECT {contributions_to('sequence', ' AND k.group_id = :group AND k.member_index = :index')}"
 )
 
-# name: covered — the newest kept current checkpoint of which no partition lies beyond where a timeline opens.
-_KEPT: Final = text(f"""
-    SELECT t.sequence, NOT EXISTS (
-        SELECT FROM kcr.checkpoint_offset o
-        JOIN unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]),
-                    CAST(:offsets AS bigint[])) AS n (group_id, topic, partition, opening)
+# Whether a kept checkpoint lies in no partition beyond where a timeline opens.
+_STAYS: Final = """NOT EXISTS (
+        SELECT FROM kcr.checkpoint_offset o JOIN opening n
           ON o.group_id = n.group_id AND o.topic = n.topic AND o.partition = n.partition
-        WHERE o.region_id = t.region_id AND o.sequence = t.sequence AND o.next_offset > n.opening)
-    FROM kcr.checkpoint t WHERE t.region_id = :region AND {USABLE} AND t.sequence < :before
-    ORDER BY t.sequence DESC LIMIT :piece
-""")  # noqa: S608 (a constant of this module)
+        WHERE o.region_id = :region AND o.sequence = k.sequence AND o.next_offset > n.next_offset)"""
+
+_OPENING: Final = """opening AS MATERIALIZED (
+        SELECT * FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]),
+                             CAST(:offsets AS bigint[])) AS n (group_id, topic, partition, next_offset)
+    )"""
+
+_KEPT: Final = f"""kept AS MATERIALIZED (
+        SELECT t.sequence FROM kcr.checkpoint t
+        WHERE t.region_id = :region AND {USABLE} AND t.sequence > :after AND t.sequence < :before
+          AND t.sequence <> ALL (CAST(:retired AS bigint[]))
+        ORDER BY t.sequence DESC LIMIT :piece
+    )"""  # noqa: S608 (a constant of this package)
+
+# name: covered — of kept current checkpoints, the newest first: the first one that stays, without a look at those
+# before it, and where the timeline opens in partitions that this one lacks.
+_COVERED: Final = text(f"""
+    WITH {_OPENING}, {_KEPT}, covered AS MATERIALIZED (
+        SELECT k.sequence FROM kept k WHERE (SELECT {_STAYS}) LIMIT 1
+    )
+    SELECT ARRAY(SELECT k.sequence FROM kept k), (SELECT c.sequence FROM covered c), (
+        SELECT json_agg(json_build_array(l.group_id, l.topic, l.partition)) FROM (
+            SELECT n.group_id, n.topic, n.partition FROM opening n
+            EXCEPT
+            SELECT o.group_id, o.topic, o.partition FROM kcr.checkpoint_offset o WHERE o.region_id = :region
+              AND o.sequence = coalesce((SELECT c.sequence FROM covered c), CAST(:covered AS bigint))
+        ) l)
+""")  # noqa: S608 (constants of this module)
+
+# name: beyond — of kept current checkpoints: whether each stays.
+_JUDGED: Final = text(f"""
+    WITH {_OPENING}, {_KEPT} SELECT k.sequence, {_STAYS} FROM kept k
+""")  # noqa: S608 (constants of this module)
 
 # name: retired_after — on the current timeline, without offsets of their own, and newer than a checkpoint that stays.
 _RETIRED: Final = text(f"""
@@ -277,6 +303,10 @@ def _contribution(whole: list[Any], rows: Iterable[Columns[Any]]) -> tuple[Membe
     )
 
 
+def _opening(offsets: OffsetMap) -> dict[str, object]:
+    return {**partition_columns(offsets), "offsets": list(offsets.values())}
+
+
 def _place(partition: GroupPartition, offset: Offset) -> dict[str, object]:
     return {"group": partition.group, "topic": partition.topic, "partition": partition.partition, "offset": offset}
 
@@ -401,20 +431,38 @@ class PostgresArchive:
     def undone_by(
         self, opening: OffsetMap, covered: CheckpointNumber | None, retired: Collection[CheckpointNumber]
     ) -> tuple[CheckpointNumber, ...]:
-        """See `Archive.undone_by`; in pieces, from the newest kept checkpoint to the oldest."""
+        """See `Archive.undone_by`; in pieces, from the newest kept checkpoint to the oldest.
+
+        Offsets along the current timeline only grow. So what is older than one that stays does as well, but for
+        partitions that this one lacks, and nothing else of it is read.
+        """
         gone: list[CheckpointNumber] = []
+        about = {"covered": covered, "after": covered or 0, "retired": list(retired), "piece": PIECE}
         before: int = MAX_NUMBER
-        places = {**partition_columns(opening), "offsets": list(opening.values())}
-        is_last = False
-        while not is_last and (rows := self._session.rows(_KEPT, before=before, piece=PIECE, **places)):
-            is_last = len(rows) < PIECE
-            judged = [(sequence, stays) for sequence, stays in rows if sequence not in retired]
-            gone += [sequence for sequence, stays in judged if not stays]
-            covered = next((s for s, stays in judged if stays), None) if covered is None else covered
-            before = rows[-1][0]
+        newest, is_last = None, False
+        lacking: list[Any] | None = None
+        while newest is None and not is_last:
+            kept, newest, lacking = self._session.rows(_COVERED, before=before, **about, **_opening(opening))[0]
+            gone += [sequence for sequence in kept if newest is None or sequence > newest]
+            is_last = len(kept) < PIECE
+            before = kept[-1] if kept else before
+        oldest = newest or covered
+        if oldest is not None and lacking:
+            open_there = opening.restrict([partition_of(g, t, p) for g, t, p in lacking])
+            gone += self._beyond(open_there, oldest, retired)
+        covered = newest if covered is None else covered
         after = 0 if covered is None else covered
         gone += [sequence for (sequence,) in self._session.rows(_RETIRED, after=after)]
         return tuple(sorted({*gone, *(sequence for sequence in retired if sequence > after)}))
+
+    def _beyond(
+        self, opening: OffsetMap, before: int, retired: Collection[CheckpointNumber]
+    ) -> Iterator[CheckpointNumber]:
+        """Yield the kept current checkpoints before one that lie beyond where a timeline opens."""
+        about = {"after": 0, "retired": list(retired), "piece": PIECE}
+        while rows := self._session.rows(_JUDGED, before=before, **about, **_opening(opening)):
+            yield from (sequence for sequence, stays in rows if not stays)
+            before = rows[-1][0]
 
     def stretches(self, since: Timeline) -> tuple[Stretch, ...]:
         """See `Archive.stretches`."""

@@ -6,7 +6,6 @@ for everything else. Rows are read after it, and so is the clock: a transaction'
 
 from __future__ import annotations
 
-import gc
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Sequence as Rows
@@ -47,6 +46,7 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.store.codec import event_from_json
+from airflow_kcr.store.collector import uncollected
 from airflow_kcr.store.postgres import (
     admission,
     deletion,
@@ -174,7 +174,7 @@ class PostgresTransactions:
     def _decide_once(self, name: RegionName, rule: Rule) -> Region:
         after: Region | None = None
         try:
-            with self._connections.transaction(_EXCLUSIVE, region_key=_key(name)) as session, _uncollected():
+            with self._connections.transaction(_EXCLUSIVE, region_key=_key(name)) as session, uncollected():
                 before, now = self._found(session, name)
                 after = rule(before, now)
                 hint = region_writes.Write(NOTIFY, {"payload": payload(name, after.counter)})
@@ -227,7 +227,7 @@ class PostgresTransactions:
     @read_again
     def read(self, name: RegionName) -> tuple[Region, datetime]:
         """See `ports.Transactions.read`."""
-        with self._connections.snapshot(region_reads.REGION, name=name) as session, _uncollected():
+        with self._connections.snapshot(region_reads.REGION, name=name) as session, uncollected():
             row = _one_of(session, name, session.first)
             return region_reads.region_of(session, name, row), row[0]
 
@@ -374,24 +374,6 @@ class PostgresTransactions:
         if not found:  # it was deleted meanwhile
             return GroupInOtherRegion()
         return clusters.taken(*found[0])
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Have the garbage collector wait while a region is read, decided on and written; not while its lock is.
-
-    That makes some twenty objects for each partition and drops hardly one before its end. A collection in between
-    visits every object of the process and finds nothing: at 10,000 partitions that was nearly half of a decision's
-    time.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        # Where two threads do this at once, the first one's end lets the second be collected again: slower, not wrong.
-        if was_enabled:
-            gc.enable()
 
 
 def _events(session: Session, after: EventNumber, limit: int) -> tuple[Event, ...]:
