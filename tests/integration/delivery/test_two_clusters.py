@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,13 @@ from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
 from airflow_kcr.embedded.kafka import new_cluster_id
-from airflow_kcr.protocol.commands import DeclareRegion, ReportClusters, StartRegion
+from airflow_kcr.protocol.commands import DeclareRegion, ReportClusters, RequestCheckpoint, StartRegion
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Checkpoint, HaltReason, RegionState
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.scopes import Scope
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import ClusterId, GroupId, RegionName
+from airflow_kcr.protocol.values import ClusterId, GroupId, RegionName, RequestId
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.regions import RegionStore
 from tests.conftest import StartKafka
@@ -268,6 +269,35 @@ def test_no_fault_of_one_cluster_group_or_sink_loses_or_doubles_a_record(
     pair: Pair, record_property: Note, fault: Callable[[Pair], None]
 ) -> None:
     suffered(pair, partial(fault, pair), record_property)
+
+
+PHASES = ("processing", "contributing", "committing", "resetting", "claimed")
+"""Of a member: in a batch, in a checkpoint's drain and its commit, in a reset, and as it starts again from there."""
+
+KILLS = [*product(("east", "west"), PHASES), ("west", "staged"), ("west", "published")]
+"""One group's member is killed in each phase; the one that writes a table, in two more of a batch."""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("side", "phase"), KILLS)
+def test_a_member_of_one_group_that_is_killed_in_any_phase_loses_or_doubles_no_record(
+    pair: Pair, record_property: Note, side: str, phase: str
+) -> None:
+    one = {"east": pair.east, "west": pair.west}[side]
+
+    def killed() -> None:
+        victim = one.processes[0]
+        victim.gate(phase)
+        one.fill(20)
+        if phase in {"contributing", "committing"}:
+            one.handle(RequestCheckpoint(request_id=RequestId(f"{side} {phase}")))
+        if phase in {"resetting", "claimed"}:
+            one.reset()
+        one.until(lambda: victim.reached(phase), f"member 0 of {side} in {phase}", WITHIN)
+        victim.kill()
+        one.start(0, takeover=True)
+
+    suffered(pair, killed, record_property)
 
 
 # -- another cluster at the same address -------------------------------------------------------------------------------
