@@ -54,7 +54,7 @@ class Goal:
     """Something to wait for."""
 
     what: str
-    """As in "waited for …"."""
+    """As in "waiting for flights …"."""
 
     is_reached: Predicate
     missing: Missing
@@ -89,7 +89,7 @@ def _missing_to_run(region: StoredRegion, now: datetime) -> Iterator[str]:
     yield from coverage.unready(region, now)
 
 
-RUNNING: Final = Goal(what="it to run", is_reached=_is_running, missing=_missing_to_run)
+RUNNING: Final = Goal(what="to run", is_reached=_is_running, missing=_missing_to_run)
 
 
 def _is_paused(region: StoredRegion, now: datetime) -> bool:
@@ -105,7 +105,7 @@ def _missing_to_pause(region: StoredRegion, now: datetime) -> Iterator[str]:
         yield f"a batch of {batch.member} has been running for {(now - batch.started_at).total_seconds():.0f} s"
 
 
-PAUSED: Final = Goal(what="its batches to end", is_reached=_is_paused, missing=_missing_to_pause)
+PAUSED: Final = Goal(what="to finish its batches", is_reached=_is_paused, missing=_missing_to_pause)
 
 
 def _is_stopped(region: StoredRegion, now: datetime) -> bool:
@@ -127,7 +127,7 @@ def _missing_to_stop(region: StoredRegion, now: datetime) -> Iterator[str]:
         yield from _missing_to_open(region, now)
 
 
-STOPPED: Final = Goal(what="it to stop and its members to leave", is_reached=_is_stopped, missing=_missing_to_stop)
+STOPPED: Final = Goal(what="to stop and its members to leave", is_reached=_is_stopped, missing=_missing_to_stop)
 
 
 # -- a changed spec ----------------------------------------------------------------------------------------------------
@@ -144,9 +144,7 @@ def _unchecked(region: StoredRegion, now: datetime) -> Iterator[str]:
     yield from (f"{member} checks whether it can run under it" for member in specs.unchecked(region, now))
 
 
-SPEC_CHECKED: Final = Goal(
-    what="its members to check the changed spec", is_reached=_is_spec_checked, missing=_unchecked
-)
+SPEC_CHECKED: Final = Goal(what="to check its changed spec", is_reached=_is_spec_checked, missing=_unchecked)
 
 
 # -- a checkpoint
@@ -181,7 +179,7 @@ def published(request_id: RequestId) -> Goal:
         elif checkpoint is not None:
             yield from _unsettled(checkpoint, needs_commit=False)
 
-    return Goal(what="its checkpoint to be published", is_reached=is_reached, missing=missing)
+    return Goal(what="to publish its checkpoint", is_reached=is_reached, missing=missing)
 
 
 def _refuse_ended(request: CheckpointRequest) -> None:
@@ -299,7 +297,7 @@ def reset_done(request_id: RequestId) -> Goal:
         else:
             yield from _missing_to_open(region, now)
 
-    return Goal(what="its reset to be done", is_reached=is_reached, missing=missing)
+    return Goal(what="to finish its reset", is_reached=is_reached, missing=missing)
 
 
 # Goals about checkpoints: that one is committed, and that there is one at all.
@@ -327,7 +325,7 @@ def committed(sequence: CheckpointNumber) -> Goal:
                 f"{late[0] if late else 'none'} first, held by {', '.join(owners) or 'no member'}"
             )
 
-    return Goal(what=f"checkpoint {sequence} to be published and committed", is_reached=is_reached, missing=missing)
+    return Goal(what=f"to publish and commit checkpoint {sequence}", is_reached=is_reached, missing=missing)
 
 
 def exists(*, boundary: datetime | None = None, sequence: CheckpointNumber | None = None) -> Goal:
@@ -415,7 +413,7 @@ def ended(before: Mapping[MemberId, int]) -> Goal:
         yield from (f"{member} has not come yet" for member in sorted(before) if not has_come(region, member))
         yield from (f"{member} consumes" for member in sorted(before) if is_live(region, member, now))
 
-    return Goal(what="its application to end", is_reached=is_reached, missing=missing)
+    return Goal(what="to end its application", is_reached=is_reached, missing=missing)
 
 
 def _has_place(region: StoredRegion, member: MemberId) -> bool:

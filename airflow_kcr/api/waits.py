@@ -49,7 +49,7 @@ class Progress:
     def __str__(self) -> str:
         named = "; ".join(self.missing[:_NAMED])
         more = f"; and {len(self.missing) - _NAMED} more" if len(self.missing) > _NAMED else ""
-        state = f", which is {self.state}" if self.state else ""
+        state = f" ({self.state})" if self.state else ""
         return f"waiting for {self.what}{state}{': ' if named else ''}{named}{more}"
 
 
@@ -129,7 +129,7 @@ def poll(
 def missing(region: StoredRegion, now: datetime, goal: Goal, *, waited: timedelta = timedelta(0)) -> Progress:
     """Return how far a region is from a goal that is not reached."""
     return Progress(
-        what=f"{region.name}: {goal.what}",
+        what=f"{region.name} {goal.what}",
         waited=waited,
         state=str(region.state),
         missing=tuple(goal.missing(region, now)),

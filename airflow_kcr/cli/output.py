@@ -265,8 +265,8 @@ def _on_terminal() -> Iterator[OnProgress]:
     console = Console(stderr=True, highlight=False)
 
     def lines(seen: Progress) -> Text:
-        state = f", which is {seen.state}" if seen.state else ""
-        text = Text(f"waiting for {seen.what}{state} ({seen.waited.total_seconds():.0f} s)")
+        state = f" ({seen.state})" if seen.state else ""
+        text = Text(f"waiting for {seen.what}{state}, {seen.waited.total_seconds():.0f} s so far")
         for who in seen.missing[:_SHOWN]:
             text.append(f"\n    {who}")
         if len(seen.missing) > _SHOWN:

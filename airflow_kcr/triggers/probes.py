@@ -139,7 +139,7 @@ def _lag(region: StoredRegion, wanted: LagBelow, hook: KcrHook) -> Progress | No
         f"{row.partition} is {row.lag:,} offsets behind (claimed by {row.member or 'no member'})" for row in behind
     ]
     first = f"it is {total:,} offsets behind" if rows else "it has no partition yet"
-    return _missing(f"a lag below {wanted.records:,}", region, (first, *unknown, *named))
+    return _missing(f"to have a lag below {wanted.records:,}", region, (first, *unknown, *named))
 
 
 def _standing(store: RegionStore, region: StoredRegion, now: datetime) -> Progress | None:
@@ -147,7 +147,7 @@ def _standing(store: RegionStore, region: StoredRegion, now: datetime) -> Progre
         return missing(region, now, goals.RUNNING)
     stalled = liveness.judge(region, now, store.seen(region.name)).stalled
     named = [wait.text(now) for wait in stalled]
-    return _missing("it to make progress again; it is stalled", region, named) if named else None
+    return _missing("to make progress again; it is stalled", region, named) if named else None
 
 
 def _membership(
@@ -166,7 +166,7 @@ def _membership(
         for check in checks
         if check.verdict in {CheckVerdict.FAILED, CheckVerdict.UNKNOWN}
     ]
-    return _missing("its membership to be healthy", region, (*absent, *wrong)) if absent or wrong else None
+    return _missing("to have a healthy membership", region, (*absent, *wrong)) if absent or wrong else None
 
 
 def _is_asked(wanted: MembershipHealthy, group: GroupId) -> bool:
@@ -174,7 +174,7 @@ def _is_asked(wanted: MembershipHealthy, group: GroupId) -> bool:
 
 
 def _missing(what: str, region: StoredRegion, named: Collection[str]) -> Progress:
-    return Progress(what=f"{region.name}: {what}", waited=timedelta(0), state=str(region.state), missing=tuple(named))
+    return Progress(what=f"{region.name} {what}", waited=timedelta(0), state=str(region.state), missing=tuple(named))
 
 
 # -- the poller's ------------------------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ def test_who_is_missing_is_shown_at_a_terminal_and_ctrl_c_gives_it_back(
         process.send_signal(signal.SIGINT)
         text = shown.decode() + _read_all(ours)
         assert process.wait(DEADLINE) == 130
-    assert "waiting for flights: it to run, which is starting" in text
+    assert "waiting for flights to run (starting)" in text
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l"), "the cursor is there again"
     assert "the wait ended" in text
 
@@ -167,7 +167,7 @@ def test_progress_goes_to_standard_error_and_the_result_to_standard_output(
     environment: dict[str, str], driver: Driver
 ) -> None:
     with running(environment, "region", "start", "flights", "--skip-topic-check", "--wait") as process:
-        assert "flights: it to run, which is starting" in _said(process, "waiting for")
+        assert "flights to run (starting)" in _said(process, "waiting for")
         for member in driver.all_members():
             driver.join(member)
         driver.spread()

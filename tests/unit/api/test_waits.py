@@ -71,7 +71,7 @@ def test_a_partition_that_nobody_covers_is_named_with_its_last_owner() -> None:
 def test_a_wait_that_is_over_says_for_how_long_and_who_was_missing() -> None:
     region = region_of(Driver())
     region.start()
-    with pytest.raises(TimedOut, match=r"0.001 s .*flights: it to run, which is starting.*g\[0\] is not there"):
+    with pytest.raises(TimedOut, match=r"0.001 s .*flights to run \(starting\).*g\[0\] is not there"):
         region.wait_for(goals.RUNNING, SOON)
 
 
@@ -257,7 +257,7 @@ def test_a_store_that_stays_away_is_the_answer_in_the_end(restless: Driver, monk
 
 def test_progress_names_a_few_and_counts_the_others() -> None:
     seen = Progress(what="x", waited=SOON, state="starting", missing=tuple(f"p{n}" for n in range(8)))
-    assert str(seen) == "waiting for x, which is starting: p0; p1; p2; p3; p4; and 3 more"
+    assert str(seen) == "waiting for x (starting): p0; p1; p2; p3; p4; and 3 more"
 
 
 def test_a_request_id_that_nobody_used_is_not_waited_for() -> None:
