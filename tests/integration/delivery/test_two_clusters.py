@@ -212,7 +212,7 @@ def one_cluster_away(pair: Pair) -> None:
 
 
 def late_answers(pair: Pair) -> None:
-    """The broker of one cluster answers nothing for longer than a checkpoint's drain and a lease, then all at once."""
+    """The broker of one cluster answers nothing while the other group goes on, then all at once."""
     broker = pair.clusters["east"].brokers[0]
     broker.suspend()
     try:
