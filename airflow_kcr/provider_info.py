@@ -23,6 +23,7 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules("sensors", *_SENSORS)],
         "hooks": [_modules("hooks", "kcr")],
         "triggers": [_modules("triggers", "waits")],
+        "notifications": ["airflow_kcr.notifications.region.KcrRegionNotifier"],
         "connection-types": [_connection_type()],
         "extra-links": ["airflow_kcr.hooks.links.RegionLink", "airflow_kcr.hooks.links.SparkUiLink"],
         "asset-uris": [

@@ -218,8 +218,8 @@ class KcrCommitCheckpointOperator(WaitingOperator):
     The event is one of the asset `kcr://REGION`, an outlet of the task, with the partition key `TIMELINE.SEQUENCE`. A
     DAG with `schedule=PartitionedAssetTimetable(assets=region_asset(REGION))` runs once for each; `checkpoint_of` reads
     it there. Where one checkpoint answers several runs, as it does for intervals from before the region's first
-    checkpoint, only the run that asked first emits its event. A region whose name is only known at run time (a
-    template) has no outlet, and no event.
+    checkpoint, only the run that asked first emits its event. A region whose name is a template becomes an outlet when
+    the task runs, so Airflow draws no line from this DAG to those that it starts.
 
     Args:
         checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
@@ -293,9 +293,7 @@ class KcrCommitCheckpointOperator(WaitingOperator):
             ) from error
 
     def _emit(self, context: Context, view: CheckpointView) -> None:
-        if not _is_known(self.region):
-            return
-        row = view.checkpoint
+        row, asset = view.checkpoint, region_asset(self.region)
         published = PublishedCheckpoint(
             region=self.region,
             timeline=int(row.timeline),
@@ -303,16 +301,15 @@ class KcrCommitCheckpointOperator(WaitingOperator):
             boundary=None if row.boundary is None else format_instant(row.boundary),
             digest=row.digest,
         )
+        # The author's outlets, and at most this one. Airflow emits an event of each when the task has succeeded, and
+        # asks for them only then: the asset of a name that was a template is among them too.
+        self.outlets = [one for one in self.outlets if one != asset]
         first, asked = next(iter(view.runs), None), contexts.requester(context)
         runs = {(one.dag_id, one.run_id) for one in view.runs}
         if first is not None and (asked.dag_id, asked.run_id) in runs - {(first.dag_id, first.run_id)}:
             self.log.info("Its event is that of run %s of DAG %s, which asked first", first.run_id, first.dag_id)
             return
-        asset = region_asset(self.region)
-        if asset not in self.outlets:
-            # The name was a template: Airflow drops events of what is no outlet, and says so only in its own log.
-            self.log.warning("Region %s is known only at run time, so no asset event is emitted", self.region)
-            return
+        self.outlets = [*self.outlets, asset]
         event = context["outlet_events"][asset]
         event.extra = dict(published.to_json())
         event.add_partitions(published.partition_key)

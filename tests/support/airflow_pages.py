@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ ARGUMENT = re.compile(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", re.MULTILINE | re.D
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """An operator or a sensor, as its source says."""
+    """An operator, a sensor or a notifier, as its source says."""
 
     module: str
     name: str
@@ -56,6 +56,15 @@ def table_of(found: Class) -> str:
 def described(kind: str) -> str:
     """Return every operator or sensor with what it does and its own arguments."""
     modules = [path.rpartition(".")[2] for part in get_provider_info()[kind] for path in part["python-modules"]]
+    return _described(kind, modules)
+
+
+def notifiers() -> str:
+    """Return every notifier with what it does and its arguments."""
+    return _described("notifications", [path.split(".")[-2] for path in get_provider_info()["notifications"]])
+
+
+def _described(kind: str, modules: Iterable[str]) -> str:
     parts = []
     for found in (one for one in classes(kind, *modules) if one.name.startswith("Kcr")):
         heading = f"### {found.name}\n\n`from {found.module} import {found.name}`\n\n{found.text}"

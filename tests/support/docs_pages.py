@@ -791,6 +791,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "airflow-operators": lambda: airflow_pages.described("operators"),
     "airflow-sensors-common": lambda: airflow_pages.common("sensors", "RegionSensor"),
     "airflow-sensors": lambda: airflow_pages.described("sensors"),
+    "airflow-notifiers": airflow_pages.notifiers,
 }
 
 

@@ -13,7 +13,7 @@ import airflow
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 from airflow.providers_manager import ProvidersManager
-from airflow.sdk import BaseOperator, BaseOperatorLink, BaseSensorOperator, conf
+from airflow.sdk import BaseNotifier, BaseOperator, BaseOperatorLink, BaseSensorOperator, conf
 from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
 import airflow_kcr
@@ -51,6 +51,13 @@ def test_the_connection_form_is_what_airflow_s_stricter_schema_asks_for() -> Non
 
 def test_every_field_of_the_form_is_one_that_is_read() -> None:
     assert set(INFO["connection-types"][0]["conn-fields"]) == {"sslmode", "sslrootcert", "connect_timeout"}
+
+
+def test_every_notifier_is_one() -> None:
+    for path in INFO["notifications"]:
+        notifier = imported(path)
+        assert isinstance(notifier, type)
+        assert issubclass(notifier, BaseNotifier)
 
 
 def test_airflow_finds_the_provider_and_its_plugin_by_their_entry_points() -> None:

@@ -65,6 +65,10 @@ with DAG("lined_report", schedule=PartitionedAssetTimetable(assets=region_asset(
 
 with DAG("lined_manual", schedule=None):
     KcrDrainOperator(task_id="drain", region="lined")
+
+with DAG("lined_template", schedule=None, params={"region": "lined"}):
+    drain = KcrDrainOperator(task_id="drain", region="{{ params.region }}")
+    drain >> KcrCommitCheckpointOperator(task_id="commit", region="{{ params.region }}", checkpoint=drain.output)
 """
 
 
@@ -134,7 +138,12 @@ def members(airflow: LiveAirflow) -> Iterator[Members]:
         members = Members(driver)
         since = datetime.now(UTC).replace(second=0, microsecond=0) - 4 * MINUTE
         airflow.add_dags(
-            "lined", DAGS.replace("SINCE", since.isoformat()), "lined_report", "lined_manual", "lined_checkpoint"
+            "lined",
+            DAGS.replace("SINCE", since.isoformat()),
+            "lined_report",
+            "lined_manual",
+            "lined_template",
+            "lined_checkpoint",
         )
         yield members
         airflow.editor.pause("lined_checkpoint")
@@ -169,6 +178,24 @@ def test_each_run_has_its_own_checkpoint_and_whoever_builds_on_it_runs_once(
     told = airflow.editor.result("lined_report", reports[0], "report")
     assert isinstance(told, dict)
     assert (told["sequence"], told["boundary"]) == (found[0]["sequence"], found[0]["boundary"])
+
+
+def test_a_region_whose_name_is_a_template_has_its_event_too(airflow: LiveAirflow, members: Members) -> None:
+    run = airflow.editor.trigger("lined_template").run_id
+    assert airflow.editor.wait_for_run("lined_template", run).state == "success"
+    answer = airflow.editor.result("lined_template", run, "commit")
+    assert isinstance(answer, dict)
+    wanted = partition_key(answer["timeline"], answer["sequence"])
+
+    def reports() -> list[str]:
+        return [one.run_id for one in airflow.editor.runs("lined_report") if one.partition_key == wanted]
+
+    assert happened(lambda: bool(reports()), within=120, pause=0.5), wanted
+    (report,) = reports()
+    assert airflow.editor.wait_for_run("lined_report", report).state == "success"
+    told = airflow.editor.result("lined_report", report, "report")
+    assert isinstance(told, dict)
+    assert told["sequence"] == answer["sequence"]
 
 
 def test_a_cleared_run_finds_its_checkpoint_again(airflow: LiveAirflow, members: Members) -> None:

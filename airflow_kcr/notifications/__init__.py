@@ -1,0 +1,3 @@
+"""Notifications: who is told of a region. One module each, as in every provider."""
+
+from __future__ import annotations

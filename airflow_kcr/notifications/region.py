@@ -1,0 +1,103 @@
+"""A notifier for the callbacks of tasks that watch a region: says what is wrong with it, through other notifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from airflow.sdk import BaseNotifier
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_kcr.errors import ConfigurationError, KcrError
+from airflow_kcr.hooks.kcr import KcrHook
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class KcrRegionNotifier(BaseNotifier):
+    """Tells people, through other notifiers, what is wrong with a region and what they can do.
+
+    Use it as `on_failure_callback` of `KcrProgressSensor`, which fails when the region halts or stalls, or of any other
+    task of a region::
+
+        mail = SmtpNotifier(to="on-call@example.com", subject="{{ kcr.region }} is {{ kcr.standing }}", ...)
+        told = KcrRegionNotifier(region="flights", notifiers=[mail])
+        KcrProgressSensor(task_id="watch", region="flights", timeout=300, on_failure_callback=told)
+
+    The templates of the notifiers have `kcr`, which is read from the store when the task has failed:
+
+    - `kcr.region`: the region's name.
+    - `kcr.standing`: `halted`, `stalled`, else the region's state; `unknown` where the store can't be read.
+    - `kcr.detail`: why it halted and the choices that a person has; which rule waits, for what and since when; else
+      what the task failed of.
+
+    The notifiers are called one after the other. One that fails is in the task's log, and the others are called all the
+    same. Neither the task's state nor the region depends on any of them.
+
+    Args:
+        region: the region's name (templated).
+        notifiers: who is told: Airflow's notifiers, such as `SmtpNotifier`, at least one.
+        kcr_conn_id: the Airflow connection of the store (templated).
+
+    Raises:
+        ConfigurationError: there is no notifier, or one is none.
+    """
+
+    template_fields: Sequence[str] = ("region", "kcr_conn_id")
+
+    def __init__(
+        self,
+        *,
+        region: str,
+        notifiers: Sequence[BaseNotifier] | BaseNotifier,
+        kcr_conn_id: str = KcrHook.default_conn_name,
+    ) -> None:
+        super().__init__()
+        self.region = region
+        self.kcr_conn_id = kcr_conn_id
+        given: list[object] = [notifiers] if isinstance(notifiers, BaseNotifier) else list(notifiers)
+        self.notifiers = [one for one in given if isinstance(one, BaseNotifier)]
+        if not self.notifiers or len(self.notifiers) < len(given):
+            raise ConfigurationError(
+                f"notifiers are Airflow's, such as SmtpNotifier, at least one, not {notifiers!r:.60}"
+            )
+
+    def notify(self, context: Context) -> None:
+        """Tell all notifiers.
+
+        Args:
+            context: that of the task that calls back.
+
+        Raises:
+            AirflowException: some of them failed; all were called, and the log has the error of each.
+        """
+        said = self._said(context)
+        self.log.warning("Region %s is %s: %s", *said.values())
+        failed = []
+        for notifier in self.notifiers:
+            name = type(notifier).__name__
+            try:
+                notifier({**context, "kcr": said})
+            except Exception as error:  # others' code, and the next one is to be called all the same
+                self.log.exception("Notifier %s failed", name)
+                # Its text may hold the address that it posts to, which is a secret.
+                failed.append(f"{name} ({type(error).__name__})")
+        if failed:
+            raise AirflowException(
+                f"{len(failed)} of {len(self.notifiers)} notifiers failed to tell that region {self.region} is "
+                f"{said['standing']}: {', '.join(failed)}; the log has each error"
+            )
+
+    def _said(self, context: Context) -> dict[str, str]:
+        failure = str(context.get("exception") or "")
+        try:
+            with KcrHook(self.kcr_conn_id).region(self.region) as region:
+                view = region.show()
+        except KcrError as error:
+            standing, detail = "unknown", "; ".join(filter(None, (failure, error.message)))
+        else:
+            stalled = "; ".join(wait.text(view.liveness.now) for wait in view.liveness.stalled)
+            standing = "halted" if view.halted else "stalled" if stalled else view.state
+            detail = view.halted or stalled or failure
+        return {"region": self.region, "standing": standing, "detail": detail}

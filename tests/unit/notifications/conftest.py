@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.unit.sensors.conftest import driver
+
+__all__ = ["driver"]

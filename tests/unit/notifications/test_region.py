@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseNotifier, Context
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.notifications.region import KcrRegionNotifier
+from airflow_kcr.protocol.commands import ReportForeignConsumer
+from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
+from tests.support.airflow_tasks import task_context
+from tests.support.driver import Driver
+
+
+class Pager(BaseNotifier):
+    """Keeps what it is to say."""
+
+    template_fields = ("text",)
+
+    def __init__(self, text: str = "{{ kcr.region }} is {{ kcr.standing }}: {{ kcr.detail }}") -> None:
+        super().__init__()
+        self.text = text
+        self.said: list[str] = []
+
+    def notify(self, context: Context) -> None:
+        """Keep it."""
+        self.said.append(self.text)
+
+
+class Broken(BaseNotifier):
+    """Fails, with its secret address in the error."""
+
+    def notify(self, context: Context) -> None:
+        """Fail."""
+        raise ConnectionError("https://hooks.example.com/secret")
+
+
+def failed(text: str = "") -> Any:  # noqa: ANN401 (Airflow's context)
+    """The context of a task that has failed."""
+    return {**task_context(), "exception": AirflowException(text)}
+
+
+def test_of_a_halted_region_is_said_why_and_what_a_person_can_do(driver: Driver) -> None:
+    driver.handle(ReportForeignConsumer(text="intruder@host"))
+    pager = Pager()
+    KcrRegionNotifier(region="flights", notifiers=pager)(failed())
+    halt = driver.region.halt
+    assert halt is not None
+    assert pager.said == [f"flights is halted: {halt.text}; choices: {'; '.join(halt.choices)}"]
+
+
+def test_of_a_stalled_region_is_said_what_waits_and_since_when(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = driver.store.read(driver.name)[1]
+    wait = Wait(rule=Rule.BOUNDARY, since=now - timedelta(hours=1), what="no member makes it", until=now)
+    monkeypatch.setattr(liveness, "judge", lambda *_: Liveness(waits=(wait,), now=now))
+    pager = Pager()
+    KcrRegionNotifier(region="flights", notifiers=[pager])(failed("not in time"))
+    assert pager.said == [f"flights is stalled: {wait.text(now)}"]
+
+
+def test_of_another_region_is_said_what_the_task_failed_of(driver: Driver) -> None:
+    pager = Pager()
+    KcrRegionNotifier(region="flights", notifiers=[pager])(failed("no records"))
+    assert pager.said == ["flights is running: no records"]
+
+
+def test_where_the_region_can_not_be_read_people_are_told_all_the_same(driver: Driver) -> None:
+    pager = Pager()
+    KcrRegionNotifier(region="nowhere", notifiers=[pager])(failed("the store was away"))
+    (said,) = pager.said
+    assert said.startswith("nowhere is unknown: the store was away; ")
+    assert "nowhere" in said.partition("away; ")[2]
+
+
+def test_a_notifier_that_fails_is_named_without_its_secrets_and_keeps_none_from_being_called(driver: Driver) -> None:
+    first, last = Pager(), Pager()
+    made = KcrRegionNotifier(region="flights", notifiers=[first, Broken(), last])
+    with pytest.raises(AirflowException) as reported:
+        made(failed("no records"))
+    assert len(first.said) == len(last.said) == 1
+    assert str(reported.value) == (
+        "1 of 3 notifiers failed to tell that region flights is running: Broken (ConnectionError); "
+        "the log has each error"
+    )
+
+
+@pytest.mark.parametrize("notifiers", [[], [print], "pager"], ids=str)
+def test_what_is_no_notifier_is_refused_when_the_dag_is_parsed(notifiers: Any) -> None:  # noqa: ANN401
+    with pytest.raises(ConfigurationError, match="notifiers are Airflow's, such as SmtpNotifier, at least one"):
+        KcrRegionNotifier(region="flights", notifiers=notifiers)
+
+
+def test_the_region_and_the_connection_may_be_templates(driver: Driver) -> None:
+    pager = Pager("{{ kcr.region }}")
+    KcrRegionNotifier(region="{{ params.region }}", notifiers=[pager])({**failed(), "params": {"region": "flights"}})
+    assert pager.said == ["flights"]
