@@ -27,8 +27,8 @@ from airflow_kcr.errors import ArchiveError
 from airflow_kcr.ports import ArchiveContents, ArchiveFile, Certificate, Chronicle, Dropped, Horizon
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event, MemberRegistered, ResetBegun, SeekWritten
-from airflow_kcr.protocol.region.rewinds import Rewinds
 from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.region.timelines import Rewinds
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap
 from airflow_kcr.protocol.values import (
     BatchId,

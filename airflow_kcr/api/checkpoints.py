@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self
 
-from airflow_kcr.api.documents import View
+from airflow_kcr.api.views import View
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import automatic_resets, completion, recreated_topics, retirement
+from airflow_kcr.protocol.region import completion, recreated_topics, resets, retirement
 from airflow_kcr.protocol.region.archive import LogStart
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointRequest, CheckpointState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -328,7 +328,7 @@ def ways_back(region: StoredRegion, newest: int) -> tuple[WayBack, ...]:
             f"region {region.name} has no complete checkpoint on its current timeline{lost}; plan with another target"
         )
     chosen = [row.sequence for row in reachable[-newest:]]
-    runs, current = _runs_of_each(region, chosen), automatic_resets.last_done(region)
+    runs, current = _runs_of_each(region, chosen), resets.last_done(region)
     offsets = region.archive.offsets(chosen)
     return tuple(
         _way_back(row, tuple(runs[row.sequence]), offsets[row.sequence], current)

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from airflow_kcr.api import verdict
 from airflow_kcr.api.archives import ArchiveFolder, Contents
-from airflow_kcr.api.documents import View
 from airflow_kcr.api.verdict import CERTIFICATE, Judged
+from airflow_kcr.api.views import View
 from airflow_kcr.ports import ArchiveFile, Certificate, Chronicle
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.region.rows import CheckpointState

@@ -14,7 +14,6 @@ from typing import Final, TypeAlias
 from airflow_kcr.api.checkpoints import require_checkpoint, require_current
 from airflow_kcr.api.views import expected_members
 from airflow_kcr.errors import CheckpointRefused, RegionInState, ResetFailed, SpecRefused, TimedOut
-from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import boundaries, completion, coverage, specs, timelines
 from airflow_kcr.protocol.region.rows import (
@@ -38,6 +37,7 @@ from airflow_kcr.protocol.region.state import (
     request_of,
     universe,
 )
+from airflow_kcr.protocol.times import format_instant
 from airflow_kcr.protocol.values import CheckpointNumber, MemberId, RequestId
 
 Predicate: TypeAlias = Callable[[StoredRegion, datetime], bool]

@@ -12,12 +12,11 @@ from functools import partial
 from typing import Final, cast
 
 from airflow_kcr.api.archives import ClosedRecords
-from airflow_kcr.api.documents import View, document_of, run_of
 from airflow_kcr.api.regions import record_named, require_groups
+from airflow_kcr.api.views import View, document_of, run_of
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.invariants.accounting import OffsetDelivery, Redelivery, delivery_of, redeliveries
+from airflow_kcr.protocol.invariants.accounting import OffsetDelivery, Redelivery, delivery_of, indexed, redeliveries
 from airflow_kcr.protocol.invariants.history import History, Index
-from airflow_kcr.protocol.invariants.replay import indexed
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Requester
 from airflow_kcr.protocol.region.state import Region, universe

@@ -8,19 +8,19 @@ from enum import StrEnum
 
 from airflow_kcr.api.checkpoints import require_checkpoint, require_current
 from airflow_kcr.api.clusters import Clusters
-from airflow_kcr.api.documents import View
 from airflow_kcr.api.validation import noted
+from airflow_kcr.api.views import View
 from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, ConfigurationError
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.assignors import assign
 from airflow_kcr.protocol.commands import RepairReadBack
-from airflow_kcr.protocol.log_checks import strange_commit
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import absent_partitions, out_of_range, recreated_topics
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import offsets_of
 from airflow_kcr.protocol.rules import Assignor, GroupRules
+from airflow_kcr.protocol.validation import strange_commit
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     GroupId,

@@ -43,7 +43,6 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.instants import checked_instant
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import CheckpointsRetired, Event
@@ -53,8 +52,9 @@ from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
-from airflow_kcr.protocol.subscriptions import check_topics
 from airflow_kcr.protocol.targets import FromFile
+from airflow_kcr.protocol.times import checked_instant
+from airflow_kcr.protocol.validation import check_topics
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     EventNumber,

@@ -16,8 +16,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from airflow_kcr.api.clusters import Clusters
-from airflow_kcr.api.documents import View
-from airflow_kcr.api.views import RegionSummary
+from airflow_kcr.api.views import RegionSummary, View
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, KcrError, RegionExists, UnknownRegion
 from airflow_kcr.protocol.commands import ChangeSpec, DeclareRegion, Reconcile, ReportClusters
 from airflow_kcr.protocol.region import clusters as placed

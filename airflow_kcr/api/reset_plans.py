@@ -13,11 +13,10 @@ from typing import ClassVar, Final, Self
 
 from pendulum.tz.exceptions import AmbiguousTime, NonExistingTime
 
-from airflow_kcr.api.documents import View, document_of, run_of
 from airflow_kcr.api.regions import record_named
+from airflow_kcr.api.views import View, document_of, run_of
 from airflow_kcr.errors import ConfigurationError, InvalidTarget, NumberOutOfRange
 from airflow_kcr.protocol.delivery import UpsertSink
-from airflow_kcr.protocol.instants import checked_instant, parse_instant
 from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.offsets_csv import read_offsets, write_offsets
@@ -37,6 +36,7 @@ from airflow_kcr.protocol.targets import (
     target_from_json,
     target_to_json,
 )
+from airflow_kcr.protocol.times import checked_instant, parse_instant
 from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, RequestId, TopicName, region_name
 from airflow_kcr.schedules import zone_named
 

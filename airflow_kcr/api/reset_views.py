@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from airflow_kcr.api.documents import View
+from airflow_kcr.api.views import View
 from airflow_kcr.errors import ConfigurationError, UnknownReset
 from airflow_kcr.ports import Replayed, Span
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, ResetAttempt, ResetState

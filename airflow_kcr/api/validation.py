@@ -21,10 +21,7 @@ from airflow_kcr.api.regions import require_groups
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, ForeignConsumerInGroup, KcrError, UnknownTopics
 from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.commands import ReportGroups
-from airflow_kcr.protocol.evidence import Check, CheckVerdict, Evidence, Participants, Question
-from airflow_kcr.protocol.group_checks import foreign_consumers_in
 from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen
-from airflow_kcr.protocol.membership_checks import is_all_right, judge
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import liveness
@@ -32,6 +29,16 @@ from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
+from airflow_kcr.protocol.validation import (
+    Check,
+    CheckVerdict,
+    Evidence,
+    Participants,
+    Question,
+    foreign_consumers_in,
+    is_all_right,
+    judge,
+)
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, RegionName
 from airflow_kcr.runtime.identity import read_note
 from airflow_kcr.spec import RegionSpec

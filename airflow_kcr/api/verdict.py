@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, Self, cast
 
-from airflow_kcr.api.documents import View
+from airflow_kcr.api.views import View
 from airflow_kcr.errors import StoreError
 from airflow_kcr.ports import Certificate, Chronicle, Horizon
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.invariants.moment import Moment
-from airflow_kcr.protocol.invariants.proof import Proof
-from airflow_kcr.protocol.invariants.tally import Tally
+from airflow_kcr.protocol.invariants.proof import Proof, Tally
 from airflow_kcr.protocol.invariants.verify import beginning
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Outcome

@@ -8,20 +8,83 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
+from enum import Enum
+from pathlib import PurePath
+from types import NoneType
 from typing import Final, Self
 
-from airflow_kcr.api.documents import View
 from airflow_kcr.protocol.group_members import ForeignConsumer
-from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import absent_partitions, boundaries, coverage, liveness, specs
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
-from airflow_kcr.protocol.region.rows import Absence, CheckpointPhase, DesiredState, RegionState
+from airflow_kcr.protocol.region.rows import Absence, CheckpointPhase, DesiredState, RegionState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import is_live, live_members
+from airflow_kcr.protocol.scopes import Scope
+from airflow_kcr.protocol.times import format_instant
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId, TopicPartition
+
+
+class View:
+    """An answer: what has a name in its facts is in its JSON; the rest is for people and stays out."""
+
+    __slots__ = ()
+
+    def facts(self) -> Mapping[str, object]:
+        """Return what it says by the names of the JSON, as values; by itself every field."""
+        return _fields(self)
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as the commands write it with `-o json` (docs/reference/cli.md)."""
+        return document_of(self.facts())
+
+
+def document_of(facts: Mapping[str, object]) -> dict[str, object]:
+    """Return facts as `json` writes them.
+
+    Raises:
+        TypeError: no rule says how a value is written; a mistake in the code, found by the first test that meets it.
+    """
+    return {name: value if type(value) in _PLAIN else _written(value) for name, value in facts.items()}
+
+
+def run_of(requester: Requester) -> Mapping[str, str]:
+    """Return the DAG run that has asked for something."""
+    return {"dag_id": requester.dag_id, "run_id": requester.run_id}
+
+
+_PLAIN: Final = frozenset({NoneType, bool, int, float, str})
+"""Written as they are; nearly all that an answer for ten thousand partitions has."""
+
+
+def _written(value: object) -> object:
+    match value:
+        case Enum():
+            return value.value
+        case None | str() | int() | float():
+            return value
+        case datetime():
+            return format_instant(value)
+        case timedelta():
+            return int(value.total_seconds())
+        case MemberId() | Scope() | PurePath():
+            return str(value)
+        case View():
+            return value.to_json()
+        case Mapping():
+            return document_of(value)
+        case tuple() | list():
+            return [_written(one) for one in value]
+    return document_of(_fields(value))
+
+
+def _fields(value: object) -> Mapping[str, object]:
+    if not is_dataclass(value):
+        raise TypeError(f"no rule says how {value!r:.200} is written in JSON")
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
 
 _NAMED: Final = 3
 """How many of the things that a reset waits for are named."""

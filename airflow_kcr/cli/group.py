@@ -18,7 +18,7 @@ from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.values import TopicName, TopicPartition
 
 if TYPE_CHECKING:
-    from airflow_kcr.protocol.evidence import Check
+    from airflow_kcr.protocol.validation import Check
 
 app = typer.Typer(name="group", help="Validate and preview the consumer groups of a region.", no_args_is_help=True)
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.durations import parse_duration
-from airflow_kcr.protocol.instants import parse_instant
+from airflow_kcr.protocol.times import parse_duration, parse_instant
 
 if TYPE_CHECKING:
     from airflow_kcr.api import Region

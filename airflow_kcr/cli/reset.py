@@ -13,7 +13,7 @@ import typer
 from airflow_kcr.cli.options import TEN_MINUTES, Name, Output, OutputFormat, Timeout, Url, Wait, region_of
 from airflow_kcr.cli.output import Answer, chosen, note, progress, reported, require_wait, show
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.instants import format_instant
+from airflow_kcr.protocol.times import format_instant
 
 if TYPE_CHECKING:
     from airflow_kcr.api import PlanView, Region, ResetView

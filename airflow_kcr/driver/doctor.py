@@ -24,8 +24,8 @@ from airflow_kcr.api.validation import real_reader, validate
 from airflow_kcr.errors import KcrError
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.commands import DeclareRegion
-from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.validation import CheckVerdict
 from airflow_kcr.protocol.values import GroupId, region_name
 from airflow_kcr.sinks.custom.adapters import custom_targets
 from airflow_kcr.sinks.files.layout import file_targets
@@ -34,7 +34,7 @@ from airflow_kcr.spark.launch import no_pyspark, require_java
 from airflow_kcr.spark.pipelines import load_pipeline
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.memory import MemoryTransactions
-from airflow_kcr.store.postgres.engine import Server, server_at
+from airflow_kcr.store.postgres.connections import Server, server_at
 from airflow_kcr.store.regions import RegionStore
 
 OLDEST_JAVA: Final = 17

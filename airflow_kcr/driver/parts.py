@@ -28,7 +28,7 @@ from airflow_kcr.protocol.commands import ReportSpecChecks
 from airflow_kcr.protocol.region.rows import SpecCheck
 from airflow_kcr.protocol.region.specs import proposed_to
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.subscriptions import check_topics
+from airflow_kcr.protocol.validation import check_topics
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
 from airflow_kcr.runtime.metrics import Snapshot
 from airflow_kcr.sinks.custom.adapters import CustomTarget, custom_targets, factory_named

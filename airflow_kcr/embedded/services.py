@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Final, TypedDict
 
 from airflow_kcr.embedded import jars
-from airflow_kcr.embedded.airflow import copy_examples, end_strays, start_airflow
-from airflow_kcr.embedded.airflow_settings import AirflowPlan, kept
+from airflow_kcr.embedded.airflow import AirflowPlan, copy_examples, end_strays, kept, start_airflow
 from airflow_kcr.embedded.flights import spec as flights
 from airflow_kcr.embedded.kafka import start_cluster
 from airflow_kcr.embedded.postgres import start_postgres

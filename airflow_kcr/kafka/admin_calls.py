@@ -21,9 +21,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError
 from airflow_kcr.kafka import failures
-from airflow_kcr.kafka.clients import make_admin
 from airflow_kcr.kafka.failures import Kind
-from airflow_kcr.kafka.settings import bootstrap_servers, without_secrets
+from airflow_kcr.kafka.settings import bootstrap_servers, make_admin, without_secrets
 from airflow_kcr.kafka_settings import KafkaSettings
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from typing import Final, TypeAlias
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from airflow_kcr.kafka import failures
-from airflow_kcr.kafka.clients import make_consumer
 from airflow_kcr.kafka.failures import Kind
-from airflow_kcr.kafka.settings import without_secrets
+from airflow_kcr.kafka.settings import make_consumer, without_secrets
 from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.offsets import OffsetMap

@@ -10,10 +10,14 @@ over restarts: by them a coordinator's list of members is compared with the part
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from airflow_kcr.confidential import is_secret, names_secret
 from airflow_kcr.errors import ConfigurationError
@@ -21,6 +25,50 @@ from airflow_kcr.kafka_settings import KafkaSettings, refusals
 from airflow_kcr.protocol.rules import Assignor, GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import MemberId, RegionName
+
+OnError: TypeAlias = Callable[[KafkaError], None]
+OnCommit: TypeAlias = Callable[[KafkaError | None, list[TopicPartition]], None]
+T = TypeVar("T")
+
+_log = logging.getLogger("airflow_kcr.kafka.librdkafka")
+"""The client's own log; its records are made in the thread that polls."""
+
+
+def make_consumer(settings: KafkaSettings, on_error: OnError, on_commit: OnCommit) -> Consumer:
+    """Return a consumer that has not subscribed to anything.
+
+    Args:
+        settings: from `settings.member_settings`.
+        on_error: hears of connections and authentication; called in the thread that polls.
+        on_commit: hears the answers to asynchronous commits; called in the thread that polls.
+
+    Raises:
+        ConfigurationError: the client doesn't take the settings.
+    """
+    return _made(lambda: Consumer({**settings, "error_cb": on_error, "on_commit": on_commit}, logger=_log), settings)
+
+
+def make_admin(settings: KafkaSettings, on_error: OnError) -> AdminClient:
+    """Return an admin client.
+
+    Args:
+        settings: from `settings.admin_settings`.
+        on_error: as for a consumer.
+
+    Raises:
+        ConfigurationError: the client doesn't take the settings.
+    """
+    return _made(lambda: AdminClient({**settings, "error_cb": on_error}), settings)  # type: ignore[dict-item]
+
+
+def _made(make: Callable[[], T], settings: KafkaSettings) -> T:
+    try:
+        return make()
+    except (KafkaException, TypeError, ValueError) as error:
+        # The client's exception is no cause to be shown: it may repeat a value.
+        why = without_secrets(str(error), settings)
+    raise ConfigurationError(f"the Kafka client does not take its settings: {why}")
+
 
 PREFIX: Final = "kcr"
 LONGEST_ID: Final = 249

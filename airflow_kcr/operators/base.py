@@ -16,7 +16,7 @@ from airflow_kcr.hooks import contexts
 from airflow_kcr.hooks.contexts import translated
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink
-from airflow_kcr.protocol.instants import format_instant, parse_instant
+from airflow_kcr.protocol.times import format_instant, parse_instant
 from airflow_kcr.triggers.payloads import Reaching, RegionReaches, TriggerAnswer, WaitingFor, waiting_for_from_json
 from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, RegionTrigger
 

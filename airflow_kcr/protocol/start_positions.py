@@ -17,15 +17,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.durations import format_duration, parse_duration
-from airflow_kcr.protocol.instants import back_from, checked_instant, format_instant, parse_instant
-from airflow_kcr.protocol.log_positions import at_end, at_offset, at_start, at_time
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
+from airflow_kcr.protocol.times import (
+    back_from,
+    checked_instant,
+    format_duration,
+    format_instant,
+    parse_duration,
+    parse_instant,
+)
+from airflow_kcr.protocol.values import GroupPartition, Offset
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
-    from airflow_kcr.protocol.observations import LogView
+    from airflow_kcr.protocol.observations import LogBounds, LogView
     from airflow_kcr.protocol.values import GroupPartition
 
 
@@ -196,3 +202,38 @@ def _no_offset(text: str) -> str:
         f"{text!r} is an offset, which is never a start position: Kafka decides which partitions a member owns, and an "
         f"offset of one means nothing in another. Use {_ACCEPTED}; a reset can seek one partition to an offset"
     )
+
+
+def at_start(bounds: LogBounds, source: SeekSource) -> SeekEntry:
+    """Return the entry for the first offset that the log still has."""
+    return SeekEntry(offset=bounds.start, source=source)
+
+
+def at_end(bounds: LogBounds, source: SeekSource) -> SeekEntry:
+    """Return the entry for the end of the log, its last stable offset."""
+    return SeekEntry(offset=bounds.end, source=source)
+
+
+def at_offset(asked: int, bounds: LogBounds, source: SeekSource) -> SeekEntry:
+    """Return the entry for `asked`, clamped into [start, end] and marked if the log does not have it.
+
+    Args:
+        asked: an offset; negative where a shift leads there.
+        bounds: the log as it was read.
+        source: where the offset comes from.
+    """
+    offset = Offset(min(max(asked, bounds.start), bounds.end))
+    return SeekEntry(offset=offset, source=source, clamped_from=None if offset == asked else asked)
+
+
+def at_time(partition: GroupPartition, instant: datetime, log: LogView, source: SeekSource) -> SeekEntry:
+    """Return the entry for the first record at or after `instant`, or for the end where there is none.
+
+    The answer is clamped like any offset: log start and time index are two reads, and retention may act between them.
+
+    Raises:
+        KeyError: the log view has no bounds, or no such look-up, for this partition; its reader knew what was needed.
+    """
+    bounds = log.bounds[partition]
+    answer = log.times.first_at_or_after(partition, instant)
+    return at_end(bounds, source) if answer.offset is None else at_offset(answer.offset, bounds, source)

@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
 from airflow_kcr.errors import InvalidTarget, ProtocolError
-from airflow_kcr.protocol.instants import back_from, format_instant
-from airflow_kcr.protocol.log_positions import at_end, at_offset, at_start, at_time
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, filled
+from airflow_kcr.protocol.start_positions import at_end, at_offset, at_start, at_time
 from airflow_kcr.protocol.targets import (
     ByDuration,
     FromFile,
@@ -40,6 +39,7 @@ from airflow_kcr.protocol.targets import (
     ToRun,
     describe,
 )
+from airflow_kcr.protocol.times import back_from, format_instant
 from airflow_kcr.protocol.values import MAX_NUMBER, GroupPartition, Offset
 
 if TYPE_CHECKING:

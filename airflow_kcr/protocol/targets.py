@@ -17,10 +17,9 @@ from enum import Flag, StrEnum
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from airflow_kcr.errors import ConfigurationError, InvalidTarget, NumberOutOfRange, OverlappingOffsets
-from airflow_kcr.protocol.durations import format_duration, parse_duration
-from airflow_kcr.protocol.instants import checked_instant, format_instant, parse_instant
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
+from airflow_kcr.protocol.times import checked_instant, format_duration, format_instant, parse_duration, parse_instant
 from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber, GroupId, GroupPartition, Offset, TopicName
 
 if TYPE_CHECKING:
@@ -320,7 +319,7 @@ def _whole(number: int, kind: TargetKind, what: str) -> None:
 # Reset targets as JSON, both ways: how they are stored with the reset.
 #
 # One object: `kind` and the target's own fields, which are texts, integers, or the list of a file's entries. Texts are
-# the canonical ones of `instants` and `durations`. Nothing is formatted by locale: a number of a thousand and
+# the canonical ones of `times`. Nothing is formatted by locale: a number of a thousand and
 # more would get separators, and could not be read again.
 
 _TEXT: Final = {TargetKind.TO_DATETIME: "instant", TargetKind.BY_DURATION: "duration"}

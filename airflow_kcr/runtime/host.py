@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import logging
 import queue
+import random
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import Enum
 from itertools import count
 from typing import Final, TypeAlias, assert_never
 
-from airflow_kcr.errors import SpecOutdated, UnknownMember
+from airflow_kcr.errors import (
+    KcrError,
+    RefusedError,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+    SpecOutdated,
+    StoreError,
+    UnknownMember,
+)
 from airflow_kcr.ports import (
     BatchCall,
     CommittedOffset,
@@ -30,6 +41,7 @@ from airflow_kcr.ports import (
 )
 from airflow_kcr.protocol.commands import (
     ClaimPartitions,
+    Command,
     Contribute,
     DiscardBatch,
     FinishBatch,
@@ -39,7 +51,7 @@ from airflow_kcr.protocol.commands import (
     ReportSeekCommit,
     RequestReset,
 )
-from airflow_kcr.protocol.member import effects, events, facts
+from airflow_kcr.protocol.member import effects, events, state
 from airflow_kcr.protocol.member.state import MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.region.rows import CheckpointPhase, ResetCause
@@ -49,12 +61,11 @@ from airflow_kcr.runtime.clocks import Clock, Seconds, StoreClock
 from airflow_kcr.runtime.group_effects import Grouping, Happening
 from airflow_kcr.runtime.identity import Identity, later_note
 from airflow_kcr.runtime.metrics import Counts, Metrics, Snapshot
-from airflow_kcr.runtime.planner import Linger, Planner
+from airflow_kcr.runtime.planner import BatchSize, Limits, Linger, Planner
 from airflow_kcr.runtime.positions import Places
 from airflow_kcr.runtime.renewals import Renewals
-from airflow_kcr.runtime.sizes import BatchSize, Limits
-from airflow_kcr.runtime.store_calls import StoreCalls
 from airflow_kcr.runtime.work_effects import Working
+from airflow_kcr.runtime.workers import Worker
 
 TICK: Final = 0.25
 """Seconds after which the machine is asked again when nothing happened, and it does not know itself when to be."""
@@ -253,7 +264,7 @@ class MemberHost:
 
     def _take(self) -> None:
         now = self._clock()
-        until_due = facts.next_due(self._machine, now) - now
+        until_due = state.next_due(self._machine, now) - now
         try:
             happening = self._happenings.get(timeout=min(until_due, TICK))
         except queue.Empty:
@@ -468,3 +479,87 @@ class MemberHost:
 
 def _linger(limits: Limits) -> Linger:
     return Linger(least=limits.least, longest=limits.linger)
+
+
+_LOG = logging.getLogger(__name__)
+
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 1.0
+
+_FINAL: Final = (SchemaMissing, SchemaTooOld, SchemaTooNew)
+"""Asking again is of no use; a person has to do something."""
+
+
+class StoreCalls:
+    """The commands of one member, in the order in which it gave them.
+
+    Args:
+        store: handles them.
+        who: the member.
+        deliver: takes the answers; from any thread.
+        failed: told what can't be answered; from any thread.
+        clock: the member's.
+        silence: how long a command may go without an answer before the store counts as lost.
+    """
+
+    def __init__(
+        self,
+        store: MemberStore,
+        who: Identity,
+        deliver: Callable[[events.Event], None],
+        failed: Callable[[BaseException], None],
+        clock: Clock,
+        silence: timedelta,
+    ) -> None:
+        self._store, self._who = store, who
+        self._deliver, self._clock, self._silence = deliver, clock, silence.total_seconds()
+        self._stopping = threading.Event()
+        self._asked_at: Seconds | None = None
+        self._lost = False
+        self._worker = Worker(f"{who.member} store", failed)
+
+    def ask(self, command: Command[object]) -> None:
+        """Give a command, and deliver what becomes of it as `Answered` or `Refused`; returns at once."""
+        self._worker.post(lambda: self._ask(command))
+
+    def is_silent(self) -> bool:
+        """Whether the command that is under way has had no answer for too long: a frozen server says nothing."""
+        asked_at = self._asked_at
+        return asked_at is not None and self._clock() - asked_at >= self._silence
+
+    def end(self, timeout: float) -> bool:
+        """End after the commands given so far, or give them up after `timeout` seconds; return whether all were."""
+        self._worker.end()
+        if self._worker.join(timeout):
+            return True
+        self._stopping.set()
+        return False
+
+    def _ask(self, command: Command[object]) -> None:
+        pause = _FIRST_PAUSE
+        while not self._stopping.is_set():
+            sent_at = self._asked_at = self._clock()
+            answer: events.Event
+            try:
+                result = self._store.handle(self._who.region, command)
+                answer = events.Answered(command=command, result=result, sent_at=sent_at)
+            except _FINAL:
+                raise
+            except StoreError:
+                self._lost = True
+                self._deliver(events.StoreLost())
+                # Members that lost the same store shall not all come back in the same moment.
+                self._stopping.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - nothing depends on the numbers
+                pause = min(pause * 2, _LONGEST_PAUSE)
+                continue
+            except KcrError as error:
+                level = logging.DEBUG if isinstance(error, RefusedError) else logging.WARNING
+                _LOG.log(level, "%s: %s was refused: %s", self._who.member, type(command).__name__, error)
+                answer = events.Refused(command=command, error=error)
+            finally:
+                self._asked_at = None
+            if self._lost:
+                self._lost = False
+                self._deliver(events.StoreBack())
+            self._deliver(answer)
+            return

@@ -16,7 +16,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, MemberId,
 from airflow_kcr.runtime.clocks import boot_time
 from airflow_kcr.runtime.host import End, Ended, MemberHost
 from airflow_kcr.runtime.metrics import Snapshot
-from airflow_kcr.runtime.sizes import Limits
+from airflow_kcr.runtime.planner import Limits
 
 WAIT: Final = timedelta(seconds=5)
 """How long one wait for notifications lasts where nothing happens; then the store is asked for its counter again."""

@@ -15,7 +15,7 @@ from airflow_kcr.errors import BrokerUnavailable, TimedOut
 from airflow_kcr.hooks.contexts import translated
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink
-from airflow_kcr.protocol.instants import format_instant
+from airflow_kcr.protocol.times import format_instant
 from airflow_kcr.triggers.payloads import TriggerAnswer, WaitingFor
 from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, RegionTrigger
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks import contexts
-from airflow_kcr.protocol.instants import checked_instant, format_instant, parse_instant
+from airflow_kcr.protocol.times import checked_instant, format_instant, parse_instant
 from airflow_kcr.sensors.base import RegionSensor
 from airflow_kcr.triggers.payloads import (
     CheckpointExists,

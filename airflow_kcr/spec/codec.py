@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from airflow_kcr.errors import ConfigurationError, SpecError
-from airflow_kcr.protocol.durations import format_duration, parse_duration
+from airflow_kcr.protocol.times import format_duration, parse_duration
 from airflow_kcr.spec.fields import OWN_SENTENCE, declared
 from airflow_kcr.spec.findings import Finding, Path, path_text, unknown
 

@@ -18,7 +18,6 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.delivery import Delivery, FileFormat, SinkMode
-from airflow_kcr.protocol.durations import format_duration, parse_duration
 from airflow_kcr.protocol.rules import (
     Assignor,
     CheckpointMode,
@@ -28,6 +27,7 @@ from airflow_kcr.protocol.rules import (
 )
 from airflow_kcr.protocol.start_positions import StartPosition, format_start, parse_start
 from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.times import format_duration, parse_duration
 from airflow_kcr.spec.findings import not_one_of
 
 if TYPE_CHECKING:

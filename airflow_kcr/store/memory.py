@@ -37,7 +37,6 @@ from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import clusters
 from airflow_kcr.protocol.region.archive import Tables, working
 from airflow_kcr.protocol.region.events import Event, MemberRegistered
-from airflow_kcr.protocol.region.rewinds import Rewinds
 from airflow_kcr.protocol.region.rows import Batch, DesiredState, Lease, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (
     BatchClosed,
@@ -54,6 +53,7 @@ from airflow_kcr.protocol.region.state import (
     without,
     without_forgotten,
 )
+from airflow_kcr.protocol.region.timelines import Rewinds
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import (
     BatchId,

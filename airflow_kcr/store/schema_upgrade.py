@@ -156,7 +156,7 @@ def _lock(connection: Connection) -> None:
 
 def _require_own_session(connection: Connection) -> None:
     """Refuse a pooler: the upgrade's lock is of the session, as it outlasts the transactions of the migrations."""
-    from airflow_kcr.store.postgres.engine import driver_of
+    from airflow_kcr.store.postgres.connections import driver_of
     from airflow_kcr.store.postgres.failures import Address
 
     if driver_of(connection).is_pooled:
@@ -177,7 +177,7 @@ def _too_new(current: str) -> SchemaTooNew:
 def _connected(url: str) -> Iterator[Connection]:
     """Yield a connection, which no transaction outlasts; the driver is psycopg 3, whatever the URL says of Postgres."""
     # The store itself asks this module for its schema's revision, so its package can't be imported before this one.
-    from airflow_kcr.store.postgres.engine import connect_under
+    from airflow_kcr.store.postgres.connections import connect_under
     from airflow_kcr.store.postgres.failures import Address, before_commit
 
     target = make_url(url).set(drivername="postgresql+psycopg")

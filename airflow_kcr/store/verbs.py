@@ -58,12 +58,12 @@ from airflow_kcr.protocol.commands import (
     StoreBoundaryOffsets,
 )
 from airflow_kcr.protocol.region import (
-    acknowledgement,
     batches,
     boundaries,
     claims,
     clusters,
     completion,
+    coverage,
     events,
     foreign_consumers,
     lifecycle,
@@ -73,9 +73,9 @@ from airflow_kcr.protocol.region import (
     person_resets,
     reconciliation,
     requests,
+    resets,
     retirement,
     specs,
-    unowned_partitions,
 )
 from airflow_kcr.protocol.region.rows import Batch, CheckpointRequest, Outcome, PersonReset
 from airflow_kcr.protocol.region.state import Region, person_reset_of, record, request_of, require_member
@@ -188,9 +188,9 @@ def _report_partitions(transactions: Transactions, name: RegionName, command: Re
     standing: list[GroupStanding] = []
 
     def rule(region: Region, now: datetime) -> Region:
-        after = unowned_partitions.report(region, now, command)
+        after = coverage.report(region, now, command)
         # Of the same state as the report: what is due besides may end a reset, in which nothing was recorded.
-        standing.append(unowned_partitions.standing(after, now, command.member))
+        standing.append(coverage.standing(after, now, command.member))
         return after
 
     _decide(transactions, name, rule)
@@ -288,9 +288,9 @@ _REPEATED: Final[tuple[tuple[type[Command[object]], Callable[..., object]], ...]
     _decided(ReportNoted, lambda region, now, c: lifecycle.noted_later(region, now, c.partition, c.noted)),
     _shown(ClaimPartitions, claims.claim),
     (ReportPartitions, _report_partitions),
-    _decided(AnswerEntries, lambda region, now, c: acknowledgement.answer(region, now, c.caller, c.found)),
-    _shown(Acknowledge, lambda region, now, c: acknowledgement.acknowledge(region, now, c.caller)),
-    _decided(RequestReset, lambda region, now, c: acknowledgement.request(region, now, c.caller, c.cause, c.detail)),
+    _decided(AnswerEntries, lambda region, now, c: resets.answer(region, now, c.caller, c.found)),
+    _shown(Acknowledge, lambda region, now, c: resets.acknowledge(region, now, c.caller)),
+    _decided(RequestReset, lambda region, now, c: resets.request(region, now, c.caller, c.cause, c.detail)),
     _decided(ReportOutOfRange, out_of_range.report),
     (StartBatch, _start_batch),
     (FinishBatch, _finish_batch),

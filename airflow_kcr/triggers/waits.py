@@ -27,7 +27,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.hooks.kcr import KcrHook
-from airflow_kcr.protocol.instants import parse_instant
+from airflow_kcr.protocol.times import parse_instant
 from airflow_kcr.protocol.values import region_name
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer, WaitingFor, waiting_for_from_json
 

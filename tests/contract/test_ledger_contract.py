@@ -30,7 +30,7 @@ from airflow_kcr.protocol.values import (
     Range,
     Timeline,
 )
-from airflow_kcr.store.postgres import ledger, ledger_tail
+from airflow_kcr.store.postgres import ledger
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
 
@@ -145,7 +145,7 @@ def test_a_ledger_is_undone_and_proven_as_memory_says(
 
 
 def test_the_newest_batches_are_those_of_later_sequences(drive_twins: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_tail, "PAGE", 2)
+    monkeypatch.setattr(ledger, "PAGE", 2)
     driver, stamps = drive_twins(partitions=4), (1, 1, 2, 4, 4, 4, 4, 7)
 
     def rule(region: Region, now: datetime) -> Region:

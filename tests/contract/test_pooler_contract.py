@@ -24,8 +24,7 @@ from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.sinks.postgres.connections import Database, OutcomeLost
 from airflow_kcr.store import schema_upgrade
 from airflow_kcr.store.postgres import PostgresTransactions, build_engine
-from airflow_kcr.store.postgres.connections import NO_LOCK
-from airflow_kcr.store.postgres.engine import driver_of, server_at
+from airflow_kcr.store.postgres.connections import NO_LOCK, driver_of, server_at
 from airflow_kcr.store.regions import RegionStore
 from tests.support.breaking_proxy import Break, breaking_proxy
 from tests.support.driver import GROUP, Driver, group_rules

@@ -11,9 +11,8 @@ import pytest
 from airflow_kcr.api import Region
 from airflow_kcr.api.ledger import RecordStart
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.invariants.accounting import delivery_of, redeliveries
+from airflow_kcr.protocol.invariants.accounting import delivery_of, indexed, redeliveries
 from airflow_kcr.protocol.invariants.history import Index
-from airflow_kcr.protocol.invariants.replay import indexed
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Requester, ResetCause
 from airflow_kcr.protocol.rules import RegionRules

@@ -137,8 +137,8 @@ MUTANTS = (
     Mutant(
         what="no batch starts while a region holds for a foreign consumer",
         module="protocol.region.batches",
-        guard="if strangers := hold.held_by(region):",
-        without="if (strangers := hold.held_by(region)) and False:",
+        guard="if strangers := foreign_consumers.held_by(region):",
+        without="if (strangers := foreign_consumers.held_by(region)) and False:",
         killed_by=(
             "tests/unit/protocol/region/test_foreign_consumers.py::"
             "test_while_a_region_holds_no_batch_begins_and_the_one_in_flight_ends"
@@ -266,7 +266,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a seek entry is answered by who holds the partition",
-        module="protocol.region.acknowledgement",
+        module="protocol.region.resets",
         guard="if claim is None or claim.owner != caller.member or not coverage.is_current(region, claim, now):",
         without="if False:",
         killed_by=(
@@ -275,14 +275,14 @@ MUTANTS = (
     ),
     Mutant(
         what="an acknowledgement comes after the claim",
-        module="protocol.region.acknowledgement",
+        module="protocol.region.resets",
         guard="if row.claimed != region.epoch:",
         without="if False:",
         killed_by="tests/unit/protocol/region/test_acknowledgement.py::test_a_member_claims_before_it_acknowledges",
     ),
     Mutant(
         what="an acknowledgement leaves no entry open",
-        module="protocol.region.acknowledgement",
+        module="protocol.region.resets",
         guard="    if unanswered:",
         without="    if False:",
         killed_by="tests/unit/protocol/region/test_acknowledgement.py::test_and_answers_what_is_open",
@@ -400,7 +400,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a reset that sinks can't follow needs consent",
-        module="protocol.region.consent",
+        module="protocol.region.plans",
         guard="    if sinks:",
         without="    if False:",
         killed_by=(
@@ -630,7 +630,7 @@ MUTANTS = (
     Mutant(
         what="a store that is away too long makes members leave",
         module="protocol.member.presence",
-        guard="if now - member.store_lost_at < facts.seconds(member.timeouts.store_grace):",
+        guard="if now - member.store_lost_at < state.seconds(member.timeouts.store_grace):",
         without="if True:",
         killed_by=(
             "tests/unit/protocol/member/test_presence.py::"
@@ -640,7 +640,7 @@ MUTANTS = (
     Mutant(
         what="a process ends within the close time",
         module="protocol.member.presence",
-        guard="if spent >= facts.seconds(member.timeouts.close):",
+        guard="if spent >= state.seconds(member.timeouts.close):",
         without="if False:",
         killed_by="tests/unit/protocol/member/test_presence.py::test_and_ends_the_process_where_that_does_not_help",
     ),
@@ -745,8 +745,8 @@ MUTANTS = (
     Mutant(
         what="decisions on a region are one at a time",
         module="store.postgres.transactions",
-        guard="transaction(_EXCLUSIVE, region_key=_key(name)) as session, _uncollected():",
-        without="transaction(NO_LOCK) as session, _uncollected():",
+        guard="transaction(_EXCLUSIVE, region_key=_key(name)) as session, uncollected():",
+        without="transaction(NO_LOCK) as session, uncollected():",
         killed_by="tests/contract/test_postgres_faults.py::test_whoever_may_write_what_another_has_read_waits_for_it",
     ),
     Mutant(
@@ -900,7 +900,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a batch is read by its own list of files",
-        module="sinks.files.arrangement",
+        module="sinks.files.sink",
         guard="if listed is None or listed.batch != piece.batch.batch:",
         without="if listed is None:",
         killed_by=(

@@ -22,8 +22,7 @@ from airflow_kcr.protocol.values import (
     Timeline,
 )
 from airflow_kcr.runtime.clocks import StoreClock
-from airflow_kcr.runtime.planner import Planner
-from airflow_kcr.runtime.sizes import GROWTH, BatchSize, Limits, shares
+from airflow_kcr.runtime.planner import GROWTH, BatchSize, Limits, Planner, shares
 from tests.support.runtime_fakes import NOON, FakeLogs, Hands, p
 from tests.support.simulation.broker import Log
 

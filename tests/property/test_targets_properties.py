@@ -9,8 +9,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from airflow_kcr.errors import InvalidTarget
-from airflow_kcr.protocol.durations import format_duration, parse_duration
-from airflow_kcr.protocol.instants import EPOCH_START, format_instant, parse_instant
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.offsets_csv import read_offsets, write_offsets
@@ -45,6 +43,7 @@ from airflow_kcr.protocol.targets import (
     target_from_json,
     target_to_json,
 )
+from airflow_kcr.protocol.times import EPOCH_START, format_duration, format_instant, parse_duration, parse_instant
 from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber, GroupId, GroupPartition, Offset, TopicName
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -39,7 +39,6 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import (
-    acknowledgement,
     batches,
     boundaries,
     checkpoints,
@@ -621,7 +620,7 @@ GUARDS = [
     Guard(
         name="first writer: seek entries",
         checkpoints=(
-            (acknowledgement, "answer", "if entry is None or entry.offset is not None:", "if entry is None:"),
+            (resets, "answer", "if entry is None or entry.offset is not None:", "if entry is None:"),
             (resets, "write_seek", "if p not in region.seek or region.seek[p].offset is None", "if True"),
             (
                 resets,

@@ -28,8 +28,8 @@ from airflow_kcr.runtime.clocks import StoreClock, boot_time
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.member_pool import MemberPool
+from airflow_kcr.runtime.planner import Limits
 from airflow_kcr.runtime.renewals import Renewals
-from airflow_kcr.runtime.sizes import Limits
 from airflow_kcr.sinks.contract import NoSinks
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore

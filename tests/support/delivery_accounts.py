@@ -15,9 +15,8 @@ from itertools import pairwise
 import psycopg
 
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.invariants.accounting import redeliveries
+from airflow_kcr.protocol.invariants.accounting import indexed, redeliveries
 from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.invariants.replay import indexed
 from airflow_kcr.protocol.invariants.verify import verify
 from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetCause
 from airflow_kcr.protocol.values import BatchId

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from airflow_kcr import errors, kafka_settings
 from airflow_kcr.protocol import commands, delivery, seek_map, targets, timeout_checks, timeouts
-from airflow_kcr.protocol.durations import format_duration
 from airflow_kcr.protocol.invariants.verify import CHECKS
 from airflow_kcr.protocol.member import effects as member_effects
 from airflow_kcr.protocol.member import events as member_events
@@ -31,6 +30,7 @@ from airflow_kcr.protocol.member import state as member_state
 from airflow_kcr.protocol.member.step import TABLE
 from airflow_kcr.protocol.region import events, liveness, rows
 from airflow_kcr.protocol.start_positions import format_start
+from airflow_kcr.protocol.times import format_duration
 from airflow_kcr.spark import reads
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
 from airflow_kcr.spec.fields import AsText, declared, parts_of

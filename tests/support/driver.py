@@ -47,8 +47,8 @@ from airflow_kcr.protocol.commands import (
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import open_targets
 from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.resets import open_targets
 from airflow_kcr.protocol.region.rows import (
     Batch,
     CheckpointPurpose,

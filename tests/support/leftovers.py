@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from airflow_kcr.embedded.airflow_settings import MARKER
+from airflow_kcr.embedded.airflow import MARKER
 
 
 def left(folder: Path) -> list[str]:

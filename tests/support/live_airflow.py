@@ -11,9 +11,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from airflow_kcr.api import Region
-from airflow_kcr.embedded.airflow import Airflow, Component, copy_examples, start_airflow
+from airflow_kcr.embedded.airflow import ROLES, Airflow, AirflowPlan, Component, copy_examples, start_airflow
 from airflow_kcr.embedded.airflow_client import AirflowClient, HumanQuestion
-from airflow_kcr.embedded.airflow_settings import ROLES, AirflowPlan
 from airflow_kcr.embedded.flights.pipeline import OUTPUT_VARIABLE
 from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE
 from airflow_kcr.embedded.postgres import start_postgres

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from airflow_kcr.protocol.invariants.accounting import redeliveries
+from airflow_kcr.protocol.invariants.accounting import indexed, redeliveries
 from airflow_kcr.protocol.invariants.history import History, Violation
-from airflow_kcr.protocol.invariants.replay import indexed
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.values import BatchId, Range
 from tests.support.plain_engine import Written

@@ -40,8 +40,8 @@ from airflow_kcr.runtime.clocks import StoreClock, boot_time
 from airflow_kcr.runtime.host import End, MemberHost, World
 from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.member_pool import MemberPool
+from airflow_kcr.runtime.planner import Limits
 from airflow_kcr.runtime.renewals import Renewals
-from airflow_kcr.runtime.sizes import Limits
 from airflow_kcr.sinks.files.layout import file_targets
 from airflow_kcr.sinks.group import OpenedSinks, checked_sinks
 from airflow_kcr.spec import RegionSpec

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_kcr.protocol.evidence import Check
+    from airflow_kcr.protocol.validation import Check
 
 RUN = "manual__2026-01-01T12:00:00+00:00"
 DAG = "flights_reset"

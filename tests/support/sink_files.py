@@ -31,11 +31,10 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.sinks.files import FileSink, FileTarget, layout
 from airflow_kcr.sinks.files.cleanup import Cleaned, Cleaner, GivenUp
-from airflow_kcr.sinks.files.contents import RegionLedger
+from airflow_kcr.sinks.files.contents import RegionLedger, checkpoints_on, shelves, timelines_in
 from airflow_kcr.sinks.files.documents import Manifest, Timelines
 from airflow_kcr.sinks.files.folder import NO_TABLE, Table
 from airflow_kcr.sinks.files.layout import TEMPORARY
-from airflow_kcr.sinks.files.timelines import checkpoints_on, shelves, timelines_in
 from tests.support.driver import GROUP, Driver
 
 SCHEMA = '{"fields":[],"type":"struct"}'

@@ -13,8 +13,7 @@ from airflow_kcr.errors import BatchFailed, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.sinks.files import FileSink, FileTarget
-from airflow_kcr.sinks.files.contents import RegionLedger
-from airflow_kcr.sinks.files.timelines import timelines_in
+from airflow_kcr.sinks.files.contents import RegionLedger, timelines_in
 from airflow_kcr.sinks.postgres import Column, PostgresSink, Staging
 from airflow_kcr.store.regions import RegionStore
 from tests.support.member_accounts import Place

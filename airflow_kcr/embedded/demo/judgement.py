@@ -17,7 +17,7 @@ from typing import Final
 
 from airflow_kcr.api import Region, opened
 from airflow_kcr.embedded import jars
-from airflow_kcr.embedded.airflow_settings import User
+from airflow_kcr.embedded.airflow import User
 from airflow_kcr.embedded.demo.play import (
     BUILD,
     CHECKPOINT,

@@ -16,9 +16,8 @@ import psutil
 
 from airflow_kcr.api import Region
 from airflow_kcr.api.goals import RUNNING, STOPPED
-from airflow_kcr.embedded.airflow import FLIGHTS_SPEC, Airflow, example_dags
+from airflow_kcr.embedded.airflow import FLIGHTS_SPEC, MARKER, Airflow, example_dags
 from airflow_kcr.embedded.airflow_client import RUN_ENDS, TASK_ENDS, AirflowClient, AirflowRun
-from airflow_kcr.embedded.airflow_settings import MARKER
 from airflow_kcr.embedded.demo.stage import DemoPhase, Stage
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.producer import Order, Produced

@@ -16,8 +16,7 @@ from typing import Final, Protocol, TypeAlias
 
 from confluent_kafka import Consumer, TopicPartition
 
-from airflow_kcr.embedded.airflow import Airflow, Component, airflow_of, copy_examples
-from airflow_kcr.embedded.airflow_settings import AirflowPlan
+from airflow_kcr.embedded.airflow import Airflow, AirflowPlan, Component, airflow_of, copy_examples
 from airflow_kcr.embedded.flights import pipeline
 from airflow_kcr.embedded.flights import spec as flights
 from airflow_kcr.embedded.jars import KAFKA_TOOLS, resolve

@@ -8,8 +8,8 @@ from typing import ClassVar, Final, NamedTuple
 from airflow_kcr.protocol.invariants.check import Invariant, Violations
 from airflow_kcr.protocol.invariants.checkpoints import begin_flaw
 from airflow_kcr.protocol.invariants.history import Holder, Start
-from airflow_kcr.protocol.invariants.intervals import add
 from airflow_kcr.protocol.invariants.moment import Moment
+from airflow_kcr.protocol.invariants.tiling import add
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.events import (
     Acknowledged,

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from airflow_kcr.protocol.invariants.check import Invariant, Violations
 from airflow_kcr.protocol.invariants.history import Handled, Index, Place, Start
-from airflow_kcr.protocol.invariants.intervals import add, below, common, joined, lacking
 from airflow_kcr.protocol.invariants.moment import Moment
+from airflow_kcr.protocol.invariants.tiling import add, below, common, joined, lacking
 from airflow_kcr.protocol.region.events import Event, InitialOffsetsStored, ResetBegun, SeekWritten
 from airflow_kcr.protocol.region.recreated_topics import is_another
 from airflow_kcr.protocol.region.rows import Batch

@@ -15,7 +15,7 @@ from airflow_kcr.protocol.commands import (
     StartBatch,
     StoreBoundaryOffsets,
 )
-from airflow_kcr.protocol.member import effects, facts
+from airflow_kcr.protocol.member import effects, state
 from airflow_kcr.protocol.member.effects import Ask, Driven, Effect
 from airflow_kcr.protocol.member.state import ACTIVE, BatchPhase, MemberMachine, MyBatch, State, awaiting
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -34,14 +34,14 @@ def doom(member: MemberMachine, now: float) -> Driven:
     if batch is None or batch.doomed:
         return member, ()
     if view is not None and (view.epoch != batch.epoch or view.state is RegionState.HALTED):
-        return facts.doomed(member), ()
+        return state.doomed(member), ()
     assignment = member.assignment
     if assignment is not None and not batch.ranges.keys() <= assignment.partitions:
         detail = f"batch {batch.batch} lost a partition to a rebalance"
-        return replace(facts.doomed(member), batch_cause=ResetCause.BATCH_REFUSED, batch_detail=detail), ()
-    if batch.phase is BatchPhase.RUNNING and now - batch.since >= facts.seconds(member.timeouts.batch):
+        return replace(state.doomed(member), batch_cause=ResetCause.BATCH_REFUSED, batch_detail=detail), ()
+    if batch.phase is BatchPhase.RUNNING and now - batch.since >= state.seconds(member.timeouts.batch):
         detail = f"batch {batch.batch} took longer than {member.timeouts.batch}"
-        return replace(facts.doomed(member), batch_cause=ResetCause.BATCH_TIMEOUT, batch_detail=detail), ()
+        return replace(state.doomed(member), batch_cause=ResetCause.BATCH_TIMEOUT, batch_detail=detail), ()
     return member, ()
 
 
@@ -53,14 +53,14 @@ def pursue(member: MemberMachine, now: float) -> Driven:
     match batch.phase:
         case BatchPhase.RUNNING if "run" in member.awaited and not batch.doomed:
             member = replace(member, awaited=member.awaited - {"run"})
-            progress = OffsetMap({p: facts.past_skips(member.view, p, r.to) for p, r in batch.ranges.items()})
+            progress = OffsetMap({p: state.past_skips(member.view, p, r.to) for p, r in batch.ranges.items()})
             return member, (effects.RunBatch(row=_row(batch), progress=progress),)
         case BatchPhase.RUNNING if "run" in member.awaited:
             member = replace(member, awaited=member.awaited - {"run"})
             return pursue(_in(member, batch, BatchPhase.QUIESCED, now), now)
         case BatchPhase.RUNNING if batch.doomed:
             return _in(member, batch, BatchPhase.CANCELLING, now), (effects.Cancel(batch=batch.batch),)
-        case BatchPhase.CANCELLING if now - batch.since >= facts.seconds(member.timeouts.process_end_limit):
+        case BatchPhase.CANCELLING if now - batch.since >= state.seconds(member.timeouts.process_end_limit):
             return member, (effects.EndProcess(why=f"batch {batch.batch} did not quiesce after its cancellation"),)
         case BatchPhase.QUIESCED:
             return _close(member, batch, now)
@@ -99,7 +99,7 @@ def ask_reset(member: MemberMachine, now: float) -> Driven:
     cause, detail = member.batch_cause, member.batch_detail
     epoch = member.batch.epoch if member.batch is not None else member.newest_epoch
     member = replace(member, batch_cause=None, batch_detail="", view_is_stale=True)
-    caller = Caller(member=member.member, incarnation=facts.own(member), epoch=epoch)
+    caller = Caller(member=member.member, incarnation=state.own(member), epoch=epoch)
     return member, (Ask(command=RequestReset(caller=caller, cause=cause, detail=detail)),)
 
 
@@ -119,9 +119,9 @@ def _planned(member: MemberMachine, now: float) -> Driven:
     """Use a plan if the member may still start it; what it found about logs and boundaries is reported in any case."""
     plan, view = member.plan, member.view
     member = replace(member, plan=None)
-    if plan is None or view is None or member.incarnation is None or not facts.has_claimed(member, view):
+    if plan is None or view is None or member.incarnation is None or not state.has_claimed(member, view):
         return member, ()
-    caller = Caller(member=member.member, incarnation=facts.own(member), epoch=view.epoch)
+    caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
     told: list[Effect] = []
     if plan.outside:
         told.append(Ask(command=ReportOutOfRange(caller=caller, observed=plan.outside)))
@@ -140,14 +140,14 @@ def _planned(member: MemberMachine, now: float) -> Driven:
         batch=plan.batch,
         ranges=plan.ranges,
         epoch=view.epoch,
-        incarnation=facts.own(member),
+        incarnation=state.own(member),
         phase=BatchPhase.STARTING,
         since=now,
     )
     start = StartBatch(
         batch=plan.batch,
         member=member.member,
-        incarnation=facts.own(member),
+        incarnation=state.own(member),
         epoch=view.epoch,
         ranges=plan.ranges,
     )

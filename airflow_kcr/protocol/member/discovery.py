@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from airflow_kcr.protocol.commands import ReportPartitions
-from airflow_kcr.protocol.member import effects, facts
+from airflow_kcr.protocol.member import effects, state
 from airflow_kcr.protocol.member.effects import Ask, Driven
 from airflow_kcr.protocol.member.state import MemberMachine, awaiting
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
@@ -32,17 +32,17 @@ REJOIN_FACTOR: Final = 4.0
 def discover(member: MemberMachine, now: float) -> Driven:
     """Ask the brokers what they have: after each claim, once a lease, and where a claim lacks logs."""
     view, known = member.view, member.discovery
-    if view is None or not facts.is_well(member) or member.awaited & {"discover", "report_partitions"}:
+    if view is None or not state.is_well(member) or member.awaited & {"discover", "report_partitions"}:
         return member, ()
     if known.claim_lacks_logs:
         asked = replace(known, claim_lacks_logs=False, told=None)
         return awaiting(replace(member, discovery=asked), "discover"), (effects.DiscoverPartitions(),)
     # A reset and a drain wait for every partition that was known, so in them, too, it matters which are there no more.
-    if view.state not in CLAIM_STATES or not facts.has_claimed(member, view):
+    if view.state not in CLAIM_STATES or not state.has_claimed(member, view):
         return member, ()
     claim = member.claimed, member.claimed_epoch
     if known.asked_for == claim:
-        if now - known.asked_at < facts.seconds(member.timeouts.lease):
+        if now - known.asked_at < state.seconds(member.timeouts.lease):
             return member, ()
     else:
         known = replace(known, told=None)
@@ -53,13 +53,13 @@ def discover(member: MemberMachine, now: float) -> Driven:
 def report(member: MemberMachine, now: float) -> Driven:
     """Report to the store what was found, if it differs from the last report."""
     found = member.discovery.found
-    if found is None or not facts.is_well(member):
+    if found is None or not state.is_well(member):
         return member, ()
     is_known = found == member.discovery.told
     member = replace(member, discovery=replace(member.discovery, found=None, told=found))
     if is_known:
         return member, ()
-    inventory = ReportPartitions(member=member.member, incarnation=facts.own(member), partitions=found)
+    inventory = ReportPartitions(member=member.member, incarnation=state.own(member), partitions=found)
     return awaiting(member, "report_partitions"), (Ask(command=inventory),)
 
 
@@ -73,7 +73,7 @@ def rejoin(member: MemberMachine, now: float) -> Driven:
     can_claim = member.claim_backoff == 0 or held.isdisjoint(known.gone)
     if can_claim and (not known.rejoin or view.state is not RegionState.RUNNING):
         return member, ()
-    if view.state not in CLAIM_STATES or not facts.is_well(member):
+    if view.state not in CLAIM_STATES or not state.is_well(member):
         return member, ()
     if known.rejoins and now - known.rejoined_at < REJOIN_PAUSE * REJOIN_FACTOR ** (known.rejoins - 1):
         return member, ()

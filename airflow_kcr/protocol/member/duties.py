@@ -15,7 +15,7 @@ from airflow_kcr.protocol.commands import (
     ReportOutOfRange,
     ReportReadBack,
 )
-from airflow_kcr.protocol.member import effects, facts
+from airflow_kcr.protocol.member import effects, state
 from airflow_kcr.protocol.member.effects import Ask, Driven
 from airflow_kcr.protocol.member.state import ACTIVE, MemberMachine, awaiting
 from airflow_kcr.protocol.observations import LogBounds
@@ -29,14 +29,14 @@ from airflow_kcr.protocol.values import GroupPartition
 def claim(member: MemberMachine, now: float) -> Driven:
     """Claim the assignment, when nothing of an older epoch runs and Kafka still says that it is assigned."""
     view, assignment = member.view, member.assignment
-    if view is None or assignment is None or not facts.is_well(member) or "claim" in member.awaited:
+    if view is None or assignment is None or not state.is_well(member) or "claim" in member.awaited:
         return member, ()
-    if view.state not in CLAIM_STATES or facts.has_claimed(member, view) or now < member.claim_after:
+    if view.state not in CLAIM_STATES or state.has_claimed(member, view) or now < member.claim_after:
         return member, ()
     if member.batch is not None and (member.batch.doomed or member.batch.epoch != view.epoch):
         return member, ()
     claim = effects.ClaimAssignment(
-        incarnation=facts.own(member), assignment=assignment.assignment, partitions=assignment.partitions
+        incarnation=state.own(member), assignment=assignment.assignment, partitions=assignment.partitions
     )
     return awaiting(member, "claim"), (claim,)
 
@@ -44,9 +44,9 @@ def claim(member: MemberMachine, now: float) -> Driven:
 def reset(member: MemberMachine, now: float) -> Driven:
     """Carry out the reset: the sinks first, with their fences before anything is read, then the acknowledgement."""
     view = member.view
-    if view is None or view.state not in RESET_STATES or not facts.is_well(member) or member.batch is not None:
+    if view is None or view.state not in RESET_STATES or not state.is_well(member) or member.batch is not None:
         return member, ()
-    if not facts.has_claimed(member, view) or (view.acknowledged and not view.open) or member.view_is_stale:
+    if not state.has_claimed(member, view) or (view.acknowledged and not view.open) or member.view_is_stale:
         return member, ()
     if member.reset_epoch != view.epoch:
         if "reset_sinks" in member.awaited:
@@ -64,7 +64,7 @@ def reset(member: MemberMachine, now: float) -> Driven:
         return member, (reset,)
     if member.found is None or "acknowledge" in member.awaited:
         return member, ()
-    caller = Caller(member=member.member, incarnation=facts.own(member), epoch=view.epoch)
+    caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
     answer = (Ask(command=AnswerEntries(caller=caller, found=member.found)),) if member.found else ()
     return awaiting(member, "acknowledge"), (*answer, Ask(command=Acknowledge(caller=caller)))
 
@@ -81,7 +81,7 @@ def contribute(member: MemberMachine, now: float) -> Driven:
         or checkpoint.contributed
     ):
         return member, ()
-    if member.batch is not None or not facts.is_well(member) or not facts.has_claimed(member, view):
+    if member.batch is not None or not state.is_well(member) or not state.has_claimed(member, view):
         return member, ()
     if member.positions.keys() != view.claims.keys():
         return member, ()
@@ -94,13 +94,13 @@ def contribute(member: MemberMachine, now: float) -> Driven:
     outside = {p: log for p, log in member.part.bounds.items() if _is_outside(member, view, p, log)}
     if outside:
         # No plan will find it out while the region drains, and no checkpoint can hold it.
-        caller = Caller(member=member.member, incarnation=facts.own(member), epoch=view.epoch)
+        caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
         told = replace(member, prepared=None, part=None, view_is_stale=True)
         return told, (Ask(command=ReportOutOfRange(caller=caller, observed=outside)),)
     part = Contribute(
         sequence=checkpoint.sequence,
         member=member.member,
-        incarnation=facts.own(member),
+        incarnation=state.own(member),
         epoch=view.epoch,
         offsets=member.positions,
         committed=member.part.committed,
@@ -113,15 +113,15 @@ def _is_outside(member: MemberMachine, view: MemberRegion, partition: GroupParti
     position, claim = member.positions.get(partition), view.claims.get(partition)
     if claim is not None and recreated_topics.is_another(claim.topic_id, log.topic_id):
         return True
-    return position is not None and not log.start <= position <= facts.past_skips(view, partition, log.end)
+    return position is not None and not log.start <= position <= state.past_skips(view, partition, log.end)
 
 
 def commit(member: MemberMachine, now: float) -> Driven:
     """Commit the restore point's offsets, only while assigned; read back they are the commit read-back."""
     view = member.view
-    if view is None or view.commit is None or view.commit == member.commit_done or not facts.is_well(member):
+    if view is None or view.commit is None or view.commit == member.commit_done or not state.is_well(member):
         return member, ()
-    if not facts.has_claimed(member, view) or member.assignment is None or "commit" in member.awaited:
+    if not state.has_claimed(member, view) or member.assignment is None or "commit" in member.awaited:
         return member, ()
     offsets = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
     member = awaiting(replace(member, commit_since=now, commit_in=member.assignment.assignment), "commit")
@@ -156,7 +156,7 @@ def read_back(member: MemberMachine, now: float) -> Driven:
 def publish(member: MemberMachine, now: float) -> Driven:
     """Publish the next complete checkpoint, where it is this member's turn."""
     view = member.view
-    if view is None or not view.publish or not facts.is_well(member) or "publish" in member.awaited:
+    if view is None or not view.publish or not state.is_well(member) or "publish" in member.awaited:
         return member, ()
     if member.view_is_stale:
         # The view that follows a publication no longer names it; by an old one it would be published twice.
@@ -167,11 +167,11 @@ def publish(member: MemberMachine, now: float) -> Driven:
 def commit_seek(member: MemberMachine, now: float) -> Driven:
     """After a reset, tell Kafka where the partitions resumed; a checkpoint's own commit comes first."""
     view = member.view
-    if view is None or view.state is not RegionState.RUNNING or not facts.is_well(member) or view.commit is not None:
+    if view is None or view.state is not RegionState.RUNNING or not state.is_well(member) or view.commit is not None:
         return member, ()
-    if member.seek_committed == view.epoch or not facts.has_claimed(member, view) or not view.acknowledged:
+    if member.seek_committed == view.epoch or not state.has_claimed(member, view) or not view.acknowledged:
         return member, ()
     member = replace(member, seek_committed=view.epoch)
     resume = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
-    caller = Caller(member=member.member, incarnation=facts.own(member), epoch=view.epoch)
+    caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
     return member, (effects.CommitSeek(caller=caller, offsets=resume),) if resume else ()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from airflow_kcr.protocol.commands import KeepSlot, Leave, ReadRegion, Reconcile, Renew, ReportLater
-from airflow_kcr.protocol.member import effects, facts
+from airflow_kcr.protocol.member import effects, state
 from airflow_kcr.protocol.member.effects import Ask, Driven, Effect
 from airflow_kcr.protocol.member.state import ACTIVE, MemberMachine, State, Why, awaiting, moved
 from airflow_kcr.protocol.offsets import EMPTY
@@ -25,9 +25,9 @@ def lease(member: MemberMachine, now: float) -> Driven:
     if member.incarnation is None or member.state not in ACTIVE:
         return member, ()
     age = now - member.lease_sent_at
-    if age >= facts.seconds(member.timeouts.lease):
-        return facts.without_lease(member), ()
-    if (facts.is_doubtful(member) or _is_due(member, now)) and "renew" not in member.awaited:
+    if age >= state.seconds(member.timeouts.lease):
+        return state.without_lease(member), ()
+    if (state.is_doubtful(member) or _is_due(member, now)) and "renew" not in member.awaited:
         renewal = Renew(member=member.member, incarnation=member.incarnation, lease=member.timeouts.lease)
         return awaiting(member, "renew"), (Ask(command=renewal),)
     return member, ()
@@ -38,7 +38,7 @@ def _is_due(member: MemberMachine, now: float) -> bool:
 
     Members of one process share their clock, so that they ask at the same moment, and the store is asked once for all.
     """
-    interval = facts.seconds(member.timeouts.renew)
+    interval = state.seconds(member.timeouts.renew)
     return now // interval > member.lease_sent_at // interval
 
 
@@ -56,7 +56,7 @@ def read(member: MemberMachine, now: float) -> Driven:
     """Read the region when a notification says that it changed; once a lease without one, as it may get lost."""
     if member.incarnation is None or member.state not in ACTIVE or "read" in member.awaited:
         return member, ()
-    if not member.view_is_stale and now - member.view_read_at < facts.seconds(member.timeouts.lease):
+    if not member.view_is_stale and now - member.view_read_at < state.seconds(member.timeouts.lease):
         return member, ()
     if member.awaited & _SHOWING:
         return member, ()
@@ -84,7 +84,7 @@ def _reached(member: MemberMachine, view: MemberRegion) -> CheckpointNumber | No
     """Return the approaching checkpoint whose boundary the member is at, or the next one where its count is reached."""
     checkpoint = view.checkpoint
     if checkpoint is not None:
-        arrived = checkpoint.phase is CheckpointPhase.APPROACHING and facts.is_at_limit(member, view)
+        arrived = checkpoint.phase is CheckpointPhase.APPROACHING and state.is_at_limit(member, view)
         return checkpoint.sequence if arrived else None
     return CheckpointNumber(view.next_sequence) if view.records_left == 0 else None
 
@@ -120,9 +120,9 @@ def join(member: MemberMachine, now: float) -> Driven:
     former one would fence the one that has its place now.
     """
     view = member.view
-    if member.in_group or view is None or not facts.is_well(member) or "leave" in member.awaited:
+    if member.in_group or view is None or not state.is_well(member) or "leave" in member.awaited:
         return member, ()
-    if view.state not in CLAIM_STATES or facts.is_doubtful(member):
+    if view.state not in CLAIM_STATES or state.is_doubtful(member):
         return member, ()
     if member.fenced_at is not None and now - member.fenced_at < member.join_backoff:
         return member, ()
@@ -136,9 +136,9 @@ def store_away(member: MemberMachine, now: float) -> Driven:
     if member.store_lost_at is None:
         back = member.state is State.HOLDING and member.why is Why.STORE_AWAY
         return (moved(member, State.JOINING), ()) if back else (member, ())
-    if now - member.store_lost_at < facts.seconds(member.timeouts.store_grace):
+    if now - member.store_lost_at < state.seconds(member.timeouts.store_grace):
         return member, ()
-    member = moved(facts.doomed(member), State.HOLDING, Why.STORE_AWAY)
+    member = moved(state.doomed(member), State.HOLDING, Why.STORE_AWAY)
     return _leave_group(member, effects.LeaveGroup())
 
 
@@ -152,7 +152,7 @@ def fenced(member: MemberMachine, now: float) -> Driven:
     """Write nothing; stop the batch, and close without touching the slot, which belongs to the newer incarnation."""
     if member.state is not State.FENCED:
         return member, ()
-    return _leave_group(facts.doomed(member), effects.CloseKeepingSlot())
+    return _leave_group(state.doomed(member), effects.CloseKeepingSlot())
 
 
 def terminate(member: MemberMachine, now: float) -> Driven:
@@ -161,9 +161,9 @@ def terminate(member: MemberMachine, now: float) -> Driven:
         return member, ()
     if member.batch is not None:
         spent = now - member.terminated_at
-        if spent >= facts.seconds(member.timeouts.close):
+        if spent >= state.seconds(member.timeouts.close):
             return member, (effects.EndProcess(why="the batch did not end within the close time"),)
-        return (facts.doomed(member) if spent >= facts.seconds(member.timeouts.close) / 2 else member), ()
+        return (state.doomed(member) if spent >= state.seconds(member.timeouts.close) / 2 else member), ()
     if member.in_group:
         return _leave_group(member, effects.CloseKeepingSlot() if member.static else effects.LeaveGroup())
     told: tuple[Effect, ...] = ()
@@ -181,7 +181,7 @@ def leave(member: MemberMachine, now: float) -> Driven:
     out = view is not None and (view.state in _OUT or view.left)
     if not out and member.refusal is None:
         return member, ()
-    member = facts.doomed(member)
+    member = state.doomed(member)
     if member.batch is not None and member.incarnation is not None:
         return member, ()
     if member.in_group:

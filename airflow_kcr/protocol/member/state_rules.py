@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_kcr.protocol.member import facts
+from airflow_kcr.protocol.member import state
 from airflow_kcr.protocol.member.effects import Driven
 from airflow_kcr.protocol.member.state import ACTIVE, MemberMachine, State, Why, moved
 from airflow_kcr.protocol.region.rows import RESET_STATES, CheckpointPhase, DesiredState, RegionState
@@ -18,7 +18,7 @@ def place(member: MemberMachine, now: float) -> Driven:
         return moved(member, State.JOINING), ()
     if view.state is RegionState.HALTED or (member.batch is not None and member.batch.epoch != view.epoch):
         return moved(member, State.HOLDING, Why.RESET), ()
-    if not facts.has_claimed(member, view):
+    if not state.has_claimed(member, view):
         return moved(member, State.JOINING), ()
     if view.state in RESET_STATES or not view.acknowledged:
         return moved(member, State.READY), ()
@@ -33,7 +33,7 @@ def _processing(member: MemberMachine, view: MemberRegion, now: float) -> Member
         return moved(member, State.HOLDING, Why.FOREIGN_CONSUMER)
     if view.desired_state is not DesiredState.RUNNING and not approaching:
         return moved(member, State.HOLDING, Why.PAUSED)
-    if member.batch is None and facts.is_at_limit(member, view):
+    if member.batch is None and state.is_at_limit(member, view):
         return moved(member, State.HOLDING, Why.BOUNDARY)
     if now < member.retry_at:
         return moved(member, State.HOLDING, Why.RETRY)
@@ -45,4 +45,4 @@ def _is_committing(member: MemberMachine, view: MemberRegion, now: float) -> boo
     if view.commit is None or view.commit == member.commit_done:
         return False
     waited = now - member.commit_since if "commit" in member.awaited else 0.0
-    return waited < facts.seconds(member.timeouts.commit)
+    return waited < state.seconds(member.timeouts.commit)

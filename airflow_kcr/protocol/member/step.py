@@ -30,7 +30,7 @@ from airflow_kcr.protocol.commands import (
     ReportPublished,
     StartBatch,
 )
-from airflow_kcr.protocol.member import drive, events, facts
+from airflow_kcr.protocol.member import drive, events, state
 from airflow_kcr.protocol.member.batch_steps import PLAN_PAUSE
 from airflow_kcr.protocol.member.effects import Effect
 from airflow_kcr.protocol.member.state import (
@@ -150,7 +150,7 @@ def _patience(member: MemberMachine) -> float:
     Two leases, as it may be dead; a takeover waits as long as a drain may take besides, and then fences.
     """
     times = member.timeouts
-    return facts.seconds(2 * times.lease + (times.drain if member.process.takeover else times.renew / 2))
+    return state.seconds(2 * times.lease + (times.drain if member.process.takeover else times.renew / 2))
 
 
 def _renewed(member: MemberMachine, event: events.Answered[Renew, Heartbeat], now: float) -> MemberMachine:
@@ -174,7 +174,7 @@ def _without_renewal(member: MemberMachine, newest: Incarnation) -> MemberMachin
     if member.incarnation is not None and newest > member.newest_incarnation:
         return fenced(member)
     is_older = member.store_is_older or newest < member.newest_incarnation
-    return facts.without_lease(replace(member, store_is_older=is_older))
+    return state.without_lease(replace(member, store_is_older=is_older))
 
 
 def _compared(member: MemberMachine, epoch: Epoch, counter: EventNumber) -> MemberMachine:
@@ -222,7 +222,7 @@ def _against(before: MemberMachine, member: MemberMachine, view: MemberRegion) -
 
 
 def _read_refused(member: MemberMachine, event: events.Refused[ReadRegion], now: float) -> MemberMachine:
-    return facts.without_lease(replace(_store_seen(answered(member, "read")), store_is_older=True))
+    return state.without_lease(replace(_store_seen(answered(member, "read")), store_is_older=True))
 
 
 def _seen(member: MemberMachine, view: MemberRegion, now: float) -> MemberMachine:
@@ -233,12 +233,12 @@ def _seen(member: MemberMachine, view: MemberRegion, now: float) -> MemberMachin
         return fenced(member)
     if view.incarnation > mine:
         # It has been that one itself: a restored store got that report, and its number is raised.
-        return facts.without_lease(member)
+        return state.without_lease(member)
     is_old = member.view is not None and view.counter < member.view.counter
     if is_old and view.epoch >= member.newest_epoch and view.incarnation == mine:
         return member
     is_reset = member.view is not None and view.epoch > member.view.epoch
-    retry_at = now + facts.seconds(member.timeouts.retry_after(view.failures))
+    retry_at = now + state.seconds(member.timeouts.retry_after(view.failures))
     return replace(
         member,
         view=view,
@@ -394,7 +394,7 @@ def _batch_quiesced(member: MemberMachine, event: events.BatchQuiesced, now: flo
 def _batch_accepted(member: MemberMachine, event: events.Answered[FinishBatch, None], now: float) -> MemberMachine:
     batch = _in_phase(member, event.command.batch, frozenset({BatchPhase.FINISHING}))
     view = member.view
-    places = {p: facts.past_skips(view, p, r.to) for p, r in batch.ranges.items() if p in member.positions}
+    places = {p: state.past_skips(view, p, r.to) for p, r in batch.ranges.items() if p in member.positions}
     same_epoch = view is not None and view.epoch == batch.epoch
     positions = member.positions.replace(places) if same_epoch else member.positions
     counts = view is not None and view.records_left is not None

@@ -13,10 +13,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
-from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.region import checkpoints, events, resets
 from airflow_kcr.protocol.region.rows import Absence, Claim, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, put, record, universe
+from airflow_kcr.protocol.times import format_instant
 from airflow_kcr.protocol.values import GroupId, GroupPartition
 
 

@@ -10,8 +10,15 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
-from airflow_kcr.protocol.instants import format_instant
-from airflow_kcr.protocol.region import boundaries, commit_notes, coverage, events, hold, requests, timelines
+from airflow_kcr.protocol.region import (
+    boundaries,
+    commit_notes,
+    coverage,
+    events,
+    foreign_consumers,
+    requests,
+    timelines,
+)
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointPhase,
@@ -34,6 +41,7 @@ from airflow_kcr.protocol.region.state import (
     with_checkpoint,
     with_request,
 )
+from airflow_kcr.protocol.times import format_instant
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId
 
 
@@ -62,13 +70,17 @@ def open_next(region: Region, now: datetime) -> Region:
     A checkpoint that approaches a boundary gives way to a person's request, which is served first. A region that holds
     opens none but a stop's.
     """
-    queue = [r for r in requests.queue(region) if hold.lets_open(region, r)]
+    queue = [r for r in requests.queue(region) if foreign_consumers.lets_open(region, r)]
     if queue and requests.preempts(region, queue[0]):
         region = abort(region, now, f"it gave way to a {queue[0].purpose}")
     for request in requests.queue(region):
         if not may_open(region, now):
             break
-        if hold.lets_open(region, request) and _may_approach(region, request) and _is_whole(region, now, request):
+        if (
+            foreign_consumers.lets_open(region, request)
+            and _may_approach(region, request)
+            and _is_whole(region, now, request)
+        ):
             region = _open(region, now, request)
     return region
 

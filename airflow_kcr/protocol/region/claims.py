@@ -14,15 +14,7 @@ from datetime import datetime
 from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog
 from airflow_kcr.protocol.commands import ClaimPartitions
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import (
-    absent_partitions,
-    checkpoints,
-    clusters,
-    events,
-    out_of_range,
-    resets,
-    unowned_partitions,
-)
+from airflow_kcr.protocol.region import absent_partitions, checkpoints, clusters, coverage, events, out_of_range, resets
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, Claim, InitialOffset, ResetCause
 from airflow_kcr.protocol.region.state import (
     InitialKey,
@@ -80,9 +72,7 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
         arrived_at=now,
     )
     region = replace(region, claims=put(region.claims, rows), members=put(region.members, {proposal.member: row}))
-    region = absent_partitions.claimed(
-        unowned_partitions.claimed(region, proposal.partitions.keys()), proposal.partitions.keys()
-    )
+    region = absent_partitions.claimed(coverage.claimed(region, proposal.partitions.keys()), proposal.partitions.keys())
     body = events.Claimed(
         member=proposal.member,
         incarnation=proposal.incarnation,

@@ -1,4 +1,4 @@
-"""Who covers the partitions, and who is quiesced.
+"""Who covers the partitions, which of them no member owns, and who is quiesced.
 
 When a reset may end and a checkpoint may open (docs/explanation/what-if.md).
 
@@ -9,15 +9,17 @@ incarnations from writing at once (C13, C51).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from airflow_kcr.protocol.instants import format_instant
-from airflow_kcr.protocol.region.rows import Batch, Claim, ResetCause
-from airflow_kcr.protocol.region.state import Region, belongs, is_live, live_members, universe
+from airflow_kcr.protocol.commands import GroupStanding, ReportPartitions
+from airflow_kcr.protocol.region import absent_partitions, checkpoints, events
+from airflow_kcr.protocol.region.rows import CLAIM_STATES, Batch, Claim, RegionState, ResetCause
+from airflow_kcr.protocol.region.state import Region, belongs, is_live, live_members, record, require_member, universe
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
+from airflow_kcr.protocol.times import format_instant
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId
 
 _NONE: Final[frozenset[GroupPartition]] = frozenset()
@@ -275,3 +277,86 @@ def horizon(region: Region, now: datetime) -> datetime | None:
     if region.foreign_consumers:
         moments += [over for member in region.leases if (over := _session_over(region, member)) is not None]
     return min((m for m in moments if m > now), default=None)
+
+
+_COVERED = frozenset({RegionState.RUNNING, RegionState.DRAINING})
+"""States in which every partition that was known had an owner: only then does one without an owner mean anything."""
+
+
+def report(region: Region, now: datetime, inventory: ReportPartitions) -> Region:
+    """Return the region knowing which partitions of one group have no owner, and which the brokers do not have.
+
+    Repeating it changes nothing, but that what has been absent for long enough is gone (`absent_partitions`). An open
+    checkpoint that was opened before such a partition was known is aborted, as it would be by the partition's claim.
+
+    Args:
+        region: the region.
+        now: the store's clock.
+        inventory: what the brokers have.
+
+    Raises:
+        StaleIncarnation, UnknownMember, LeaseExpired: the member may not act.
+    """
+    require_member(region, inventory.member, inventory.incarnation, now)
+    if region.state in CLAIM_STATES:
+        region = absent_partitions.seen(region, now, inventory.member.group, inventory.partitions)
+    if region.state not in _COVERED:
+        return region
+    others = {p: since for p, since in region.unowned.items() if p.group != inventory.member.group}
+    bare = sorted(p for p in inventory.partitions if _is_bare(region, p))
+    rows = others | {p: region.unowned.get(p, now) for p in bare}
+    if rows == region.unowned:
+        return region
+    fresh = [p for p in bare if p not in region.unowned]
+    body = events.PartitionsUnowned(partitions=tuple(sorted(rows)))
+    return _without_blind_checkpoint(record(replace(region, unowned=rows), now, body), now, fresh)
+
+
+def _is_bare(region: Region, partition: GroupPartition) -> bool:
+    claim = region.claims.get(partition)
+    subscribed = region.rules.subscribes(partition.group, partition.topic)
+    return subscribed and (claim is None or claim.owner is None)
+
+
+def _without_blind_checkpoint(region: Region, now: datetime, fresh: Collection[GroupPartition]) -> Region:
+    checkpoint = region.checkpoint
+    left = left_out(region, now)
+    unseen = (
+        []
+        if checkpoint is None
+        else [p for p in fresh if p not in region.frozen[checkpoint.sequence] and p not in left]
+    )
+    if not unseen:
+        return region
+    return checkpoints.abort(region, now, f"{unseen[0]} is on the brokers and no member owns it")
+
+
+def claimed(region: Region, partitions: Collection[GroupPartition]) -> Region:
+    """Return the region after partitions were claimed: they have an owner."""
+    rows = {p: since for p, since in region.unowned.items() if p not in partitions}
+    return region if len(rows) == len(region.unowned) else replace(region, unowned=rows)
+
+
+def standing(region: Region, now: datetime, member: MemberId) -> GroupStanding:
+    """Return what a member has to do about the partitions of its group that have no owner."""
+    group = member.group
+    gone = frozenset(p for p in absent_partitions.gone(region) if p.group == group)
+    if region.state not in _COVERED:
+        return GroupStanding(again=True, gone=gone)
+    if not any(p.group == group for p in unowned(region)):
+        return GroupStanding(again=any(p.group == group and p not in gone for p in region.absent), gone=gone)
+    late = any(p.group == group for p in overdue(region, now))
+    return GroupStanding(again=True, rejoin=late and _would_help(region, now, member), gone=gone)
+
+
+def _would_help(region: Region, now: datetime, member: MemberId) -> bool:
+    """Whether a rebalance would give the group's partitions to its members, and this one is to cause it.
+
+    While a partition's owner is down, Kafka keeps its slot, and a rebalance would keep all other members waiting for
+    it. The owner comes back, or the end of its session is a rebalance. A foreign consumer gets its share of any.
+    """
+    group = member.group
+    live = [m for m in live_members(region, now) if m.group == group]
+    owners = {c.owner for p, c in region.claims.items() if p.group == group and c.owner is not None}
+    is_foreign = any(foreign_consumer.group == group for foreign_consumer in region.foreign_consumers)
+    return region.state is RegionState.RUNNING and live[:1] == [member] and owners <= set(live) and not is_foreign

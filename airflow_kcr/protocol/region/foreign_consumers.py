@@ -12,9 +12,25 @@ from datetime import datetime
 
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.region import events, lifecycle, resets
+from airflow_kcr.protocol.region.rows import CheckpointPurpose, CheckpointRequest
 from airflow_kcr.protocol.region.state import Region, record
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.values import GroupId
+
+
+def held_by(region: Region) -> tuple[ForeignConsumer, ...]:
+    """Return the foreign consumers that the region holds for; empty: it does not hold."""
+    if not region.foreign_consumers or region.rules.foreign_consumers is not ForeignConsumerPolicy.HOLD:
+        return ()
+    return tuple(o for o in region.foreign_consumers if o.group in region.rules.groups)
+
+
+def lets_open(region: Region, request: CheckpointRequest) -> bool:
+    """Whether the checkpoint of this request may open: any while the region does not hold, else only that of a stop.
+
+    A stop starts nothing, and a person has to be able to leave a group that a foreign consumer has entered.
+    """
+    return request.purpose is CheckpointPurpose.STOP or not held_by(region)
 
 
 def report(region: Region, now: datetime, seen: Mapping[GroupId, tuple[ForeignConsumer, ...]]) -> Region:

@@ -18,7 +18,6 @@ from airflow_kcr.errors import RegionInState
 from airflow_kcr.protocol.commands import ReportLater, RequestCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import (
-    automatic_resets,
     checkpoints,
     clusters,
     commit_notes,
@@ -114,7 +113,7 @@ def _at_restored_restore_point(region: Region) -> resets.Opening | None:
     if region.halt is None or region.halt.reason is not HaltReason.RESTORED or region.restore_point is None:
         return None
     checkpoint = region.restore_point if region.restore_point_epoch is None else None
-    return resets.Opening(seek=automatic_resets.restore_point_map(region), checkpoint=checkpoint)
+    return resets.Opening(seek=resets.restore_point_map(region), checkpoint=checkpoint)
 
 
 def pause(region: Region, now: datetime, requester: Requester) -> Region:

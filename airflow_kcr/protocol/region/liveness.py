@@ -16,11 +16,20 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from airflow_kcr.protocol.instants import format_instant
-from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, hold, requests, specs, timelines
+from airflow_kcr.protocol.region import (
+    batches,
+    boundaries,
+    checkpoints,
+    coverage,
+    foreign_consumers,
+    requests,
+    specs,
+    timelines,
+)
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, is_live, live_members
 from airflow_kcr.protocol.rules import CheckpointMode
+from airflow_kcr.protocol.times import format_instant
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset
 
 _NAMED: Final = 3
@@ -344,7 +353,7 @@ def _publish(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
 
 
 def _foreign(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
-    held_by = hold.held_by(region)
+    held_by = foreign_consumers.held_by(region)
     if held_by and _is_on(region):
         what = f"the region holds until {_listed([str(o) for o in held_by])} has left"
         yield Wait(rule=Rule.FOREIGN, since=None, what=what)

@@ -8,7 +8,7 @@ from typing import Final
 
 from airflow_kcr.errors import UnknownMember
 from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.region import acknowledgement, batches, boundaries, hold, specs
+from airflow_kcr.protocol.region import batches, boundaries, foreign_consumers, resets, specs
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointState,
@@ -61,12 +61,12 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberRegion:
         acknowledged=row.acknowledged == region.epoch,
         failures=region.failures,
         stopping=region.stopping is not None,
-        held_by=hold.held_by(region),
+        held_by=foreign_consumers.held_by(region),
         checkpoint=_checkpoint(region, member, row.incarnation),
         publish=_publish(region, member, now),
         commit=_commit(region, claims),
         claims=claims,
-        open=acknowledgement.open_targets(region, member) if any(c.resume is None for c in claims.values()) else {},
+        open=resets.open_targets(region, member) if any(c.resume is None for c in claims.values()) else {},
         target=None if person is None else person.target,
         limit=limit,
         boundary_offsets={p: row for p, row in located.items() if row is not None},

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from airflow_kcr.protocol.commands import ReportOutOfRange
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region import automatic_resets, clusters, recreated_topics, resets
+from airflow_kcr.protocol.region import clusters, recreated_topics, resets
 from airflow_kcr.protocol.region.rows import Halt, HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, past_skips, require_member
 from airflow_kcr.protocol.rules import OutOfRangePolicy
@@ -87,10 +87,10 @@ def handled(region: Region, now: datetime, troubles: tuple[OutOfRange, ...]) -> 
     before, region = region, recreated_topics.followed(region, now, logs)
     # A sink's progress of an older timeline is none, so in this new one its partitions go where all is known to be
     # done.
-    done = automatic_resets.last_done(region)
+    done = resets.last_done(region)
     entries: dict[GroupPartition, SeekEntry] = {
         p: replace(e, offset=done.get(p), source=SeekSource.BATCH_END) if e.source is SeekSource.SINK_PROGRESS else e
-        for p, e in automatic_resets.target(region).items()
+        for p, e in resets.target(region).items()
     }
     for trouble in troubles:
         log = trouble.bounds

@@ -25,17 +25,7 @@ from airflow_kcr.errors import (
 from airflow_kcr.protocol.commands import ApplyReset, RequestCheckpoint
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import (
-    automatic_resets,
-    consent,
-    coverage,
-    events,
-    recreated_topics,
-    requests,
-    resets,
-    resolution,
-    specs,
-)
+from airflow_kcr.protocol.region import coverage, events, plans, recreated_topics, requests, resets, resolution, specs
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
@@ -96,7 +86,7 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
             + _awaited(region, now)
         )
     if command.resolved is not None:
-        consent.require(region, reset, command.resolved)
+        plans.require(region, reset, command.resolved)
     planned = universe(region) if command.resolved is None else frozenset(command.resolved)
     region = _accepted(region, now, _limited(reset, planned))
     if reset.forced:
@@ -211,7 +201,7 @@ def _begin(
     # Members read their logs at different moments; the instant that a duration means is fixed here, once.
     reset = replace(reset, target=resolution.anchored(reset.target, now))
     seek = resolution.seek_map(region, now, reset, OffsetMap(current), seen)
-    consent.require(region, reset, seek)
+    plans.require(region, reset, seek)
     region = _with_skips(region, now, reset)
     region = _with(region, replace(reset, state=PersonResetState.STARTED, epoch=Epoch(region.epoch + 1)))
     opening = resets.Opening(
@@ -232,7 +222,7 @@ def _begin_forced(region: Region, now: datetime, reset: PersonReset) -> Region:
             region = _failed(region, now, other, f"a forced reset ({reset.request_id}) took its place")
     if region.state is RegionState.STOPPED:
         raise ResetInProgress(f"region {region.name} is stopped; nothing has to be forced, apply the reset as it is")
-    current = automatic_resets.last_done(region)
+    current = resets.last_done(region)
     region = _abandon_unpublished(region, now, resolution.target_checkpoint(region, reset))
     return _begin(replace(region, failures=0), now, reset, current, {})
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from airflow_kcr.errors import UpsertNeedsConsent
 from airflow_kcr.protocol.delivery import UpsertSink
 from airflow_kcr.protocol.observations import LogView
-from airflow_kcr.protocol.region import automatic_resets, consent, recreated_topics, resolution, timelines
+from airflow_kcr.protocol.region import recreated_topics, resets, resolution, timelines
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, RequestState
 from airflow_kcr.protocol.region.state import Region, initial_offsets, universe_in_order
-from airflow_kcr.protocol.seek_map import SeekMap
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap
 from airflow_kcr.protocol.target_resolution import PlanEntry, Situation, Unreachable, resolve
+from airflow_kcr.protocol.targets import FromFile, Needs, ShiftBy, Target, ToLatest, ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, RegionName
 
 
@@ -77,7 +79,7 @@ def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Pla
     offsets, fills = resolution.checkpoint_offsets(region, resolution.target_checkpoint(region, reset))
     situation = Situation(
         partitions=universe_in_order(region),
-        current=automatic_resets.last_done(region),
+        current=resets.last_done(region),
         initial=initial_offsets(region),
         log=log,
         checkpoint=offsets,
@@ -95,7 +97,7 @@ def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Pla
         ignored=found.ignored,
         undoes=undoes,
         runs=_runs(region, undoes),
-        upserts=consent.not_restored(region, reset, _whole(found.entries)),
+        upserts=not_restored(region, reset, _whole(found.entries)),
     )
 
 
@@ -107,3 +109,53 @@ def _runs(region: Region, undoes: tuple[CheckpointNumber, ...]) -> tuple[Request
     """Return the DAG runs that were answered by these checkpoints, in the order of their checkpoints."""
     answers = [r for r in region.archive.requests_for(undoes) if r.state is RequestState.ANSWERED]
     return tuple(r.requester for r in sorted(answers, key=lambda r: r.sequence or 0))
+
+
+def not_restored(region: Region, reset: PersonReset, seek: SeekMap) -> tuple[UpsertSink, ...]:
+    """Return the sinks whose tables a reset would go back behind, without being able to restore them.
+
+    Args:
+        region: the region, for its sinks.
+        reset: what is asked for.
+        seek: the whole map, with the present positions.
+    """
+    back = {p.group for p, entry in seek.items() if p in reset.scope and _goes_back(reset.target, p, entry)}
+    return tuple(sink for name, group in sorted(region.rules.groups.items()) if name in back for sink in group.upserts)
+
+
+def require(region: Region, reset: PersonReset, seek: SeekMap) -> None:
+    """Refuse to go back behind what can't be restored, unless the requester has consented.
+
+    Raises:
+        UpsertNeedsConsent: names the sinks, what it means, and the word that consents.
+    """
+    if reset.consent_upsert:
+        return
+    sinks = not_restored(region, reset, seek)
+    if sinks:
+        raise UpsertNeedsConsent(
+            f"{', '.join(map(str, sinks))}: mode upsert keeps no history, so going back can't restore it. Rows that "
+            "were replaced stay as they are, and the table mixes old and new until the replay has passed where the "
+            f"region {region.name} is now. Nothing was reset; if that is acceptable, apply the plan with "
+            "--consent-upsert (consent_upsert=True in Python)"
+        )
+
+
+def _goes_back(target: Target, partition: GroupPartition, entry: SeekEntry) -> bool:
+    current = entry.current
+    if current is None:
+        return False
+    # If an owner looks a time up after the start, there is no one left to ask: it counts as going back.
+    if entry.offset is not None and Needs.TIME_INDEX not in target.needs:
+        return entry.offset < current
+    match target:
+        case ToLatest():
+            return False
+        case ToOffset(offset=offset):
+            return offset < current
+        case ShiftBy(by=by):
+            return by < 0
+        case FromFile(entries=entries):
+            return entries.get(partition, current) < current
+        case _:
+            return True

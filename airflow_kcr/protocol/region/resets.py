@@ -1,35 +1,42 @@
 """A reset: every partition of the region goes to its seek entry, as one; members stay in their groups.
 
 A begin is one decision: a new epoch, a burnt sequence, the open checkpoint aborted, the seek map written; by that alone
-what lies beyond it is undone (`rewinds`). Members then cancel, quiesce, raise their sinks' fences, claim and
+what lies beyond it is undone (`timelines`). Members then cancel, quiesce, raise their sinks' fences, claim and
 acknowledge; `finish` lets the region go on when nothing is missing. A start is a reset with cause `start`; `STARTING`
 is `RESETTING` without deadlines.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, assert_never
 
+from airflow_kcr.errors import BatchRefused, NotClaimed
+from airflow_kcr.protocol.commands import Caller, Found
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import (
-    automatic_resets,
     batches,
     boundaries,
     checkpoints,
     commit_notes,
     coverage,
     events,
+    recreated_topics,
     timelines,
 )
 from airflow_kcr.protocol.region.rows import (
     FAILURE_CAUSES,
+    RESET_STATES,
     CheckpointState,
     Claim,
     Committed,
     Halt,
     HaltReason,
+    OpenTarget,
     Outcome,
     PersonResetState,
     RegionState,
@@ -38,20 +45,110 @@ from airflow_kcr.protocol.region.rows import (
     ResetState,
 )
 from airflow_kcr.protocol.region.state import (
+    NO_SEEK,
     BatchesProven,
     Region,
+    initial_offset,
     initial_offsets,
     moved_to,
     past_skips,
     put,
     record,
+    require_epoch,
+    require_member,
+    require_state,
+    restore_point_offset,
+    restore_point_offsets,
     universe_in_order,
     with_checkpoint,
 )
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, filled
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RequestId, Timeline
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, filled, from_offsets
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, RequestId, Timeline
 
 _UNCLAIMED: Final = Claim()
+
+
+def restore_point_map(region: Region) -> SeekMap:
+    """Return the restore point as a seek map, entries that are still open among them."""
+    if region.restore_point is None:
+        return NO_SEEK
+    if region.restore_point_epoch is not None:
+        return region.seek_maps[region.restore_point_epoch]
+    return from_offsets(region.offsets[region.restore_point], SeekSource.MERGED)
+
+
+def target(region: Region) -> SeekMap:
+    """Return the seek map of an automatic reset or a start, total over the region's partitions."""
+    partitions = universe_in_order(region)
+    restore_point = filled(restore_point_map(region), initial=initial_offsets(region), partitions=partitions)
+    return SeekMap({partition: _entry(region, partition, entry) for partition, entry in restore_point.items()})
+
+
+def _entry(region: Region, partition: GroupPartition, restore_point: SeekEntry) -> SeekEntry:
+    claim = region.claims.get(partition, _UNCLAIMED)
+    resume, current = claim.resume, claim.position
+    # An entry that is still open is asked again, from where the partition was when it was first asked.
+    asked_from = restore_point.current if restore_point.offset is None else current
+    to_restore_point = SeekEntry(
+        offset=restore_point.offset,
+        source=restore_point.source,
+        current=asked_from,
+        clamped_from=restore_point.clamped_from,
+    )
+    delivery = region.rules.groups[partition.group].delivery
+    match delivery:
+        case Delivery.AT_LEAST_ONCE:
+            return to_restore_point
+        case Delivery.ALMOST_ONCE:
+            return to_restore_point if resume is None else _reached(claim.position, resume, current)
+        case Delivery.AT_MOST_ONCE:
+            return to_restore_point if resume is None else _reached(claim.started_to, resume, current)
+        case Delivery.EXACTLY_ONCE:
+            # While the restore point's own entry is open nothing was processed in its timeline, so no sink has progress
+            # in it.
+            is_open = restore_point.offset is None
+            return (
+                to_restore_point
+                if is_open
+                else SeekEntry(offset=None, source=SeekSource.SINK_PROGRESS, current=current)
+            )
+        case _:
+            assert_never(delivery)
+
+
+def _reached(offset: Offset | None, resume: Offset, current: Offset | None) -> SeekEntry:
+    if offset is None or offset <= resume:
+        return SeekEntry(offset=resume, source=SeekSource.RESUME_POINT, current=current)
+    return SeekEntry(offset=offset, source=SeekSource.BATCH_END, current=current)
+
+
+def last_done(region: Region) -> OffsetMap:
+    """Return, per partition, the furthest place up to which everything is known to be done.
+
+    That is its position; while a reset has not yet found out where that is, the restore point's offset, else the
+    initial one. A sink may have gone further; rolled back to here it holds each record once.
+    """
+    restore_point, initial = restore_point_offsets(region), initial_offsets(region)
+    known: dict[GroupPartition, Offset] = {}
+    for partition in universe_in_order(region):
+        claim = region.claims.get(partition)
+        place = None if claim is None else claim.position
+        place = restore_point.get(partition, initial.get(partition)) if place is None else place
+        if place is not None:
+            known[partition] = place
+    return OffsetMap(known)
+
+
+def without_progress(region: Region, partition: GroupPartition) -> Offset | None:
+    """Return where a sink resumes that has no progress in this timeline.
+
+    The restore point's offset, else the initial one.
+    """
+    place = restore_point_offset(region, partition)
+    if place is not None:
+        return place
+    initial = initial_offset(region, partition)
+    return None if initial is None else initial.offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +183,9 @@ def begin(
     region = _superseded(region, now, earlier)
     first = opening is None and region.restore_point is None
     if first:
-        opening = Opening(seek=automatic_resets.target(region))
+        opening = Opening(seek=target(region))
     if opening is None:
-        seek = automatic_resets.target(region)
+        seek = target(region)
     else:
         seek = filled(opening.seek, initial=initial_offsets(region), partitions=universe_in_order(region))
     region = replace(
@@ -320,3 +417,94 @@ def halt(region: Region, now: datetime, reason: Halt) -> Region:
         events.Halted(reason=reason.reason, text=reason.text, choices=reason.choices),
     )
     return moved_to(region, now, RegionState.HALTED, reason.text)
+
+
+def open_targets(region: Region, member: MemberId) -> dict[GroupPartition, OpenTarget]:
+    """Return the open entries of the partitions that a member holds: what it has to answer before it acknowledges."""
+    found: dict[GroupPartition, OpenTarget] = {}
+    for partition, entry in region.seek.items():
+        claim = region.claims.get(partition)
+        if entry.offset is None and claim is not None and claim.owner == member:
+            fallback = without_progress(region, partition) if entry.current is None else entry.current
+            found[partition] = OpenTarget(source=entry.source, fallback=fallback)
+    return found
+
+
+def answer(region: Region, now: datetime, caller: Caller, found: Mapping[GroupPartition, Found]) -> Region:
+    """Return the region with open seek entries written by the owner of their partitions; the first writer wins.
+
+    A place that was looked up in the log of a topic that was made anew takes the partition over to that topic.
+
+    Raises:
+        StaleEpoch, StaleIncarnation, LeaseExpired: the member may not act, or not in this epoch.
+        NotClaimed: it does not hold a partition that it answers for.
+    """
+    require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
+    entries: dict[GroupPartition, SeekEntry] = {}
+    logs: dict[GroupPartition, LogBounds] = {}
+    for partition, answered in found.items():
+        claim = region.claims.get(partition)
+        if claim is None or claim.owner != caller.member or not coverage.is_current(region, claim, now):
+            raise NotClaimed(f"{caller.member} does not hold {partition} now; it can't say where that resumes")
+        entry = region.seek.get(partition)
+        if entry is None or entry.offset is not None:
+            continue
+        offset = answered.offset
+        if offset is None and entry.source is SeekSource.SINK_PROGRESS:
+            offset = without_progress(region, partition)
+        entries[partition] = replace(entry, offset=offset, clamped_from=answered.clamped_from)
+        if answered.log is not None:
+            logs[partition] = answered.log
+    if not entries:
+        return region
+    seek = recreated_topics.told(region, entries, logs)
+    return write_seek(recreated_topics.followed(region, now, logs), now, seek)
+
+
+def acknowledge(region: Region, now: datetime, caller: Caller) -> Region:
+    """Return the region with a member's acknowledgement, and its reset done if that was the last thing missing.
+
+    Whatever this incarnation left running is discarded with it: the member says that nothing of it runs any more. Said
+    twice in one epoch, it changes nothing.
+
+    Raises:
+        StaleEpoch, StaleIncarnation, LeaseExpired: the member may not act, or not in this epoch.
+        RegionInState: no reset runs.
+        NotClaimed: it has not claimed in this epoch.
+        BatchRefused: an open entry of its partitions is unanswered.
+    """
+    row = require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
+    if row.acknowledged == region.epoch:
+        return region
+    require_state(region, RESET_STATES, "an acknowledgement")
+    if row.claimed != region.epoch:
+        raise NotClaimed(f"{caller.member} has not claimed in epoch {region.epoch}; claim first, then acknowledge")
+    unanswered = open_targets(region, caller.member)
+    if unanswered:
+        raise BatchRefused(f"{caller.member} has open seek entries: {', '.join(map(str, sorted(unanswered)[:5]))}")
+    for batch in tuple(region.running.values()):
+        if batch.member == caller.member and batch.incarnation == caller.incarnation:
+            region = batches.closed(region, now, batch, Outcome.DISCARDED)
+    region = replace(region, members=put(region.members, {caller.member: replace(row, acknowledged=region.epoch)}))
+    body = events.Acknowledged(member=caller.member, incarnation=caller.incarnation, epoch=region.epoch)
+    return progress(record(region, now, body), now)
+
+
+def request(region: Region, now: datetime, caller: Caller, cause: ResetCause, detail: str) -> Region:
+    """Return the region after an automatic request, which carries the epoch it was made in.
+
+    Lower than the region's: it is already answered. Equal: it begins, or halts where failures are used up. So a
+    requested reset is never swallowed and never doubled.
+
+    Raises:
+        StaleIncarnation, LeaseExpired, UnknownMember: the member may not act; its next incarnation's claim decides.
+        StaleEpoch: it names an epoch that the store has not reached: the store was restored, the member will say so.
+    """
+    require_member(region, caller.member, caller.incarnation, now)
+    if caller.epoch > region.epoch:
+        require_epoch(region, caller.epoch)
+    body = events.ResetRequested(member=caller.member, epoch=caller.epoch, cause=cause, detail=detail)
+    region = record(region, now, body)
+    if caller.epoch < region.epoch or region.state in {RegionState.HALTED, RegionState.STOPPED}:
+        return region
+    return demand(region, now, cause, f"{caller.member}: {detail}" if detail else str(caller.member))

@@ -81,7 +81,7 @@ class Outcome(StrEnum):
     UNDONE = "undone"
     """Done, then undone by a reset on every partition; a reset inside a range leaves DONE and `undone_from`.
 
-    It is not stored: it follows from the resets after the batch (`rewinds`).
+    It is not stored: it follows from the resets after the batch (`timelines`).
     """
 
 
@@ -347,7 +347,7 @@ class Batch:
     """The epoch of the reset whose sinks' progress proved it done; None: its own end was accepted, or nothing was."""
 
     undone_from: Mapping[GroupPartition, Offset] = field(default_factory=dict)
-    """From where on a later reset has undone a range; derived when it is read (`rewinds`)."""
+    """From where on a later reset has undone a range; derived when it is read (`timelines`)."""
 
     quiesced_after: datetime | None = None
     """Set when its incarnation was superseded: from then on it can't write any more."""

@@ -219,7 +219,7 @@ class Region:
     """The foreign consumers in the groups at the last check, in order."""
 
     unowned: Mapping[GroupPartition, datetime] = field(default_factory=dict)
-    """Partitions that the brokers have and no member owns, and when it was first seen; see `unowned_partitions`."""
+    """Partitions that the brokers have and no member owns, and when it was first seen; see `coverage`."""
 
     absent: Mapping[GroupPartition, Absence] = field(default_factory=dict)
     """Partitions of the region that the brokers say they do not have; see `absent_partitions`."""

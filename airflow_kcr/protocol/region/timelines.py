@@ -1,4 +1,4 @@
-"""The current timeline: which complete checkpoints still describe the region's past.
+"""The current timeline: which complete checkpoints and ranges still describe the region's past.
 
 A complete checkpoint is on the current timeline when every later timeline opened at or beyond its offset on every
 partition that both have. Opening a timeline is the only thing that takes one off, so it is decided there, once, and
@@ -7,13 +7,16 @@ stored (`Checkpoint.undone_by`). Targets, request ids, retirement, manifests and
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
+from airflow_kcr.protocol.region.rows import Batch, Checkpoint, CheckpointState, Outcome
 from airflow_kcr.protocol.region.state import CheckpointsUndone, Region, checkpoint_of, put
-from airflow_kcr.protocol.values import CheckpointNumber
+from airflow_kcr.protocol.seek_map import SeekMap
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset
 
 
 def unpublished(region: Region) -> tuple[Checkpoint, ...]:
@@ -95,3 +98,61 @@ def without_undone(region: Region, sequences: tuple[CheckpointNumber, ...]) -> R
         return region
     newest = _newest_stored(region, region.aligned)
     return replace(region, aligned=None if newest is None else newest.sequence)
+
+
+class Rewinds:
+    """How far back resets went on each partition, by epoch.
+
+    Args:
+        seek_maps: of all epochs that had one; open entries don't count.
+    """
+
+    __slots__ = ("_steps",)
+
+    def __init__(self, seek_maps: Mapping[Epoch, SeekMap]) -> None:
+        newest_first: dict[GroupPartition, list[tuple[Epoch, Offset]]] = {}
+        for epoch in sorted(seek_maps, reverse=True):
+            for partition, entry in seek_maps[epoch].items():
+                if entry.offset is None:
+                    continue
+                steps = newest_first.setdefault(partition, [])
+                steps.append((epoch, min(entry.offset, steps[-1][1]) if steps else entry.offset))
+        self._steps = {partition: steps[::-1] for partition, steps in newest_first.items()}
+        """Of each epoch with an entry the lowest offset of it and all later ones; ascending in both."""
+
+    def lowest_after(self, partition: GroupPartition, epoch: Epoch) -> Offset | None:
+        """Return the lowest offset that a reset of a later epoch sent a partition to; None: none did."""
+        steps = self._steps.get(partition, [])
+        after = bisect_right(steps, epoch, key=lambda step: step[0])
+        return steps[after][1] if after < len(steps) else None
+
+    def seen_in(self, batch: Batch) -> Batch:
+        """Return a batch as the ledger shows it: with what these resets have undone of it."""
+        if batch.outcome is not Outcome.DONE:
+            return batch
+        epoch = batch.accepted_in
+        lowest = {p: o for p in batch.ranges if (o := self.lowest_after(p, epoch)) is not None}
+        return undone(batch, lowest)
+
+
+def undone(batch: Batch, lowest: Mapping[GroupPartition, Offset]) -> Batch:
+    """Return a batch after resets: what it did at or beyond where they went is undone.
+
+    A reset inside a range leaves the outcome and notes from where on; once every range is undone from its start, the
+    outcome is.
+
+    Args:
+        batch: as it was accepted.
+        lowest: of all resets after that, by partition; one that no reset concerned is missing.
+    """
+    if batch.outcome is not Outcome.DONE:
+        return batch
+    marks = {
+        partition: Offset(max(lowest[partition], range_.from_))
+        for partition, range_ in batch.ranges.items()
+        if partition in lowest and lowest[partition] < range_.to
+    }
+    if not marks:
+        return batch
+    whole = all(marks.get(p) == r.from_ for p, r in batch.ranges.items())
+    return replace(batch, undone_from=marks, outcome=Outcome.UNDONE if whole else Outcome.DONE)

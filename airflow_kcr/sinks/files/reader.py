@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.targets import ToRun
 from airflow_kcr.sinks.files import layout
+from airflow_kcr.sinks.files.contents import checkpoints_on, newest_first, timelines_in
 from airflow_kcr.sinks.files.documents import Manifest, Owner
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.hadoop import HadoopFolder
 from airflow_kcr.sinks.files.layout import CheckpointName
-from airflow_kcr.sinks.files.timelines import checkpoints_on, newest_first, timelines_in
 from airflow_kcr.sinks.files.writer import read_files
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_kcr.store.postgres.engine import build_engine
+from airflow_kcr.store.postgres.connections import build_engine
 from airflow_kcr.store.postgres.transactions import PostgresTransactions
 
 __all__ = ["PostgresTransactions", "build_engine"]

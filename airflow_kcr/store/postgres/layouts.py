@@ -39,9 +39,9 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.store.codec import storable
 from airflow_kcr.store.postgres import tables
-from airflow_kcr.store.postgres.columns import PARTITION
 from airflow_kcr.store.postgres.rewinds import REWINDS
 from airflow_kcr.store.postgres.row_layout import JsonLayout, Layout, Values, member_of, of_dataclass, partition_of
+from airflow_kcr.store.postgres.tables import PARTITION
 
 if TYPE_CHECKING:
     from sqlalchemy import Table

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_kcr.protocol.values import EventNumber, RegionName
-from airflow_kcr.store.postgres.engine import driver_of
+from airflow_kcr.store.postgres.connections import driver_of
 
 CHANNEL: Final = "kcr"
 

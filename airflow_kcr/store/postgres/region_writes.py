@@ -20,7 +20,6 @@ from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset
 from airflow_kcr.store.codec import Unclaimed, to_json
 from airflow_kcr.store.postgres import ledger, tables
-from airflow_kcr.store.postgres.columns import PARTITION
 from airflow_kcr.store.postgres.layouts import (
     BOUNDARY_OFFSETS,
     CHECKPOINTS,
@@ -56,7 +55,7 @@ from airflow_kcr.store.postgres.row_layout import (
     unnested,
 )
 from airflow_kcr.store.postgres.session import Session
-from airflow_kcr.store.postgres.tables import event, skip
+from airflow_kcr.store.postgres.tables import PARTITION, event, skip
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -14,7 +14,7 @@ from typing import Final
 from sqlalchemy import text
 
 from airflow_kcr.ports import Replayed, Span
-from airflow_kcr.protocol.region import rewinds
+from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset
 from airflow_kcr.store.postgres.row_layout import partition_columns
@@ -139,4 +139,4 @@ def seen(session: Session, batches: list[Batch]) -> list[Batch]:
     for number, offset in rows:
         partition, epoch = asked[number]
         lowest.setdefault(epoch, {})[partition] = offset
-    return [rewinds.undone(b, lowest.get(b.accepted_in, {})) for b in batches]
+    return [timelines.undone(b, lowest.get(b.accepted_in, {})) for b in batches]

@@ -47,19 +47,9 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.store.codec import event_from_json
 from airflow_kcr.store.collector import uncollected
-from airflow_kcr.store.postgres import (
-    admission,
-    deletion,
-    leases,
-    ledger,
-    ledger_tail,
-    region_reads,
-    region_writes,
-    rewinds,
-)
+from airflow_kcr.store.postgres import admission, deletion, leases, ledger, region_reads, region_writes, rewinds
 from airflow_kcr.store.postgres.chronicle import PostgresChronicle
-from airflow_kcr.store.postgres.connections import NO_LOCK, Connections, read_again
-from airflow_kcr.store.postgres.engine import build_engine
+from airflow_kcr.store.postgres.connections import NO_LOCK, Connections, build_engine, read_again
 from airflow_kcr.store.postgres.listeners import NOTIFY, Listeners, payload
 from airflow_kcr.store.postgres.session import Found, Session
 
@@ -272,12 +262,12 @@ class PostgresTransactions:
     def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_since`."""
         with self._about(name) as session:
-            return tuple(ledger_tail.since(session, after))
+            return tuple(ledger.since(session, after))
 
     @read_again
     def newest_work(self, name: RegionName) -> datetime | None:
         """See `ports.Transactions.newest_work`; in one statement."""
-        with self._connections.snapshot(ledger_tail.NEWEST_WORK, name=name) as session:
+        with self._connections.snapshot(ledger.NEWEST_WORK, name=name) as session:
             worked_at: datetime | None = _one_of(session, name, session.first)[0]
             return worked_at
 

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 
 from airflow_kcr.cli import app
 from airflow_kcr.embedded import services
-from airflow_kcr.embedded.airflow import Airflow
-from airflow_kcr.embedded.airflow_settings import MARKER, kept
+from airflow_kcr.embedded.airflow import MARKER, Airflow, kept
 from airflow_kcr.embedded.demo import judgement
 from airflow_kcr.embedded.demo.judgement import Addresses, DemoCheck, DemoVerdict, Summary
 from airflow_kcr.embedded.demo.play import Happened

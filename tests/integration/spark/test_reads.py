@@ -8,7 +8,7 @@ import pytest
 
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BatchFailed
-from airflow_kcr.spark.failures import RangeUnreadable
+from airflow_kcr.spark.engine import RangeUnreadable
 from tests.integration.spark.batches import Bench, Collected, call, noop
 
 if TYPE_CHECKING:

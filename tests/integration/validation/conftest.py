@@ -10,8 +10,8 @@ import pytest
 from airflow_kcr.api.validation import Validation, real_reader, validate
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.commands import ChangeSpec, StartRegion
-from airflow_kcr.protocol.evidence import Check, Question
 from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.validation import Check, Question
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
 from airflow_kcr.spec import RegionSpec, parse
 from tests.integration.validation.foreign import Crowd

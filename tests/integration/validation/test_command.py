@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 from airflow_kcr.api.regions import opened
 from airflow_kcr.cli.group import CHECKED, validate
 from airflow_kcr.protocol.commands import DeclareRegion
-from airflow_kcr.protocol.evidence import Question
 from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.validation import Question
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.spec import parse
 from tests.support.kafka import Kafka

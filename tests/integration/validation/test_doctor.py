@@ -18,11 +18,11 @@ from airflow_kcr.api.regions import opened
 from airflow_kcr.cli import app
 from airflow_kcr.driver import doctor
 from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
-from airflow_kcr.protocol.evidence import Question
 from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.validation import Question
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.spec import parse
-from airflow_kcr.store.postgres.engine import Server
+from airflow_kcr.store.postgres.connections import Server
 from tests.support.kafka import Kafka
 from tests.support.postgres import Server as Embedded
 

@@ -7,9 +7,9 @@ import pytest
 from airflow_kcr.api.validation import Validation, preflight, real_reader, report
 from airflow_kcr.errors import BatchRefused, ForeignConsumerInGroup, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
-from airflow_kcr.protocol.evidence import CheckVerdict, Question
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.validation import CheckVerdict, Question
 from tests.integration.validation.conftest import Scene, make
 from tests.integration.validation.foreign import Crowd
 from tests.support.kafka import Kafka

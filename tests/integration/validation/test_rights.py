@@ -26,9 +26,9 @@ from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, 
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.protocol.commands import DeclareRegion
-from airflow_kcr.protocol.evidence import CheckVerdict, Question
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.validation import CheckVerdict, Question
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, RegionName, TopicName
 from airflow_kcr.spec import parse
 from airflow_kcr.store.memory import MemoryTransactions

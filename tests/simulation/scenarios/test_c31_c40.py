@@ -33,8 +33,8 @@ from airflow_kcr.protocol.region.rows import (
 )
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, GroupRules, OutOfRangePolicy, RegionRules
-from airflow_kcr.protocol.subscriptions import check_topics
 from airflow_kcr.protocol.targets import ToCheckpoint, ToEarliest
+from airflow_kcr.protocol.validation import check_topics
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Incarnation, Offset, TopicName
 from airflow_kcr.schedules import Every
 from tests.support import answers

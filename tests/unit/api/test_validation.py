@@ -22,13 +22,13 @@ from airflow_kcr.errors import (
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
-from airflow_kcr.protocol.evidence import Check, CheckVerdict, Question
 from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen, MemberSeen
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.validation import Check, CheckVerdict, Question
 from airflow_kcr.protocol.values import (
     NO_CLUSTER,
     ClusterId,

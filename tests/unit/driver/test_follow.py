@@ -15,7 +15,7 @@ from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.runtime.clocks import StoreClock
 from airflow_kcr.runtime.member_pool import MemberPool
-from airflow_kcr.runtime.sizes import Limits
+from airflow_kcr.runtime.planner import Limits
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.regions import RegionStore

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.embedded.airflow_settings import MARKER, AirflowPlan, environment, kept
+from airflow_kcr.embedded.airflow import MARKER, AirflowPlan, environment, kept
 
 
 def plan(folder: Path, store_url: str = "postgresql://keeper:hush@db.example:5433/store") -> AirflowPlan:
@@ -24,7 +24,7 @@ def plan(folder: Path, store_url: str = "postgresql://keeper:hush@db.example:543
 
 @pytest.fixture(autouse=True)
 def no_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_kcr.embedded.airflow_settings.resolve", lambda jars: (Path("/jars/connector.jar"),))
+    monkeypatch.setattr("airflow_kcr.embedded.airflow.resolve", lambda jars: (Path("/jars/connector.jar"),))
 
 
 def test_a_folder_keeps_its_ports_its_keys_and_its_passwords(tmp_path: Path) -> None:

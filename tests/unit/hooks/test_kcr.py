@@ -27,7 +27,7 @@ from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.sinks.group import sink_url
 from airflow_kcr.spec import RegionSpec, parse
-from airflow_kcr.store.postgres import engine
+from airflow_kcr.store.postgres import connections
 from airflow_kcr.store.schema_upgrade import HEAD
 from tests.support.airflow_home import connection_json
 from tests.support.kafka import Kafka
@@ -144,7 +144,7 @@ def test_the_test_button_answers_soon_whoever_does_not(
     url = f"postgresql://kcr:hunter2@127.0.0.1:{silent_port}/kcr"
     given = {**json.loads(connection_json(url)), "extra": {"connect_timeout": connect_timeout}}
     monkeypatch.setenv("AIRFLOW_CONN_KCR_DEFAULT", json.dumps(given))
-    monkeypatch.setattr(engine, "CONNECT_TIMEOUT", DAY)
+    monkeypatch.setattr(connections, "CONNECT_TIMEOUT", DAY)
     is_well, said = KcrHook().test_connection()  # that it answers at all: a day is longer than a test may take
     assert not is_well
     assert f"127.0.0.1:{silent_port}" in said
@@ -157,7 +157,7 @@ def test_the_connection_s_own_timeout_counts_for_everything_else(
     url = f"postgresql://kcr:hunter2@127.0.0.1:{silent_port}/kcr"
     given = {**json.loads(connection_json(url)), "extra": {"connect_timeout": 2}}
     monkeypatch.setenv("AIRFLOW_CONN_KCR_DEFAULT", json.dumps(given))
-    monkeypatch.setattr(engine, "CONNECT_TIMEOUT", DAY)
+    monkeypatch.setattr(connections, "CONNECT_TIMEOUT", DAY)
     with pytest.raises(StoreUnavailable) as raised:
         KcrHook().regions()
     assert "hunter2" not in raised.value.message

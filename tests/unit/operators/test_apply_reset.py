@@ -13,9 +13,9 @@ from airflow_kcr.operators import base
 from airflow_kcr.operators.reset import KcrApplyResetOperator
 from airflow_kcr.operators.reset_documents import Planned, markdown
 from airflow_kcr.protocol.commands import RequestReset
-from airflow_kcr.protocol.evidence import Check, CheckVerdict, Question
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.validation import Check, CheckVerdict, Question
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from tests.support.airflow_tasks import FakeTask, task_context

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import pytest
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol import sticky_assignor
+from airflow_kcr.protocol import assignors
 from airflow_kcr.protocol.assignors import assign, assignment_from_json, java_order
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.values import TopicName, TopicPartition
@@ -36,10 +36,10 @@ def run(
     return {name: " ".join(f"{tp.topic}:{tp.partition}" for tp in owned) for name, owned in found.items()}
 
 
-def moving(wanted: Mapping[str, str]) -> Callable[[sticky_assignor._General, Iterable[TopicPartition]], bool]:
+def moving(wanted: Mapping[str, str]) -> Callable[[assignors._General, Iterable[TopicPartition]], bool]:
     """Return a way of balancing that hands over what it was told to."""
 
-    def move(general: sticky_assignor._General, partitions: Iterable[TopicPartition]) -> bool:
+    def move(general: assignors._General, partitions: Iterable[TopicPartition]) -> bool:
         found = [tp for tp in partitions if f"{tp.topic}:{tp.partition}" in wanted]
         for tp in found:
             general._hand_over(tp, wanted[f"{tp.topic}:{tp.partition}"])
@@ -315,7 +315,7 @@ class TestStickyWithDifferentSubscriptions:
 
     def test_moves_that_did_not_improve_the_balance_are_undone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         members, previous = {"a": "t u", "b": "t"}, {"a": "t:0", "b": "t:1"}
-        monkeypatch.setattr(sticky_assignor._General, "_move", moving({"t:0": "b", "t:1": "b"}))
+        monkeypatch.setattr(assignors._General, "_move", moving({"t:0": "b", "t:1": "b"}))
         assert run(STICKY, members, {"t": 2}, previous) == previous
         # Where nothing was owned there is nothing to go back to.
         assert run(STICKY, members, {"t": 2}) == {"a": "", "b": "t:0 t:1"}
@@ -324,7 +324,7 @@ class TestStickyWithDifferentSubscriptions:
         members = {"fixed": "own", "x": "t", "y": "t", "z": "t"}
         previous = {"fixed": "own:0", "x": "t:0", "y": "t:1", "z": "t:2 t:3 t:4 t:5 t:6 t:7 t:8"}
         # Among x, y and z 1, 1, 7 becomes 0, 4, 5: better. With the 1 of the fixed member it would be as bad as before.
-        monkeypatch.setattr(sticky_assignor._General, "_move", moving({"t:0": "y", "t:2": "y", "t:3": "y"}))
+        monkeypatch.setattr(assignors._General, "_move", moving({"t:0": "y", "t:2": "y", "t:3": "y"}))
         found = run(STICKY, members, {"own": 1, "t": 9}, previous)
         assert found == {"fixed": "own:0", "x": "", "y": "t:1 t:0 t:2 t:3", "z": "t:4 t:5 t:6 t:7 t:8"}
 

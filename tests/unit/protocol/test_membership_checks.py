@@ -8,7 +8,14 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from airflow_kcr.protocol.commands import KillRegion, ReportPartitions, StartRegion
-from airflow_kcr.protocol.evidence import (
+from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen, MemberSeen
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.liveness import LogEnd
+from airflow_kcr.protocol.region.rows import Committed, RegionState
+from airflow_kcr.protocol.region.state import put, restore_point_offsets
+from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupRules, RegionRules
+from airflow_kcr.protocol.validation import (
     SHOWN,
     Check,
     CheckVerdict,
@@ -17,17 +24,11 @@ from airflow_kcr.protocol.evidence import (
     Participants,
     Question,
     answer,
+    foreign_consumers_in,
+    is_all_right,
+    judge,
     listed,
 )
-from airflow_kcr.protocol.group_checks import foreign_consumers_in
-from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen, MemberSeen
-from airflow_kcr.protocol.membership_checks import is_all_right, judge
-from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.liveness import LogEnd
-from airflow_kcr.protocol.region.rows import Committed, RegionState
-from airflow_kcr.protocol.region.state import put, restore_point_offsets
-from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupRules, RegionRules
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, TopicId, TopicName, TopicPartition
 from tests.support.driver import GROUP, TOPIC, Driver, group_rules
 from tests.support.scripts import started

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.errors import ConfigurationError, UnknownTopics
 from airflow_kcr.protocol.rules import GroupRules, RegionRules
-from airflow_kcr.protocol.subscriptions import check_topics
+from airflow_kcr.protocol.validation import check_topics
 from airflow_kcr.protocol.values import GroupId, TopicName
 
 G, H = GroupId("g"), GroupId("h")

@@ -40,8 +40,8 @@ from airflow_kcr.runtime.host import End, Ended, MemberHost, World
 from airflow_kcr.runtime.identity import Identity, read_note
 from airflow_kcr.runtime.member_pool import Notifications
 from airflow_kcr.runtime.metrics import Counts
+from airflow_kcr.runtime.planner import Limits
 from airflow_kcr.runtime.renewals import Renewals
-from airflow_kcr.runtime.sizes import Limits
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import group_rules
 from tests.support.runtime_fakes import (

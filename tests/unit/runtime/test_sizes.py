@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.runtime.sizes import GROWTH, PATIENCE, SHRINKAGE, BatchSize, Limits, shares
+from airflow_kcr.runtime.planner import GROWTH, PATIENCE, SHRINKAGE, BatchSize, Limits, shares
 from tests.support.runtime_fakes import p
 
 LIMITS = Limits(target=timedelta(seconds=2), least=1_000, most=1_000_000)

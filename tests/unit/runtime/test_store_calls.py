@@ -22,8 +22,8 @@ from airflow_kcr.protocol.commands import Command, ReportPublished
 from airflow_kcr.protocol.member import events
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RegionName
+from airflow_kcr.runtime.host import StoreCalls
 from airflow_kcr.runtime.identity import Identity
-from airflow_kcr.runtime.store_calls import StoreCalls
 from tests.support.driver import group_rules
 from tests.support.runtime_fakes import FLIGHTS, MEMBER, Hands, eventually
 

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from airflow_kcr.protocol.invariants.accounting import OffsetDelivery, delivery_of, redeliveries
+from airflow_kcr.protocol.invariants.accounting import OffsetDelivery, delivery_of, indexed, redeliveries
 from airflow_kcr.protocol.invariants.history import History, Index
-from airflow_kcr.protocol.invariants.replay import indexed
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import GroupPartition, Offset, Range

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kcr.protocol.invariants.intervals import below, common, joined, lacking, width
+from airflow_kcr.protocol.invariants.tiling import below, common, joined, lacking, width
 from airflow_kcr.protocol.values import Offset, Range
 
 ranges = st.lists(

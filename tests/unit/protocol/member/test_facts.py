@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import IllegalEvent
-from airflow_kcr.protocol.member import facts
+from airflow_kcr.protocol.member import state
 from airflow_kcr.protocol.member.state import State, Why, moved
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, ResetCause
@@ -16,21 +16,21 @@ from tests.support.scripts import boundary
 
 
 def test_durations_are_seconds_of_the_members_clock() -> None:
-    assert facts.seconds(timedelta(minutes=1, milliseconds=500)) == 60.5
+    assert state.seconds(timedelta(minutes=1, milliseconds=500)) == 60.5
 
 
 def test_a_batch_is_doomed_once_and_a_member_without_one_stays_as_it_is() -> None:
     fresh = LoneMember().member
-    assert facts.doomed(fresh) is fresh
-    doomed = facts.doomed(LoneMember().in_batch().member)
+    assert state.doomed(fresh) is fresh
+    doomed = state.doomed(LoneMember().in_batch().member)
     assert doomed.batch is not None
     assert doomed.batch.doomed
-    assert facts.doomed(doomed) is doomed
+    assert state.doomed(doomed) is doomed
 
 
 def test_without_its_lease_a_member_forgets_what_counted_under_it_and_joins_anew() -> None:
     member = replace(LoneMember().in_batch().member, batch_cause=ResetCause.BATCH_FAILED)
-    lost = facts.without_lease(member)
+    lost = state.without_lease(member)
     assert (lost.state, lost.incarnation, lost.claimed, lost.view) == (State.JOINING, None, None, None)
     assert (lost.positions, lost.batch_cause, lost.previous) == (EMPTY, None, 1)
     assert lost.batch is not None
@@ -40,27 +40,27 @@ def test_without_its_lease_a_member_forgets_what_counted_under_it_and_joins_anew
 
 def test_a_fenced_member_stays_fenced_without_its_lease() -> None:
     member = moved(LoneMember().processing().member, State.FENCED)
-    assert facts.without_lease(member).state is State.FENCED
+    assert state.without_lease(member).state is State.FENCED
 
 
 def test_an_assignment_is_claimed_while_it_epoch_and_claims_are_those_that_were_granted() -> None:
     lone = LoneMember().processing()
     member, view = lone.member, lone.view
-    assert facts.has_claimed(member, view)
-    assert not facts.has_claimed(replace(member, assignment=None), view)
-    assert not facts.has_claimed(replace(member, claimed=AssignmentId(7)), view)
-    assert not facts.has_claimed(member, replace(view, epoch=Epoch(2)))
-    assert not facts.has_claimed(member, replace(view, claims=claims_of(MINE[:1])))
+    assert state.has_claimed(member, view)
+    assert not state.has_claimed(replace(member, assignment=None), view)
+    assert not state.has_claimed(replace(member, claimed=AssignmentId(7)), view)
+    assert not state.has_claimed(member, replace(view, epoch=Epoch(2)))
+    assert not state.has_claimed(member, replace(view, claims=claims_of(MINE[:1])))
 
 
 def test_a_member_is_well_while_it_holds_a_lease_and_means_to_stay() -> None:
     member = LoneMember().processing().member
-    assert facts.is_well(member)
-    assert not facts.is_well(replace(member, incarnation=None))
-    assert not facts.is_well(replace(member, terminating=True))
-    assert not facts.is_well(moved(member, State.FENCED))
-    assert not facts.is_well(moved(member, State.HOLDING, Why.STORE_AWAY))
-    assert facts.is_well(moved(member, State.HOLDING, Why.PAUSED))
+    assert state.is_well(member)
+    assert not state.is_well(replace(member, incarnation=None))
+    assert not state.is_well(replace(member, terminating=True))
+    assert not state.is_well(moved(member, State.FENCED))
+    assert not state.is_well(moved(member, State.HOLDING, Why.STORE_AWAY))
+    assert state.is_well(moved(member, State.HOLDING, Why.PAUSED))
 
 
 def test_a_member_is_at_the_boundary_when_every_partition_of_it_is() -> None:
@@ -68,28 +68,28 @@ def test_a_member_is_at_the_boundary_when_every_partition_of_it_is() -> None:
     falls = dict.fromkeys(MINE, BoundaryOffset(offset=Offset(5)))
     view = replace(view_of(claims_of()), limit=boundary(1), boundary_offsets=falls)
     at_five = replace(member, positions=OffsetMap(dict.fromkeys(MINE, Offset(5))))
-    assert not facts.is_at_limit(member, view)
-    assert facts.is_at_limit(at_five, view)
-    assert not facts.is_at_limit(at_five, replace(view, boundary_offsets={MINE[0]: falls[MINE[0]]}))
-    assert not facts.is_at_limit(replace(member, positions=EMPTY), view)
-    assert not facts.is_at_limit(at_five, view_of(claims_of()))
+    assert not state.is_at_limit(member, view)
+    assert state.is_at_limit(at_five, view)
+    assert not state.is_at_limit(at_five, replace(view, boundary_offsets={MINE[0]: falls[MINE[0]]}))
+    assert not state.is_at_limit(replace(member, positions=EMPTY), view)
+    assert not state.is_at_limit(at_five, view_of(claims_of()))
 
 
 def test_an_idle_member_is_at_the_boundary_of_an_open_checkpoint() -> None:
     member = LoneMember().processing().member
     idle = replace(view_of(), limit=boundary(1))
-    assert not facts.is_at_limit(member, idle)
-    assert facts.is_at_limit(member, replace(idle, checkpoint=checkpoint_view(CheckpointPhase.APPROACHING)))
+    assert not state.is_at_limit(member, idle)
+    assert state.is_at_limit(member, replace(idle, checkpoint=checkpoint_view(CheckpointPhase.APPROACHING)))
 
 
 def test_skipped_records_are_stepped_over_as_far_as_the_view_tells() -> None:
     view = replace(view_of(), skips={MINE[0]: (Offset(3), Offset(4), Offset(9))})
-    assert [facts.past_skips(view, MINE[0], Offset(o)) for o in (2, 3, 4, 9)] == [2, 5, 5, 10]
-    assert facts.past_skips(view, MINE[1], Offset(3)) == 3
-    assert facts.past_skips(None, MINE[0], Offset(3)) == 3
+    assert [state.past_skips(view, MINE[0], Offset(o)) for o in (2, 3, 4, 9)] == [2, 5, 5, 10]
+    assert state.past_skips(view, MINE[1], Offset(3)) == 3
+    assert state.past_skips(None, MINE[0], Offset(3)) == 3
 
 
 def test_nothing_is_asked_in_the_name_of_a_member_without_a_lease() -> None:
-    assert facts.own(LoneMember().processing().member) == 1
+    assert state.own(LoneMember().processing().member) == 1
     with pytest.raises(IllegalEvent, match="has no lease"):
-        facts.own(LoneMember().member)
+        state.own(LoneMember().member)

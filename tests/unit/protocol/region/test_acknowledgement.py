@@ -14,7 +14,7 @@ from airflow_kcr.protocol.commands import (
     RequestReset,
 )
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.region import acknowledgement, events
+from airflow_kcr.protocol.region import events, resets
 from airflow_kcr.protocol.region.rows import OpenTarget, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.targets import ToDatetime
@@ -50,17 +50,17 @@ def fail(driver: Driver, epoch: int | None = None, cause: ResetCause = ResetCaus
 
 def test_a_member_answers_the_open_entries_of_what_it_holds() -> None:
     driver = resetting(delivery=Delivery.EXACTLY_ONCE)
-    assert acknowledgement.open_targets(driver.region, driver.member(0)) == {
+    assert resets.open_targets(driver.region, driver.member(0)) == {
         driver.partition(0): OpenTarget(source=SeekSource.SINK_PROGRESS, fallback=Offset(20))
     }
-    assert acknowledgement.open_targets(resetting().region, driver.member(0)) == {}
+    assert resets.open_targets(resetting().region, driver.member(0)) == {}
 
 
 def test_without_a_position_the_fallback_is_the_restore_point() -> None:
     driver = resetting(delivery=Delivery.EXACTLY_ONCE)
     fail(driver)
     driver.claim(driver.member(0))
-    targets = acknowledgement.open_targets(driver.region, driver.member(0))
+    targets = resets.open_targets(driver.region, driver.member(0))
     assert targets[driver.partition(0)].fallback == 10
 
 
@@ -88,10 +88,10 @@ def test_the_first_answer_counts_and_one_to_no_question_changes_nothing() -> Non
         driver.handle(AnswerEntries(caller=driver.caller(driver.member(0)), found=found))
     assert driver.region.claims[driver.partition(0)].resume == 17
     region = driver.region
-    assert acknowledgement.answer(region, driver.clock.now, driver.caller(driver.member(0)), {}) is region
+    assert resets.answer(region, driver.clock.now, driver.caller(driver.member(0)), {}) is region
     without = replace(region, seek_maps={})
     found = {driver.partition(0): Found(offset=Offset(3))}
-    assert acknowledgement.answer(without, driver.clock.now, driver.caller(driver.member(0)), found) is without
+    assert resets.answer(without, driver.clock.now, driver.caller(driver.member(0)), found) is without
 
 
 def test_what_was_asked_for_is_kept_with_a_clamped_answer() -> None:

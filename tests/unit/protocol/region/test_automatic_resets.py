@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import automatic_resets
+from airflow_kcr.protocol.region import resets
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.targets import ToOffset
@@ -26,7 +26,7 @@ def after_a_checkpoint_at_10(delivery: Delivery) -> Driver:
 
 
 def entry(region: Region, driver: Driver) -> SeekEntry:
-    return automatic_resets.target(region)[driver.partition(0)]
+    return resets.target(region)[driver.partition(0)]
 
 
 @pytest.mark.parametrize(
@@ -88,20 +88,20 @@ def test_a_partition_that_the_restore_point_lacks_goes_to_its_initial_offset_eac
     driver.finish_batch(driver.batches[-1].batch)
     driver.claim(driver.member(0), [driver.partition(0), driver.partition(1)])
     driver.process()
-    found = automatic_resets.target(driver.region)
+    found = resets.target(driver.region)
     assert (found[driver.partition(0)].offset, found[driver.partition(1)].offset) == (10, 3)
     assert found[driver.partition(1)].source is SeekSource.INITIAL
 
 
 def test_a_region_without_a_restore_point_starts_where_its_partitions_begin() -> None:
     driver = Driver()
-    assert automatic_resets.restore_point_map(driver.region) == SeekMap({})
-    assert automatic_resets.target(driver.region) == SeekMap({})
+    assert resets.restore_point_map(driver.region) == SeekMap({})
+    assert resets.target(driver.region) == SeekMap({})
 
 
 def test_the_restore_point_as_a_seek_map_says_where_it_comes_from() -> None:
     driver = after_a_checkpoint_at_10(Delivery.AT_LEAST_ONCE)
-    assert {e.source for e in automatic_resets.restore_point_map(driver.region).values()} == {SeekSource.MERGED}
+    assert {e.source for e in resets.restore_point_map(driver.region).values()} == {SeekSource.MERGED}
 
 
 # -- the last done place ----------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_the_restore_point_as_a_seek_map_says_where_it_comes_from() -> None:
 
 def test_everything_is_known_to_be_done_up_to_the_position() -> None:
     driver = after_a_checkpoint_at_10(Delivery.AT_LEAST_ONCE)
-    assert automatic_resets.last_done(driver.region) == OffsetMap({driver.partition(0): Offset(20)})
+    assert resets.last_done(driver.region) == OffsetMap({driver.partition(0): Offset(20)})
 
 
 def test_or_up_to_the_restore_point_while_a_reset_has_not_found_out() -> None:
@@ -119,20 +119,20 @@ def test_or_up_to_the_restore_point_while_a_reset_has_not_found_out() -> None:
     driver.join(driver.member(0))
     driver.claim(driver.member(0), [driver.partition(0)])
     assert driver.region.claims[driver.partition(0)].position is None
-    assert automatic_resets.last_done(driver.region) == OffsetMap({driver.partition(0): Offset(10)})
+    assert resets.last_done(driver.region) == OffsetMap({driver.partition(0): Offset(10)})
 
 
 def test_or_up_to_the_initial_offset_where_the_restore_point_lacks_the_partition() -> None:
     driver = after_a_checkpoint_at_10(Delivery.AT_LEAST_ONCE)
     region = replace(driver.region, claims={}, restore_point=None)
-    assert automatic_resets.last_done(region) == OffsetMap()
+    assert resets.last_done(region) == OffsetMap()
     claim = replace(driver.region.claims[driver.partition(0)], position=None)
     region = replace(driver.region, claims={driver.partition(0): claim}, restore_point=None)
-    assert automatic_resets.last_done(region) == OffsetMap({driver.partition(0): Offset(0)})
+    assert resets.last_done(region) == OffsetMap({driver.partition(0): Offset(0)})
 
 
 def test_a_sink_without_progress_resumes_at_the_restore_point_else_at_the_initial_offset() -> None:
     driver = after_a_checkpoint_at_10(Delivery.EXACTLY_ONCE)
-    assert automatic_resets.without_progress(driver.region, driver.partition(0)) == 10
-    assert automatic_resets.without_progress(replace(driver.region, restore_point=None), driver.partition(0)) == 0
-    assert automatic_resets.without_progress(driver.region, driver.partition(7)) is None
+    assert resets.without_progress(driver.region, driver.partition(0)) == 10
+    assert resets.without_progress(replace(driver.region, restore_point=None), driver.partition(0)) == 0
+    assert resets.without_progress(driver.region, driver.partition(7)) is None

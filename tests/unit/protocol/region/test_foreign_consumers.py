@@ -19,7 +19,7 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
 )
 from airflow_kcr.protocol.group_members import ForeignConsumer
-from airflow_kcr.protocol.region import coverage, events, hold
+from airflow_kcr.protocol.region import coverage, events, foreign_consumers
 from airflow_kcr.protocol.region.member_view import of_member
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
@@ -108,9 +108,9 @@ def test_what_was_told_of_a_group_stays_until_somebody_looks_at_that_group() -> 
     driver = region_of(ForeignConsumerPolicy.HOLD, groups=("g", "h"))
     found(driver, STRANGER)
     driver.handle(ReportGroups(seen={GroupId("h"): ()}))
-    assert hold.held_by(driver.region) == (STRANGER,)
+    assert foreign_consumers.held_by(driver.region) == (STRANGER,)
     driver.handle(ReportGroups(seen=CLEAN))
-    assert hold.held_by(driver.region) == ()
+    assert foreign_consumers.held_by(driver.region) == ()
 
 
 def test_a_group_that_the_region_does_not_have_is_none_of_its_business() -> None:
@@ -173,7 +173,7 @@ def test_warn_goes_on() -> None:
     found(driver, STRANGER)
     driver.process()
     assert driver.checkpoint("n1") == 2
-    assert hold.held_by(driver.region) == ()
+    assert foreign_consumers.held_by(driver.region) == ()
 
 
 # -- hold -------------------------------------------------------------------------------------------------------------

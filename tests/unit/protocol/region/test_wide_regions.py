@@ -14,7 +14,7 @@ from airflow_kcr.protocol.commands import Contribute
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import acknowledgement, completion, plans, resets
+from airflow_kcr.protocol.region import completion, plans, resets
 from airflow_kcr.protocol.region.resolution import NoTimes
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
 from airflow_kcr.protocol.scopes import EVERYTHING
@@ -96,7 +96,7 @@ def unanswered(partitions: int) -> Callable[[], object]:
     seek = region.seek
     nowhere = {p: replace(entry, offset=None, current=None) for p, entry in seek.items()}
     region = replace(region, seek_maps={**region.seek_maps, region.epoch: type(seek)(nowhere)})
-    return partial(acknowledgement.open_targets, region, driver.member(0))
+    return partial(resets.open_targets, region, driver.member(0))
 
 
 @pytest.mark.parametrize(

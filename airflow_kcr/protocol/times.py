@@ -1,6 +1,7 @@
-"""Durations as text: ISO 8601 (`PT5M`, `P1DT2H`) or short (`5m`, `1d12h`, `500ms`), as the reference promises.
+"""Durations and instants as text, as the reference promises.
 
-Rules:
+An instant is ISO 8601 with a zone, and nothing else. A duration is ISO 8601 (`PT5M`, `P1DT2H`) or short (`5m`, `1d12h`,
+`500ms`), by these rules:
 
 - A duration has a fixed length, so weeks and days (of 24 hours) are the longest units. Months and years are refused:
   `M` before the `T`, and any `Y`.
@@ -13,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from airflow_kcr.errors import ConfigurationError
@@ -100,3 +101,62 @@ def _why_not(text: str) -> str:
     if re.fullmatch(r"[0-9]+([.,][0-9]+)?", text):
         return f"{text!r} has no unit: {accepted}"
     return f"{text!r} is not a duration: {accepted}"
+
+
+EPOCH_START: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""The earliest instant that a Kafka timestamp can name."""
+
+
+def parse_instant(text: str) -> datetime:
+    """Return the instant that `text` names, in UTC.
+
+    Raises:
+        ConfigurationError: it is not ISO 8601, has no zone, or lies before 1970.
+    """
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"{text!r} is not a time: write ISO 8601 with a zone, such as 2026-01-01T00:00:00Z"
+        ) from None
+    return checked_instant(instant)
+
+
+def format_instant(instant: datetime) -> str:
+    """Return the canonical text of `instant`: `parse_instant` of it is the same instant again.
+
+    Raises:
+        ConfigurationError: it has no zone, or lies before 1970.
+    """
+    return checked_instant(instant).isoformat().replace("+00:00", "Z")
+
+
+def checked_instant(instant: datetime) -> datetime:
+    """Return `instant` in UTC if it is one that Kafka can look up.
+
+    Raises:
+        ConfigurationError: it has no zone, or lies before 1970 or beyond what a calendar of UTC can say.
+    """
+    if instant.utcoffset() is None:
+        raise ConfigurationError(f"{instant.isoformat()} has no zone; add one, such as Z or +01:00")
+    try:
+        moment = instant.astimezone(UTC)
+    except OverflowError:
+        raise ConfigurationError(f"{instant.isoformat()} is out of the calendar") from None
+    if moment < EPOCH_START:
+        raise ConfigurationError(f"{instant.isoformat()} is before 1970, where Kafka's timestamps begin")
+    return moment
+
+
+def back_from(read_at: datetime, duration: timedelta) -> datetime:
+    """Return the instant `duration` before `read_at`, in UTC; not before 1970, where every log has started.
+
+    Args:
+        read_at: the store's clock when the log was read; has a zone.
+        duration: >= 0.
+
+    Raises:
+        ConfigurationError: `read_at` has no zone.
+    """
+    now = checked_instant(read_at)
+    return EPOCH_START if duration > now - EPOCH_START else now - duration
