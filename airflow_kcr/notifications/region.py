@@ -81,7 +81,8 @@ class KcrRegionNotifier(BaseNotifier):
                 notifier({**context, "kcr": said})
             except Exception as error:  # others' code, and the next one is to be called all the same
                 self.log.exception("Notifier %s failed", name)
-                # Its text may hold the address that it posts to, which is a secret.
+                # Its text may hold the address that it posts to. Only the task's log has it, as with any notifier:
+                # there Airflow masks the secrets of its connections.
                 failed.append(f"{name} ({type(error).__name__})")
         if failed:
             raise AirflowException(

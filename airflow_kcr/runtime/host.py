@@ -481,8 +481,6 @@ def _linger(limits: Limits) -> Linger:
     return Linger(least=limits.least, longest=limits.linger)
 
 
-_LOG = logging.getLogger(__name__)
-
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 

@@ -76,7 +76,7 @@ def test_where_the_region_can_not_be_read_people_are_told_all_the_same(driver: D
     assert "nowhere" in said.partition("away; ")[2]
 
 
-def test_a_notifier_that_fails_is_named_without_its_secrets_and_keeps_none_from_being_called(driver: Driver) -> None:
+def test_a_notifier_that_fails_is_named_by_its_kind_of_error_and_keeps_none_from_being_called(driver: Driver) -> None:
     first, last = Pager(), Pager()
     made = KcrRegionNotifier(region="flights", notifiers=[first, Broken(), last])
     with pytest.raises(AirflowException) as reported:
