@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class KcrDrainOperator(WaitingOperator):
-    """Asks for the run's checkpoint, waits until it is published, and returns which checkpoint it is.
+    """Asks for the run's checkpoint, like `kcr region drain`, waits until it is published, and returns which it is.
 
     The checkpoint is aligned to the end of the run's data interval, so it holds exactly the interval's records; where
     the region has checkpointed itself there already (`request: auto`), that checkpoint is found. A run without an

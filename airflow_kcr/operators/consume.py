@@ -78,7 +78,7 @@ _FOR_EVER: Final = timedelta(days=3650)
 
 
 class KcrConsumeOperator(SparkSubmitOperator):
-    """Hosts members of a region in a Spark application, until the region stops.
+    """Hosts members of a region in a Spark application, like `kcr member run`, until the region stops.
 
     One task is one application with one or several members; map the task to have several::
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class KcrApplyRegionOperator(RegionOperator):
-    """Creates a region from a spec, or changes an existing one. A new region is stopped.
+    """Creates a region from a spec, or changes an existing one, like `kcr region apply`. A new region is stopped.
 
     The spec is checked when the DAG file is parsed; an invalid spec is a DAG import error that names the fields. An
     unchanged spec changes nothing. Nothing in it is templated.
@@ -141,9 +141,10 @@ class KcrResumeOperator(KcrStartOperator):
 
 
 class KcrPauseOperator(StateOperator):
-    """Pauses a region and waits until its running batches have finished; the members stay in their groups.
+    """Pauses a region, like `kcr region pause`, and waits until its running batches have finished.
 
-    A checkpoint that approaches its boundary is aborted. Pausing a paused region changes nothing.
+    The members stay in their groups. A checkpoint that approaches its boundary is aborted. Pausing a paused region
+    changes nothing.
 
     Args:
         wait_for_completion: whether to wait for that.
@@ -158,7 +159,7 @@ class KcrPauseOperator(StateOperator):
 
 
 class KcrStopOperator(StateOperator):
-    """Stops a region and waits until its members have left.
+    """Stops a region, like `kcr region stop`, and waits until its members have left.
 
     It takes a checkpoint, publishes it and commits it to Kafka; then all members leave.
 

@@ -523,12 +523,12 @@ class KcrApproveResetOperator(ApprovalOperator):
 
 
 class KcrApplyResetOperator(WaitingOperator):
-    """Applies a plan and waits until every partition is at its target; the members stay in their groups.
+    """Applies a plan, like `kcr reset apply`, and waits until every partition is at its target.
 
-    It first checks the plan again. If something has changed since the plan or its approval (the epoch, the
-    partitions, a foreign consumer in a group, a log that moved on), the task fails with the change and nothing is
-    reset: trigger the DAG again to plan and approve again. The reset is named after the plan, so a retry finds it
-    instead of making another one. The history has the approver and the reason.
+    The members stay in their groups. It first checks the plan again. If something has changed since the plan or its
+    approval (the epoch, the partitions, a foreign consumer in a group, a log that moved on), the task fails with the
+    change and nothing is reset: trigger the DAG again to plan and approve again. The reset is named after the plan, so
+    a retry finds it instead of making another one. The history has the approver and the reason.
 
     Args:
         plan: what the task of the approval has returned, or that of the plan where no approval is needed (templated):

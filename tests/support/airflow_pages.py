@@ -4,16 +4,47 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer.main
+
 import airflow_kcr
+from airflow_kcr.cli import app
 from airflow_kcr.provider_info import get_provider_info
 
 PACKAGE = Path(airflow_kcr.__file__).parent
 ARGUMENT = re.compile(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"\b(?:as|like) `kcr ([a-z ]+)`", re.IGNORECASE)
+
+_READ = "it only reads; in a task's own code: `KcrHook.region`"
+_MACHINE = "it is about one machine"
+
+WITHOUT_OPERATOR: Mapping[str, str] = {
+    "demo": _MACHINE,
+    "doctor": _MACHINE,
+    "dev up": _MACHINE,
+    "dev down": _MACHINE,
+    "dev status": _MACHINE,
+    "store upgrade": "it belongs to an installation; in a task's own code: `KcrHook.upgrade_store`",
+    "store status": "it only reads; in a task's own code: `KcrHook.store_status`",
+    "region list": "it only reads; in a task's own code: `KcrHook.regions`",
+    "region show": f"{_READ}; to wait: `KcrRegionStateSensor`, `KcrProgressSensor`",
+    "region delete": "it deletes for ever, and asks a person first",
+    "group assignment": "it previews a change of the spec, for a person",
+    "lag": f"{_READ}; to wait: `KcrLagSensor`",
+    "events": _READ,
+    "checkpoint list": _READ,
+    "checkpoint show": f"{_READ}; to wait: `KcrCheckpointSensor`",
+    "reset list": _READ,
+    "reset show": _READ,
+    "ledger record": _READ,
+    "ledger repeated": _READ,
+    "history list": _READ,
+}
+"""Why a command has no operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +86,49 @@ def table_of(found: Class) -> str:
 
 def described(kind: str) -> str:
     """Return every operator or sensor with what it does and its own arguments."""
-    modules = [path.rpartition(".")[2] for part in get_provider_info()[kind] for path in part["python-modules"]]
-    return _described(kind, modules)
+    return _described(kind, _modules(kind))
+
+
+def operators() -> Iterator[tuple[str, str | None]]:
+    """Yield every operator, and the command whose like it says it is, by its words after `kcr`; None: it has none."""
+    for found in classes("operators", *_modules("operators")):
+        if found.name.startswith("Kcr"):
+            named = COMMAND.search(" ".join(found.text.split()))
+            yield found.name, named and named[1]
+
+
+def every_command() -> list[str]:
+    """Return every command, by its words after `kcr`."""
+    return list(_commands(typer.main.get_command(app), ()))
+
+
+def commands() -> str:
+    """Return every command with its operator, or why it has none; then the operators that no command has."""
+    operator = {command: f"`{name}`" for name, command in operators()}
+    lines = ["| Command | Operator |", "|---|---|"]
+    lines += [
+        f"| `kcr {name}` | {operator.get(name) or f'none: {WITHOUT_OPERATOR[name]}'} |" for name in every_command()
+    ]
+    alone = ", ".join(f"`{name}`" for name, command in operators() if command is None)
+    return "\n".join(lines) + f"\n\nOnly in Airflow: {alone}."
+
+
+def _commands(command: Any, words: tuple[str, ...]) -> Iterator[str]:  # noqa: ANN401 (click has no types here)
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield " ".join(words)
+        return
+    for name, child in children.items():
+        yield from _commands(child, (*words, name))
 
 
 def notifiers() -> str:
     """Return every notifier with what it does and its arguments."""
     return _described("notifications", [path.split(".")[-2] for path in get_provider_info()["notifications"]])
+
+
+def _modules(kind: str) -> list[str]:
+    return [path.rpartition(".")[2] for part in get_provider_info()[kind] for path in part["python-modules"]]
 
 
 def _described(kind: str, modules: Iterable[str]) -> str:

@@ -788,6 +788,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "airflow-options": airflow_pages.options,
     "airflow-operators-common": lambda: airflow_pages.common("operators", "RegionOperator"),
     "airflow-operators-waiting": lambda: airflow_pages.common("operators", "WaitingOperator"),
+    "airflow-commands": airflow_pages.commands,
     "airflow-operators": lambda: airflow_pages.described("operators"),
     "airflow-sensors-common": lambda: airflow_pages.common("sensors", "RegionSensor"),
     "airflow-sensors": lambda: airflow_pages.described("sensors"),

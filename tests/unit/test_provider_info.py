@@ -20,6 +20,7 @@ import airflow_kcr
 from airflow_kcr.hooks.assets import create_asset, sanitize_uri
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.provider_info import get_provider_info
+from tests.support import airflow_pages
 
 INFO = get_provider_info()
 AIRFLOW = Path(airflow.__file__).parent
@@ -101,6 +102,11 @@ def test_every_listed_module_has_public_classes_of_its_kind(package: str, restor
         ]
         assert public, module
         assert all(c.__name__.startswith("Kcr") for c in public), module
+
+
+def test_every_command_has_one_operator_or_a_reason_for_having_none() -> None:
+    commands = [command for _, command in airflow_pages.operators() if command is not None]
+    assert sorted([*commands, *airflow_pages.WITHOUT_OPERATOR]) == sorted(airflow_pages.every_command())
 
 
 def test_every_class_and_function_that_is_named_exists() -> None:
