@@ -5,6 +5,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -32,10 +34,11 @@ def test_ci_scripts_can_be_started(name: str) -> None:
     assert os.access(TOP / ".ci" / name, os.X_OK)
 
 
-def test_the_top_level_stays_small() -> None:
+@pytest.fixture(scope="module")
+def project_files() -> frozenset[str]:
+    """Tracked files and new ones, but not what .gitignore names."""
     if shutil.which("git") is None or not (TOP / ".git").exists():
         pytest.skip("not a git checkout, so what belongs to the project is not known")
-    # Tracked files and new ones, but not what .gitignore names.
     listing = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=TOP,
@@ -43,8 +46,21 @@ def test_the_top_level_stays_small() -> None:
         capture_output=True,
         text=True,
     )
-    names = {line.partition("/")[0] for line in listing.stdout.splitlines()}
+    return frozenset(name for name in listing.stdout.splitlines() if (TOP / name).exists())
+
+
+def test_the_top_level_stays_small(project_files: frozenset[str]) -> None:
+    names = {name.partition("/")[0] for name in project_files}
     assert {name for name in names if not name.startswith(".")} <= ALLOWED_AT_THE_TOP
+
+
+def test_the_source_distribution_has_what_a_clone_has(project_files: frozenset[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(tmp_path)]
+    subprocess.run(command, cwd=TOP, check=True, capture_output=True, timeout=60)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        held = {name.partition("/")[2] for name in files.getnames()}
+    assert held - {"PKG-INFO"} == project_files
 
 
 def test_the_cases_of_a_test_come_in_one_order() -> None:
