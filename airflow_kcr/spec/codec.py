@@ -11,6 +11,7 @@ import copy
 import json
 import re
 from collections.abc import Collection, Mapping
+from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
@@ -199,11 +200,14 @@ def _one_batch_timeout(plain: dict[str, Any]) -> list[tuple[str, str]]:
     except (ConfigurationError, ValueError):  # it has its finding where it is
         return []
     plain["batch"] = {**batch, "timeout": given[1]}
-    if one == other:
-        return []
-    return [
-        ("timeouts.batch", f"is {format_duration(one)}, and batch.timeout is {format_duration(other)}; leave it out")
-    ]
+    del times["batch"]
+    return [] if one == other else [two_batch_timeouts(one, other)]
+
+
+def two_batch_timeouts(repeated: timedelta, timeout: timedelta) -> tuple[str, str]:
+    """Return the place and the text of the finding that `timeouts.batch` differs from `batch.timeout`."""
+    text = f"is {format_duration(repeated)}, and batch.timeout is {format_duration(timeout)}; leave it out"
+    return "timeouts.batch", text
 
 
 def _concerns(path: str, mended: Iterable[str]) -> bool:

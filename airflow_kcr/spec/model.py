@@ -34,7 +34,7 @@ from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, TopicName
 from airflow_kcr.schedules import CronSchedule, Every
 from airflow_kcr.spec.checks import findings_of
-from airflow_kcr.spec.codec import from_plain, from_text, to_plain
+from airflow_kcr.spec.codec import from_plain, from_text, to_plain, two_batch_timeouts
 from airflow_kcr.spec.fields import (
     AssignorWord,
     CheckpointModeWord,
@@ -232,7 +232,7 @@ class RegionSpec:
     checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
     batch: BatchSpec = field(default_factory=BatchSpec)
     timeouts: Annotated[Timeouts, Section(elsewhere=frozenset({"batch"}))] = field(default_factory=Timeouts)
-    """All times but `batch.timeout`, which is its `batch` whatever that was given as."""
+    """All times but `batch.timeout`, which its `batch` repeats: leave that out, or give both the same value."""
 
     max_failures: Number = 5
     """How many consecutive failures cause a reset, each after a wait (`timeouts.retry`); one more halts the region."""
@@ -252,10 +252,13 @@ class RegionSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(self.groups))
         object.__setattr__(self, "kafka", _settings(self.kafka))
+        repeated = self.timeouts.batch
         object.__setattr__(self, "timeouts", replace(self.timeouts, batch=self.batch.timeout))
-        findings = tuple((path_text(path), text) for path, text in findings_of(self))
+        findings = [(path_text(path), text) for path, text in findings_of(self)]
+        if repeated not in {Timeouts().batch, self.batch.timeout}:
+            findings.append(two_batch_timeouts(repeated, self.batch.timeout))
         if findings:
-            raise SpecError(findings)
+            raise SpecError(tuple(findings))
 
     def group(self, group_id: str) -> GroupSpec:
         """Return the group of that id.

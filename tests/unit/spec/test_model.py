@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -218,9 +217,13 @@ class TestTimes:
         assert refused(timeouts=Timeouts(renew=seconds(5)), groups=both) == ["timeouts.renew"]
 
     def test_of_a_batch_are_those_of_the_batch(self) -> None:
-        spec = small(batch=BatchSpec(timeout=seconds(60)), timeouts=Timeouts(batch=seconds(70)))
-        assert spec.timeouts.batch == seconds(60)
-        assert replace(spec, batch=BatchSpec(timeout=seconds(50))).timeouts.batch == seconds(50)
+        spec = small(batch=BatchSpec(timeout=seconds(60)))
+        assert spec.timeouts.batch == spec.rules().timeouts.batch == seconds(60)
+        assert small(batch=spec.batch, timeouts=Timeouts(batch=seconds(60))) == spec
+
+    def test_of_a_batch_given_twice_are_refused_if_they_differ(self) -> None:
+        assert refused(timeouts=Timeouts(batch=seconds(70))) == ["timeouts.batch"]
+        assert refused(batch=BatchSpec(timeout=seconds(60)), timeouts=Timeouts(batch=seconds(70))) == ["timeouts.batch"]
 
 
 class TestBatches:
