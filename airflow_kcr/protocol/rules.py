@@ -113,7 +113,10 @@ class CheckpointRules:
     """Boundaries by time; absent: only on request, or by count."""
 
     records: int | None = None
-    """A checkpoint after this many records (offsets counted from the restore point); regions of one member only."""
+    """A checkpoint after this many records, as offsets of all members counted from the restore point.
+
+    Members that start a batch at the same moment don't see each other's: each but the first may add one.
+    """
 
     mode: CheckpointMode = CheckpointMode.AUTO
     grace: timedelta = timedelta(seconds=2)

@@ -67,8 +67,8 @@ class Split(NamedTuple):
 def split(old: RegionSpec, new: RegionSpec, same: Collection[str] = ()) -> Split:
     """Return what of `new` counts at once, and `new` itself where the rest waits.
 
-    What can't be combined with the groups as they still are waits with them: a checkpoint by count, say, comes in with
-    the only member that it allows.
+    What can't be combined with the groups as they still are waits with them: a session shorter than a relaunch, say,
+    comes in with the dynamic members that it needs.
 
     Args:
         old: the spec of the running region.

@@ -42,7 +42,7 @@ def findings_of(spec: RegionSpec) -> Iterator[Finding]:
     yield from _refused(region_name, spec.region, ("region",))
     yield from _cluster(spec.kafka, spec.kafka_conn_id, ())
     yield from _groups(spec)
-    yield from _checkpoint(spec.checkpoint, sum(max(1, group.members) for group in spec.groups))
+    yield from _checkpoint(spec.checkpoint)
     yield from _batch(spec.batch)
     yield from _timeouts(spec)
     yield from _within(spec.max_failures, 0, MOST_RECORDS, ("max_failures",))
@@ -172,7 +172,7 @@ def _cluster(kafka: Mapping[str, str] | None, conn_id: str | None, path: Path) -
         yield Finding((*here, name), "has a '${' that begins no reference; write ${NAME}: letters, digits and '_'")
 
 
-def _checkpoint(checkpoint: CheckpointSpec, members: int) -> Iterator[Finding]:
+def _checkpoint(checkpoint: CheckpointSpec) -> Iterator[Finding]:
     given = [name for name in ("every", "cron", "records") if getattr(checkpoint, name) is not None]
     if len(given) > 1:
         yield Finding(("checkpoint",), f"has {' and '.join(given)}; at most one of every, cron and records")
@@ -184,11 +184,6 @@ def _checkpoint(checkpoint: CheckpointSpec, members: int) -> Iterator[Finding]:
     yield from _schedule(checkpoint)
     if checkpoint.records is not None:
         yield from _within(checkpoint.records, 1, MOST_RECORDS, ("checkpoint", "records"))
-    if checkpoint.records is not None and members > 1:
-        yield Finding(
-            ("checkpoint", "records"),
-            f"counts the records of one member, and the region has {members}; use every or cron",
-        )
     if checkpoint.grace < _ZERO:
         yield Finding(("checkpoint", "grace"), "must not be negative")
 

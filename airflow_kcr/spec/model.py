@@ -145,7 +145,7 @@ class CheckpointSpec:
     """Boundaries by a cron expression."""
 
     records: Number | None = None
-    """A checkpoint after this many offsets since the restore point; only in a region of one member."""
+    """A checkpoint after this many offsets since the restore point, those of all members together."""
 
     timezone: str = "UTC"
     """The time zone of `cron`."""

@@ -254,7 +254,7 @@ REQUEST_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
         _Q.ANSWERED: "a complete checkpoint at or beyond its boundary answers it",
         _Q.REFUSED: "a position is past its boundary and no inexact checkpoint is allowed",
         _Q.SUPERSEDED: "its reason is gone: the region stopped, halted or was resumed, a person's later "
-        "word counts, or its reset failed",
+        "word counts, its reset failed, or a reset took back the records that it counted",
     },
     _Q.OPEN: {
         _Q.ANSWERED: "its checkpoint is complete",

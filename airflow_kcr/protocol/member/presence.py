@@ -73,6 +73,8 @@ def reconcile(member: MemberMachine, now: float) -> Driven:
     if view is None or member.state not in ACTIVE:
         return member, ()
     reached = _reached(member, view)
+    if reached is None and member.reconciled_for is not None:
+        member = replace(member, reconciled_for=None)  # a reset may have gone back: it is reached once more
     if reached is not None and member.reconciled_for != reached and member.batch is None:
         return replace(member, reconciled_for=reached, needs_reconciling=False), (Ask(command=Reconcile()),)
     if member.needs_reconciling:

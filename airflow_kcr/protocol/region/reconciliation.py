@@ -84,8 +84,10 @@ def _serve(region: Region, now: datetime) -> Region:
             request_id=request_id, purpose=CheckpointPurpose.SCHEDULE, boundary=boundary, allow_inexact=True
         )
         region = requests.ask(region, now, scheduled)
-    if batches.records_left(region) == 0 and region.desired_state is DesiredState.RUNNING:
-        request_id = RequestId(f"records:{region.timeline}.{region.restore_point}")
+    if left := batches.records_left(region):
+        region = requests.cancel_counted(region, now, f"its count is not reached any more: {left} offsets are left")
+    elif left == 0 and region.desired_state is DesiredState.RUNNING:
+        request_id = RequestId(f"{requests.BY_COUNT}{region.timeline}.{region.restore_point}")
         region = requests.ask(region, now, RequestCheckpoint(request_id=request_id, purpose=CheckpointPurpose.SCHEDULE))
     region = checkpoints.advance(region, now)
     return checkpoints.open_next(region, now) if region.state is RegionState.RUNNING else region

@@ -40,7 +40,8 @@ BY_PERSON: Final = frozenset({CheckpointPurpose.DRAIN, CheckpointPurpose.STOP, C
 OWN: Final = frozenset({CheckpointPurpose.SCHEDULE, CheckpointPurpose.STOP})
 """Purposes of which the region asks by itself. A refusal would reach no requester, and end every later decision too."""
 
-OWN_REQUEST_IDS: Final = ("boundary:", "records:", "stop:")
+BY_COUNT: Final = "records:"
+OWN_REQUEST_IDS: Final = ("boundary:", BY_COUNT, "stop:")
 """The prefixes of the region's own request ids; other requests may not use them."""
 
 
@@ -209,6 +210,14 @@ def cancel(region: Region, now: datetime, why: str, *, purposes: frozenset[Check
     for request in queue(region):
         if request.purpose in purposes:
             region = ended(region, now, request, RequestState.SUPERSEDED, why)
+    return region
+
+
+def cancel_counted(region: Region, now: datetime, why: str) -> Region:
+    """Return the region without the queued request of its own count, which isn't reached any more."""
+    for request in queue(region):
+        if request.request_id.startswith(BY_COUNT):
+            region = cancel_one(region, now, request, why)
     return region
 
 

@@ -111,7 +111,7 @@ class RequestState(StrEnum):
     OPEN = "open"
     ANSWERED = "answered"
     SUPERSEDED = "superseded"
-    """Its reason is gone (the region was stopped, its reset failed)."""
+    """Its reason is gone (the region was stopped, its reset failed, a reset took its count back)."""
 
     REFUSED = "refused"
     ABORTED = "aborted"

@@ -111,7 +111,7 @@ class Shape:
     catchup: bool
     faults: int
     records: int | None = None
-    """A checkpoint after N records; one member only."""
+    """A checkpoint after N records of all members together."""
 
     idle: tuple[float, float] = (0.0, 0.0)
     """From when until when nothing is produced: checkpoints of these boundaries have equal offsets."""
@@ -151,6 +151,8 @@ def drawn(world: World) -> Shape:
         specs=_specs(world),
         clusters=_clusters(world) if others else (),
     )
+    if counted := _counted(world):
+        return replace(shape, period=None, records=counted if shape.records is None else shape.records)
     if not idle[1] or shape.period is None or shape.mode is not CheckpointMode.AUTO:
         return shape
     # Several boundaries fall into the stretch.
@@ -162,6 +164,12 @@ def _idle(world: World) -> tuple[float, float]:
     random = Random(f"idle {world.seed}")
     begin = random.uniform(0.0, 20.0)
     return (begin, begin + random.uniform(15.0, 30.0)) if random.random() < 0.33 else (0.0, 0.0)
+
+
+def _counted(world: World) -> int:
+    """Draw a count of records for a checkpoint, in a sixth of the regions, by chance of its own; 0: none."""
+    random = Random(f"count {world.seed}")
+    return random.randint(20, 200) if random.random() < 1 / 6 else 0
 
 
 def _loses_at(world: World) -> float:

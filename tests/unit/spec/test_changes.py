@@ -8,7 +8,7 @@ import pytest
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.rules import Assignor, CheckpointMode, ForeignConsumerPolicy, OutOfRangePolicy, RetentionRules
+from airflow_kcr.protocol.rules import Assignor, ForeignConsumerPolicy, OutOfRangePolicy, RetentionRules
 from airflow_kcr.protocol.start_positions import LATEST
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spec import (
@@ -164,8 +164,8 @@ class TestSplit:
         assert split(old, new) == (small(max_failures=6), new)
 
     def test_waits_as_a_whole_where_the_rest_makes_no_sense_without_the_groups(self) -> None:
-        old = small(group(members=2), checkpoint=CheckpointSpec(every=seconds(60), request=CheckpointMode.DAG_RUN))
-        new = small(group(members=1), checkpoint=CheckpointSpec(records=5))
+        old = small(group(members=2))
+        new = small(group(static_membership=False), timeouts=Timeouts(session=seconds(20), relaunch=seconds(30)))
         assert split(old, new) == (old, new)
 
     def test_waits_for_new_clients_even_where_every_field_counts_at_once(self) -> None:

@@ -11,7 +11,7 @@ from airflow_kcr.protocol.rules import Assignor, CheckpointMode, OutOfRangePolic
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, TopicName
 from airflow_kcr.schedules import CronSchedule, Every
-from airflow_kcr.spec import BatchSpec, CheckpointSpec, HistorySpec, RegionSpec
+from airflow_kcr.spec import BatchSpec, CheckpointSpec, GroupSpec, HistorySpec, RegionSpec
 from tests.unit.spec.examples import group, small
 
 
@@ -162,10 +162,9 @@ class TestCheckpoints:
     def test_have_one_occasion(self, checkpoint: CheckpointSpec) -> None:
         assert refused(checkpoint=checkpoint) == ["checkpoint"]
 
-    def test_by_count_are_of_one_member_in_total(self) -> None:
-        assert small(checkpoint=CheckpointSpec(records=5)).rules().checkpoint.records == 5
-        assert refused(checkpoint=CheckpointSpec(records=5), groups=(group(members=2),)) == ["checkpoint.records"]
-        assert refused(checkpoint=CheckpointSpec(records=5), groups=(group("a"), group("b"))) == ["checkpoint.records"]
+    @pytest.mark.parametrize("groups", [(group("a"),), (group("a", members=2),), (group("a"), group("b"))])
+    def test_by_count_are_of_all_members_together(self, groups: tuple[GroupSpec, ...]) -> None:
+        assert small(*groups, checkpoint=CheckpointSpec(records=5)).rules().checkpoint.records == 5
 
     @pytest.mark.parametrize("records", [0, -1, 2**63])
     def test_by_count_are_of_a_number_that_the_store_can_hold(self, records: int) -> None:

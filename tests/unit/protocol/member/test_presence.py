@@ -217,6 +217,14 @@ def test_it_has_the_region_look_when_its_count_is_reached() -> None:
     assert lone.wanted(commands.Reconcile) == []
 
 
+def test_it_has_the_region_look_again_when_a_reset_took_the_count_back_and_it_is_reached_once_more() -> None:
+    lone = LoneMember().processing().see(replace(SEEN, records_left=0))
+    assert lone.wanted(commands.Reconcile) == [commands.Reconcile()]
+    assert lone.see(replace(SEEN, records_left=0)).wanted(commands.Reconcile) == []
+    assert lone.see(replace(SEEN, records_left=5)).wanted(commands.Reconcile) == []
+    assert lone.see(replace(SEEN, records_left=0)).wanted(commands.Reconcile) == [commands.Reconcile()]
+
+
 # -- a restored store -------------------------------------------------------------------------------------------------
 
 

@@ -162,6 +162,24 @@ def test_a_region_checkpoints_itself_by_count() -> None:
     judge(driver)
 
 
+def test_a_count_that_a_reset_took_back_makes_no_checkpoint_until_it_is_reached_again() -> None:
+    driver = counting(20)
+    driver.process()
+    driver.handle(Reconcile())
+    assert open_checkpoint(driver) is not None
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
+    driver.finish_reset()
+    assert open_checkpoint(driver) is None
+    (request,) = driver.region.requests.values()
+    assert request.state is RequestState.SUPERSEDED
+    driver.process()
+    driver.handle(Reconcile())
+    assert open_checkpoint(driver) is not None
+    assert list(driver.region.requests) == [request.request_id]
+    driver.complete()
+    judge(driver)
+
+
 def test_a_paused_region_does_not_checkpoint_itself_by_count() -> None:
     driver = counting(20)
     driver.process()
