@@ -45,6 +45,7 @@ REFUSED: Final[Mapping[str, tuple[str | None, str]]] = {
     "isolation.level": ("read_committed", "ends of logs are last stable offsets; leave it out"),
     "session.timeout.ms": (None, "it is checked together with the other times; write timeouts.session"),
     "max.poll.interval.ms": (None, "it is checked together with the other times; write timeouts.max_poll_interval"),
+    "topic.blacklist": (None, "the region has to know which topics a group reads; write exclude beside pattern"),
     "topic.metadata.refresh.interval.ms": (None, "new partitions must be seen; write timeouts.metadata_refresh"),
 }
 """What a user may not set: the one value that is accepted all the same, and why, and what to write instead."""

@@ -135,6 +135,8 @@ def member_settings(
         "max.poll.interval.ms": _ms(timeouts.max_poll_interval),
         "topic.metadata.refresh.interval.ms": _ms(timeouts.metadata_refresh),
     }
+    if rules.exclude:
+        own["topic.blacklist"] = ",".join(f"^{topic.replace('.', '[.]')}$" for topic in rules.exclude)
     if rules.static_membership:
         own["group.instance.id"] = instance_id(region, member)
     defaults = {"heartbeat.interval.ms": _ms(min(HEARTBEAT, session / 3))}
@@ -157,7 +159,10 @@ def admin_settings(user: Mapping[str, str], *, client: str = PREFIX) -> KafkaSet
 
 
 def subscription(rules: GroupRules) -> tuple[str, ...]:
-    """Return what the client subscribes to: topics by name, or one pattern, which begins with `^`."""
+    """Return what the client subscribes to: topics by name, or one pattern, which begins with `^`.
+
+    What a pattern matches and the group doesn't read is among the client's settings.
+    """
     return (rules.pattern,) if rules.pattern is not None else rules.topics
 
 

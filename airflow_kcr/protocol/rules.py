@@ -77,6 +77,9 @@ class GroupRules:
     pattern: str | None = None
     """A regular expression that begins a topic's name; starts with `^` and leaves the end open (librdkafka's rules)."""
 
+    exclude: tuple[TopicName, ...] = ()
+    """Topics by name that match `pattern` and are not read."""
+
     members: int = 1
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     start: StartPosition = EARLIEST
@@ -88,7 +91,7 @@ class GroupRules:
     def subscribes(self, topic: TopicName) -> bool:
         """Whether this group reads `topic`."""
         if self.pattern is not None:
-            return re.search(self.pattern, topic) is not None
+            return topic not in self.exclude and re.search(self.pattern, topic) is not None
         return topic in self.topics
 
     def partitions(self, topics: Mapping[TopicName, int]) -> frozenset[GroupPartition]:

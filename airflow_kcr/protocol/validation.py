@@ -181,17 +181,28 @@ def check_topics(rules: RegionRules, topics: Mapping[GroupId, Collection[TopicNa
     for group, group_rules in sorted(rules.groups.items()):
         there = topics[group]
         missing += [f"{topic} (group {group})" for topic in sorted(group_rules.topics) if topic not in there]
-        if group_rules.pattern is not None and not any(group_rules.subscribes(topic) for topic in there):
-            waiting[group] = (
-                f"group {group} waits: its pattern {group_rules.pattern} matches none of the {len(there)} topics "
-                "that exist on its cluster"
-            )
+        if nothing := _nothing_to_read(group_rules, there):
+            waiting[group] = f"group {group} waits: {nothing}"
     if missing:
         raise UnknownTopics(
             f"{'a topic does' if len(missing) == 1 else f'{len(missing)} topics do'} not exist: {', '.join(missing)}; "
             "create them, or take them out of the spec"
         )
     return waiting
+
+
+def _nothing_to_read(rules: GroupRules, there: Iterable[TopicName]) -> str:
+    """Return why a group with a pattern has no topic to read, in words; empty: it has one, or lists its topics."""
+    names = sorted(there)
+    if rules.pattern is None or any(rules.subscribes(topic) for topic in names):
+        return ""
+    matching = [topic for topic in names if replace(rules, exclude=()).subscribes(topic)]
+    if matching:
+        return (
+            f"exclude leaves none of the topics that pattern {rules.pattern} matches ({', '.join(matching)}); take "
+            "one out of exclude, or write a wider pattern"
+        )
+    return f"pattern {rules.pattern} matches none of the {len(names)} topics of its cluster"
 
 
 _CLASSIC: Final = "classic"
@@ -263,7 +274,8 @@ def subscription(region: Region, now: datetime, evidence: Evidence) -> Findings 
         for place in sorted(listed.partitions)
         if not evidence.rules.subscribes(place.topic)
     ]
-    what = evidence.rules.pattern or ", ".join(evidence.rules.topics)
+    rules = evidence.rules
+    what = ", ".join(rules.topics) if rules.pattern is None else " without ".join([rules.pattern, *rules.exclude])
     return Findings(failed=tuple(foreign), warnings=tuple(findings), fine=f"{what}, revision {region.spec.revision}")
 
 
@@ -367,9 +379,8 @@ def topics(evidence: Evidence) -> Findings | None:
         for t in rules.topics
         if t not in there
     )
-    if rules.pattern is not None and not any(rules.subscribes(t) for t in there):
-        text = f"pattern {rules.pattern} matches none of the {len(there)} topics of the cluster; the group waits"
-        return Findings(warnings=(text,))
+    if nothing := _nothing_to_read(rules, there):
+        return Findings(warnings=(f"{nothing}; the group waits",))
     found = {t: n for t, n in sorted(there.items()) if rules.subscribes(t)}
     fine = f"{len(found)} topic(s) with {sum(found.values())} partition(s): {', '.join(found)}"
     return Findings(failed=missing, fine=fine)

@@ -7,6 +7,7 @@ program builds as well. The rules are those of docs/reference/spec.md.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -136,6 +137,7 @@ def _subscription(group: GroupSpec, path: Path) -> Iterator[Finding]:
         yield from _refused(topic_name, topic, (*path, "topics", place))
         if topic in group.topics[:place]:
             yield Finding((*path, "topics", place), f"{topic!r} is there twice")
+    yield from _excluded(group, (*path, "exclude"))
     if group.pattern is None:
         return
     if not group.pattern.startswith("^"):
@@ -146,6 +148,21 @@ def _subscription(group: GroupSpec, path: Path) -> Iterator[Finding]:
         re.compile(group.pattern)
     except re.error as error:
         yield Finding((*path, "pattern"), f"{group.pattern!r} is no regular expression: {error}")
+
+
+def _excluded(group: GroupSpec, path: Path) -> Iterator[Finding]:
+    if group.exclude and group.pattern is None:
+        yield Finding(path, "is there without pattern; a group with topics reads these and no others: leave it out")
+        return
+    for place, topic in enumerate(group.exclude):
+        yield from _refused(topic_name, topic, (*path, place))
+        if topic in group.exclude[:place]:
+            yield Finding((*path, place), f"{topic!r} is there twice")
+        with suppress(re.error):  # the pattern has a finding of its own
+            if re.search(group.pattern or "", topic) is None:
+                yield Finding(
+                    (*path, place), f"pattern doesn't match {topic!r}, so it is not read anyway; leave it out"
+                )
 
 
 def _cluster(kafka: Mapping[str, str] | None, conn_id: str | None, path: Path) -> Iterator[Finding]:

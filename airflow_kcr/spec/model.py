@@ -56,7 +56,7 @@ from airflow_kcr.spec.sinks import Sinks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSpec:
-    """One consumer group of the region. It reads `topics`, or what matches `pattern`."""
+    """One consumer group of the region. It reads `topics`, or what matches `pattern` but not `exclude`."""
 
     group_id: Annotated[str, TakesEffect.REFUSED]
     """The consumer group; one group of one cluster is in exactly one region of a store."""
@@ -69,6 +69,9 @@ class GroupSpec:
 
     pattern: str | None = None
     """Instead of `topics`: a regular expression that begins with `^` and leaves the name's end open."""
+
+    exclude: tuple[str, ...] = ()
+    """With `pattern`: topics by name that match and are not read."""
 
     members: Number = 1
     """How many members the group has, 1 to 1000 in a region; their indexes count from 0."""
@@ -95,15 +98,16 @@ class GroupSpec:
     """The pipeline's sinks, by their names in its context."""
 
     def __post_init__(self) -> None:
-        topics: object = self.topics  # a lone text, as no type checker would allow: else each letter is a topic
-        object.__setattr__(self, "topics", (topics,) if isinstance(topics, str) else tuple(self.topics))
+        for name in ("topics", "exclude"):
+            given = getattr(self, name)  # a lone text, as no type checker would allow: else each letter is a topic
+            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
         object.__setattr__(self, "kafka", _settings(self.kafka))
         object.__setattr__(self, "sinks", tuple(sorted(self.sinks, key=lambda sink: sink.name)))
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write the fields as the stored form has them: no mapping of sinks where there is none."""
-        return {name: value for name, value in write(self).items() if name != "sinks" or value}
+        """Write the fields as the stored form has them: no sinks and no excluded topics where there are none."""
+        return {name: value for name, value in write(self).items() if name not in {"sinks", "exclude"} or value}
 
     @property
     def effective_assignor(self) -> Assignor:
@@ -121,6 +125,7 @@ class GroupSpec:
             group_id=GroupId(self.group_id),
             topics=tuple(TopicName(topic) for topic in self.topics),
             pattern=self.pattern,
+            exclude=tuple(TopicName(topic) for topic in self.exclude),
             members=self.members,
             delivery=self.delivery,
             start=self.start,

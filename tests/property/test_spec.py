@@ -54,7 +54,11 @@ STARTS = st.one_of(
 )
 SUBSCRIPTIONS = st.one_of(
     st.builds(lambda topics: {"topics": tuple(topics)}, st.lists(NAMES, min_size=1, max_size=3, unique=True)),
-    st.builds(lambda name: {"pattern": f"^{name}.*"}, st.text("abc", max_size=3)),
+    st.builds(
+        lambda name, excluded: {"pattern": f"^{name}.*", "exclude": tuple(f"{name}{end}" for end in excluded)},
+        st.text("abc", max_size=3),
+        st.sets(st.sampled_from(["-a", ".b", "c"])),
+    ),
 )
 IDENTIFIERS = st.text("abcxyz_", min_size=1, max_size=8)
 SINKS = st.builds(

@@ -444,6 +444,7 @@ OTHER: Mapping[str, Any] = {
     "groups[].pipeline": "jobs:other",
     "groups[].topics": ["u"],
     "groups[].pattern": "^t",
+    "groups[].exclude": ["t-1"],
     "groups[].members": 2,
     "groups[].start": "latest",
     "groups[].delivery": "almost_once",
@@ -541,6 +542,10 @@ def takes_effect(path: str) -> TakesEffect:
     if path.startswith("groups[].sinks"):
         _change_sink(old["groups"][0], new["groups"][0], path)
     elif path.startswith("groups[]."):
+        if path == "groups[].exclude":
+            for spec in (old, new):
+                _set(spec["groups"][0], "pattern")
+                spec["groups"][0]["pattern"] = "^t"
         _set(new["groups"][0], path.removeprefix("groups[]."))
         new["groups"][0][path.removeprefix("groups[].")] = OTHER[path]
     elif "." in path:

@@ -222,6 +222,17 @@ def test_a_new_topic_that_matches_the_pattern_is_assigned_within_seconds(kafka: 
     member.heard.wait_for(lambda: member.heard.holds == expected, within=15)
 
 
+def test_an_excluded_topic_is_never_assigned_whatever_matches(kafka: Kafka, members: Members) -> None:
+    prefix, group = kafka.group_id("excluded."), kafka.group_id()
+    first, *excluded = [kafka.topic(1, name=f"{prefix}-{name}") for name in ("a", "a.b", "c")]
+    member = members.make(group, pattern=f"^{prefix}-", exclude=(*excluded, f"{prefix}-later")).joined()
+    assert member.heard.holds == logs_of(group, first, 0)
+    kafka.topic(1, name=f"{prefix}-later")
+    longer = kafka.topic(1, name=f"{prefix}-later-still")
+    expected = logs_of(group, first, 0) | logs_of(group, longer, 0)
+    member.heard.wait_for(lambda: member.heard.holds == expected, within=15)
+
+
 def test_a_pattern_that_matches_nothing_yet_waits_in_the_group(kafka: Kafka, members: Members) -> None:
     prefix, group = kafka.group_id("later"), kafka.group_id()
     member = members.make(group, pattern=f"^{prefix}-")

@@ -104,6 +104,12 @@ def test_a_subscription_is_the_topics_or_the_pattern() -> None:
     assert subscription(GroupRules(group_id=GROUP, pattern="^a")) == ("^a",)
 
 
+def test_the_client_does_not_see_the_topics_that_a_group_excludes() -> None:
+    group = GroupRules(group_id=GROUP, pattern="^a", exclude=(TopicName("a.b"), TopicName("a-c")))
+    settings = member_settings(USER, region=REGION, member=MemberId(GROUP, 0), rules=group, timeouts=Timeouts())
+    assert settings["topic.blacklist"] == "^a[.]b$,^a-c$"
+
+
 def test_the_participants_have_every_static_member_and_no_dynamic_one() -> None:
     expected = {f"kcr.flights.delays.{i:04}": MemberId(GROUP, i) for i in range(3)}
     assert participants(REGION, GroupRules(group_id=GROUP, members=3)) == expected

@@ -188,9 +188,19 @@ def test_a_pattern_that_matches_nothing_waits() -> None:
     check = here.check(Question.TOPICS, here.evidence(rules=rules))
     assert (check.verdict, check.detail) == (
         WARNING,
-        "pattern ^x matches none of the 2 topics of the cluster; the group waits",
+        "pattern ^x matches none of the 2 topics of its cluster; the group waits",
     )
     assert here.verdict(Question.TOPICS, here.evidence(rules=replace(rules, pattern="^oth"))) is OK
+
+
+def test_an_exclude_that_leaves_no_topic_is_told_with_what_to_change() -> None:
+    rules = GroupRules(group_id=GROUP, pattern="^oth", exclude=(TopicName("other"),), members=2)
+    here = world()
+    check = here.check(Question.TOPICS, here.evidence(rules=rules))
+    assert check.verdict is WARNING
+    assert (
+        "exclude leaves none of the topics that pattern ^oth matches (other); take one out of exclude" in check.detail
+    )
 
 
 def test_a_topic_that_was_made_again_fails_once_whatever_its_partitions() -> None:

@@ -59,6 +59,13 @@ def test_a_pattern_that_leaves_the_end_open_matches_longer_names_as_in_the_kafka
     assert group.subscribes(topic("flights.eu"))
 
 
+def test_what_a_pattern_matches_is_excluded_by_its_whole_name() -> None:
+    group = GroupRules(group_id=ETL, pattern=r"^flights\.", exclude=(topic("flights.eu"),))
+    assert not group.subscribes(topic("flights.eu"))
+    assert group.subscribes(topic("flights.eu1"))
+    assert group.subscribes(topic("flights.us"))
+
+
 def test_a_pattern_that_is_no_expression_is_an_error_and_not_no_match() -> None:
     with pytest.raises(re.error):
         GroupRules(group_id=ETL, pattern="^(").subscribes(topic("flights"))

@@ -61,6 +61,25 @@ class TestSubscriptions:
         assert refused(groups=(group(topics=(), pattern="^t("),)) == ["groups[0].pattern"]
         assert refused(groups=(group(topics=(), pattern=""),)) == ["groups[0].pattern"]
 
+    @pytest.mark.parametrize(
+        ("fields", "path"),
+        [
+            ({"exclude": ("t",)}, "groups[0].exclude"),
+            ({"topics": (), "pattern": "^t", "exclude": ("t1", "u")}, "groups[0].exclude[1]"),
+            ({"topics": (), "pattern": "^t", "exclude": ("t1", "t1")}, "groups[0].exclude[1]"),
+            ({"topics": (), "pattern": "^t", "exclude": "t/1"}, "groups[0].exclude[0]"),
+        ],
+    )
+    def test_exclude_topics_by_name_that_their_pattern_matches(self, fields: dict[str, Any], path: str) -> None:
+        assert refused(groups=(group(**fields),)) == [path]
+
+    def test_without_excluded_topics_are_stored_as_ever(self) -> None:
+        plain = small(group(topics=(), pattern="^t"))
+        assert "exclude" not in plain.to_json_text()
+        excluding = small(group(topics=(), pattern="^t", exclude="t1"))
+        assert RegionSpec.from_json(excluding.to_json()) == excluding
+        assert excluding.groups[0].rules().exclude == ("t1",)
+
     def test_of_a_lone_text_are_that_topic(self) -> None:
         assert group(topics="flights").topics == ("flights",)
 
