@@ -14,14 +14,15 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
 
 from airflow_kcr.api.clusters import Cluster, client_settings
 from airflow_kcr.api.regions import require_groups
+from airflow_kcr.api.views import View
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, ForeignConsumerInGroup, KcrError, UnknownTopics
 from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.commands import ReportGroups
-from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen
+from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen, MemberSeen
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import liveness
@@ -39,7 +40,14 @@ from airflow_kcr.protocol.validation import (
     is_all_right,
     judge,
 )
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, RegionName
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    GroupId,
+    GroupPartition,
+    MemberId,
+    RegionName,
+    TopicPartition,
+)
 from airflow_kcr.runtime.identity import read_note
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore
@@ -231,6 +239,91 @@ def participants(region: StoredRegion, group: GroupId, names: Names, client: str
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedMember(View):
+    """One member of a group as Kafka lists it."""
+
+    member: MemberId | None
+    """Which member of the region it is; None: a foreign consumer."""
+
+    member_id: str
+    client_id: str
+    host: str
+    instance_id: str | None
+    partitions: tuple[TopicPartition, ...]
+    target: tuple[TopicPartition, ...] | None
+    """What the coordinator wants it to own; None: the group's protocol has no target."""
+
+    @classmethod
+    def of(cls, seen: MemberSeen, member: MemberId | None) -> Self:
+        """Return what there is to show of a member."""
+        return cls(
+            member=member,
+            member_id=seen.member_id,
+            client_id=seen.client_id,
+            host=seen.host.removeprefix("/"),
+            instance_id=seen.instance_id,
+            partitions=tuple(sorted(seen.partitions)),
+            target=None if seen.target is None else tuple(sorted(seen.target)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedGroup(View):
+    """One group of a region as its coordinator describes it."""
+
+    group: GroupId
+    type: str
+    """`classic`, `consumer`, or `share or streams`, which no consumer can join."""
+
+    state: str
+    assignor: str
+    coordinator: str
+    members: tuple[DescribedMember, ...]
+
+
+def described(
+    store: RegionStore,
+    name: RegionName,
+    readers: GroupReaders,
+    names: Names,
+    groups: Collection[GroupId] | None = None,
+) -> tuple[DescribedGroup, ...]:
+    """Return a region's groups as Kafka describes them, changing nothing.
+
+    Args:
+        store: where the region is.
+        name: the region's.
+        readers: how Kafka is reached.
+        names: how Kafka knows its members.
+        groups: which of its groups; None: all.
+
+    Raises:
+        UnknownRegion: there is no such region.
+        ConfigurationError: it has no group of that name.
+        BrokerUnavailable, CredentialsRefused: a cluster is unreachable, or refuses the login or the call.
+    """
+    region, _ = store.read(name)
+    spec = RegionSpec.from_json(region.spec.text)
+    return tuple(_described(region, spec, group, readers, names) for group in _chosen(region, groups))
+
+
+def _described(
+    region: StoredRegion, spec: RegionSpec, group: GroupId, readers: GroupReaders, names: Names
+) -> DescribedGroup:
+    with readers(spec, group) as cluster:
+        seen, client = cluster.describe(group), cluster.client
+    known, rules = participants(region, group, names, client), region.rules.groups[group]
+    return DescribedGroup(
+        group=group,
+        type=seen.type,
+        state=seen.state,
+        assignor=seen.assignor,
+        coordinator=seen.coordinator,
+        members=tuple(DescribedMember.of(listed, known.member(listed, rules)) for listed in seen.members),
+    )
+
+
 class _Calls:
     """Calls to Kafka that may fail one by one, and why they did."""
 
@@ -341,7 +434,8 @@ def preflight(
         BrokerUnavailable: Kafka can't be reached.
         CredentialsRefused: it does not let the client in, or not do what it needs.
         UnknownTopics: a listed topic does not exist.
-        ForeignConsumerInGroup: a foreign consumer is in a group, and the policy is `fail`.
+        ForeignConsumerInGroup: a foreign consumer is in a group, and the policy is `fail`; or Kafka lets no consumer
+            join the group, by any policy.
     """
     region, _ = store.read(name)
     for member in sorted(members):
@@ -353,7 +447,8 @@ def preflight(
             raise error("; ".join(f"group {check.group}: {check.detail}" for check in failed))
     region = report(store, name, found)
     failed = _failed(found, Question.FOREIGN_CONSUMERS)
-    if failed and region.rules.foreign_consumers is ForeignConsumerPolicy.FAIL:
+    closed = any(o.is_group for group in found.foreign_consumers.values() for o in group)
+    if failed and (closed or region.rules.foreign_consumers is ForeignConsumerPolicy.FAIL):
         raise ForeignConsumerInGroup("; ".join(check.detail for check in failed))
     return found
 

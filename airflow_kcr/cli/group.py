@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -18,6 +19,7 @@ from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.values import TopicName, TopicPartition
 
 if TYPE_CHECKING:
+    from airflow_kcr.api.validation import DescribedGroup
     from airflow_kcr.protocol.validation import Check
 
 app = typer.Typer(name="group", help="Validate and preview the consumer groups of a region.", no_args_is_help=True)
@@ -62,6 +64,65 @@ def answer_of(checks: tuple[Check, ...]) -> Answer:
         {"group": str(c.group), "check": str(c.question), "verdict": str(c.verdict), "detail": c.detail} for c in checks
     ]
     return Answer(document=rows, columns=CHECKED, rows=rows)
+
+
+DESCRIBED: Final = (
+    "group",
+    "type",
+    "state",
+    "assignor",
+    "member",
+    "client_id",
+    "host",
+    "instance_id",
+    "partitions",
+    "target",
+)
+
+
+@app.command()
+@reported
+def describe(region: Name, store: Url, group: Groups = None, output: Output = None) -> None:
+    """Describe a region's consumer groups as Kafka does: type, state, assignor and members.
+
+    Each member of the group is shown beside the region's member that it is, or as "foreign". Changes nothing.
+
+    Example: kcr group describe flights
+
+    Example: kcr group describe flights --group flights-etl -o json
+    """
+    from airflow_kcr.api.validation import described, real_reader
+    from airflow_kcr.kafka import settings as kafka_names
+    from airflow_kcr.protocol.values import GroupId, region_name
+
+    with store_of(store) as opened:
+        groups = [GroupId(g) for g in group] if group else None
+        found = described(opened, region_name(region), real_reader, kafka_names, groups)
+    show(_described(found), output)
+
+
+def _described(found: tuple[DescribedGroup, ...]) -> Answer:
+    return Answer(
+        document=[one.to_json() for one in found],
+        columns=DESCRIBED,
+        rows=[row for one in found for row in _members(one)],
+    )
+
+
+def _members(one: DescribedGroup) -> Iterator[dict[str, str | None]]:
+    """Yield a line for each member, and one for a group without any."""
+    group: dict[str, str | None] = {"group": one.group, "type": one.type, "state": one.state, "assignor": one.assignor}
+    for member in one.members:
+        yield group | {
+            "member": "foreign" if member.member is None else str(member.member),
+            "client_id": member.client_id,
+            "host": member.host,
+            "instance_id": member.instance_id,
+            "partitions": compact(member.partitions),
+            "target": None if member.target is None else compact(member.target),
+        }
+    if not one.members:
+        yield group | dict.fromkeys(DESCRIBED[len(group) :])
 
 
 @app.command()

@@ -12,18 +12,27 @@ from __future__ import annotations
 import json
 import resource
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
+    KafkaException,
+    Node,
+    TopicPartition,
+)
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.admin_calls import AdminCalls, BrokerQuestion
 from airflow_kcr.kafka_settings import KafkaSettings
+from airflow_kcr.protocol.group_members import SHARE_OR_STREAMS
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, ListConsumerGroupsResult
@@ -44,18 +53,30 @@ class Request:
     timeout: timedelta
 
 
+LISTED_WITHIN: Final = 2.0
+"""Seconds for the list of groups, which waits for every broker, also for one that is down."""
+
+
 def describe(calls: AdminCalls, request: Request) -> Json:
     """Say how the coordinator sees the group; one that does not exist is `dead`."""
-
-    def ask(admin: AdminClient, groups: list[str], left: float) -> Mapping[str, Future[ConsumerGroupDescription]]:
-        return dict(admin.describe_consumer_groups(groups, request_timeout=left))
-
-    found = _only(calls, request, BrokerQuestion("the description of group", [request.group], ask))
+    found = _described(calls, request)
+    kind, state = found.type.name.lower(), found.state.name.lower()
+    # To the client a share or streams group is as dead as one that doesn't exist, but only the former is listed. It is
+    # described again, as a consumer may have made the group in between.
+    if found.state is ConsumerGroupState.DEAD and _is_listed(calls, request.group):
+        found = _described(calls, request)
+        if found.state is ConsumerGroupState.DEAD:
+            kind, state = SHARE_OR_STREAMS, "unknown"
+    # The client has no word for the two states in which a target is being made or acknowledged.
+    elif found.type is ConsumerGroupType.CONSUMER and found.state is ConsumerGroupState.UNKNOWN:
+        state = "reconciling"
+    coordinator: Node | None = found.coordinator
     return {
-        "state": found.state.name.lower(),
-        "type": found.type.name.lower(),
+        "state": state,
+        "type": kind,
         "assignor": found.partition_assignor or "",
-        "coordinator": f"{found.coordinator.host}:{found.coordinator.port}" if found.coordinator is not None else "",
+        "coordinator": "" if coordinator is None else f"{coordinator.host}:{coordinator.port}",
+        "coordinator_id": None if coordinator is None else coordinator.id,
         "members": [
             {
                 "member_id": member.member_id,
@@ -63,10 +84,39 @@ def describe(calls: AdminCalls, request: Request) -> Json:
                 "host": member.host,
                 "instance_id": member.group_instance_id,
                 "partitions": [[p.topic, p.partition] for p in member.assignment.topic_partitions],
+                "target": None
+                if member.target_assignment is None
+                else [[p.topic, p.partition] for p in member.target_assignment.topic_partitions],
             }
             for member in found.members
         ],
     }
+
+
+def _described(calls: AdminCalls, request: Request) -> ConsumerGroupDescription:
+    def ask(admin: AdminClient, groups: list[str], left: float) -> Mapping[str, Future[ConsumerGroupDescription]]:
+        return dict(admin.describe_consumer_groups(groups, request_timeout=left))
+
+    found: ConsumerGroupDescription = _only(
+        calls, request, BrokerQuestion("the description of group", [request.group], ask)
+    )
+    return found
+
+
+def _is_listed(calls: AdminCalls, group: str) -> bool:
+    """Whether a broker lists the group, of whatever type; no answer is no."""
+
+    def ask(admin: AdminClient, left: float) -> bool:
+        with warnings.catch_warnings():
+            # What is to be used instead lists no group of another type.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            try:
+                return any(row.error is None for row in admin.list_groups(group, timeout=min(left, LISTED_WITHIN)))
+            except KafkaException:
+                # A broker is down. That a consumer can't join is then only seen when it tries.
+                return False
+
+    return calls.blocking(f"the list of group {group}", ask)
 
 
 def committed(calls: AdminCalls, request: Request) -> Json:

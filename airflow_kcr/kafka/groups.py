@@ -25,7 +25,7 @@ from airflow_kcr.kafka.failures import Kind
 from airflow_kcr.kafka.settings import bootstrap_servers, without_secrets
 from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.ports import CommittedOffset
-from airflow_kcr.protocol.group_members import GroupSeen, MemberSeen
+from airflow_kcr.protocol.group_members import OTHER_GROUP, GroupSeen, MemberSeen
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName, TopicPartition
 
@@ -87,6 +87,7 @@ class Groups:
             assignor=found["assignor"],
             members=tuple(_member(row) for row in found["members"]),
             coordinator=found["coordinator"],
+            coordinator_id=found["coordinator_id"],
         )
 
     def groups(self) -> tuple[GroupId, ...]:
@@ -157,6 +158,8 @@ class Groups:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
         seen = self.describe(group)
+        if not seen.admits_consumers:
+            raise GroupNotEmpty(f"group {group} is a {seen.type} group, which has no offsets to commit; {OTHER_GROUP}")
         if seen.state in _EMPTY and not seen.members:
             return
         who = "; ".join(
@@ -213,8 +216,13 @@ def _member(row: Mapping[str, Any]) -> MemberSeen:
         client_id=row["client_id"],
         host=row["host"],
         instance_id=row["instance_id"],
-        partitions=frozenset(TopicPartition(TopicName(topic), number) for topic, number in row["partitions"]),
+        partitions=_partitions(row["partitions"]),
+        target=None if row["target"] is None else _partitions(row["target"]),
     )
+
+
+def _partitions(rows: list[list[Any]]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(TopicName(topic), number) for topic, number in rows)
 
 
 def _failed(rows: list[list[Any]]) -> str:

@@ -8,8 +8,11 @@ What a broker answered is a value here; adapters read it and hand it to the rule
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from airflow_kcr.protocol.values import GroupId, TopicPartition
+
+CONSUMER: Final = "consumer"
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
@@ -25,8 +28,13 @@ class ForeignConsumer:
     instance_id: str = ""
     """Its static id; empty: it is dynamic."""
 
-    what: str = "consumer"
+    what: str = CONSUMER
     """What it is: a consumer, or a kind of group that is none of ours as a whole."""
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it is a group as a whole, which no member can join."""
+        return self.what != CONSUMER
 
     def __str__(self) -> str:
         """A name that says where to find it."""
@@ -49,6 +57,15 @@ class MemberSeen:
     """Its static id; None: it is dynamic."""
 
     partitions: frozenset[TopicPartition] = frozenset()
+    target: frozenset[TopicPartition] | None = None
+    """What the coordinator wants it to own; None: the group's protocol has no target."""
+
+
+SHARE_OR_STREAMS: Final = "share or streams"
+"""The type of a group that no consumer can join; the client doesn't tell which of the two."""
+
+OTHER_GROUP: Final = "give the region a group_id that no other program uses, or delete that group"
+"""What to do about one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +74,13 @@ class GroupSeen:
 
     group: GroupId
     state: str
-    """Kafka's word in lower case, such as `stable`; `dead` where there is no such group."""
+    """Kafka's word in lower case, such as `stable`; `dead`: there is no such group.
+
+    `reconciling`: the coordinator has a new target, and members have yet to acknowledge it (consumer protocol only).
+    """
 
     type: str = "classic"
-    """Kafka's word in lower case; a consumer-protocol member converts the group to `consumer` while it is there."""
+    """`classic`, `consumer` or `SHARE_OR_STREAMS`; a member of the consumer protocol converts a classic group."""
 
     assignor: str = ""
     """What the members agreed on; empty while they have not."""
@@ -68,6 +88,14 @@ class GroupSeen:
     members: tuple[MemberSeen, ...] = ()
     coordinator: str = ""
     """host:port of the broker that coordinates it; empty: that is not known."""
+
+    coordinator_id: int | None = None
+    """Its node id."""
+
+    @property
+    def admits_consumers(self) -> bool:
+        """Whether Kafka lets consumers join it."""
+        return self.type != SHARE_OR_STREAMS
 
     @property
     def is_stable(self) -> bool:

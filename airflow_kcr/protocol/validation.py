@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from airflow_kcr.errors import UnknownTopics
-from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen, MemberSeen
+from airflow_kcr.protocol.group_members import OTHER_GROUP, ForeignConsumer, GroupSeen, MemberSeen
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import absent_partitions, coverage, liveness, out_of_range, recreated_topics, specs
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, LogEnd, Seen
@@ -206,9 +206,6 @@ def _nothing_to_read(rules: GroupRules, there: Iterable[TopicName]) -> str:
 
 
 _CLASSIC: Final = "classic"
-_FOREIGN_KINDS: Final = frozenset({"share", "streams"})
-"""Groups that no consumer can be in: they are foreign as a whole."""
-
 _CALLED: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
 """States in which every live member has had time to join its group."""
 
@@ -240,13 +237,14 @@ def protocol(evidence: Evidence) -> Findings | None:
     seen = evidence.described
     if seen is None:
         return None
-    if not seen.members and seen.type not in _FOREIGN_KINDS:
+    if not seen.admits_consumers:
+        return Findings(failed=(f"the group is a {seen.type} group, so no consumer can join it: {OTHER_GROUP}",))
+    if not seen.members:
         return Findings(fine="the group is empty, so it has no protocol yet")
     if seen.type != _CLASSIC:
         who = ", ".join(str(o) for o in foreign_consumers_in(evidence)) or "a member"
-        return Findings(
-            failed=(f"the group is of type {seen.type}, not classic: {who} uses another protocol; stop it",)
-        )
+        text = f"the group is of type {seen.type}, assignor {seen.assignor or 'none yet'}, not classic"
+        return Findings(failed=(f"{text}: {who} uses another protocol; stop it",))
     wanted = evidence.rules.assignor
     if not seen.assignor:
         return Findings(warnings=(f"the group is {seen.state}; its members have not agreed on an assignor yet",))
@@ -287,9 +285,7 @@ def participants(region: Region, now: datetime, evidence: Evidence) -> Findings 
     listed = Counter(member for _, member in _ours(evidence, seen))
     live = {m for m in live_members(region, now) if m.group == evidence.group}
     called = region.state in _CALLED and seen.is_stable
-    # A share or streams group isn't shown to clients that ask for consumers; all there is to see is that no member can
-    # join.
-    why = "it may be joining, see another cluster, or be kept out by a share or streams group of that name"
+    why = "it may be joining, or see another cluster" if seen.admits_consumers else f"a {seen.type} group has the name"
     absent = tuple(
         f"{m} is alive but not in the group (state {seen.state}); {why}" for m in sorted(live - listed.keys())
     )
@@ -328,8 +324,10 @@ def foreign_consumers(region: Region, evidence: Evidence) -> Findings | None:
     """Kafka lists no other consumer. Consumers that only assign themselves partitions are in no list."""
     if evidence.described is None:
         return None
-    policy = region.rules.foreign_consumers
-    named = tuple(f"{o} is not the region's; stop it ({_POLICY[policy]})" for o in foreign_consumers_in(evidence))
+    policy, found = region.rules.foreign_consumers, foreign_consumers_in(evidence)
+    if not evidence.described.admits_consumers:
+        return Findings(failed=tuple(f"{o}, which no member can join: {OTHER_GROUP}" for o in found))
+    named = tuple(f"{o} is not the region's; stop it ({_POLICY[policy]})" for o in found)
     fine = "the group has no foreign consumer"
     return (
         Findings(warnings=named, fine=fine)
@@ -344,19 +342,13 @@ def foreign_consumers_in(evidence: Evidence) -> tuple[ForeignConsumer, ...]:
     if seen is None:
         return ()
     found = {
-        ForeignConsumer(
-            group=seen.group, client_id=m.client_id, host=m.host, instance_id=m.instance_id or "", what=_what(seen, m)
-        )
+        ForeignConsumer(group=seen.group, client_id=m.client_id, host=m.host, instance_id=m.instance_id or "")
         for m in seen.members
         if evidence.participants.member(m, evidence.rules) is None
     }
-    if seen.type in _FOREIGN_KINDS and not found:
+    if not seen.admits_consumers:
         found = {ForeignConsumer(group=seen.group, what=f"{seen.type} group")}
     return tuple(sorted(found))
-
-
-def _what(seen: GroupSeen, member: MemberSeen) -> str:
-    return "consumer" if seen.type not in _FOREIGN_KINDS else f"{seen.type} member"
 
 
 def _ours(evidence: Evidence, seen: GroupSeen) -> Iterator[tuple[MemberSeen, MemberId]]:

@@ -34,6 +34,7 @@ WITHOUT_OPERATOR: Mapping[str, str] = {
     "region show": f"{_READ}; to wait: `KcrRegionStateSensor`, `KcrProgressSensor`",
     "region delete": "it deletes for ever, and asks a person first",
     "group assignment": "it previews a change of the spec, for a person",
+    "group describe": "it shows a person what a check of `KcrValidateGroupOperator` names",
     "lag": f"{_READ}; to wait: `KcrLagSensor`",
     "events": _READ,
     "checkpoint list": _READ,

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from airflow_kcr.embedded.jars import KAFKA_TOOLS, resolve
 from airflow_kcr.embedded.kafka import java_command
 
+CONSOLE_SHARE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 WITHIN = 90.0
@@ -25,8 +27,20 @@ class Said:
 
 def consumer_groups(bootstrap_servers: str, *arguments: str) -> Said:
     """Run `kafka-consumer-groups` with these arguments; one that fails is an AssertionError."""
+    return _ran(TOOL, bootstrap_servers, *arguments)
+
+
+def allow_share_groups(bootstrap_servers: str) -> None:
+    """Switch share groups on, which are a preview in Kafka 4.1 and off in a new cluster."""
+    if "share.version\tSupportedMinVersion: 0\tSupportedMaxVersion: 1\tFinalizedVersionLevel: 1" not in (
+        _ran(FEATURES, bootstrap_servers, "describe").out
+    ):
+        _ran(FEATURES, bootstrap_servers, "upgrade", "--feature", "share.version=1")
+
+
+def _ran(tool: str, bootstrap_servers: str, *arguments: str) -> Said:
     ran = subprocess.run(
-        java_command(resolve(KAFKA_TOOLS), "-Xmx128m", TOOL, "--bootstrap-server", bootstrap_servers, *arguments),
+        java_command(resolve(KAFKA_TOOLS), "-Xmx128m", tool, "--bootstrap-server", bootstrap_servers, *arguments),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -40,11 +54,13 @@ def consumer_groups(bootstrap_servers: str, *arguments: str) -> Said:
 
 
 @contextmanager
-def console_consumer(bootstrap_servers: str, topic: str, group: str) -> Iterator[subprocess.Popen[bytes]]:
+def console_consumer(
+    bootstrap_servers: str, topic: str, group: str, *, tool: str = CONSOLE_CONSUMER
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run `kafka-console-consumer` in a group, as a person who reads a topic does; it leaves at the end."""
     arguments = ("--bootstrap-server", bootstrap_servers, "--topic", topic, "--group", group)
     running = subprocess.Popen(
-        java_command(resolve(KAFKA_TOOLS), "-Xmx128m", CONSOLE_CONSUMER, *arguments),
+        java_command(resolve(KAFKA_TOOLS), "-Xmx128m", tool, *arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -8,16 +8,20 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BrokerUnavailable, GroupNotEmpty, KcrError
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.kafka.settings import admin_settings, participants
+from airflow_kcr.protocol.group_members import SHARE_OR_STREAMS
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.values import GroupId, Offset
-from tests.contract.kafka.members import REGION, Members, log, logs_of
-from tests.support.kafka import Kafka
+from tests.conftest import StartKafka
+from tests.contract.kafka.members import REGION, WITHIN, Members, log, logs_of
+from tests.support.kafka import QUIESCED, Kafka
+from tests.support.kafka_tool import CONSOLE_SHARE_CONSUMER, allow_share_groups, console_consumer
 
 
 def at(group: str, topic: str, **offsets: int) -> OffsetMap:
@@ -43,6 +47,42 @@ def test_a_group_is_described_with_members_that_match_the_participants(
 def test_a_group_that_is_not_there_is_dead(kafka: Kafka, groups: Groups) -> None:
     seen = groups.describe(GroupId(kafka.group_id()))
     assert (seen.state, seen.members) == ("dead", ())
+
+
+def test_a_group_of_the_consumer_protocol_is_described_with_its_assignor_and_targets(
+    kafka: Kafka, groups: Groups
+) -> None:
+    topic, group = kafka.topic(2), GroupId(kafka.group_id())
+    consumer = Consumer({**kafka.settings, **QUIESCED, "group.id": group, "group.protocol": "consumer"})
+    try:
+        consumer.subscribe([topic])
+        assert happened(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 2, within=WITHIN)
+        assert happened(lambda: groups.describe(group).is_stable, within=WITHIN)
+        found = groups.describe(group)
+        assert (found.type, found.assignor, found.admits_consumers) == ("consumer", "uniform", True)
+        (seen,) = found.members
+        assert seen.target == seen.partitions
+        assert len(seen.partitions) == 2
+    finally:
+        consumer.close()
+
+
+def test_a_share_group_is_told_from_a_group_that_is_not_there_and_no_offsets_are_written_to_it(
+    kafka_set: StartKafka,
+) -> None:
+    kafka = kafka_set()
+    allow_share_groups(kafka.bootstrap_servers)
+    topic, group = kafka.topic(1), GroupId(kafka.group_id())
+    with (
+        Groups(admin_settings(kafka.settings)) as groups,
+        console_consumer(kafka.bootstrap_servers, topic, group, tool=CONSOLE_SHARE_CONSUMER),
+    ):
+        assert happened(lambda: not groups.describe(group).admits_consumers, within=60)
+        found = groups.describe(group)
+        assert (found.type, found.members, found.is_stable) == (SHARE_OR_STREAMS, (), False)
+        assert groups.describe(GroupId(f"{group}-other")).type == "classic"
+        with pytest.raises(GroupNotEmpty, match=r"is a share or streams group.*give the region a group_id"):
+            groups.alter(group, at(group, topic, p0=0))
 
 
 def test_offsets_of_an_empty_group_are_altered_and_read_back(kafka: Kafka, groups: Groups) -> None:

@@ -5,7 +5,7 @@ Real broker, real store, members in a process of their own, and the watch that t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -44,6 +44,13 @@ PHASES = {"processing": "processing", "drain": "contributing", "reset": "resetti
 """The phases of a region, and the gate at which it is held in each."""
 
 
+PROTOCOLS: Mapping[str, dict[str, str | int]] = {
+    "classic": {"partition.assignment.strategy": "range", "session.timeout.ms": 6000},
+    "consumer": {"group.protocol": "consumer"},
+}
+"""How an intruder takes part in a group."""
+
+
 @contextmanager
 def watched(kafka: Kafka, url: str, folder: Path, policy: ForeignConsumerPolicy, times: str = BRISK) -> Iterator[Live]:
     """Lend a region of two members that has read and checkpointed its first records, and whose group is looked at."""
@@ -64,14 +71,13 @@ def watched(kafka: Kafka, url: str, folder: Path, policy: ForeignConsumerPolicy,
 
 
 @contextmanager
-def intruder(one: Live) -> Iterator[Consumer]:
+def intruder(one: Live, protocol: str = "classic") -> Iterator[Consumer]:
     """Lend a foreign consumer in the group, which reads what Kafka gives it."""
     settings = {
         "group.id": one.group,
         "client.id": "somebody-elses",
         "enable.auto.commit": False,
-        "partition.assignment.strategy": "range",
-        "session.timeout.ms": 6000,
+        **PROTOCOLS[protocol],
     }
     consumer = Consumer({**one.kafka.settings, **QUIESCED, **settings})
     consumer.subscribe([one.topic])
@@ -157,11 +163,12 @@ def is_published(one: Live, request_id: RequestId) -> bool:
     return row is not None and row.published_at is not None
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_hold_waits_through_a_reset_without_using_attempts_up_and_goes_on_by_itself(
-    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
+    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, protocol: str
 ) -> None:
     with watched(kafka, database_url, tmp_path, ForeignConsumerPolicy.HOLD) as one:
-        with intruder(one) as consumer:
+        with intruder(one, protocol) as consumer:
             taken_by(one, consumer)
             beside(one, consumer, lambda: bool(one.region().foreign_consumers), "found")
             one.reset()

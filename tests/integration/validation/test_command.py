@@ -12,12 +12,13 @@ import typer
 from typer.testing import CliRunner, Result
 
 from airflow_kcr.api.regions import opened
-from airflow_kcr.cli.group import CHECKED, validate
+from airflow_kcr.cli.group import CHECKED, describe, validate
 from airflow_kcr.protocol.commands import DeclareRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.validation import Question
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.spec import parse
+from tests.integration.validation.foreign import Crowd
 from tests.support.kafka import Kafka
 
 Run: TypeAlias = Callable[..., Result]
@@ -65,6 +66,26 @@ def test_a_table_for_people(run: Run, kafka: Kafka) -> None:
     head, *lines = result.stdout.splitlines()
     assert head.split() == list(CHECKED)
     assert len(lines) == 2 * len(Question)
+
+
+def test_a_group_is_described_as_kafka_does(run: Run, kafka: Kafka, crowd: Crowd, database_url: str) -> None:
+    topic = kafka.topic(2)
+    group = json.loads(run("-o", "json", topic=topic).stdout)[0]["group"]
+    crowd.join("stranger", group, topic, client_id="modern", group_protocol="consumer")
+    crowd.settle((topic, 0), (topic, 1))
+    app = typer.Typer()
+    app.command()(describe)
+    result = CliRunner().invoke(app, ["flights", "-o", "csv"], env={"KCR_STORE_URL": database_url})
+    assert result.exit_code == 0, result.output
+    first, second = csv.DictReader(result.stdout.splitlines())
+    assert (first["type"], first["assignor"], first["member"], first["client_id"], first["partitions"]) == (
+        "consumer",
+        "uniform",
+        "foreign",
+        "modern",
+        f"{topic} 0-1",
+    )
+    assert (second["type"], second["state"], second["member"]) == ("classic", "dead", "")
 
 
 def test_what_is_not_there_has_the_status_that_says_so(run: Run, kafka: Kafka) -> None:

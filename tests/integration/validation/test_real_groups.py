@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.api.validation import Validation, preflight, real_reader, report
+from airflow_kcr.api.validation import Validation, described, preflight, real_reader, report
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BatchRefused, ForeignConsumerInGroup, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.validation import CheckVerdict, Question
-from tests.integration.validation.conftest import Scene, make
+from tests.conftest import StartKafka
+from tests.integration.validation.conftest import PARTITIONS, Scene, make
 from tests.integration.validation.foreign import Crowd
 from tests.support.kafka import Kafka
+from tests.support.kafka_tool import CONSOLE_SHARE_CONSUMER, allow_share_groups, console_consumer
 
 LOCAL = "127.0.0.1"
 
@@ -98,11 +102,58 @@ def test_a_consumer_protocol_foreign_consumer_converts_the_group_and_is_named(sc
     assert [o.client_id for o in foreign_consumers(found)] == ["modern"]
     line = next(c for c in found.checks if c.question is Question.PROTOCOL)
     assert line.verdict is CheckVerdict.FAILED
-    assert "of type consumer, not classic" in line.detail
-    assert "modern" in line.detail
+    assert "of type consumer, assignor uniform, not classic: consumer modern on host" in line.detail
     scene.crowd.leave("stranger")
     scene.crowd.settle(*scene.places())
     assert foreign_consumers(scene.look()) == []
+
+
+def test_a_consumer_protocol_foreign_consumer_is_found_in_an_empty_group_before_anything_joins(
+    kafka: Kafka, crowd: Crowd
+) -> None:
+    scene = make(kafka, crowd)
+    crowd.join("stranger", scene.group, scene.topic, client_id="modern", group_protocol="consumer")
+    crowd.settle(*scene.places())
+    found = scene.look()
+    assert [o.client_id for o in foreign_consumers(found)] == ["modern"]
+    line = next(c for c in found.checks if c.question is Question.PROTOCOL)
+    assert "of type consumer, assignor uniform, not classic: consumer modern on host" in line.detail
+    (seen,) = described(scene.driver.store, scene.name, real_reader, kafka_names)
+    assert (seen.type, seen.assignor, [m.member for m in seen.members]) == ("consumer", "uniform", [None])
+    with pytest.raises(ForeignConsumerInGroup, match=f"consumer modern on host {LOCAL}"):
+        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+    crowd.leave("stranger")
+    assert wrong(scene.look()) == {}
+    preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+
+
+def test_members_in_a_group_that_a_consumer_has_converted_are_still_told_from_it(scene: Scene) -> None:
+    scene.crowd.join("stranger", scene.group, scene.topic, client_id="modern", group_protocol="consumer")
+    scene.crowd.settle(*scene.places())
+    (seen,) = described(scene.driver.store, scene.name, real_reader, kafka_names)
+    assert seen.type == "consumer"
+    assert {m.member or m.client_id for m in seen.members} == {scene.member(0), scene.member(1), "modern"}
+    assert sorted(p.partition for m in seen.members for p in m.target or ()) == list(range(PARTITIONS))
+
+
+@pytest.mark.parametrize("policy", ForeignConsumerPolicy)
+def test_a_share_group_of_the_name_refuses_the_start_with_what_to_change(
+    kafka_set: StartKafka, policy: ForeignConsumerPolicy
+) -> None:
+    kafka = kafka_set()
+    allow_share_groups(kafka.bootstrap_servers)
+    crowd = Crowd(kafka.bootstrap_servers)
+    scene = make(kafka, crowd, policy=policy)
+    with console_consumer(kafka.bootstrap_servers, scene.topic, scene.group, tool=CONSOLE_SHARE_CONSUMER):
+        assert happened(lambda: wrong(scene.look()) != {}, within=60)
+    # It stays when its consumers have left.
+    assert wrong(scene.look()) == {
+        Question.PROTOCOL: CheckVerdict.FAILED,
+        Question.FOREIGN_CONSUMERS: CheckVerdict.FAILED,
+    }
+    with pytest.raises(ForeignConsumerInGroup, match="no member can join: give the region a group_id"):
+        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+    assert kafka_untouched(scene)
 
 
 def test_a_region_that_holds_goes_on_when_the_group_is_found_clean(kafka: Kafka, crowd: Crowd) -> None:

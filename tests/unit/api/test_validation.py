@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from airflow_kcr.api.validation import Validation, gather, preflight, report, validate
+from airflow_kcr.api.validation import Validation, described, gather, preflight, report, validate
 from airflow_kcr.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -22,7 +22,7 @@ from airflow_kcr.errors import (
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
-from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen, MemberSeen
+from airflow_kcr.protocol.group_members import SHARE_OR_STREAMS, ForeignConsumer, GroupSeen, MemberSeen
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.liveness import LogEnd
@@ -38,6 +38,7 @@ from airflow_kcr.protocol.values import (
     Offset,
     RegionName,
     TopicName,
+    TopicPartition,
 )
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.memory import MemoryTransactions
@@ -67,6 +68,7 @@ class FakeCluster:
     fails: dict[str, Exception] = field(default_factory=dict)
     asked: list[GroupId] = field(default_factory=list)
     client: str | None = None
+    type: str = "classic"
 
     @property
     def logs(self) -> FakeCluster:
@@ -90,7 +92,8 @@ class FakeCluster:
     def describe(self, group: GroupId) -> GroupSeen:
         self._fail("describe")
         members = self.members.get(group, ())
-        return GroupSeen(group=group, state="stable" if members else "empty", assignor="range", members=members)
+        state = "stable" if members else "empty"
+        return GroupSeen(group=group, type=self.type, state=state, assignor="range", members=members)
 
     def require_empty(self, group: GroupId) -> None:
         raise NotImplementedError
@@ -218,6 +221,46 @@ def test_a_look_changes_nothing_and_a_report_does() -> None:
     assert report(store, NAME, found).state is RegionState.HALTED
 
 
+# -- described -------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_is_described_with_whom_of_the_region_each_member_is() -> None:
+    owned = frozenset({TopicPartition(TopicName("t"), 1), TopicPartition(TopicName("t"), 0)})
+    mine = MemberSeen(
+        member_id="1",
+        client_id="any",
+        host="/h",
+        instance_id=kafka_names.instance_id(NAME, MemberId(G, 1)),
+        partitions=owned,
+        target=frozenset(),
+    )
+    first, second = described(store_of(), NAME, FakeCluster(members={G: (mine, STRANGER)}), kafka_names)
+    assert (first.group, first.type, first.assignor, second.members) == (G, "classic", "range", ())
+    assert [(m.member, m.host) for m in first.members] == [(MemberId(G, 1), "h"), (None, "10.0.0.1")]
+    assert first.to_json()["members"] == [
+        {
+            "member": "g[1]",
+            "member_id": "1",
+            "client_id": "any",
+            "host": "h",
+            "instance_id": mine.instance_id,
+            "partitions": [["t", 0], ["t", 1]],
+            "target": [],
+        },
+        {
+            "member": None,
+            "member_id": "x-1",
+            "client_id": "console",
+            "host": "10.0.0.1",
+            "instance_id": None,
+            "partitions": [],
+            "target": None,
+        },
+    ]
+    (only,) = described(store_of(), NAME, FakeCluster(), kafka_names, [H])
+    assert only.group == H
+
+
 # -- preflight --------------------------------------------------------------------------------------------------------
 
 
@@ -262,6 +305,12 @@ def test_a_foreign_consumer_refuses_the_start_and_halts_a_region_that_runs_by_po
     with pytest.raises(ForeignConsumerInGroup):
         fly(store, cluster)
     assert store.read(NAME)[0].state is RegionState.HALTED
+
+
+@pytest.mark.parametrize("policy", ["fail", "hold", "warn"])
+def test_a_group_that_lets_no_consumer_in_refuses_the_start_by_any_policy(policy: str) -> None:
+    with pytest.raises(ForeignConsumerInGroup, match="share or streams group in group g, which no member can join"):
+        fly(store_of(policy), FakeCluster(type=SHARE_OR_STREAMS))
 
 
 @pytest.mark.parametrize("policy", ["hold", "warn"])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from airflow_kcr.protocol.commands import KillRegion, ReportPartitions, StartRegion
-from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen, MemberSeen
+from airflow_kcr.protocol.group_members import SHARE_OR_STREAMS, ForeignConsumer, GroupSeen, MemberSeen
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import LogEnd
@@ -226,7 +226,7 @@ def test_a_group_of_another_type_fails_and_names_who_is_not_ours() -> None:
     here.members.append(STRANGER)
     check = here.check(Question.PROTOCOL)
     assert check.verdict is FAILED
-    assert "of type consumer, not classic: consumer console on host 10.0.0.1" in check.detail
+    assert "of type consumer, assignor range, not classic: consumer console on host 10.0.0.1" in check.detail
 
 
 def test_another_assignor_than_the_specs_fails_and_none_yet_is_a_warning() -> None:
@@ -239,14 +239,23 @@ def test_another_assignor_than_the_specs_fails_and_none_yet_is_a_warning() -> No
     assert here.verdict(Question.PROTOCOL) is OK
 
 
-@pytest.mark.parametrize("kind", ["share", "streams"])
-def test_a_group_that_no_consumer_can_be_in_is_a_foreign_consumer_as_a_whole(kind: str) -> None:
-    here = world()
-    here.members, here.type = [], kind
-    assert here.verdict(Question.PROTOCOL) is FAILED
-    assert foreign_consumers_in(here.evidence()) == (ForeignConsumer(group=GROUP, what=f"{kind} group"),)
-    here.members = [STRANGER]
-    assert [o.what for o in foreign_consumers_in(here.evidence())] == [f"{kind} member"]
+@pytest.mark.parametrize("policy", ForeignConsumerPolicy)
+def test_a_group_that_no_consumer_can_join_is_a_foreign_consumer_as_a_whole_by_any_policy(
+    policy: ForeignConsumerPolicy,
+) -> None:
+    here = world(policy)
+    here.members, here.type, here.state = [], SHARE_OR_STREAMS, "unknown"
+    check = here.check(Question.PROTOCOL)
+    assert (check.verdict, "share or streams group, so no consumer can join it: give" in check.detail) == (FAILED, True)
+    check = here.check(Question.FOREIGN_CONSUMERS)
+    assert (check.verdict, "share or streams group in group g, which no member can join" in check.detail) == (
+        FAILED,
+        True,
+    )
+    (found,) = foreign_consumers_in(here.evidence())
+    assert found == ForeignConsumer(group=GROUP, what="share or streams group")
+    assert found.is_group
+    assert "a share or streams group has the name" in here.check(Question.PARTICIPANTS).detail
 
 
 def test_members_of_different_revisions_are_a_warning() -> None:
