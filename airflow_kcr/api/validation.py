@@ -30,6 +30,7 @@ from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
+from airflow_kcr.protocol.timeout_checks import BrokerTimes
 from airflow_kcr.protocol.validation import (
     Check,
     CheckVerdict,
@@ -71,6 +72,14 @@ class GroupReader(Cluster, Protocol):
 
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        ...
+
+    def times(self, seen: GroupSeen) -> BrokerTimes:
+        """Return the times that the brokers set for a group that was described; what may not be read is None.
+
+        Raises:
+            BrokerUnavailable: the brokers don't answer.
         """
         ...
 
@@ -172,6 +181,11 @@ def gather(
         there = sorted(rules.partitions(topics))
         calls = _Calls()
         described = calls.asked(f"describe group {group}", lambda: cluster.describe(group))
+        times = (
+            None
+            if described is None
+            else calls.asked(f"read the times of group {group}", lambda: cluster.times(described))
+        )
         bounds = calls.asked(f"read the logs of group {group}", lambda: cluster.logs.bounds(there))
         held = calls.asked(f"read the committed offsets of group {group}", lambda: cluster.committed(group, there))
         behind = {p: log for p, log in (bounds or {}).items() if _is_behind(region, p, log)}
@@ -187,6 +201,7 @@ def gather(
         participants=participants(region, group, names, client),
         described=described,
         topics=topics,
+        times=times,
         bounds=bounds,
         earlier_ends=ends or {},
         committed=None if held is None else {p: row.offset for p, row in held.items()},
@@ -368,6 +383,10 @@ class RealGroupReader:
     def describe(self, group: GroupId) -> GroupSeen:
         """See `GroupReader.describe`."""
         return self.groups.describe(group)
+
+    def times(self, seen: GroupSeen) -> BrokerTimes:
+        """See `GroupReader.times`."""
+        return self.groups.times(seen)
 
     def require_empty(self, group: GroupId) -> None:
         """See `clusters.Cluster.require_empty`."""

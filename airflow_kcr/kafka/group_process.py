@@ -27,15 +27,17 @@ from confluent_kafka import (
     Node,
     TopicPartition,
 )
+from confluent_kafka.admin import ConfigResource, ResourceType
 
-from airflow_kcr.errors import KcrError
+from airflow_kcr.errors import CredentialsRefused, KcrError
 from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.admin_calls import AdminCalls, BrokerQuestion
 from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.protocol.group_members import SHARE_OR_STREAMS
+from airflow_kcr.protocol.timeout_checks import HEARTBEAT, SESSION
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, ListConsumerGroupsResult
+    from confluent_kafka.admin import AdminClient, ConfigEntry, ConsumerGroupDescription, ListConsumerGroupsResult
 
 Json: TypeAlias = dict[str, Any]
 
@@ -162,11 +164,46 @@ def groups(calls: AdminCalls, request: Request) -> Json:
     return {"groups": sorted(group.group_id for group in found.valid)}
 
 
+_LIMITS: Final = ("group.min.session.timeout.ms", "group.max.session.timeout.ms")
+_CONSUMER: Final = (SESSION, HEARTBEAT)
+
+
+def times(calls: AdminCalls, request: Request) -> Json:
+    """Say which times the brokers set for the group; null: they don't tell this client, or have no such setting."""
+    (_, broker, _), *_ = request.rows
+    return {
+        "limits": _configured(calls, request, ConfigResource(ResourceType.BROKER, str(broker)), _LIMITS),
+        "consumer": _configured(calls, request, ConfigResource(ResourceType.GROUP, request.group), _CONSUMER),
+    }
+
+
+def _configured(
+    calls: AdminCalls, request: Request, resource: ConfigResource, names: tuple[str, ...]
+) -> list[int] | None:
+    """Return settings in milliseconds."""
+
+    def ask(
+        admin: AdminClient, keys: list[ConfigResource], left: float
+    ) -> Mapping[ConfigResource, Future[dict[str, ConfigEntry]]]:
+        return dict(admin.describe_configs(keys, request_timeout=left))
+
+    question = BrokerQuestion("the settings of", [resource], ask)
+    try:
+        calls.answer(question, timeout=request.timeout)
+    except CredentialsRefused:
+        # Nothing depends on it: a member is told by the broker when it joins.
+        return None
+    found = question.found.get(resource, {})
+    values = [int(value) for name in names if name in found and (value := found[name].value)]
+    return values if len(values) == len(names) else None
+
+
 CALLS: Final[Mapping[str, Callable[[AdminCalls, Request], Json]]] = {
     "describe": describe,
     "committed": committed,
     "alter": alter,
     "groups": groups,
+    "times": times,
 }
 
 

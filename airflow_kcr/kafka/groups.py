@@ -27,6 +27,7 @@ from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.group_members import OTHER_GROUP, GroupSeen, MemberSeen
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.timeout_checks import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName, TopicPartition
 
 TIMEOUT: Final = timedelta(seconds=10)
@@ -88,6 +89,27 @@ class Groups:
             members=tuple(_member(row) for row in found["members"]),
             coordinator=found["coordinator"],
             coordinator_id=found["coordinator_id"],
+        )
+
+    def times(self, seen: GroupSeen) -> BrokerTimes:
+        """Return the times that the brokers set for a group; what this client may not read is None.
+
+        Args:
+            seen: the group, described; its coordinator is asked.
+
+        Raises:
+            BrokerUnavailable: the brokers don't answer.
+        """
+        if seen.coordinator_id is None:
+            return BrokerTimes()
+        found = self._read("times", group=seen.group, rows=[["", seen.coordinator_id, 0]])
+        limits, consumer = (
+            None if found[name] is None else [timedelta(milliseconds=value) for value in found[name]]
+            for name in ("limits", "consumer")
+        )
+        return BrokerTimes(
+            limits=None if limits is None else BrokerLimits(shortest_session=limits[0], longest_session=limits[1]),
+            consumer=None if consumer is None else ConsumerProtocolTimes(session=consumer[0], heartbeat=consumer[1]),
         )
 
     def groups(self) -> tuple[GroupId, ...]:

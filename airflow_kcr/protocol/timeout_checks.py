@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 RENEWALS_PER_LEASE: Final = 3
 """How many renewals a lease has room for: two may be lost without the lease being over."""
 
+HEARTBEATS_PER_SESSION: Final = 3
+HEARTBEATS_PER_MOVE: Final = 2
+SESSION: Final = "consumer.session.timeout.ms"
+HEARTBEAT: Final = "consumer.heartbeat.interval.ms"
+
 SHORTEST: Final = timedelta(milliseconds=10)
 LONGEST_POLL_INTERVAL: Final = timedelta(hours=24)
 LONGEST_METADATA_REFRESH: Final = timedelta(hours=1)
@@ -48,6 +53,25 @@ class BrokerLimits:
 
 
 BROKER_DEFAULTS: Final = BrokerLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerProtocolTimes:
+    """What the brokers decide for the members of one group of the consumer protocol; Kafka's defaults."""
+
+    session: timedelta = timedelta(seconds=45)
+    """`consumer.session.timeout.ms` of the group, else the broker's `group.consumer.session.timeout.ms`."""
+
+    heartbeat: timedelta = timedelta(seconds=5)
+    """`consumer.heartbeat.interval.ms` of the group, else the broker's `group.consumer.heartbeat.interval.ms`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerTimes:
+    """The times that a group's brokers set; what is None could not be read."""
+
+    limits: BrokerLimits | None = None
+    consumer: ConsumerProtocolTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +130,50 @@ def validated(timeouts: Timeouts, *, static: bool, limits: BrokerLimits = BROKER
     if clashes:
         raise TimeoutsClash("\n".join(str(clash) for clash in clashes))
     return timeouts
+
+
+def check_consumer_protocol(timeouts: Timeouts, times: ConsumerProtocolTimes) -> tuple[Clash, ...]:
+    """Return every clash of a region's times with those that the brokers set for a group of the consumer protocol.
+
+    Args:
+        timeouts: as for `check`; `session` doesn't count, as the client refuses it in this protocol.
+        times: what the brokers say of the group.
+    """
+    return tuple(_consumer_protocol(timeouts, times))
+
+
+def _consumer_protocol(timeouts: Timeouts, times: ConsumerProtocolTimes) -> Iterator[Clash]:
+    if times.session >= timeouts.reset:
+        yield Clash(
+            SESSION,
+            times.session,
+            "timeouts.reset",
+            timeouts.reset,
+            rule="the session timeout must be shorter than a reset",
+            why="a dead member keeps its partitions until its session ends, so the first attempt would always expire",
+            change=f"lower {SESSION} of the group, or raise timeouts.reset",
+        )
+    if HEARTBEATS_PER_SESSION * times.heartbeat > times.session:
+        yield Clash(
+            HEARTBEAT,
+            times.heartbeat,
+            SESSION,
+            times.session,
+            rule=f"{HEARTBEATS_PER_SESSION} heartbeats must fit into one session",
+            why="one slow answer of the coordinator would cost the member its place",
+            change=f"lower {HEARTBEAT} or raise {SESSION} of the group",
+        )
+    if HEARTBEATS_PER_MOVE * times.heartbeat >= timeouts.rejoin_after:
+        yield Clash(
+            HEARTBEAT,
+            times.heartbeat,
+            "timeouts.lease",
+            timeouts.lease,
+            rule=f"{HEARTBEATS_PER_MOVE} heartbeats must be shorter than two leases",
+            why="the old owner hears with one that a partition moves, the new owner with another; a partition that has "
+            "no owner for longer makes a member leave the group and join it again",
+            change=f"lower {HEARTBEAT} of the group, or raise timeouts.lease",
+        )
 
 
 def setting_name(field: str) -> str:

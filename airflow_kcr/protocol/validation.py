@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
 from airflow_kcr.errors import UnknownTopics
+from airflow_kcr.protocol import timeout_checks
 from airflow_kcr.protocol.group_members import OTHER_GROUP, ForeignConsumer, GroupSeen, MemberSeen
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import absent_partitions, coverage, liveness, out_of_range, recreated_topics, specs
@@ -21,6 +22,7 @@ from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, LogEnd,
 from airflow_kcr.protocol.region.rows import RESET_STATES, Committed, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, live_members, restore_point_offsets, universe
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupRules, RegionRules
+from airflow_kcr.protocol.timeout_checks import BROKER_DEFAULTS, BrokerTimes
 from airflow_kcr.protocol.times import format_instant
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, Offset, TopicName
 
@@ -45,6 +47,9 @@ class Question(StrEnum):
 
     PROTOCOL = "protocol"
     """The group is of the classic protocol, and all members agree on the spec's assignor."""
+
+    TIMES = "times"
+    """The brokers accept the members' session, and it suits the region's other times."""
 
     SUBSCRIPTION = "subscription"
     """All members work by one revision of the spec, and own only what it subscribes."""
@@ -121,6 +126,9 @@ class Evidence:
 
     noted: Mapping[GroupPartition, CheckpointNumber] = field(default_factory=dict)
     """The checkpoint or reset that a committed offset says it is of; absent: the region has not written it."""
+
+    times: BrokerTimes | None = None
+    """What the brokers say of sessions."""
 
     refused: tuple[str, ...] = ()
     """Calls that Kafka did not allow, each with its reason."""
@@ -253,6 +261,26 @@ def protocol(evidence: Evidence) -> Findings | None:
         return Findings(failed=(text,))
     by = f", coordinated by {seen.coordinator}" if seen.coordinator else ""
     return Findings(fine=f"classic, assignor {wanted}{by}")
+
+
+def times(region: Region, evidence: Evidence) -> Findings | None:
+    """The brokers accept the members' session, and it suits the region's other times."""
+    if evidence.times is None:
+        return None
+    timeouts, static = region.rules.timeouts, evidence.rules.static_membership
+    limits = evidence.times.limits
+    clashes = timeout_checks.check(timeouts, static=static, limits=limits or BROKER_DEFAULTS)
+    session = f"session {_seconds(timeouts.session_timeout(static=static))}"
+    fine = (
+        f"{session}; Kafka's own limits are assumed, as this client may not read the broker's"
+        if limits is None
+        else f"{session}, the broker accepts {_seconds(limits.shortest_session)} to {_seconds(limits.longest_session)}"
+    )
+    return Findings(failed=tuple(map(str, clashes)), fine=fine)
+
+
+def _seconds(time: timedelta) -> str:
+    return f"{time.total_seconds():g} s"
 
 
 def subscription(region: Region, now: datetime, evidence: Evidence) -> Findings | None:
@@ -572,6 +600,7 @@ def judge(region: Region, now: datetime, evidence: Evidence, seen: Seen = NOTHIN
         Question.TOPICS: topics(evidence),
         Question.TOPIC_IDS: topic_ids(region, evidence),
         Question.PROTOCOL: protocol(evidence),
+        Question.TIMES: times(region, evidence),
         Question.SUBSCRIPTION: subscription(region, now, evidence),
         Question.PARTICIPANTS: participants(region, now, evidence),
         Question.FOREIGN_CONSUMERS: foreign_consumers(region, evidence),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BrokerUnavailable, GroupNotEmpty, KcrError
@@ -17,6 +19,7 @@ from airflow_kcr.kafka.settings import admin_settings, participants
 from airflow_kcr.protocol.group_members import SHARE_OR_STREAMS
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.rules import GroupRules
+from airflow_kcr.protocol.timeout_checks import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.values import GroupId, Offset
 from tests.conftest import StartKafka
 from tests.contract.kafka.members import REGION, WITHIN, Members, log, logs_of
@@ -83,6 +86,20 @@ def test_a_share_group_is_told_from_a_group_that_is_not_there_and_no_offsets_are
         assert groups.describe(GroupId(f"{group}-other")).type == "classic"
         with pytest.raises(GroupNotEmpty, match=r"is a share or streams group.*give the region a group_id"):
             groups.alter(group, at(group, topic, p0=0))
+
+
+def test_the_times_that_brokers_set_are_read_of_the_broker_and_of_the_group(kafka: Kafka, groups: Groups) -> None:
+    group = GroupId(kafka.group_id())
+    seen = groups.describe(group)
+    limits = BrokerLimits(shortest_session=timedelta(seconds=1), longest_session=timedelta(minutes=30))
+    brokers = ConsumerProtocolTimes(session=timedelta(seconds=6), heartbeat=timedelta(milliseconds=500))
+    assert groups.times(seen) == BrokerTimes(limits=limits, consumer=brokers)
+    longer = ConfigEntry("consumer.session.timeout.ms", "9000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[longer])
+    for altered in kafka.admin.incremental_alter_configs([resource]).values():
+        altered.result(WITHIN)
+    wanted = replace(brokers, session=timedelta(seconds=9))
+    assert happened(lambda: groups.times(seen).consumer == wanted, within=WITHIN)
 
 
 def test_offsets_of_an_empty_group_are_altered_and_read_back(kafka: Kafka, groups: Groups) -> None:

@@ -53,7 +53,7 @@ CLIENT = {
 }
 
 READ, DESCRIBE = AclOperation.READ, AclOperation.DESCRIBE
-ON_TOPIC, ON_GROUP = ResourceType.TOPIC, ResourceType.GROUP
+ON_TOPIC, ON_GROUP, ON_CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.BROKER
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Guarded:
 
     @staticmethod
     def _binding(resource: ResourceType, operation: AclOperation) -> AclBinding:
-        name = TOPIC if resource is ON_TOPIC else str(GROUP)
+        name = {ON_TOPIC: TOPIC, ON_GROUP: str(GROUP), ON_CLUSTER: "kafka-cluster"}[resource]
         return AclBinding(
             resource,
             name,
@@ -114,6 +114,9 @@ class Guarded:
 
     def verdicts(self) -> dict[Question, CheckVerdict]:
         return {c.question: c.verdict for c in self.look().checks}
+
+    def detail(self, question: Question) -> str:
+        return next(c.detail for c in self.look().checks if c.question is question)
 
     def fly(self) -> None:
         preflight(self.store, NAME, [MEMBER], real_reader, kafka_names)
@@ -165,6 +168,11 @@ def test_a_look_needs_describe_on_topic_and_group_and_says_what_is_missing(guard
     guarded.grant((ON_TOPIC, DESCRIBE), (ON_GROUP, DESCRIBE))
     assert soon(lambda: set(guarded.verdicts().values()) == {CheckVerdict.OK})
     guarded.fly()
+
+    assert "Kafka's own limits are assumed" in guarded.detail(Question.TIMES)
+
+    guarded.grant((ON_TOPIC, DESCRIBE), (ON_GROUP, DESCRIBE), (ON_CLUSTER, AclOperation.DESCRIBE_CONFIGS))
+    assert soon(lambda: "the broker accepts 1 s to 1800 s" in guarded.detail(Question.TIMES))
 
     guarded.grant((ON_TOPIC, DESCRIBE))
     assert soon(lambda: guarded.verdicts()[Question.RIGHTS] is CheckVerdict.FAILED)

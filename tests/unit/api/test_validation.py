@@ -28,6 +28,7 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.timeout_checks import BrokerTimes
 from airflow_kcr.protocol.validation import Check, CheckVerdict, Question
 from airflow_kcr.protocol.values import (
     NO_CLUSTER,
@@ -94,6 +95,10 @@ class FakeCluster:
         members = self.members.get(group, ())
         state = "stable" if members else "empty"
         return GroupSeen(group=group, type=self.type, state=state, assignor="range", members=members)
+
+    def times(self, seen: GroupSeen) -> BrokerTimes:
+        self._fail("times")
+        return BrokerTimes()
 
     def require_empty(self, group: GroupId) -> None:
         raise NotImplementedError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 import pytest
 
@@ -15,6 +16,7 @@ from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import Committed, RegionState
 from airflow_kcr.protocol.region.state import put, restore_point_offsets
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupRules, RegionRules
+from airflow_kcr.protocol.timeout_checks import BrokerLimits, BrokerTimes
 from airflow_kcr.protocol.validation import (
     SHOWN,
     Check,
@@ -92,6 +94,7 @@ class World:
             topics=self.topics,
             bounds=dict(self.driver.logs),
             committed=restore_point_offsets(region),
+            times=BrokerTimes(),
         )
         return replace(whole, **changes)  # type: ignore[arg-type]
 
@@ -128,7 +131,9 @@ def test_a_region_that_its_cluster_agrees_with_is_fine_in_every_line() -> None:
 
 def test_what_could_not_be_read_is_unknown_with_the_reason_and_not_all_right() -> None:
     here = world()
-    blind = here.evidence(described=None, bounds=None, silent=("describe group g: no answer from broker:9092",))
+    blind = here.evidence(
+        described=None, times=None, bounds=None, silent=("describe group g: no answer from broker:9092",)
+    )
     region, now = here.driver.store.read(here.driver.name)
     found = {c.question: c for c in judge(region, now, blind)}
     unknown = {q for q, c in found.items() if c.verdict is UNKNOWN}
@@ -256,6 +261,27 @@ def test_a_group_that_no_consumer_can_join_is_a_foreign_consumer_as_a_whole_by_a
     assert found == ForeignConsumer(group=GROUP, what="share or streams group")
     assert found.is_group
     assert "a share or streams group has the name" in here.check(Question.PARTICIPANTS).detail
+
+
+def test_a_session_is_told_with_the_brokers_limits_and_without_them_kafkas_own_are_assumed() -> None:
+    here = world()
+    assert here.check(Question.TIMES).detail == (
+        "session 120 s; Kafka's own limits are assumed, as this client may not read the broker's"
+    )
+    limits = BrokerLimits(shortest_session=timedelta(seconds=6), longest_session=timedelta(seconds=300))
+    check = here.check(Question.TIMES, here.evidence(times=BrokerTimes(limits=limits)))
+    assert check.detail == "session 120 s, the broker accepts 6 s to 300 s"
+
+
+def test_a_session_that_the_broker_refuses_fails_with_both_settings() -> None:
+    here = world()
+    limits = BrokerLimits(shortest_session=timedelta(seconds=6), longest_session=timedelta(seconds=60))
+    check = here.check(Question.TIMES, here.evidence(times=BrokerTimes(limits=limits)))
+    assert check.verdict is FAILED
+    assert check.detail.startswith(
+        "timeouts.session is 120 s (the default of static members) and the broker's group.max.session.timeout.ms is "
+        "60 s"
+    )
 
 
 def test_members_of_different_revisions_are_a_warning() -> None:

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from airflow_kcr.errors import TimeoutsClash
-from airflow_kcr.protocol.timeout_checks import BrokerLimits, Clash, check, setting_name, validated
+from airflow_kcr.protocol.timeout_checks import (
+    BrokerLimits,
+    Clash,
+    ConsumerProtocolTimes,
+    check,
+    check_consumer_protocol,
+    setting_name,
+    validated,
+)
 from airflow_kcr.protocol.timeouts import Timeouts
 
 
@@ -182,3 +190,44 @@ class TestClashes:
         message = str(raised.value)
         assert "timeouts.max_poll_interval is 100 s and timeouts.reset is 300 s" in message
         assert "batch.timeout is 200 s and timeouts.drain is 180 s" in message
+
+
+class TestConsumerProtocol:
+    def test_kafkas_defaults_clash_with_none_of_ours(self) -> None:
+        assert check_consumer_protocol(Timeouts(), ConsumerProtocolTimes()) == ()
+
+    def test_a_session_of_the_spec_does_not_count(self) -> None:
+        assert check_consumer_protocol(Timeouts(session=seconds(1000)), ConsumerProtocolTimes()) == ()
+
+    @pytest.mark.parametrize(
+        ("timeouts", "times", "pair"),
+        [
+            (
+                Timeouts(reset=seconds(45)),
+                ConsumerProtocolTimes(),
+                ("consumer.session.timeout.ms", "timeouts.reset"),
+            ),
+            (
+                Timeouts(),
+                ConsumerProtocolTimes(heartbeat=seconds(2.1), session=seconds(6)),
+                ("consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"),
+            ),
+            (
+                Timeouts(lease=seconds(5), renew=seconds(1)),
+                ConsumerProtocolTimes(),
+                ("consumer.heartbeat.interval.ms", "timeouts.lease"),
+            ),
+        ],
+    )
+    def test_each_contradiction_names_both_settings(
+        self, timeouts: Timeouts, times: ConsumerProtocolTimes, pair: tuple[str, str]
+    ) -> None:
+        (clash,) = check_consumer_protocol(timeouts, times)
+        assert (clash.setting, clash.other) == pair
+        assert all(name in str(clash) for name in pair)
+
+    def test_the_same_just_inside_is_accepted(self) -> None:
+        assert check_consumer_protocol(Timeouts(reset=seconds(46)), ConsumerProtocolTimes()) == ()
+        times = ConsumerProtocolTimes(heartbeat=seconds(2), session=seconds(6))
+        assert check_consumer_protocol(Timeouts(), times) == ()
+        assert check_consumer_protocol(Timeouts(lease=seconds(5.1)), ConsumerProtocolTimes()) == ()
