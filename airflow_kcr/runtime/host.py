@@ -299,9 +299,9 @@ class MemberHost:
                 self._metrics.contributed(sequence, self._clock())
             case events.SinksReset(epoch=epoch):
                 self._metrics.reset(epoch)
-            case events.StoreLost() if self._machine.store_lost_at is None:
+            case events.StoreLost(why=why) if self._machine.store_lost_at is None:
                 self._metrics.add(Counts(store_losses=1))
-                _LOG.warning("%s: the store does not answer", self.who.member)
+                _LOG.warning("%s: the store does not answer%s", self.who.member, f": {why}" if why else "")
             case events.StoreBack():
                 _LOG.info("%s: the store answers again", self.who.member)
             case _:
@@ -543,9 +543,9 @@ class StoreCalls:
                 answer = events.Answered(command=command, result=result, sent_at=sent_at)
             except _FINAL:
                 raise
-            except StoreError:
+            except StoreError as error:
                 self._lost = True
-                self._deliver(events.StoreLost())
+                self._deliver(events.StoreLost(why=error.message))
                 # Members that lost the same store shall not all come back in the same moment.
                 self._stopping.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - nothing depends on the numbers
                 pause = min(pause * 2, _LONGEST_PAUSE)

@@ -90,11 +90,11 @@ class LeaseCalls:
         if self._waiting_since is None and self._asked is not None:
             self._waiting_since = at
 
-    def store_away(self) -> None:
-        """Tell that the store did not answer; it is asked again."""
+    def store_away(self, why: str) -> None:
+        """Tell that the store did not answer, and why; it is asked again."""
         self._waiting_since, self._lost = None, True
         if self._asked is not None:
-            self._deliver(events.StoreLost())
+            self._deliver(events.StoreLost(why=why))
 
     def take(self, answer: Heartbeat | RefusedError, sent_at: Seconds) -> None:
         """Deliver an answer."""
@@ -193,7 +193,7 @@ class Renewals:
         except StoreError as error:
             _LOG.debug("%s lease(s) were not renewed, they are asked for again: %s", len(asked), error)
             for one in asked:
-                one.store_away()
+                one.store_away(error.message)
             return False
         for one, renewal in asked.items():
             answer = answers.get(renewal)

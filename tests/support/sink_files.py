@@ -72,8 +72,7 @@ class LocalFolder:
     def put(self, path: str, text: str) -> None:
         """Write a text under its own name."""
         self._step(f"write {path}")
-        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-        (self.root / path).write_text(text)
+        self._write(self.root / path, text)
 
     def create(self, path: str, text: str) -> bool:
         """Write a text where there is none."""
@@ -86,9 +85,8 @@ class LocalFolder:
         """Write a text."""
         self._step(f"write {path}")
         found = self.root / path
-        found.parent.mkdir(parents=True, exist_ok=True)
         temporary = found.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
-        temporary.write_text(text)
+        self._write(temporary, text)
         self._step(f"rename {path}")
         temporary.rename(found)
 
@@ -115,6 +113,13 @@ class LocalFolder:
         """Return every file below a folder."""
         found = sorted(p for p in (self.root / path).rglob("*") if p.is_file())
         return {p.relative_to(self.root).as_posix(): p.stat().st_size for p in found}
+
+    def _write(self, file: Path, text: str) -> None:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        except OSError as error:
+            raise SinkError(f"{file} can't be written: {error.strerror}") from error
 
     def _step(self, step: str) -> None:
         self.steps.append(step)

@@ -65,12 +65,12 @@ def write_files(sinks: Iterable[FileSink], call: BatchCall, rows: Sequence[Writt
     for sink in sinks:
         at("written")
         part = Path(sink.target.path) / sink.attempt(call) / "part-00000"
-        part.parent.mkdir(parents=True)
-        part.write_text(json.dumps([(row.topic, row.partition, row.offset) for row in rows]))
-        at("staged")
         try:
+            part.parent.mkdir(parents=True)
+            part.write_text(json.dumps([(row.topic, row.partition, row.offset) for row in rows]))
+            at("staged")
             sink.list_files(call, SCHEMA)
-        except SinkError as error:
+        except (SinkError, OSError) as error:
             raise BatchFailed(f"batch {call.batch}: {error}") from error
         at("published")
 

@@ -62,6 +62,9 @@ class Refused(Generic[C_co]):
 class StoreLost:
     """A request to the store could not be answered; what it was for is asked again when the store is back."""
 
+    why: str = ""
+    """What the error says; empty: there was no answer so far."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreBack:
