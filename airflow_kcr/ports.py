@@ -459,11 +459,25 @@ class MembershipListener(Protocol):
     """Hears what happens to a member's place in its group; called in the event thread, so it only notes and returns."""
 
     def assigned(self, partitions: frozenset[GroupPartition]) -> None:
-        """Kafka assigned these partitions, all of them and nothing else; they are paused."""
+        """The assignment is these partitions now, all of them and nothing else; they are paused.
+
+        Where the broker decides, it comes and goes in parts, and this is told after each part that changed it.
+        """
+        ...
+
+    def revoking(self, partitions: frozenset[GroupPartition], released: Callable[[], None]) -> None:
+        """Kafka takes a part of the assignment back, and gives it to nobody else before `released` is called.
+
+        It waits within a bound, then takes them all the same; `assigned` tells what is left.
+
+        Args:
+            partitions: what it takes.
+            released: says that nothing runs any more on them; to be called from any thread, any number of times.
+        """
         ...
 
     def revoked(self) -> None:
-        """Kafka revoked the assignment, or it was lost."""
+        """Kafka revoked all of the assignment, or it was lost."""
         ...
 
     def left(self) -> None:

@@ -6,8 +6,9 @@ What is known of the broker and the client decides the order of steps:
   the others' results with it. So what counts is what `committed` answers afterwards.
 - A commit between a revoke and the next assignment waits behind the rebalance, and a static member that is joining
   again after a loss fences itself with it. So it is only sent while assigned, all of its partitions.
-- A refusal because of the generation wrote nothing; after the *next* assignment it may be sent again. An answer that
-  says neither yes nor no is never repeated: what it did is read.
+- A refusal because of the generation wrote nothing; after the *next* assignment it may be sent again. One because of an
+  old member epoch wrote nothing either; the client learns the new one with a heartbeat, so it is sent again after a
+  pause, in the same assignment. An answer that says neither yes nor no is never repeated: what it did is read.
 - After the next assignment the broker takes whatever was asked for before, also where others had the partitions in
   between, and have committed later offsets. So who asked for it is asked, each time, whether it still may write.
 - Where the session was over, others may have had the partitions since, and committed a newer checkpoint; Kafka would
@@ -35,6 +36,9 @@ from airflow_kcr.protocol.values import GroupId, GroupPartition
 
 READ_SLICE: Final = timedelta(milliseconds=500)
 """How long one read of the committed offsets may keep the event thread from polling."""
+
+STALE_PAUSE: Final = 0.5
+"""Seconds after which a commit is sent again whose member epoch was an old one."""
 
 LONGEST_RESERVE: Final = 2.0
 """Seconds of a commit's time that are kept for reading it back."""
@@ -105,6 +109,9 @@ class PendingCommit:
     failure: str = ""
     sent_in: int = 0
     """The assignment in which it was sent last."""
+
+    again_at: float = float("inf")
+    """When it is sent again in that assignment."""
 
     @property
     def ends_at(self) -> float:
@@ -182,7 +189,7 @@ class Commits:
             not elsewhere
             and group_consumer.assigned is not None
             and not group_consumer.commit_open
-            and group_consumer.assignments > commit.sent_in
+            and (group_consumer.assignments > commit.sent_in or now >= commit.again_at)
         ):
             self._put(commit, group_consumer)
         elif outdated and not elsewhere:
@@ -192,7 +199,7 @@ class Commits:
             commit.read(_both(commit.failure, self._why_not(commit, group_consumer)))
 
     def _put(self, commit: PendingCommit, group_consumer: Committing) -> None:
-        commit.sent_in = group_consumer.assignments
+        commit.sent_in, commit.again_at = group_consumer.assignments, float("inf")
         try:
             group_consumer.send_commit(commit.offsets, commit.metadata)
         except KafkaException as exception:
@@ -209,6 +216,8 @@ class Commits:
                 # Nothing was written. Sent again only in another assignment: in this one it would be refused again,
                 # or fence a static member.
                 commit.stage, commit.failure = CommitStage.WAITING, why
+            elif kinds == {Kind.STALE}:
+                commit.stage, commit.failure, commit.again_at = CommitStage.WAITING, why, now + STALE_PAUSE
             else:
                 commit.read(why)
         elif group_consumer.fatal or now >= commit.reads_at:

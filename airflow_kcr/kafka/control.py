@@ -32,6 +32,7 @@ from airflow_kcr.kafka.group_consumer import (
     GroupConsumerAssigned,
     GroupConsumerLost,
     GroupConsumerRevoked,
+    GroupConsumerWaits,
     News,
 )
 from airflow_kcr.kafka.settings import bootstrap_servers, without_secrets
@@ -47,7 +48,25 @@ AWAITING: Final = 0.001
 """Seconds that one poll waits for what is awaited: how late a command is seen meanwhile."""
 
 EAGER_FOR: Final = 2.0
-"""Seconds after a join or revoke in which the assignment is awaited like an answer; after that nothing hurries."""
+"""Seconds after a join or revoke in which the assignment is awaited like an answer; after that nothing hurries.
+
+Where the broker decides, none that came by then is one without partitions.
+"""
+
+DRAIN_SHARE: Final = 1 / 3
+"""The share of the poll interval in which nothing may run any more on partitions that Kafka takes back.
+
+Kafka waits for the whole interval before it throws the member out. The interval is derived as three drains.
+"""
+
+_MAX_POLL: Final = "300000"
+"""The client's own."""
+
+DRAIN_SLICE: Final = 0.05
+"""Seconds after which a wait for that sees that the member is to leave or end."""
+
+ASK_AGAIN: Final = 1.0
+"""Seconds between two clients that ask for a static member's place while the group keeps it for one of before."""
 
 LEAVE_TIMEOUT: Final = 5.0
 """Seconds that leaving may take: the client itself gives its LeaveGroup no more."""
@@ -185,7 +204,10 @@ class ControlConsumer:
         self, settings: KafkaSettings, *, group: GroupId, topics: Sequence[str], listener: MembershipListener
     ) -> None:
         self._settings, self._group, self._topics, self._listener = settings, group, tuple(topics), listener
-        self._group_consumer: GroupConsumer | None = GroupConsumer(settings, group)
+        self._group_consumer: GroupConsumer | None = self._made()
+        self._drains_within = int(settings.get("max.poll.interval.ms", _MAX_POLL)) / 1000 * DRAIN_SHARE
+        self._going = threading.Event()
+        self._asks_again_at: float | None = None
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._reads = Reads(settings, group)
         self._commits = Commits(group, self._hide)
@@ -206,11 +228,17 @@ class ControlConsumer:
         self._commands.put(_Join())
 
     def leave(self) -> None:
-        """Leave the group so that its partitions move at once: unsubscribe, poll to the revoke, close."""
+        """Leave the group so that its partitions move at once: unsubscribe, poll to the revoke, close.
+
+        Those of a static member move only when its session is over, where the broker decides: the client can't say
+        there that it leaves for good.
+        """
+        self._going.set()
         self._commands.put(_Leave())
 
     def close_keeping_slot(self) -> None:
         """Close without leaving: a static member's partitions wait for it until its session is over."""
+        self._going.set()
         self._commands.put(_Close())
 
     def commit(
@@ -263,6 +291,7 @@ class ControlConsumer:
         A client that is still open is closed, a static member keeps its slot. Where that hangs, the thread is left
         behind: it doesn't keep the process alive.
         """
+        self._going.set()
         self._commands.put(_End(time.monotonic() + timeout.total_seconds()))
         self._thread.join(timeout.total_seconds())
         self._muted.set()
@@ -315,9 +344,14 @@ class ControlConsumer:
 
     def _serve(self, group_consumer: GroupConsumer, waits: float) -> None:
         group_consumer.poll(waits)
+        if time.monotonic() - self._joined_at >= EAGER_FOR:
+            group_consumer.has_nothing()
         self._deliver(group_consumer.news())
         if group_consumer.is_adrift:
             self._group_consumer = self._successor(group_consumer)
+            self._join()
+            return
+        if self._asks_again_at is not None and time.monotonic() >= self._asks_again_at:
             self._join()
             return
         self._commits.step(group_consumer, time.monotonic())
@@ -347,10 +381,14 @@ class ControlConsumer:
 
     def _group_consumer_to_use(self) -> GroupConsumer:
         if self._group_consumer is None:
-            self._group_consumer = GroupConsumer(self._settings, self._group)
+            self._group_consumer = self._made()
         return self._group_consumer
 
+    def _made(self) -> GroupConsumer:
+        return GroupConsumer(self._settings, self._group, self._drain)
+
     def _join(self) -> None:
+        self._asks_again_at = None
         if self._group_consumer is not None and self._group_consumer.fatal:
             self._group_consumer = self._successor(self._group_consumer)
         group_consumer = self._group_consumer_to_use()
@@ -364,7 +402,7 @@ class ControlConsumer:
         What became of that commit is read when its time is nearly over.
         """
         old.close(timedelta(0))
-        fresh = GroupConsumer(self._settings, self._group)
+        fresh = self._made()
         fresh.assignments, fresh.lost_at = old.assignments, old.lost_at
         return fresh
 
@@ -386,6 +424,8 @@ class ControlConsumer:
 
     def _close(self, bound: timedelta) -> None:
         group_consumer, self._group_consumer = self._group_consumer, None
+        self._asks_again_at = None
+        self._going.clear()
         self._reads.give_up("the consumer was closed")
         if group_consumer is not None and not group_consumer.close(bound):
             text = f"the client did not close within {bound.total_seconds():.0f} s and is left behind"
@@ -406,8 +446,24 @@ class ControlConsumer:
                     self._tell(self._listener.revoked)
                 case GroupConsumerLost(why):
                     self._tell(partial(self._listener.fenced, why))
+                case GroupConsumerWaits(why):
+                    self._asks_again_at = time.monotonic() + ASK_AGAIN
+                    self._complain(Complaint("slot", f"{why}; asked again until that one's session is over"))
                 case Complaint():
                     self._complain(item)
+
+    def _drain(self, partitions: frozenset[GroupPartition]) -> None:
+        """Wait until the member runs nothing any more on partitions that Kafka takes; inside of the client's poll."""
+        if self._group_consumer is not None:
+            self._deliver(self._group_consumer.news())
+        released = threading.Event()
+        self._tell(partial(self._listener.revoking, partitions, released.set))
+        until = time.monotonic() + self._drains_within
+        while not released.wait(DRAIN_SLICE) and not self._going.is_set():
+            if time.monotonic() >= until:
+                text = f"work on {len(partitions)} revoked partition(s) did not end within {self._drains_within:.0f} s"
+                self._complain(Complaint("drain", text))
+                return
 
     def _complain(self, complaint: Complaint) -> None:
         text = self._complaints.heard(complaint.kind, complaint.text, time.monotonic())

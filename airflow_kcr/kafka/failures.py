@@ -23,6 +23,9 @@ class Kind(StrEnum):
     REJOIN = "rejoin"
     """The member is not in the group's present generation: nothing was done, and only the next assignment helps."""
 
+    STALE = "stale"
+    """The member's epoch was an old one: nothing was done. It learns the new one with its next heartbeat."""
+
     FENCED = "fenced"
     """Another process has this member's place, and the client is lost for good."""
 
@@ -80,10 +83,10 @@ _CODES: Final[Mapping[Kind, tuple[int, ...]]] = {
         KafkaError.ILLEGAL_GENERATION,
         KafkaError.REBALANCE_IN_PROGRESS,
         KafkaError.MEMBER_ID_REQUIRED,
-        KafkaError.STALE_MEMBER_EPOCH,
         KafkaError.FENCED_MEMBER_EPOCH,
         KafkaError._ASSIGNMENT_LOST,
     ),
+    Kind.STALE: (KafkaError.STALE_MEMBER_EPOCH,),
     Kind.FENCED: (
         KafkaError._FATAL,
         KafkaError._FENCED,

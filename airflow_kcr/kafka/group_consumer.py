@@ -1,7 +1,11 @@
 """One client of the control consumer, from its creation to its close: a group consumer in the group.
 
 Only one thread at a time touches it: the event thread, until it is handed to a thread that closes it. The client's
-callbacks run inside `poll` and only record; what they recorded is taken with `news`.
+callbacks run inside `poll` and record; what they recorded is taken with `news`. Only the one that gives a part of the
+assignment back waits, until nothing runs on it any more: Kafka gives it to nobody else before the callback returns.
+
+An assignment is set arithmetic in both of Kafka's protocols. In the classic one each change takes everything and gives
+everything; in the broker's own it takes some partitions, gives some, and leaves the rest, paused as they are.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import ctypes
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, TypeAlias
@@ -23,12 +27,13 @@ from airflow_kcr.kafka.settings import make_consumer, without_secrets
 from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.rules import GroupProtocol
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
 
 
 @dataclass(frozen=True, slots=True)
 class GroupConsumerAssigned:
-    """The group's leader gave this group consumer these partitions; they are paused."""
+    """What is assigned is these partitions now; they are paused."""
 
     partitions: frozenset[GroupPartition]
 
@@ -41,6 +46,17 @@ class GroupConsumerRevoked:
 @dataclass(frozen=True, slots=True)
 class GroupConsumerLost:
     """The client is fatally fenced; it will never be of use again."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConsumerWaits:
+    """The group keeps this static member's place for a client of before, until that one's session is over.
+
+    Only in the broker's own protocol; in the classic one the client of before is fenced. This one is of no use any
+    more: another has to ask again.
+    """
 
     why: str
 
@@ -59,7 +75,10 @@ SETTLE_SHARE: Final = 0.6
 SETTLE_POLL: Final = 0.1
 """Seconds of one poll for it."""
 
-News: TypeAlias = GroupConsumerAssigned | GroupConsumerRevoked | GroupConsumerLost | Complaint
+News: TypeAlias = GroupConsumerAssigned | GroupConsumerRevoked | GroupConsumerLost | GroupConsumerWaits | Complaint
+
+_UNRELEASED: Final = KafkaError(KafkaError.UNRELEASED_INSTANCE_ID).str()
+"""How the client's fatal error, which has no other code than that it is fatal, says that a static id is in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +95,10 @@ class CommitResponse:
         return frozenset(failures.kind(error) for error in errors)
 
 
+def _at_once(_partitions: frozenset[GroupPartition]) -> None:
+    """Let partitions go without waiting for anything."""
+
+
 def _abandon(client: Consumer) -> None:
     """Leave a client behind for as long as the process lives: its destructor would close it after all."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
@@ -87,18 +110,23 @@ class GroupConsumer:
     Args:
         settings: from `settings.member_settings`.
         group: what partitions are keyed by.
+        drain: called inside of `poll` with partitions that Kafka takes from the others; returns when nothing runs on
+            them any more, or it has taken too long.
 
     Raises:
         ConfigurationError: the client doesn't take the settings.
     """
 
-    def __init__(self, settings: KafkaSettings, group: GroupId) -> None:
-        self._settings, self._group = settings, group
+    def __init__(
+        self, settings: KafkaSettings, group: GroupId, drain: Callable[[frozenset[GroupPartition]], None] = _at_once
+    ) -> None:
+        self._settings, self._group, self._drain = settings, group, drain
+        self._is_incremental = settings.get("group.protocol") == GroupProtocol.CONSUMER
         self._news: deque[News] = deque()
         self._answer: CommitResponse | None = None
         self._client = make_consumer(settings, self._on_error, self._on_commit)
         self.assigned: frozenset[GroupPartition] | None = None
-        """None while nothing is assigned: not yet, revoked or lost."""
+        """None while nothing is assigned: not yet, all of it revoked, or lost."""
         self.assignments = 0
         """Counts the assignments."""
         self.fatal = False
@@ -122,6 +150,14 @@ class GroupConsumer:
         )
         self.subscribed = True
 
+    def has_nothing(self) -> None:
+        """Take it that nothing is assigned, where the client would have said something by now.
+
+        Where the broker decides, the client does not tell of an assignment without partitions.
+        """
+        if self._is_incremental and self.subscribed and self.assigned is None and not self.fatal:
+            self._holds(frozenset())
+
     def unsubscribe(self) -> None:
         """Give the assignment back and leave the group, static or not; done when polled to `has_left`."""
         try:
@@ -133,8 +169,12 @@ class GroupConsumer:
 
     @property
     def has_left(self) -> bool:
-        """Whether the group has let this client go: only then does a static member's place move at once."""
-        return self.assigned is None and not self._client.memberid()
+        """Whether the group has let this client go: only then does a static member's place move at once.
+
+        Where the broker decides, the client leaves as soon as it has given everything back, and keeps its id. A static
+        member's place is kept for it all the same: this client has no other way to leave.
+        """
+        return not self.assigned if self._is_incremental else self.assigned is None and not self._client.memberid()
 
     def poll(self, wait: float) -> None:
         """Serve the client until there is nothing more to hear, waiting up to `wait` seconds for something."""
@@ -203,17 +243,28 @@ class GroupConsumer:
         return not closing.is_alive()
 
     def _is_settled(self, bound: timedelta) -> bool:
-        """Take the assignment that is on its way, if one is; return whether none is any more."""
+        """Take the assignment that is on its way, if one is; return whether none is any more.
+
+        Where the broker decides, there may always be one on its way. Having left, the client is given no more; a static
+        member's place is kept for it then, too.
+        """
         if self.is_adrift:
             return False
         until = time.monotonic() + bound.total_seconds()
+        if self._is_incremental and self.subscribed:
+            self.unsubscribe()
         self.poll(0)
-        while self.subscribed and self.assigned is None and not self.fatal and not self.is_adrift:
+        while self._is_awaited and not self.fatal and not self.is_adrift:
             left = until - time.monotonic()
             if left <= 0:
                 return False
             self.poll(min(left, SETTLE_POLL))
         return not self.is_adrift
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether the client has yet to say something: an assignment once it has subscribed, or that it let it go."""
+        return self.assigned is None if self.subscribed else self._is_incremental and bool(self.assigned)
 
     # -- what the client calls, inside of poll ---------------------------------------------------------------------
 
@@ -221,21 +272,42 @@ class GroupConsumer:
         # With an explicit offset the client fetches no position, about which it would complain: there need not be one,
         # and auto.offset.reset is an error. Nothing is read from there: paused in the same breath.
         rows = [TopicPartition(p.topic, p.partition, 0) for p in partitions]
-        client.assign(rows)
+        if self._is_incremental:
+            client.incremental_assign(rows)
+        else:
+            client.assign(rows)
         client.pause(rows)
-        self.assigned = frozenset(self._key(p) for p in partitions)
         self.assignments += 1
-        self._news.append(GroupConsumerAssigned(self.assigned))
+        self._holds(self._keys(partitions) | (self.assigned or frozenset()))
 
-    def _on_revoke(self, client: Consumer, _partitions: list[TopicPartition]) -> None:
-        client.unassign()
-        self.assigned = None
-        self._news.append(GroupConsumerRevoked())
+    def _on_revoke(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+        if not self._is_incremental or not self.subscribed or self.assigned is None:
+            self._let_go(client, partitions)
+            return
+        taken = self._keys(partitions)
+        self._drain(taken)
+        client.incremental_unassign(partitions)
+        self._holds(self.assigned - taken)
 
     def _on_lost(self, client: Consumer, partitions: list[TopicPartition]) -> None:
         self.lost_at = time.monotonic()
-        self.is_adrift = self.commit_open and "group.instance.id" in self._settings
-        self._on_revoke(client, partitions)
+        self.is_adrift = not self._is_incremental and self.commit_open and "group.instance.id" in self._settings
+        self._let_go(client, partitions)
+
+    def _holds(self, partitions: frozenset[GroupPartition]) -> None:
+        """Note what is assigned now; a part of an assignment that changes nothing is no news."""
+        if partitions != self.assigned:
+            self._news.append(GroupConsumerAssigned(partitions))
+        self.assigned = partitions
+
+    def _let_go(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+        """Give all of the assignment back."""
+        if self._is_incremental:
+            client.incremental_unassign(partitions)
+        else:
+            client.unassign()
+        self.assigned = None
+        self._news.append(GroupConsumerRevoked())
 
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         self.commit_open = False
@@ -252,6 +324,9 @@ class GroupConsumer:
         error = message.error()
         if error is None:
             self._news.append(Complaint("record", "the control consumer got a record of a paused partition; ignored"))
+        elif failures.kind(error) is Kind.FENCED and _UNRELEASED in error.str():
+            self.assigned, self.fatal = None, True
+            self._news.append(GroupConsumerWaits(self._told(error)))
         elif failures.kind(error) is Kind.FENCED:
             self._fence(error)
         else:
@@ -269,6 +344,9 @@ class GroupConsumer:
 
     def _told(self, error: KafkaError) -> str:
         return failures.told(error, lambda text: without_secrets(text, self._settings))
+
+    def _keys(self, partitions: Collection[TopicPartition]) -> frozenset[GroupPartition]:
+        return frozenset(self._key(p) for p in partitions)
 
     def _key(self, partition: TopicPartition) -> GroupPartition:
         return GroupPartition(self._group, TopicName(partition.topic), partition.partition)

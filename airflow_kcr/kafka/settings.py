@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from airflow_kcr.confidential import is_secret, names_secret
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.kafka_settings import KafkaSettings, refusals
-from airflow_kcr.protocol.rules import Assignor, GroupRules
+from airflow_kcr.protocol.rules import Assignor, GroupProtocol, GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import MemberId, RegionName
 
@@ -83,6 +83,15 @@ _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
 _EAGER: Final = (Assignor.RANGE, Assignor.ROUNDROBIN)
 """The client's assignors that revoke everything before they assign; they may be mixed in a group."""
 
+_BROKERS: Final = (Assignor.UNIFORM, Assignor.RANGE)
+"""The broker's own assignors, by the names that it has for them."""
+
+_BROKER_DECIDES: Final[Mapping[str, str]] = {
+    "heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
+    "session.timeout.ms": "group.consumer.session.timeout.ms",
+}
+"""What a client may not say where the broker decides who owns what, and the broker's setting in its place."""
+
 _QUICK: Final[Mapping[str, str]] = {
     "reconnect.backoff.ms": "100",
     "reconnect.backoff.max.ms": "2000",
@@ -95,7 +104,6 @@ _PAUSED: Final[Mapping[str, str]] = {"queued.min.messages": "1", "queued.max.mes
 """The control consumer never fetches; should it do so all the same, not much."""
 
 _OURS: Final[Mapping[str, str]] = {
-    "group.protocol": "classic",
     "enable.auto.commit": "false",
     "enable.auto.offset.store": "false",
     "auto.offset.reset": "error",
@@ -118,29 +126,56 @@ def member_settings(
         timeouts: the region's, found sound (`protocol.timeout_checks`).
 
     Raises:
-        ConfigurationError: with every setting that is refused; or the assignor is one that the client doesn't have.
+        ConfigurationError: with every setting that is refused; or the assignor is one that the protocol doesn't have.
     """
     _check(user)
-    if rules.assignor is Assignor.STICKY:
-        raise ConfigurationError(
-            f"group {member.group}: the Kafka client has no eager {rules.assignor} assignor; "
-            "write assignor: range or roundrobin"
-        )
-    session = timeouts.session_timeout(static=rules.static_membership)
+    agreed = _classic if rules.protocol is GroupProtocol.CLASSIC else _by_the_broker
     own = {
         "group.id": member.group,
         "client.id": client_id(region, member, user.get("client.id", PREFIX)),
-        "partition.assignment.strategy": _strategy(rules.assignor),
-        "session.timeout.ms": _ms(session),
         "max.poll.interval.ms": _ms(timeouts.max_poll_interval),
         "topic.metadata.refresh.interval.ms": _ms(timeouts.metadata_refresh),
+        **agreed(user, rules, timeouts),
     }
     if rules.exclude:
         own["topic.blacklist"] = ",".join(f"^{topic.replace('.', '[.]')}$" for topic in rules.exclude)
     if rules.static_membership:
         own["group.instance.id"] = instance_id(region, member)
-    defaults = {"heartbeat.interval.ms": _ms(min(HEARTBEAT, session / 3))}
-    return KafkaSettings({**_QUICK, **_PAUSED, **defaults, **user, **_OURS, **own})
+    return KafkaSettings({**_QUICK, **_PAUSED, **user, **_OURS, **own})
+
+
+def _classic(user: Mapping[str, str], rules: GroupRules, timeouts: Timeouts) -> dict[str, str]:
+    if rules.assignor not in _EAGER:
+        raise ConfigurationError(
+            f"group {rules.group_id}: the Kafka client has no eager {rules.assignor} assignor; "
+            "write assignor: range or roundrobin"
+        )
+    session = timeouts.session_timeout(static=rules.static_membership)
+    return {
+        "group.protocol": GroupProtocol.CLASSIC,
+        "partition.assignment.strategy": _strategy(rules.assignor),
+        "session.timeout.ms": _ms(session),
+        "heartbeat.interval.ms": user.get("heartbeat.interval.ms", _ms(min(HEARTBEAT, session / 3))),
+    }
+
+
+def _by_the_broker(user: Mapping[str, str], rules: GroupRules, _timeouts: Timeouts) -> dict[str, str]:
+    if rules.assignor not in _BROKERS:
+        raise ConfigurationError(
+            f"group {rules.group_id}: the broker has no {rules.assignor} assignor; write assignor: uniform or range"
+        )
+    if rules.exclude:
+        raise ConfigurationError(
+            f"group {rules.group_id}: the broker matches the pattern itself and knows nothing of exclude; write a "
+            "pattern that leaves these topics out, or protocol: classic"
+        )
+    refused = [f"{name} (the broker's {there} decides)" for name, there in _BROKER_DECIDES.items() if name in user]
+    if refused:
+        raise ConfigurationError(
+            f"Kafka settings of group {rules.group_id} that no client may have with protocol: consumer: "
+            f"{', '.join(refused)}; leave them out"
+        )
+    return {"group.protocol": GroupProtocol.CONSUMER, "group.remote.assignor": rules.assignor}
 
 
 def admin_settings(user: Mapping[str, str], *, client: str = PREFIX) -> KafkaSettings:

@@ -7,6 +7,7 @@ Rules, as Apache Kafka defines them (no racks):
 - `roundrobin`: all partitions, by topic and number, go around all members in their order; a member that is not
   subscribed to the topic is stepped over.
 - `sticky`: as balanced as can be, and then as much as possible of the previous assignment.
+- `uniform`, the broker's own: the same. Which of several equal answers it gives depends on ids that members draw.
 - Topics without a subscriber, and topics that don't exist or have no partition, are left out. A member may end up
   with nothing.
 
@@ -47,7 +48,7 @@ def assign(
         assignor: which of Kafka's definitions.
         members: names and subscriptions; may be empty.
         topics: how many partitions each topic has, >= 0; topics without a subscriber are ignored.
-        previous: the last assignment, if there is one; only `sticky` uses it.
+        previous: the last assignment, if there is one; only `sticky` and `uniform` use it.
 
     Raises:
         ConfigurationError: a partition count is negative.
@@ -63,7 +64,7 @@ def assign(
             return _assign_range(ordered, counts)
         case Assignor.ROUNDROBIN:
             return _assign_roundrobin(ordered, counts)
-        case Assignor.STICKY:
+        case Assignor.STICKY | Assignor.UNIFORM:
             return assign_sticky(ordered, counts, previous or {})
 
 

@@ -20,12 +20,25 @@ from airflow_kcr.protocol.values import GroupId, GroupPartition, TopicName
 
 
 class Assignor(StrEnum):
-    """How Kafka spreads partitions over the members; eager ones only."""
+    """How Kafka spreads partitions over the members: of the client's assignors only eager ones."""
 
     RANGE = "range"
     ROUNDROBIN = "roundrobin"
     STICKY = "sticky"
     """Only in the preview: librdkafka has no eager sticky assignor."""
+
+    UNIFORM = "uniform"
+    """The broker's own, of `GroupProtocol.CONSUMER` alone, which also has a `range`."""
+
+
+class GroupProtocol(StrEnum):
+    """How a group's members agree on who owns what."""
+
+    CLASSIC = "classic"
+    """One of the members decides; each rebalance revokes everything from everyone and assigns it anew."""
+
+    CONSUMER = "consumer"
+    """The broker decides (KIP-848): it takes and gives single partitions, and the others stay where they are."""
 
 
 class CheckpointMode(StrEnum):
@@ -83,6 +96,7 @@ class GroupRules:
     members: int = 1
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     start: StartPosition = EARLIEST
+    protocol: GroupProtocol = GroupProtocol.CLASSIC
     assignor: Assignor = Assignor.RANGE
     static_membership: bool = True
     upserts: tuple[UpsertSink, ...] = ()

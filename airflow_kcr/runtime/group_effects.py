@@ -41,6 +41,8 @@ class Grouping:
     ) -> None:
         self._who, self._happened, self._fail, self._metrics = who, happened, failed, metrics
         self._assignments = 0
+        self._released: Callable[[], None] = lambda: None
+        self._revoking: frozenset[GroupPartition] = frozenset()
         self._membership: Membership | None = None
 
     def use(self, membership: Membership) -> None:
@@ -61,13 +63,18 @@ class Grouping:
     # -- what the client tells, in its thread --------------------------------------------------------------------
 
     def assigned(self, partitions: frozenset[GroupPartition]) -> None:
-        """Kafka assigned these partitions."""
+        """The assignment is these partitions now."""
         self._assignments += 1
         self._happened(events.Assigned(assignment=AssignmentId(self._assignments), partitions=partitions))
         self._happened(self._count_rebalance)
 
+    def revoking(self, partitions: frozenset[GroupPartition], released: Callable[[], None]) -> None:
+        """Kafka takes these partitions as soon as nothing runs on them."""
+        self._revoking, self._released = partitions, released
+        self._happened(events.Revoking(partitions=partitions))
+
     def revoked(self) -> None:
-        """Kafka revoked the assignment, or it was lost."""
+        """Kafka revoked all of the assignment, or it was lost."""
         self._happened(events.Revoked())
 
     def left(self) -> None:
@@ -93,6 +100,11 @@ class Grouping:
         self._metrics.add(Counts(rebalances=1))
 
     # -- effects -------------------------------------------------------------------------------------------------
+
+    def release(self, effect: effects.ReleasePartitions) -> None:
+        """Let Kafka take what it is revoking; where it has not waited so long, nothing happens."""
+        if effect.partitions == self._revoking:
+            self._released()
 
     def commit(self, effect: effects.Commit, timeline: Timeline, may_write: Callable[[], bool]) -> None:
         """Commit the restore point, while the member may write.

@@ -369,6 +369,8 @@ class MemberHost:
                 self._grouping.membership.close_keeping_slot()
             case effects.ClaimAssignment():
                 self._claim(effect)
+            case effects.ReleasePartitions():
+                self._grouping.release(effect)
             case effects.DiscoverPartitions():
                 working.discover()
             case effects.PlanRanges():

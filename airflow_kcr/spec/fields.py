@@ -154,7 +154,7 @@ Start = Annotated[
     AsText(parse_start, format_start, "a text: earliest, latest, committed, timestamp:… or duration:…", "text"),
 ]
 DeliveryWord = Annotated[Delivery, word(Delivery)]
-AssignorWord = Annotated[Assignor, word(Assignor, without=frozenset({Assignor.STICKY}))]
+AssignorWord = Annotated[Assignor, word(Assignor, without=frozenset({Assignor.STICKY, Assignor.UNIFORM}))]
 FileFormatWord = Annotated[FileFormat, word(FileFormat)]
 SinkModeWord = Annotated[SinkMode, word(SinkMode)]
 CheckpointModeWord = Annotated[CheckpointMode, word(CheckpointMode)]

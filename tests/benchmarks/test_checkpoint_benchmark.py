@@ -108,6 +108,9 @@ class Committer:
         self._held = partitions
         self._assigned.set()
 
+    def revoking(self, partitions: frozenset[GroupPartition], released: Callable[[], None]) -> None:
+        released()
+
     def revoked(self) -> None:
         """Nothing else is in the group."""
 

@@ -182,6 +182,7 @@ def every_event(now: float) -> list[Event]:
         events.StoreBack(),
         events.Changed(counter=EventNumber(9)),
         events.Assigned(assignment=AssignmentId(5), partitions=frozenset(MINE[:1])),
+        events.Revoking(partitions=frozenset(MINE[:1])),
         events.Revoked(),
         events.LeftGroup(),
         events.InstanceFenced(),
@@ -284,7 +285,8 @@ def check_effects(before: MemberMachine, after: MemberMachine, wanted: tuple[Wan
         check_batch_effect(after, effect)
         check_duty(after, effect)
     if after.state is State.FENCED:
-        assert all(isinstance(e, effects.Cancel | effects.CloseKeepingSlot | effects.EndProcess) for e in wanted)
+        ending = effects.Cancel | effects.ReleasePartitions | effects.CloseKeepingSlot | effects.EndProcess
+        assert all(isinstance(e, ending) for e in wanted)
     if before.state is State.CLOSED:
         assert wanted == ()
     if before.state in {State.FENCED, State.CLOSED}:

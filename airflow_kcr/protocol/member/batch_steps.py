@@ -112,6 +112,8 @@ def plan(member: MemberMachine, now: float) -> Driven:
         return member, ()
     if "plan" in member.awaited or now < member.plan_after or not member.positions or member.view_is_stale:
         return member, ()
+    if member.revoking:
+        return member, ()
     return awaiting(member, "plan"), (effects.PlanRanges(positions=member.positions, view=view),)
 
 
@@ -133,7 +135,7 @@ def _planned(member: MemberMachine, now: float) -> Driven:
         member = replace(member, view_is_stale=True)
     fits = all(member.positions.get(p) == r.from_ for p, r in plan.ranges.items())
     usable = plan.ranges and fits and member.state is State.PROCESSING and member.batch is None and not plan.outside
-    if not usable or member.terminating:
+    if not usable or member.terminating or member.revoking:
         pause = 0.0 if told else min(max(PLAN_PAUSE, member.plan_pause * 1.25), LONGEST_PLAN_PAUSE)
         return replace(member, plan_after=now + pause, plan_pause=pause), tuple(told)
     batch = MyBatch(

@@ -26,6 +26,7 @@ RULES: Final[tuple[Callable[[MemberMachine, float], Driven], ...]] = (
     batch_steps.pursue,
     presence.register,
     presence.join,
+    duties.release,
     duties.claim,
     duties.reset,
     duties.contribute,

@@ -41,6 +41,15 @@ def claim(member: MemberMachine, now: float) -> Driven:
     return awaiting(member, "claim"), (claim,)
 
 
+def release(member: MemberMachine, now: float) -> Driven:
+    """Let Kafka take what it is revoking, once no batch of this member runs there."""
+    if not member.revoking or "release" in member.awaited:
+        return member, ()
+    if member.batch is not None and not member.revoking.isdisjoint(member.batch.ranges):
+        return member, ()
+    return awaiting(member, "release"), (effects.ReleasePartitions(partitions=member.revoking),)
+
+
 def reset(member: MemberMachine, now: float) -> Driven:
     """Carry out the reset: the sinks first, with their fences before anything is read, then the acknowledgement."""
     view = member.view

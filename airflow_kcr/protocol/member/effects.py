@@ -61,6 +61,13 @@ class ClaimAssignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasePartitions:
+    """Let Kafka take the partitions that it is revoking: nothing runs on them; answered by `Assigned`."""
+
+    partitions: frozenset[GroupPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoverPartitions:
     """Ask the brokers which partitions they have of what the group subscribes to; answered by `PartitionsDiscovered`.
 
@@ -156,6 +163,7 @@ Effect: TypeAlias = (
     | LeaveGroup
     | CloseKeepingSlot
     | ClaimAssignment
+    | ReleasePartitions
     | DiscoverPartitions
     | PlanRanges
     | RunBatch

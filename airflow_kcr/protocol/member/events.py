@@ -84,15 +84,25 @@ class Changed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """Kafka assigned these partitions; `assignment` counts them, so that two equal ones stay distinct."""
+    """The assignment is these partitions now; `assignment` counts them, so that two equal ones stay distinct."""
 
     assignment: AssignmentId
     partitions: frozenset[GroupPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Revoking:
+    """Kafka takes a part of the assignment back once nothing of the member runs on it; `Assigned` tells what is left.
+
+    It waits for `ReleasePartitions`, within a bound.
+    """
+
+    partitions: frozenset[GroupPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Revoked:
-    """Kafka revoked the assignment, or said that it was lost. It only notifies: the claim decides."""
+    """Kafka revoked all of the assignment, or said that it was lost. It only notifies: the claim decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +225,7 @@ Event: TypeAlias = (
     | StoreBack
     | Changed
     | Assigned
+    | Revoking
     | Revoked
     | LeftGroup
     | InstanceFenced

@@ -218,6 +218,9 @@ class MemberMachine:
     assignment: Assignment | None = None
     """None from a revoke to the next assignment."""
 
+    revoking: frozenset[GroupPartition] = frozenset()
+    """What Kafka takes of the assignment; until it has it, nothing is started."""
+
     claimed: AssignmentId | None = None
     """The assignment whose claim was granted."""
 

@@ -419,22 +419,31 @@ def _discarded(member: MemberMachine, event: Told[DiscardBatch, Region], now: fl
 
 def _assigned(member: MemberMachine, event: events.Assigned, now: float) -> MemberMachine:
     fresh = Assignment(assignment=event.assignment, partitions=event.partitions)
-    return replace(member, assignment=fresh, claim_after=0.0, claim_backoff=0.0)
+    return replace(_with_assignment(member, fresh), claim_after=0.0, claim_backoff=0.0)
+
+
+def _revoking(member: MemberMachine, event: events.Revoking, now: float) -> MemberMachine:
+    return replace(answered(member, "release"), revoking=event.partitions)
 
 
 def _revoked(member: MemberMachine, event: events.Revoked, now: float) -> MemberMachine:
-    return replace(member, assignment=None)
+    return _with_assignment(member, None)
+
+
+def _with_assignment(member: MemberMachine, assignment: Assignment | None) -> MemberMachine:
+    return replace(answered(member, "release"), assignment=assignment, revoking=frozenset())
 
 
 def _left_group(member: MemberMachine, event: events.LeftGroup, now: float) -> MemberMachine:
-    return replace(answered(member, "leave"), in_group=False, assignment=None, claimed=None, claimed_epoch=None)
+    left = _with_assignment(answered(member, "leave"), None)
+    return replace(left, in_group=False, claimed=None, claimed_epoch=None)
 
 
 def _instance_fenced(member: MemberMachine, event: events.InstanceFenced, now: float) -> MemberMachine:
     first, most = REJOIN_BACKOFF
     again = member.fenced_at is not None and now - member.fenced_at < CALM
     backoff = min(member.join_backoff * 2, most) if again else first
-    return replace(member, in_group=False, assignment=None, fenced_at=now, join_backoff=backoff)
+    return replace(_with_assignment(member, None), in_group=False, fenced_at=now, join_backoff=backoff)
 
 
 def _committed(member: MemberMachine, event: events.CommitAnswered, now: float) -> MemberMachine:
@@ -555,6 +564,7 @@ TABLE: Final[Mapping[Kind, tuple[frozenset[State], Callable[..., MemberMachine]]
     events.PipelineFailed: _row(_ENDED, _batch_failed),
     events.BatchQuiesced: _row(_ENDED, _batch_quiesced),
     events.Assigned: _row(_ANY, _assigned),
+    events.Revoking: _row(_ANY, _revoking),
     events.Revoked: _row(_ANY, _revoked),
     events.LeftGroup: _row(_ANY, _left_group),
     events.InstanceFenced: _row(_ENDED, _instance_fenced),

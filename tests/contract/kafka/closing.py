@@ -2,7 +2,8 @@
 
 It may hang the calling process.
 
-Arguments: bootstrap servers, group, topic. Closes when it is told to on standard input, and says what became of it.
+Arguments: bootstrap servers, group, topic, protocol. Closes when it is told to on standard input, and says what became
+of it.
 Where the hang would be is seen without it: whether the client asked for the assignment to be taken while it closed.
 """
 
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from airflow_kcr.kafka.group_consumer import GroupConsumer
 from airflow_kcr.kafka.settings import member_settings
-from airflow_kcr.protocol.rules import GroupRules
+from airflow_kcr.protocol.rules import GroupProtocol, GroupRules
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName, TopicName
 from tests.contract.kafka.members import SHORT
 
@@ -32,8 +33,8 @@ class Watched(GroupConsumer):
 
 
 def main() -> None:
-    servers, group, topic = sys.argv[1:]
-    rules = GroupRules(group_id=GroupId(group), topics=(TopicName(topic),), members=1)
+    servers, group, topic, protocol = sys.argv[1:]
+    rules = GroupRules(group_id=GroupId(group), topics=(TopicName(topic),), members=1, protocol=GroupProtocol(protocol))
     settings = member_settings(
         {"bootstrap.servers": servers},
         region=RegionName("r"),

@@ -8,16 +8,23 @@ from airflow_kcr.embedded.kafka import start_cluster
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings
+from airflow_kcr.protocol.rules import GroupProtocol
 from tests.contract.kafka.members import Members
 from tests.support.kafka import Kafka, KafkaSet
 
 USERS = {"somebody": 'pass"wo\\rd-1'}
 
 
+@pytest.fixture(params=GroupProtocol)
+def protocol(request: pytest.FixtureRequest) -> GroupProtocol:
+    """Each of Kafka's two rebalance protocols; a test that is about one of them parametrizes it."""
+    return GroupProtocol(request.param)
+
+
 @pytest.fixture
-def members(kafka: Kafka) -> Iterator[Members]:
+def members(kafka: Kafka, protocol: GroupProtocol) -> Iterator[Members]:
     """Makes members of groups on the shared broker."""
-    members = Members(kafka.settings)
+    members = Members(kafka.settings, protocol)
     yield members
     members.end()
 
@@ -52,9 +59,9 @@ def broken(breakable_broker: KafkaSet) -> Iterator[KafkaSet]:
 
 
 @pytest.fixture
-def endangered(broken: KafkaSet) -> Iterator[Members]:
+def endangered(broken: KafkaSet, protocol: GroupProtocol) -> Iterator[Members]:
     """Makes members of groups on the broker that may be broken."""
-    members = Members(broken.settings)
+    members = Members(broken.settings, protocol)
     yield members
     broken.broker(1).resume()
     broken.broker(1).start()

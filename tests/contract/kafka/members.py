@@ -13,7 +13,7 @@ from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.settings import member_settings, subscription
 from airflow_kcr.ports import CommitAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.rules import Assignor, GroupRules
+from airflow_kcr.protocol.rules import Assignor, GroupProtocol, GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, RegionName, TopicName
 
@@ -24,12 +24,17 @@ SHORT = Timeouts(session=timedelta(seconds=4))
 LONG_ENOUGH = timedelta(seconds=20)
 
 
+ASSIGNORS = {GroupProtocol.CLASSIC: Assignor.RANGE, GroupProtocol.CONSUMER: Assignor.UNIFORM}
+
+
 class Heard:
     """A listener that keeps everything, and waits."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.all: list[tuple[str, object]] = []
+        self.releases = True
+        self.release: Callable[[], None] = lambda: None
 
     def _note(self, what: str, detail: object = None) -> None:
         with self.changed:
@@ -38,6 +43,12 @@ class Heard:
 
     def assigned(self, partitions: frozenset[GroupPartition]) -> None:
         self._note("assigned", partitions)
+
+    def revoking(self, partitions: frozenset[GroupPartition], released: Callable[[], None]) -> None:
+        self.release = released
+        self._note("revoking", partitions)
+        if self.releases:
+            released()
 
     def revoked(self) -> None:
         self._note("revoked")
@@ -131,6 +142,7 @@ class Members:
     """Makes members and ends them."""
 
     settings: Mapping[str, str]
+    protocol: GroupProtocol = GroupProtocol.CLASSIC
     made: list[Member] = field(default_factory=list)
 
     def make(
@@ -142,7 +154,7 @@ class Members:
         topics: tuple[str, ...] = (),
         pattern: str | None = None,
         exclude: tuple[str, ...] = (),
-        assignor: Assignor = Assignor.RANGE,
+        assignor: Assignor | None = None,
         static: bool = True,
         settings: Mapping[str, str] | None = None,
         timeouts: Timeouts = SHORT,
@@ -153,7 +165,8 @@ class Members:
             pattern=pattern,
             exclude=tuple(map(TopicName, exclude)),
             members=2,
-            assignor=assignor,
+            protocol=self.protocol,
+            assignor=assignor or ASSIGNORS[self.protocol],
             static_membership=static,
         )
         built = member_settings(

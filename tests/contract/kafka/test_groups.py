@@ -18,11 +18,11 @@ from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.kafka.settings import admin_settings, participants
 from airflow_kcr.protocol.group_members import SHARE_OR_STREAMS
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.rules import GroupRules
+from airflow_kcr.protocol.rules import GroupProtocol, GroupRules
 from airflow_kcr.protocol.timeout_checks import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.values import GroupId, Offset
 from tests.conftest import StartKafka
-from tests.contract.kafka.members import REGION, WITHIN, Members, log, logs_of
+from tests.contract.kafka.members import ASSIGNORS, REGION, WITHIN, Members, log, logs_of
 from tests.support.kafka import QUIESCED, Kafka
 from tests.support.kafka_tool import CONSOLE_SHARE_CONSUMER, allow_share_groups, console_consumer
 
@@ -32,10 +32,11 @@ def at(group: str, topic: str, **offsets: int) -> OffsetMap:
 
 
 def test_a_group_is_described_with_members_that_match_the_participants(
-    kafka: Kafka, members: Members, groups: Groups
+    kafka: Kafka, members: Members, groups: Groups, protocol: GroupProtocol
 ) -> None:
     topic, group = kafka.topic(2), GroupId(kafka.group_id())
     members.make(group, 0, topic=topic).joined()
+    assert happened(lambda: groups.describe(group).state == "stable", within=10)
     found = groups.describe(group)
     (seen,) = found.members
     expected = participants(REGION, GroupRules(group_id=group, members=2))
@@ -43,7 +44,7 @@ def test_a_group_is_described_with_members_that_match_the_participants(
     assert seen.client_id == f"kcr.region.{group}.0000"
     assert len(seen.partitions) == 2
     assert seen.host.endswith("127.0.0.1")
-    assert (found.state, found.type, found.assignor) == ("stable", "classic", "range")
+    assert (found.type, found.assignor) == (protocol, ASSIGNORS[protocol])
     assert found.coordinator == kafka.bootstrap_servers
 
 

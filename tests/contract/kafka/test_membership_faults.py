@@ -18,6 +18,7 @@ from airflow_kcr.errors import BrokerUnavailable
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings
+from airflow_kcr.protocol.rules import GroupProtocol
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId
 from tests.contract.kafka.members import Members, log, logs_of, timed
@@ -27,9 +28,12 @@ TOP = Path(__file__).parents[3]
 
 
 @contextmanager
-def member_process(kafka: Kafka, group: str, topic: str, index: int) -> Iterator[subprocess.Popen[str]]:
+def member_process(
+    kafka: Kafka, group: str, topic: str, index: int, protocol: GroupProtocol
+) -> Iterator[subprocess.Popen[str]]:
+    arguments = [kafka.bootstrap_servers, group, topic, str(index), protocol]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.contract.kafka.zombie", kafka.bootstrap_servers, group, topic, str(index)],
+        [sys.executable, "-m", "tests.contract.kafka.zombie", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -43,10 +47,10 @@ def member_process(kafka: Kafka, group: str, topic: str, index: int) -> Iterator
 
 
 def test_a_zombie_neither_commits_what_it_lost_nor_fences_itself(
-    kafka: Kafka, members: Members, groups: Groups
+    kafka: Kafka, members: Members, protocol: GroupProtocol
 ) -> None:
     topic, group = kafka.topic(4), kafka.group_id()
-    with member_process(kafka, group, topic, 1) as zombie:
+    with member_process(kafka, group, topic, 1, protocol) as zombie:
         assert zombie.stdin is not None
         assert zombie.stdout is not None
         assert zombie.stdout.readline().startswith("assigned")
@@ -64,10 +68,13 @@ def test_a_zombie_neither_commits_what_it_lost_nor_fences_itself(
     assert int(again) <= 1
 
 
-def test_a_commit_between_revoke_and_assignment_waits_for_the_assignment(kafka: Kafka, members: Members) -> None:
+@pytest.mark.parametrize("protocol", [GroupProtocol.CLASSIC])
+def test_a_commit_between_revoke_and_assignment_waits_for_the_assignment(
+    kafka: Kafka, members: Members, protocol: GroupProtocol
+) -> None:
     topic, group = kafka.topic(4), kafka.group_id()
     first = members.make(group, 0, topic=topic).joined()
-    with member_process(kafka, group, topic, 1) as silent:
+    with member_process(kafka, group, topic, 1, protocol) as silent:
         assert silent.stdout is not None
         silent.stdout.readline()
         first.heard.wait_for(lambda: len(first.heard.holds) == 2)
@@ -86,11 +93,13 @@ def test_a_commit_between_revoke_and_assignment_waits_for_the_assignment(kafka: 
     assert kafka.committed(group) == {(topic, 0): 5}
 
 
-def test_a_client_that_closes_while_its_assignment_is_on_its_way_does_not_hang(kafka: Kafka, groups: Groups) -> None:
+def test_a_client_that_closes_while_its_assignment_is_on_its_way_does_not_hang(
+    kafka: Kafka, groups: Groups, protocol: GroupProtocol
+) -> None:
     # Seen once on a busy machine. It hangs with the interpreter's lock, so no time limit of its process would end it.
     topic, group = kafka.topic(2), kafka.group_id()
     closing = subprocess.Popen(
-        [sys.executable, "-m", "tests.contract.kafka.closing", kafka.bootstrap_servers, group, topic],
+        [sys.executable, "-m", "tests.contract.kafka.closing", kafka.bootstrap_servers, group, topic, protocol],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,6 +1,6 @@
 """A member in a process of its own, to be stopped and continued: commands on standard input, news on standard output.
 
-Arguments: bootstrap servers, group, topic, index.
+Arguments: bootstrap servers, group, topic, index, protocol.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from datetime import timedelta
 
+from airflow_kcr.protocol.rules import GroupProtocol
 from tests.contract.kafka.members import Member, Members
 
 
@@ -17,8 +18,8 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    servers, group, topic, index = sys.argv[1:]
-    members = Members({"bootstrap.servers": servers})
+    servers, group, topic, index, protocol = sys.argv[1:]
+    members = Members({"bootstrap.servers": servers}, GroupProtocol(protocol))
     member: Member = members.make(group, int(index), topic=topic).joined()
     say(f"assigned {len(member.heard.holds)}")
     held = member.heard.holds

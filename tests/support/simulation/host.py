@@ -246,6 +246,8 @@ class Host:
                     self._asked(lambda: self._claim(effect), 0.05)
                 else:
                     self._claim(effect)
+            case effects.ReleasePartitions():
+                raise NotImplementedError("the simulated broker takes whole assignments only")
             case effects.DiscoverPartitions():
                 self._asked(self._discover, 0.2)
             case effects.PlanRanges():

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from airflow_kcr.kafka.commits import Commits, PendingCommit
+from airflow_kcr.kafka.commits import STALE_PAUSE, Commits, PendingCommit
 from airflow_kcr.kafka.group_consumer import CommitResponse
 from airflow_kcr.ports import CommitAnswer, CommittedOffset
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -104,6 +104,52 @@ def test_a_commit_is_sent_answered_and_read() -> None:
     assert story.answers[0].failure == ""
     assert story.held() == {0: 1, 1: 2}
     assert not story.commits.busy
+
+
+def test_a_commit_of_an_old_member_epoch_is_sent_again_after_a_pause_in_the_same_assignment() -> None:
+    story = Story()
+    story.add(p0=1)
+    story.step(0.0)
+    story.group_consumer.says(KafkaError.STALE_MEMBER_EPOCH)
+    story.step(0.1)
+    story.step(0.1 + STALE_PAUSE - 0.01)
+    assert (len(story.group_consumer.sent), story.answers) == (1, [])
+    story.step(0.1 + STALE_PAUSE)
+    assert len(story.group_consumer.sent) == 2
+    story.group_consumer.says()
+    story.step(1.0)
+    assert (story.answers[0].failure, story.held()) == ("", {0: 1})
+
+
+def test_it_is_sent_again_only_for_so_long_and_not_where_a_partition_was_taken() -> None:
+    story = Story()
+    story.add(p0=1)
+    for turn in range(40):
+        story.step(turn * STALE_PAUSE)
+        if story.group_consumer.commit_open:
+            story.group_consumer.says(KafkaError.STALE_MEMBER_EPOCH)
+        story.step(turn * STALE_PAUSE)
+    assert "STALE_MEMBER_EPOCH" in story.answers[0].failure
+    assert len(story.group_consumer.sent) < 8 / STALE_PAUSE
+    taken = Story()
+    taken.add(p0=1)
+    taken.step(0.0)
+    taken.group_consumer.says(KafkaError.STALE_MEMBER_EPOCH)
+    taken.group_consumer.reassigned(P1)
+    taken.step(0.1)
+    taken.step(1.0)
+    assert (len(taken.group_consumer.sent), "not assigned" in taken.answers[0].failure) == (1, True)
+
+
+def test_one_whose_lease_is_over_by_then_is_not_sent_again() -> None:
+    story = Story()
+    story.add(p0=1)
+    story.step(0.0)
+    story.group_consumer.says(KafkaError.STALE_MEMBER_EPOCH)
+    story.step(0.1)
+    story.may_write = False
+    story.step(1.0)
+    assert len(story.group_consumer.sent) == 1
 
 
 @pytest.mark.parametrize(

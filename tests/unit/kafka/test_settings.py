@@ -18,7 +18,7 @@ from airflow_kcr.kafka.settings import (
     without_secrets,
 )
 from airflow_kcr.kafka_settings import KafkaSettings
-from airflow_kcr.protocol.rules import Assignor, GroupRules
+from airflow_kcr.protocol.rules import Assignor, GroupProtocol, GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName, TopicName
 
@@ -68,6 +68,24 @@ def test_what_only_the_region_may_do_is_off() -> None:
     assert built["isolation.level"] == "read_committed"
     assert built["group.protocol"] == "classic"
     assert settings(assignor=Assignor.ROUNDROBIN)["partition.assignment.strategy"] == "roundrobin,range"
+
+
+def test_where_the_broker_decides_it_has_the_assignor_and_the_times() -> None:
+    built = settings(protocol=GroupProtocol.CONSUMER, assignor=Assignor.UNIFORM)
+    assert (built["group.protocol"], built["group.remote.assignor"]) == ("consumer", "uniform")
+    assert not built.keys() & {"session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"}
+    assert settings(protocol=GroupProtocol.CONSUMER)["group.remote.assignor"] == "range"
+
+
+def test_what_only_the_broker_may_say_there_is_refused_with_the_brokers_setting() -> None:
+    with pytest.raises(ConfigurationError, match=r"heartbeat\.interval\.ms .*group\.consumer\.heartbeat\.interval\.ms"):
+        settings(user={**USER, "heartbeat.interval.ms": "500"}, protocol=GroupProtocol.CONSUMER)
+    with pytest.raises(ConfigurationError, match="the broker has no roundrobin assignor; write assignor: uniform"):
+        settings(protocol=GroupProtocol.CONSUMER, assignor=Assignor.ROUNDROBIN)
+    with pytest.raises(ConfigurationError, match="knows nothing of exclude"):
+        settings(protocol=GroupProtocol.CONSUMER, pattern="^a.*", exclude=("ab",))
+    with pytest.raises(ConfigurationError, match="no eager uniform assignor"):
+        settings(assignor=Assignor.UNIFORM)
 
 
 def test_an_assignor_that_the_client_does_not_have_is_refused() -> None:

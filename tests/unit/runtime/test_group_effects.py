@@ -63,6 +63,17 @@ def test_equal_assignments_have_different_numbers(desk: Desk) -> None:
     assert desk.metrics.counts.rebalances == 2
 
 
+def test_kafka_gets_what_it_takes_when_the_member_releases_that_and_nothing_else() -> None:
+    desk, released = Desk(), list[str]()
+    desk.grouping.revoking(frozenset({p(0)}), lambda: released.append("first"))
+    desk.grouping.revoking(frozenset({p(1)}), lambda: released.append("second"))
+    assert desk.loop() == [events.Revoking(partitions=frozenset({p(n)})) for n in (0, 1)]
+    desk.grouping.release(effects.ReleasePartitions(partitions=frozenset({p(0)})))
+    assert released == []
+    desk.grouping.release(effects.ReleasePartitions(partitions=frozenset({p(1)})))
+    assert released == ["second"]
+
+
 def test_what_the_client_tells_is_put_into_the_queue_and_nothing_else_is_done(desk: Desk) -> None:
     desk.grouping.assigned(frozenset())
     desk.grouping.revoked()

@@ -116,6 +116,65 @@ def test_and_so_is_one_of_who_holds_nothing_any_more() -> None:
     assert not lone.wanted(commands.ReportOutOfRange)
 
 
+ONLY_FIRST = frozenset(MINE[:1])
+
+
+def test_while_kafka_takes_partitions_a_batch_there_may_end_and_no_other_begins() -> None:
+    lone = LoneMember().in_batch()
+    lone.feed(events.Revoking(partitions=ONLY_FIRST))
+    assert lone.wanted(effects.ReleasePartitions) == []
+    lone.feed(events.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
+    assert lone.wanted(commands.FinishBatch) != []
+    assert lone.wanted(effects.ReleasePartitions) == [effects.ReleasePartitions(partitions=ONLY_FIRST)]
+    lone.feed(events.Tick())
+    assert (lone.wanted(effects.ReleasePartitions), lone.wanted(effects.PlanRanges)) == ([], [])
+    # What is left is claimed, and the work goes on there.
+    lone.assign(MINE[1:], assignment=2)
+    assert [claim.partitions for claim in lone.wanted(effects.ClaimAssignment)] == [frozenset(MINE[1:])]
+    lone.grant(view_of({p: c for p, c in claims_of().items() if p in MINE[1:]}), assignment=2)
+    assert [plan.positions.keys() for plan in lone.wanted(effects.PlanRanges)] == [frozenset(MINE[1:])]
+    assert lone.wanted(commands.RequestReset) == []
+
+
+def test_where_nothing_runs_on_what_kafka_takes_it_is_released_at_once_and_the_batch_goes_on() -> None:
+    lone = LoneMember().processing()
+    lone.feed(events.RangesPlanned(batch=B1, ranges={MINE[1]: RANGES[MINE[1]]}))
+    lone.feed(answers.batch_started(batch=B1, ranges={MINE[1]: RANGES[MINE[1]]}))
+    lone.feed(events.Revoking(partitions=ONLY_FIRST))
+    assert lone.wanted(effects.ReleasePartitions) == [effects.ReleasePartitions(partitions=ONLY_FIRST)]
+    lone.assign(MINE[1:], assignment=2)
+    assert lone.wanted(effects.Cancel) == []
+    assert lone.member.batch is not None
+    assert not lone.member.batch.doomed
+
+
+def test_a_plan_that_comes_while_kafka_takes_partitions_is_dropped() -> None:
+    lone = LoneMember().processing()
+    lone.feed(events.Revoking(partitions=ONLY_FIRST))
+    lone.plan()
+    assert lone.wanted(commands.StartBatch) == []
+
+
+def test_a_batch_that_does_not_end_in_time_loses_its_partitions_and_makes_a_reset() -> None:
+    lone = LoneMember().in_batch()
+    lone.feed(events.Revoking(partitions=ONLY_FIRST))
+    lone.assign(MINE[1:], assignment=2)
+    assert lone.wanted(effects.Cancel) == [effects.Cancel(batch=B1)]
+    assert [ask.cause for ask in lone.wanted(commands.RequestReset)] == [ResetCause.BATCH_REFUSED]
+
+
+def test_partitions_that_are_added_leave_the_batch_on_the_others_alone() -> None:
+    lone = LoneMember().join().assign(MINE[1:]).grant(view_of({MINE[1]: claims_of()[MINE[1]]}))
+    lone.feed(events.RangesPlanned(batch=B1, ranges={MINE[1]: RANGES[MINE[1]]}))
+    lone.feed(answers.batch_started(batch=B1, ranges={MINE[1]: RANGES[MINE[1]]}))
+    lone.assign(MINE, assignment=2)
+    assert [claim.partitions for claim in lone.wanted(effects.ClaimAssignment)] == [frozenset(MINE)]
+    lone.grant(assignment=2)
+    assert lone.member.batch is not None
+    assert not lone.member.batch.doomed
+    assert lone.wanted(effects.Cancel) == []
+
+
 def test_what_a_plan_found_about_boundaries_is_told_even_where_there_is_nothing_to_process() -> None:
     lone = LoneMember().processing()
     found = {MINE[0]: BoundaryOffset(offset=Offset(7))}
