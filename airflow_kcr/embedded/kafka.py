@@ -12,13 +12,13 @@ import subprocess
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
 from airflow_kcr.embedded.jars import KAFKA_BROKER, QUICK_START, java, resolve
-from airflow_kcr.embedded.processes import Launch, Recorded, ServiceProcess, accepts, free_port, start_tied
+from airflow_kcr.embedded.processes import EmbeddedServer, Launch, Recorded, accepts, free_port, start_tied
 from airflow_kcr.errors import ConfigurationError, ServiceFailed
 
 READY_WITHIN: Final = 90.0
@@ -54,36 +54,20 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 
 @dataclass(slots=True, kw_only=True)
-class Broker:
-    """One broker. Its data stay in its folder, so after a stop or a kill it comes back as the same one."""
+class Broker(EmbeddedServer):
+    """One broker; stopped in good order, it hands over what it leads first."""
 
     node_id: int
-    port: int
     sasl_port: int
     controller_port: int | None
     cluster_id: str
-    folder: Path
-    launch: Launch = field(repr=False)
-    child: ServiceProcess | None = field(default=None, repr=False)
 
     @property
     def address(self) -> str:
         """Where clients reach it without a password."""
         return f"127.0.0.1:{self.port}"
 
-    @property
-    def pid(self) -> int | None:
-        """The pid of its process, None while there is none."""
-        return self.child.pid if self.child is not None and self.child.alive else None
-
-    def start(self) -> None:
-        """Start the broker with the data it has, and wait until it serves; nothing happens where it runs.
-
-        Raises:
-            ServiceFailed: with the end of its log, if it does not start.
-        """
-        if self.pid is not None:
-            return
+    def _start(self) -> None:
         self._format()
         child = self.launch(
             _command(HEAP, *LOGGING, "kafka.Kafka", str(self.folder / "server.properties")),
@@ -93,31 +77,6 @@ class Broker:
         )
         self.child = child
         child.wait_until(lambda: child.has_logged(STARTED) and accepts(self.port), within=READY_WITHIN)
-
-    def stop(self) -> None:
-        """Stop the broker in good order: it hands over what it leads first."""
-        if self.child is not None:
-            self.child.stop()
-
-    def kill(self) -> None:
-        """End the broker as a crash would (SIGKILL)."""
-        if self.child is not None:
-            self.child.kill()
-
-    def restart(self) -> None:
-        """Stop the broker in good order, if it runs, and start it with the same data."""
-        self.stop()
-        self.start()
-
-    def suspend(self) -> None:
-        """Hold the broker's process (SIGSTOP): its connections stay, but nothing is answered."""
-        if self.child is not None:
-            self.child.suspend()
-
-    def resume(self) -> None:
-        """Let a suspended broker go on (SIGCONT)."""
-        if self.child is not None:
-            self.child.resume()
 
     def _format(self) -> None:
         if (self.folder / "data" / "meta.properties").exists():

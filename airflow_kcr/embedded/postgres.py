@@ -9,14 +9,14 @@ import os
 import signal
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import psycopg
 from psycopg import sql
 
-from airflow_kcr.embedded.processes import Launch, ServiceProcess, free_port, start_tied
+from airflow_kcr.embedded.processes import EmbeddedServer, Launch, free_port, start_tied
 from airflow_kcr.errors import ServiceFailed, ToolMissing
 
 if TYPE_CHECKING:
@@ -33,24 +33,15 @@ UNSAFE_BUT_FAST: Final[Mapping[str, str]] = {"fsync": "off", "full_page_writes":
 
 
 @dataclass(slots=True, kw_only=True)
-class Postgres:
-    """One server. Its data stay in its folder, so after a stop or a kill it comes back with them."""
+class Postgres(EmbeddedServer):
+    """One server of Postgres."""
 
-    folder: Path
-    port: int
     settings: Mapping[str, str]
-    launch: Launch = field(repr=False)
-    child: ServiceProcess | None = field(default=None, repr=False)
 
     @property
     def data(self) -> Path:
         """The folder of its data, and of its socket."""
         return self.folder / "data"
-
-    @property
-    def pid(self) -> int | None:
-        """The pid of its first process, None while there is none."""
-        return self.child.pid if self.child is not None and self.child.alive else None
 
     def url(self, database: str = "postgres") -> str:
         """Return the address of a database over TCP."""
@@ -70,14 +61,7 @@ class Postgres:
             raise ServiceFailed(f"{self.data} is too long a path for a Unix socket: use the address over TCP")
         return f"postgresql://{USER}@/{database}?host={self.data}&port={self.port}"
 
-    def start(self) -> None:
-        """Start the server with the data it has, and wait until it answers; nothing happens where it runs.
-
-        Raises:
-            ServiceFailed: with the end of its log, if it does not start.
-        """
-        if self.pid is not None:
-            return
+    def _start(self) -> None:
         programs, user = self._prepare()
         options = {"listen_addresses": "127.0.0.1", "port": str(self.port), **self.settings}
         options["unix_socket_directories"] = str(self.data) if self._has_socket else ""
@@ -93,29 +77,9 @@ class Postgres:
         child.wait_until(self._answers, within=READY_WITHIN)
 
     def stop(self) -> None:
-        """Stop the server; who is connected is cut off."""
+        """Stop the server; clients are disconnected."""
         if self.child is not None:
             self.child.stop(signal.SIGINT)
-
-    def kill(self) -> None:
-        """End the server as a crash would (SIGKILL)."""
-        if self.child is not None:
-            self.child.kill()
-
-    def restart(self) -> None:
-        """Stop the server, if it runs, and start it with the same data."""
-        self.stop()
-        self.start()
-
-    def suspend(self) -> None:
-        """Hold all its processes (SIGSTOP): connections stay, but nothing is answered."""
-        if self.child is not None:
-            self.child.suspend()
-
-    def resume(self) -> None:
-        """Let a suspended server go on (SIGCONT)."""
-        if self.child is not None:
-            self.child.resume()
 
     def ensure_database(self, name: str) -> str:
         """Make a database, if there is none of that name, and return its address over TCP."""

@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -187,6 +188,59 @@ class Launch(Protocol):
     ) -> ServiceProcess:
         """Start the command; its output is appended to the log."""
         ...
+
+
+@dataclass(slots=True, kw_only=True)
+class EmbeddedServer(ABC):
+    """A server of one process, with its data in a folder: after a stop or a kill it comes back with them."""
+
+    folder: Path
+    port: int
+    launch: Launch = field(repr=False)
+    child: ServiceProcess | None = field(default=None, repr=False)
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of its main process, None while there is none."""
+        return self.child.pid if self.child is not None and self.child.alive else None
+
+    def start(self) -> None:
+        """Start the server with the data it has, and wait until it serves; nothing happens if it runs.
+
+        Raises:
+            ServiceFailed: with the end of its log, if it does not start.
+        """
+        if self.pid is None:
+            self._start()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Launch the process as `child`, and wait until it serves."""
+
+    def stop(self) -> None:
+        """Stop the server in good order."""
+        if self.child is not None:
+            self.child.stop()
+
+    def kill(self) -> None:
+        """End the server as a crash would (SIGKILL)."""
+        if self.child is not None:
+            self.child.kill()
+
+    def restart(self) -> None:
+        """Stop the server in good order, if it runs, and start it with the same data."""
+        self.stop()
+        self.start()
+
+    def suspend(self) -> None:
+        """Hold its processes (SIGSTOP): connections stay, but nothing is answered."""
+        if self.child is not None:
+            self.child.suspend()
+
+    def resume(self) -> None:
+        """Resume a suspended server (SIGCONT)."""
+        if self.child is not None:
+            self.child.resume()
 
 
 def start_tied(
