@@ -6,6 +6,7 @@ wrong, where, and what to do. What could not be read is `unknown`, never fine.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -402,8 +403,17 @@ def topics(evidence: Evidence) -> Findings | None:
     if nothing := _nothing_to_read(rules, there):
         return Findings(warnings=(f"{nothing}; the group waits",))
     found = {t: n for t, n in sorted(there.items()) if rules.subscribes(t)}
-    fine = f"{len(found)} topic(s) with {sum(found.values())} partition(s): {', '.join(found)}"
+    fine = (
+        f"{len(found)} topic(s) with {sum(found.values())} partition(s): {', '.join(found)}{_open_ended(rules, found)}"
+    )
     return Findings(failed=missing, fine=fine)
+
+
+def _open_ended(rules: GroupRules, found: Collection[TopicName]) -> str:
+    """Return which topics a pattern matches by their beginning alone: often one that was not meant."""
+    pattern = rules.pattern
+    longer = [] if pattern is None else [t for t in found if re.fullmatch(pattern, t) is None]
+    return f"; pattern {pattern} matches only the beginning of {', '.join(longer)}" if longer else ""
 
 
 def topic_ids(region: Region, evidence: Evidence) -> Findings | None:

@@ -20,6 +20,7 @@ from airflow_kcr.protocol.timeout_checks import check
 from airflow_kcr.protocol.values import group_id, region_name, topic_name
 from airflow_kcr.schedules import CronSchedule, Every
 from airflow_kcr.spec.findings import Finding, Path
+from airflow_kcr.spec.patterns import unlike
 from airflow_kcr.spec.sinks import sinks_findings
 
 if TYPE_CHECKING:
@@ -148,6 +149,9 @@ def _subscription(group: GroupSpec, path: Path) -> Iterator[Finding]:
         re.compile(group.pattern)
     except re.error as error:
         yield Finding((*path, "pattern"), f"{group.pattern!r} is no regular expression: {error}")
+        return
+    for text in unlike(group.pattern):
+        yield Finding((*path, "pattern"), text)
 
 
 def _excluded(group: GroupSpec, path: Path) -> Iterator[Finding]:

@@ -208,6 +208,17 @@ def test_an_exclude_that_leaves_no_topic_is_told_with_what_to_change() -> None:
     )
 
 
+def test_topics_of_which_a_pattern_matches_only_the_beginning_are_named() -> None:
+    here = world()
+    topics = {TopicName("other"): 2, TopicName("other_old"): 1, TopicName("mine"): 1}
+    rules = GroupRules(group_id=GROUP, pattern="^other", members=2)
+    assert here.check(Question.TOPICS, here.evidence(rules=rules, topics=topics)).detail == (
+        "2 topic(s) with 3 partition(s): other, other_old; pattern ^other matches only the beginning of other_old"
+    )
+    closed = replace(rules, pattern="^other.*")
+    assert "beginning" not in here.check(Question.TOPICS, here.evidence(rules=closed, topics=topics)).detail
+
+
 def test_a_topic_that_was_made_again_fails_once_whatever_its_partitions() -> None:
     here = world()
     bounds = {p: replace(b, topic_id=TopicId("id-2")) for p, b in here.driver.logs.items()}
