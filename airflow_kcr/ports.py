@@ -466,7 +466,7 @@ class MembershipListener(Protocol):
         ...
 
     def revoking(self, partitions: frozenset[GroupPartition], released: Callable[[], None]) -> None:
-        """Kafka takes a part of the assignment back, and gives it to nobody else before `released` is called.
+        """Kafka takes a part of the assignment back, and gives it to no other member before `released` is called.
 
         It waits within a bound, then takes them all the same; `assigned` tells what is left.
 

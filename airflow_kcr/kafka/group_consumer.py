@@ -2,7 +2,7 @@
 
 Only one thread at a time touches it: the event thread, until it is handed to a thread that closes it. The client's
 callbacks run inside `poll` and record; what they recorded is taken with `news`. Only the one that gives a part of the
-assignment back waits, until nothing runs on it any more: Kafka gives it to nobody else before the callback returns.
+assignment back waits, until nothing runs on it any more: Kafka gives it to no other member before the callback returns.
 
 An assignment is set arithmetic in both of Kafka's protocols. In the classic one each change takes everything and gives
 everything; in the broker's own it takes some partitions, gives some, and leaves the rest, paused as they are.
