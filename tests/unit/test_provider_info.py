@@ -109,6 +109,21 @@ def test_every_command_has_one_operator_or_a_reason_for_having_none() -> None:
     assert sorted([*commands, *airflow_pages.WITHOUT_OPERATOR]) == sorted(airflow_pages.every_command())
 
 
+def test_every_operator_and_sensor_is_in_a_dag_that_a_real_airflow_runs() -> None:
+    top = Path(__file__).parents[2]
+    run = [*(top / "tests" / "integration" / "airflow").glob("*.py"), *(top / "dags_example").glob("*.py")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in [*run, top / "airflow_kcr" / "dags.py"])
+    names = {
+        name
+        for package in ("operators", "sensors")
+        for module in listed(package)
+        for name in vars(importlib.import_module(module))
+        if re.fullmatch(r"Kcr\w+(Operator|Sensor)", name)
+    }
+    assert len(names) > 20
+    assert {name for name in names if f"{name}(" not in text and f"{name}.partial(" not in text} == set()
+
+
 def test_every_class_and_function_that_is_named_exists() -> None:
     for path in INFO["extra-links"]:
         link = imported(path)

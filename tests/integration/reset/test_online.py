@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from airflow_kcr.api import PlanView, Region, ResetRequest, ResetView
+from airflow_kcr.errors import CheckpointNotUsable
 from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.events import ResetBegun
-from airflow_kcr.protocol.region.rows import RegionState, Requester
+from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, Requester
 from airflow_kcr.protocol.scopes import Scope, parse_scope
 from airflow_kcr.protocol.targets import (
     ByDuration,
@@ -26,6 +29,7 @@ from airflow_kcr.protocol.targets import (
     ToRun,
 )
 from airflow_kcr.protocol.values import Offset, RequestId
+from tests.support.faults import finished
 from tests.support.kafka import Kafka
 from tests.support.members import BRISK, Live, live
 
@@ -95,6 +99,44 @@ def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, data
         assert account.is_sound, account
         last = region.resets()[-1]
         assert (last.requester.who, last.counted and last.counted.replayed) == ("pat", 1_200)
+
+
+def test_a_checkpoint_that_one_member_never_contributed_to_is_gone_to_with_a_word(
+    kafka: Kafka, database_url: str, tmp_path: Path
+) -> None:
+    with live(kafka, database_url, tmp_path, members=2, partitions=4, spec=BRISK) as one, region_of(one) as region:
+        late = one.start(1)
+        one.start(0)
+        one.until_running()
+        one.shared(0, 1)
+        one.fill(200)
+        one.until(one.consumed, "the first records")
+        whole = one.checkpoint().sequence
+        one.fill(100)
+        one.until(one.consumed, "all records")
+        early = {p for p, owner in one.owners().items() if owner == 0}
+        late.gate("contributing")
+        asked = one.handle(RequestCheckpoint(request_id=RequestId("partial")))
+        one.until(lambda: one.member(0) in {m for _, m in one.region().contributions}, "one of two has contributed")
+        sequence = one.region().requests[asked.request_id].sequence
+        assert sequence is not None
+        assert sequence != whole
+        late.kill()
+        one.until(lambda: one.region().checkpoints[sequence].state is CheckpointState.ABORTED, "given up")
+        one.start(1)
+        one.shared(0, 1)
+        finished(one)
+
+        target = ToCheckpoint(sequence=sequence)
+        with pytest.raises(CheckpointNotUsable, match="is aborted, not complete; allow_partial"):
+            region.plan_reset(ResetRequest(target=target))
+        plan = region.plan_reset(ResetRequest(target=target, allow_partial=True))
+        view = applied(region, plan)
+        assert view.state == "done"
+        assert resumed_at(one, view) == {n: 300 if n in early else 200 for n in range(4)}
+        finished(one)
+        account = one.account()
+        assert account.is_sound, account
 
 
 def test_a_poison_record_halts_and_is_skipped_by_name(kafka: Kafka, database_url: str, tmp_path: Path) -> None:
