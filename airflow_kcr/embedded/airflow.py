@@ -422,7 +422,7 @@ def environment(plan: AirflowPlan, known: Kept) -> dict[str, str]:
         # One driver for both: psycopg 3, which the store uses as well.
         "DATABASE__SQL_ALCHEMY_CONN": _for_airflow(plan.database_url),
         "DATABASE__SQL_ALCHEMY_CONN_ASYNC": _for_airflow(plan.database_url),
-        "LOGGING__RESTORE_POINT_LOG_FOLDER": str(plan.folder / "logs"),
+        "LOGGING__BASE_LOG_FOLDER": str(plan.folder / "logs"),
         "LOGGING__WORKER_LOG_SERVER_PORT": str(known.ports["worker_logs"]),
         "LOGGING__TRIGGER_LOG_SERVER_PORT": str(known.ports["trigger_logs"]),
     }

@@ -58,6 +58,16 @@ def test_the_users_log_in_with_the_passwords_of_the_folder_and_nobody_is_admin_w
     assert passwords == {user.name: user.password for user in known.users}
 
 
+def test_airflow_has_each_setting(tmp_path: Path) -> None:
+    from airflow.configuration import retrieve_configuration_description  # reads Airflow's settings when imported
+
+    known = retrieve_configuration_description()
+    names = [name.lower().split("__", 2)[1:] for name in environment(plan(tmp_path), kept(tmp_path))]
+    told = [name for name in names if len(name) == 2]
+    assert len(told) > 20
+    assert [name for name in told if name[1] not in known[name[0]]["options"]] == []
+
+
 def test_the_store_is_a_connection(tmp_path: Path) -> None:
     told = environment(plan(tmp_path), kept(tmp_path))
     assert json.loads(told["AIRFLOW_CONN_KCR_DEFAULT"]) == {
