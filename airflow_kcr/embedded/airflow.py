@@ -256,23 +256,35 @@ def copy_examples(folder: Path, *, every: timedelta, since: datetime) -> None:
     Raises:
         ServiceFailed: there are no examples, or they have no place for the one or the other.
     """
-    live = ", ".join(map(str, Every(every).at_or_before(since).astimezone(UTC).timetuple()[:6]))
     # A file under its final name is complete.
     copy = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(example_dags(), copy, ignore=shutil.ignore_patterns("__pycache__"))
     _rewrite(copy / FLIGHTS_SPEC, r"  every: .*", f"  every: {format_duration(every)}")
-    for name in ("flights_checkpoint.py", "minimal.py"):
-        _rewrite(copy / name, r"LIVE_SINCE = .*", f"LIVE_SINCE = datetime({live}, tzinfo=UTC)")
+    start_examples_at(Every(every).at_or_before(since), copy)
     shutil.rmtree(folder, ignore_errors=True)
     copy.rename(folder)
+
+
+def start_examples_at(boundary: datetime, folder: Path) -> None:
+    """Set when the regions of copied examples went live: each interval since then gets a run.
+
+    Raises:
+        ServiceFailed: an example has no place for it.
+    """
+    live = ", ".join(map(str, boundary.astimezone(UTC).timetuple()[:6]))
+    for name in ("flights_checkpoint.py", "minimal.py"):
+        _rewrite(folder / name, r"LIVE_SINCE = .*", f"LIVE_SINCE = datetime({live}, tzinfo=UTC)")
 
 
 def _rewrite(file: Path, line: str, instead: str) -> None:
     text, found = re.subn(rf"^{line}$", instead, file.read_text(encoding="utf-8"), flags=re.MULTILINE)
     if found != 1:
         raise ServiceFailed(f"{file.name} of the example DAGs has no line, or several, like {line!r}")
-    file.write_text(text, encoding="utf-8")
+    # Airflow may read the file at any time: under its name it is whole.
+    whole = file.with_name(f"{file.name}.new")
+    whole.write_text(text, encoding="utf-8")
+    whole.replace(file)
 
 
 def end_strays(folder: Path) -> None:

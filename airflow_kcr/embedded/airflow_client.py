@@ -83,8 +83,12 @@ class AirflowClient:
         self._ask("PATCH", f"dags/{_part(dag)}", {"is_paused": False})
 
     def pause(self, dag: str) -> None:
-        """Let a DAG be scheduled no more; what runs goes on."""
+        """Let a DAG be scheduled no more; what runs continues."""
         self._ask("PATCH", f"dags/{_part(dag)}", {"is_paused": True})
+
+    def next_interval(self, dag: str) -> datetime | None:
+        """Return the start of the data interval of a DAG's next run; None: it has no interval, or there is none."""
+        return _instant(self._ask("GET", f"dags/{_part(dag)}")["next_dagrun_data_interval_start"])
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
@@ -130,7 +134,7 @@ class AirflowClient:
         return tuple(TaskInstance.read(one) for one in found)
 
     def task(self, dag: str, run_id: str, task: str, map_index: int = _UNMAPPED) -> TaskInstance | None:
-        """Return a task of a run, None where it is not there (yet)."""
+        """Return a task of a run, None if it is not there (yet)."""
         wanted = (task, map_index)
         return next((one for one in self.tasks(dag, run_id) if (one.task_id, one.map_index) == wanted), None)
 
@@ -321,7 +325,7 @@ class AirflowRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInstance:
-    """A task of a run; `map_index` is -1 where it is not mapped, `state` None before it is read.
+    """A task of a run; `map_index` is -1 if it is not mapped, `state` None before it is read.
 
     `id` is another one for each try.
     """

@@ -11,12 +11,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from airflow_kcr.api import Region
-from airflow_kcr.embedded.airflow import ROLES, Airflow, AirflowPlan, Component, copy_examples, start_airflow
+from airflow_kcr.embedded.airflow import (
+    ROLES,
+    Airflow,
+    AirflowPlan,
+    Component,
+    copy_examples,
+    start_airflow,
+    start_examples_at,
+)
 from airflow_kcr.embedded.airflow_client import AirflowClient, HumanQuestion
 from airflow_kcr.embedded.flights.pipeline import OUTPUT_VARIABLE
 from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE
 from airflow_kcr.embedded.postgres import start_postgres
 from airflow_kcr.embedded.processes import happened
+from airflow_kcr.schedules import Every
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.kafka import Kafka
 
@@ -49,15 +58,23 @@ class LiveAirflow:
     dags: Path
     """A test may write its own DAG files here; the example DAGs are here too."""
 
-    since: datetime
-    """From when on the example DAGs have checkpoints."""
-
     def add_dags(self, name: str, text: str, *dag_ids: str) -> None:
         """Write a DAG file, and wait until Airflow knows its DAGs."""
         (self.dags / f"{name}.py").write_text(text, encoding="utf-8")
         self.editor.wait_for_dags(dag_ids, within=120)
         for dag in dag_ids:
             self.editor.unpause(dag)
+
+    def start_examples(self) -> None:
+        """Have the first interval of the example DAGs begin now, so that none from before is made up for."""
+        boundary = Every(EVERY).at_or_before(datetime.now(UTC))
+        start_examples_at(boundary, self.dags)
+
+        def is_read() -> bool:
+            first = self.editor.next_interval("flights_checkpoint")
+            return first is not None and first >= boundary
+
+        assert happened(is_read, within=120, pause=POLL_PERIOD), "Airflow did not read the changed examples"
 
     def question(self, dag: str, run_id: str, task: str, *, after: int = 0) -> HumanQuestion:
         """Wait until a task asks a person, in a try after this one, and return what it asks.
@@ -108,8 +125,7 @@ def live_airflow(folder: Path, kafka: Kafka) -> Iterator[LiveAirflow]:
         kafka: the broker that its DAGs use.
     """
     dags = folder / "dags"
-    since = datetime.now(UTC)
-    copy_examples(dags, every=EVERY, since=since)
+    copy_examples(dags, every=EVERY, since=datetime.now(UTC))
     with ExitStack() as stack:
         postgres = start_postgres(folder / "postgres")
         stack.callback(postgres.stop)
@@ -144,5 +160,4 @@ def live_airflow(folder: Path, kafka: Kafka) -> Iterator[LiveAirflow]:
             store_url=store_url,
             kafka=kafka,
             dags=dags,
-            since=since,
         )

@@ -48,6 +48,7 @@ def test_flights_are_consumed_each_interval_is_checkpointed_by_its_run_and_each_
     producer.ensure_topic(airflow.kafka.settings, producer.TOPIC)
     producer.produce(airflow.kafka.settings, Order(first=FLIGHTS))
     editor.wait_for_dags(EXAMPLES, within=120)
+    airflow.start_examples()
     for dag in ("flights_consumers", "flights_build"):
         editor.unpause(dag)
     consuming = editor.trigger("flights_consumers")
