@@ -16,7 +16,7 @@ POLL_PERIOD: Final = 0.1
 
 @contextmanager
 def locked(path: Path, *, within: float, late: Callable[[], Exception]) -> Iterator[None]:
-    """Hold a lock file, made where it is not there, until the block ends.
+    """Hold a lock file, made if it is not there, until the block ends.
 
     Args:
         path: the file; its folder is made, too.

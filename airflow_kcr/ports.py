@@ -104,7 +104,7 @@ class ArchiveFile:
     """Of the file, in bytes."""
 
     resume: str
-    """The SHA-256 of what the next proof goes on from, in hexadecimal."""
+    """The SHA-256 of what the next proof continues from, in hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class Certificate:
     """That a region's history up to a horizon contradicts no invariant."""
 
     number: int
-    """From 1; each goes on from the one before."""
+    """From 1; each continues from the one before."""
 
     horizon: Horizon
     body: Mapping[str, object]
@@ -177,7 +177,7 @@ class Chronicle(Protocol):
         ...
 
     def certificates(self, after: int = 0, limit: int | None = None) -> tuple[Certificate, ...]:
-        """Return certificates, oldest first, without what is needed to go on from them.
+        """Return certificates, oldest first, without what is needed to continue from them.
 
         Args:
             after: only those with a greater number.
@@ -186,7 +186,7 @@ class Chronicle(Protocol):
         ...
 
     def newest_certificate(self) -> Certificate | None:
-        """Return the one to go on from; None: there is none."""
+        """Return the one to continue from; None: there is none."""
         ...
 
     def uncertifiable(self) -> str:
@@ -194,7 +194,7 @@ class Chronicle(Protocol):
         ...
 
     def certify(self, certificate: Certificate) -> bool:
-        """Store a certificate, and forget how to go on from those before it.
+        """Store a certificate, and forget how to continue from those before it.
 
         Returns:
             False if another process has stored one of this number meanwhile; nothing is changed then.
@@ -202,13 +202,13 @@ class Chronicle(Protocol):
         ...
 
     def closed(self) -> Certificate | None:
-        """Return the newest certificate whose history is archived, with what is needed to go on from it."""
+        """Return the newest certificate whose history is archived, with what is needed to continue from it."""
         ...
 
     def archived(self, number: int, file: ArchiveFile, resume: bytes, contents: ArchiveContents) -> None:
-        """Note that the history of a certificate is archived, and how to go on from it; noted already: nothing.
+        """Note that the history of a certificate is archived, and how to continue from it; noted already: nothing.
 
-        What the archived ones before it have to go on from is forgotten.
+        What the archived ones before it have to continue from is forgotten.
         """
         ...
 
@@ -251,7 +251,7 @@ class Renewal:
 
 
 Heartbeats: TypeAlias = "Mapping[Renewal, Heartbeat | RefusedError]"
-"""Renewals and their answers: UnknownRegion or UnknownMember where there is no such row. A lease that another
+"""Renewals and their answers: UnknownRegion or UnknownMember if there is no such row. A lease that another
 transaction is writing at that moment has no answer; ask again."""
 
 
@@ -337,7 +337,7 @@ class Transactions(Protocol):
         """Forget a region and its history, if `check` does not raise.
 
         A long history goes in pieces. If that is interrupted, every other call raises RegionBeingDeleted, and this one,
-        asked again, goes on without another check.
+        asked again, continues without another check.
 
         Raises:
             UnknownRegion: there is no such region.
@@ -449,7 +449,7 @@ class CommitAnswer:
     """What became of a commit: Kafka's answer is not believed, what it holds is read back."""
 
     held: Mapping[GroupPartition, CommittedOffset]
-    """What Kafka holds now; a partition is absent where that is not known."""
+    """What Kafka holds now; a partition is absent if that is not known."""
 
     failure: str = ""
     """Why the commit, or a partition of it, failed or its outcome is unknown; empty: Kafka said yes."""

@@ -338,7 +338,7 @@ def ways_back(region: StoredRegion, newest: int) -> tuple[WayBack, ...]:
 
 
 def _usable(region: StoredRegion, newest: int) -> list[CheckpointSummary]:
-    """Return usable checkpoints, oldest first: as many that can be reached, where there are, and perhaps more.
+    """Return usable checkpoints, oldest first: as many that can be reached, if there are, and perhaps more.
 
     Where a page has usable ones and none can be reached, those before it can't be either: logs lose their beginnings.
     """

@@ -75,7 +75,7 @@ FOLLOW: Final = timedelta(seconds=1)
 class Region:
     """One region, by name, in the store at a URL. It need not exist yet: `apply` creates it.
 
-    Every method may raise the errors of the store (`StoreError`), and `UnknownRegion` where there is none of that name.
+    Every method may raise the errors of the store (`StoreError`), and `UnknownRegion` if there is none of that name.
 
     Args:
         name: the region's.

@@ -96,7 +96,7 @@ class Names(Protocol):
         ...
 
     def client_id(self, region: RegionName, member: MemberId, prefix: str = ...) -> str:
-        """Return a member's `client.id`; `prefix` is the user's own, where there is one."""
+        """Return a member's `client.id`; `prefix` is the user's own, if there is one."""
         ...
 
 
@@ -243,7 +243,7 @@ def participants(region: StoredRegion, group: GroupId, names: Names, client: str
         region: as stored.
         group: one of its groups.
         names: how Kafka knows its members.
-        client: the user's own `client.id`, where there is one.
+        client: the user's own `client.id`, if there is one.
     """
     members = {MemberId(group, n) for n in range(region.rules.groups[group].members)}
     members |= {m for m in region.members if m.group == group}
@@ -482,7 +482,7 @@ def _failed(found: Validation, question: Question) -> tuple[Check, ...]:
 # region continues by itself when it is gone.
 
 PERIOD: Final = 10.0
-"""Seconds between two polls where nothing calls for one."""
+"""Seconds between two polls if nothing calls for one."""
 
 HELD_PERIOD: Final = 2.0
 """Seconds between two polls while a foreign consumer is in a group."""

@@ -307,7 +307,7 @@ def certificate_of(
         proof: it.
         content: the lines since the certificate before.
         horizon: how far it has come.
-        earlier: the certificate that it has gone on from; None: it began at the beginning.
+        earlier: the certificate that it has continued from; None: it began at the beginning.
     """
     resume = _resume(proof)
     moment = proof.moment

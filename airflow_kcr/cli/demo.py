@@ -176,7 +176,7 @@ class _Bar:
 
 
 class _Lines:
-    """Lines where there is no terminal."""
+    """Lines if there is no terminal."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[DemoPhase]:

@@ -188,7 +188,7 @@ _STATUS: Final[tuple[tuple[type[KcrError], int], ...]] = (
 
 
 def exit_status(error: KcrError) -> int:
-    """Return the exit status of a command that failed with this error; 1 where none is more telling."""
+    """Return the exit status of a command that failed with this error; 1 if none is more telling."""
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 1)
 
 

@@ -148,7 +148,7 @@ def refuse_held(store: RegionStore, run: MemberRun) -> None:
     """Refuse indexes that a live process holds, before Spark is started for them.
 
     A lease that is not over may be that of a process that is dead; one that is renewed is not. So it takes as long as
-    a renewal does to find out. Where there is none, the members wait for the lease's end when they join.
+    a renewal does to find out. If there is none, the members wait for the lease's end when they join.
 
     Args:
         store: where the region is.
@@ -186,7 +186,7 @@ def still_wanted(store: RegionStore, run: MemberRun) -> MemberRun | None:
 def follow(store: RegionStore, prepared: Prepared, member_pool: MemberPool) -> Prepared:
     """Have the members follow the spec in force, as far as it changes while members live; return what they follow.
 
-    A spec that they have to be built anew for is none of it: it came in force with the end of their leases, and as long
+    A spec that they have to be rebuilt for is none of it: it came in force with the end of their leases, and as long
     as they stay with the revision that they were built from, the store refuses to have them back.
 
     Args:

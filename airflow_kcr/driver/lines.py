@@ -37,7 +37,7 @@ class RunningApplication:
     """Spark's id."""
 
     ui: str = ""
-    """Address of Spark's page; empty where it is off."""
+    """Address of Spark's page; empty if it is off."""
 
     host: str = ""
     pid: int = 0

@@ -101,7 +101,7 @@ class ParentWatchdog:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch for as long as the block lasts; where there is nothing to watch, do nothing."""
+        """Watch for as long as the block lasts; if there is nothing to watch, do nothing."""
         watched = [self._watch_task] * (self._task is not None) + [self._watch_jvm] * (self._jvm is not None)
         with self._listening():
             for watch in watched:

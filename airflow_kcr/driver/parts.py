@@ -156,7 +156,7 @@ class SpecTrial:
         region: the members'.
         group: theirs.
         living: they.
-        spark: the session in whose JVM they would be built anew.
+        spark: the session in whose JVM they would be rebuilt.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class SpecTrial:
             refusal = self._asked(spec)
             if not refusal:
                 opened_files(file_targets(declared), self._spark, self._store, self._group)
-        except Exception as error:  # noqa: BLE001 - whatever it is, members that are built anew would meet it
+        except Exception as error:  # noqa: BLE001 - whatever it is, members that are rebuilt would meet it
             return sentence(error)
         return refusal
 

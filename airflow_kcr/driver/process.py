@@ -46,7 +46,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def run_members(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.environ) -> None:
-    """Host members until they have ended; where a changed spec needs them built anew, they are, in this process.
+    """Host members until they have ended; where a changed spec needs them rebuilt, they are, in this process.
 
     Args:
         store: where the region is.
@@ -178,7 +178,7 @@ def _log_to(console: Console) -> None:
 # numbers makes; it knows nothing of members.
 
 EVERY: Final = timedelta(seconds=30)
-"""How often a line is written where there is no terminal."""
+"""How often a line is written if there is no terminal."""
 
 _REFRESH: Final = 2.0
 _UNKNOWN: Final = "-"
@@ -217,7 +217,7 @@ def shown(
         title: above the table; the region, say.
         progress: asked for each picture.
         console: where to; None: standard error.
-        every: how often a line is written where there is no terminal.
+        every: how often a line is written if there is no terminal.
     """
     console = console or Console(stderr=True)
     if console.is_terminal:

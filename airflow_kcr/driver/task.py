@@ -90,7 +90,7 @@ class Task:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self | None:
-        """Return the task of an application; None where none has started it.
+        """Return the task of an application; None if none has started it.
 
         Raises:
             ConfigurationError: a variable is not what a task writes.

@@ -129,7 +129,7 @@ class Airflow:
             end_strays(self.folder)
 
     def begin(self, component: Component) -> None:
-        """Start one component, and don't wait for it; nothing happens where it runs."""
+        """Start one component, and don't wait for it; nothing happens if it runs."""
         child = self.children.get(component)
         if child is not None and child.alive:
             return

@@ -100,7 +100,7 @@ class Postgres(EmbeddedServer):
         return True
 
     def _prepare(self) -> tuple[Path, str | None]:
-        """Make the data folder where there is none; return the programs' folder and the user to run them as."""
+        """Make the data folder if there is none; return the programs' folder and the user to run them as."""
         self.data.mkdir(parents=True, exist_ok=True)
         server = _package(self.data)
         # Also lets the user that it runs as, where we are root, reach the folder.

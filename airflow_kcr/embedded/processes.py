@@ -150,7 +150,7 @@ class ServiceProcess:
         return words in _text(self.log, self.log_begin)
 
     def stop(self, ask: signal.Signals = signal.SIGTERM, *, within: float = STOP_WITHIN) -> None:
-        """Stop the service and everything it has started; nothing happens where it is stopped already."""
+        """Stop the service and everything it has started; nothing happens if it is stopped already."""
         try:
             self.recorded.stop(ask, within=within)
         finally:
@@ -168,7 +168,7 @@ class ServiceProcess:
         self.recorded.tell_all(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a suspended service go on (SIGCONT)."""
+        """Let a suspended service continue (SIGCONT)."""
         self.recorded.tell_all(signal.SIGCONT)
 
     def _release(self) -> None:
@@ -255,7 +255,7 @@ def start_tied(
 def start_detached(
     command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
 ) -> ServiceProcess:
-    """Start a service that goes on after this process, until it is stopped by its `recorded`."""
+    """Start a service that continues after this process, until it is stopped by its `recorded`."""
     launcher, child = _start(_DETACHED, subprocess.DEVNULL, command, name=name, log=log, env=env, user=user)
     _ended(launcher, name)
     return child

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 STORE_TYPE: Final = "kcr"
 DEFAULT_CONNECTION: Final = "kcr_default"
-"""The connection that is used where none is named."""
+"""The connection that is used if none is named."""
 
 KAFKA_TYPE: Final = "kafka"
 POSTGRES_TYPE: Final = "postgres"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def requester(context: Context, reason: str = "") -> Requester:
-    """Return who asks: the person who triggered the run, where one did, else "airflow"; with DAG and run.
+    """Return who asks: the person who triggered the run, if one did, else "airflow"; with DAG and run.
 
     Args:
         context: the task's.
@@ -60,7 +60,7 @@ def interval_of(context: Context) -> tuple[datetime, datetime] | None:
     Raises:
         ConfigurationError: it is of no length, as a plain cron string or timedelta gives it in Airflow 3.
     """
-    # Of the run, not of the context, which has no such key where there is no interval.
+    # Of the run, not of the context, which has no such key if there is no interval.
     run = context["dag_run"]
     start, end = run.data_interval_start, run.data_interval_end
     if start is None or end is None:

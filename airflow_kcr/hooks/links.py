@@ -96,7 +96,7 @@ class SparkUiLink(BaseOperatorLink):
         return "kcr_spark_ui"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the address that was persisted; empty where there is none."""
+        """Return the address that was persisted; empty if there is none."""
         from airflow.sdk.execution_time.xcom import XCom
 
         found = XCom.get_value(ti_key=ti_key, key=self.xcom_key)

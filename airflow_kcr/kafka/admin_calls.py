@@ -244,7 +244,7 @@ class AdminCalls:
                     raise self.refused(what, refusal)
 
     def _pause(self, patience: _Patience, what: str, error: KafkaError) -> None:
-        """Wait before the next attempt, serving the client; give up where no time is left for one."""
+        """Wait before the next attempt, serving the client; give up if no time is left for one."""
         self._client(what).poll(patience.next_pause())
         refusal = self._notes.refusal
         if refusal is not None:

@@ -207,7 +207,7 @@ class GroupConsumer:
     def committed(
         self, partitions: Collection[GroupPartition], timeout: timedelta
     ) -> dict[GroupPartition, CommittedOffset]:
-        """Return what Kafka holds for the group; a partition is absent where that is nothing, or not known.
+        """Return what Kafka holds for the group; a partition is absent if that is nothing, or not known.
 
         Raises:
             KafkaException: there was no answer in time, or it was a refusal.

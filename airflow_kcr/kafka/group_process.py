@@ -122,7 +122,7 @@ def _is_listed(calls: AdminCalls, group: str) -> bool:
 
 
 def committed(calls: AdminCalls, request: Request) -> Json:
-    """Say what is committed: of all partitions where none are named."""
+    """Say what is committed: of all partitions if none are named."""
 
     def ask(admin: AdminClient, groups: list[str], left: float) -> Mapping[str, Future[ConsumerGroupTopicPartitions]]:
         rows = [TopicPartition(topic, partition) for topic, partition, _ in request.rows] or None

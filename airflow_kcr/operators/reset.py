@@ -531,7 +531,7 @@ class KcrApplyResetOperator(WaitingOperator):
     a retry finds it instead of making another one. The history has the approver and the reason.
 
     Args:
-        plan: what the task of the approval has returned, or that of the plan where no approval is needed (templated):
+        plan: what the task of the approval has returned, or that of the plan if no approval is needed (templated):
             `plan=approve.output`. Absent: that of the only task right before.
         reason: why, if no earlier task of the plan has a reason (templated).
         forced: without a drain, from the last done positions: the only way from a halted or starting region. The

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime, tzinfo
 
 CHOOSE_LATER: Final = "choose"
-"""What the form has for a target where none was named: the next task shows the checkpoints."""
+"""What the form has for a target if none was named: the next task shows the checkpoints."""
 
 VALUES: Final = {
     TargetKind.TO_CHECKPOINT: "the sequence of a checkpoint, such as 12",
@@ -139,7 +139,7 @@ def target_of(target: object, value: object) -> tuple[str, str | None] | None:
 
     Args:
         target: the name of a target, `choose` or nothing.
-        value: its value; nothing where it has none.
+        value: its value; nothing if it has none.
 
     Raises:
         ConfigurationError: there is no such target, or the value is none of it; the message says what it has to be.

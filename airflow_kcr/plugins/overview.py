@@ -40,7 +40,7 @@ class PartitionRow:
 
     @property
     def behind(self) -> int | None:
-        """How many offsets it was behind that end, or is still; 0 where it has passed it."""
+        """How many offsets it was behind that end, or is still; 0 if it has passed it."""
         return None if self.position is None or self.log_end is None else max(self.log_end - self.position, 0)
 
 

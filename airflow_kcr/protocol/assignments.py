@@ -1,8 +1,8 @@
 """What Kafka assigned to one member, and what changes from one assignment to the next.
 
 An assignment is numbered: two equal ones at different times stay distinct, because another member may have claimed the
-partitions in between. What was added is read anew and claimed, what was removed is let go, and only what was retained
-may go on as it is.
+partitions in between. What was added is read again and claimed, what was removed is let go, and only what was retained
+may continue as it is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Assignment:
     partitions: frozenset[GroupPartition] = NOTHING
 
     def since(self, before: Assignment | None) -> AssignmentChange:
-        """Return what this assignment changes; `before` is None where there was none, as after a revoke."""
+        """Return what this assignment changes; `before` is None if there was none, as after a revoke."""
         had = NOTHING if before is None else before.partitions
         return AssignmentChange(
             added=self.partitions - had, retained=self.partitions & had, removed=had - self.partitions

@@ -161,7 +161,7 @@ class ReportLater(Command[Region]):
     sequence: CheckpointNumber
     timeline: Timeline = Timeline(0)
     counter: EventNumber = EventNumber(0)
-    """Of the region's events; 0 where that is not known."""
+    """Of the region's events; 0 if that is not known."""
 
     positions: OffsetMap = EMPTY
     """What the store had accepted, where it now says less of the same claim."""
@@ -371,7 +371,7 @@ class ReportSeekCommit(Command[Region]):
 class DeclareRegion(Command[Region]):
     """Declare a region; it is stopped until it is started.
 
-    Refused with RegionExists where there is one of that name, and with GroupInOtherRegion, which names it, where one of
+    Refused with RegionExists if there is one of that name, and with GroupInOtherRegion, which names it, where one of
     its groups belongs to another region.
     """
 
@@ -489,7 +489,7 @@ class RequestCheckpoint(Command[CheckpointRequest]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishCheckpoint(Command[Region]):
-    """Say that the sinks show what belongs to a complete checkpoint, where no member can."""
+    """Say that the sinks show what belongs to a complete checkpoint, if no member can."""
 
     sequence: CheckpointNumber
 

@@ -25,7 +25,7 @@ class Delivery(StrEnum):
     """Nothing is processed twice; the start of a batch is the consumption, so the batch in flight may be lost."""
 
     EXACTLY_ONCE = "exactly_once"
-    """Processed exactly once: the sink's own progress, stored with its output, says where to go on."""
+    """Processed exactly once: the sink's own progress, stored with its output, says where to continue."""
 
 
 # Sinks as the protocol sees them: what becomes of output when a region goes back (docs/explanation/delivery.md).

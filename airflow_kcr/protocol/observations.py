@@ -33,7 +33,7 @@ class TimeAnswer:
     """The first offset, in log order, whose record's timestamp is at or after the time; None: there is none (yet)."""
 
     found: datetime | None = None
-    """That record's own timestamp; later records may be older. None where no record was found."""
+    """That record's own timestamp; later records may be older. None if no record was found."""
 
 
 class TimeIndex(Protocol):

@@ -2,7 +2,7 @@
 
 Rules, as Kafka's ConsumerGroupCommand has them:
 
-- `topic,partition,offset` where one group is meant, `group,topic,partition,offset` where there are several.
+- `topic,partition,offset` where one group is meant, `group,topic,partition,offset` if there are several.
 - There is no header line, and each line is read on its own. Kafka's tool fails on a header; we never write one but
   skip one whose names are exactly right, since a spreadsheet invites to add it.
 - Names are quoted where they need it. Kafka also quotes long ones; both sides read both.
@@ -31,7 +31,7 @@ ONE_GROUP: Final = ("topic", "partition", "offset")
 """The columns where one group is meant."""
 
 MANY_GROUPS: Final = ("group", *ONE_GROUP)
-"""The columns where there are several groups; also fine for one."""
+"""The columns if there are several groups; also fine for one."""
 
 
 def write_offsets(offsets: Mapping[GroupPartition, Offset], *, with_group: bool | None = None) -> str:
@@ -39,7 +39,7 @@ def write_offsets(offsets: Mapping[GroupPartition, Offset], *, with_group: bool 
 
     Args:
         offsets: what to write.
-        with_group: whether lines begin with the group; None: where there are several groups.
+        with_group: whether lines begin with the group; None: if there are several groups.
     """
     groups = {partition.group for partition in offsets}
     named = len(groups) > 1 if with_group is None else with_group

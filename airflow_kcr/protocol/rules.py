@@ -35,7 +35,7 @@ class GroupProtocol(StrEnum):
     """How a group's members agree on who owns what."""
 
     CLASSIC = "classic"
-    """One of the members decides; each rebalance revokes everything from everyone and assigns it anew."""
+    """One of the members decides; each rebalance revokes everything from everyone and assigns it again."""
 
     CONSUMER = "consumer"
     """The broker decides (KIP-848): it takes and gives single partitions, and the others stay where they are."""

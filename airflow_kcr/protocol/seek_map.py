@@ -67,7 +67,7 @@ class SeekEntry:
     """The offset that was asked for, where the log did not have it any more or yet; may be negative (a shift)."""
 
     recreated: TopicId = TopicId("")
-    """The topic that was made anew and that `offset` is of, while `current` is of the one before; empty: it is one."""
+    """The topic that was recreated and that `offset` is of, while `current` is of the one before; empty: it is one."""
 
     def coming_from(self, current: Offset | None) -> SeekEntry:
         """Return the entry with where the partition was when the reset began."""

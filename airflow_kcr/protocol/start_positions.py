@@ -227,7 +227,7 @@ def at_offset(asked: int, bounds: LogBounds, source: SeekSource) -> SeekEntry:
 
 
 def at_time(partition: GroupPartition, instant: datetime, log: LogView, source: SeekSource) -> SeekEntry:
-    """Return the entry for the first record at or after `instant`, or for the end where there is none.
+    """Return the entry for the first record at or after `instant`, or for the end if there is none.
 
     The answer is clamped like any offset: log start and time index are two reads, and retention may act between them.
 

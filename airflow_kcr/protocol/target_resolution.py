@@ -97,7 +97,7 @@ class PlanEntry:
 
     @property
     def replay(self) -> int | None:
-        """How many offsets are processed again, negative: skipped; None where they are not both of one log."""
+        """How many offsets are processed again, negative: skipped; None if they are not both of one log."""
         if self.current is None or self.entry.offset is None or self.is_recreated:
             return None
         return self.current - self.entry.offset

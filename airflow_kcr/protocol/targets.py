@@ -2,7 +2,7 @@
 
 Eleven kinds: `to-checkpoint`, `to-initial` and `to-run` are ours; the other eight are those of
 `kafka-consumer-groups --reset-offsets`, with Kafka's meaning wherever it has one. A target is a value: it is stored
-with the reset, resolved for the plan, and resolved anew when it is applied. What each resolves to is in
+with the reset, resolved for the plan, and resolved again when it is applied. What each resolves to is in
 `target_resolution`, the stored form in `target_json`, which partitions it moves in `scopes`.
 
 - Nothing is symbolic or local: instants have a zone, offsets are numbers >= 0.
@@ -134,7 +134,7 @@ class ToLatest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToDatetime:
-    """The first record at or after an instant of the past; the log end where there is none."""
+    """The first record at or after an instant of the past; the log end if there is none."""
 
     kind: ClassVar = TargetKind.TO_DATETIME
     needs: ClassVar = Needs.TIME_INDEX | Needs.LOG_BOUNDS
@@ -151,7 +151,7 @@ class ToDatetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByDuration:
-    """The first record at or after this long before the log is read; the log end where there is none."""
+    """The first record at or after this long before the log is read; the log end if there is none."""
 
     kind: ClassVar = TargetKind.BY_DURATION
     needs: ClassVar = Needs.TIME_INDEX | Needs.LOG_BOUNDS

@@ -88,7 +88,7 @@ class Grouping:
         self._happened(events.InstanceFenced())
 
     def failed(self, error: Exception) -> None:
-        """The client can't go on."""
+        """The client can't continue."""
         self._fail(error)
 
     def troubled(self, why: str) -> None:

@@ -468,7 +468,7 @@ class MemberHost:
     def _lease(self) -> Callable[[], bool]:
         """Return what tells, in any thread, whether the lease that the member holds now is not over yet.
 
-        It does not wait for the loop to notice: in a process that was frozen, any thread may be the first to go on.
+        It does not wait for the loop to notice: in a process that was frozen, any thread may be the first to continue.
         """
         mine, lease = self._machine.incarnation, self.who.timeouts.lease.total_seconds()
 

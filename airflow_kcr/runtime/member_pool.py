@@ -19,7 +19,7 @@ from airflow_kcr.runtime.metrics import Snapshot
 from airflow_kcr.runtime.planner import Limits
 
 WAIT: Final = timedelta(seconds=5)
-"""How long one wait for notifications lasts where nothing happens; then the store is asked for its counter again."""
+"""How long one wait for notifications lasts if nothing happens; then the store is asked for its counter again."""
 
 _PAUSE: Final = 1.0
 """Seconds to wait where the store can't be asked."""

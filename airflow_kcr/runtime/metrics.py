@@ -97,7 +97,7 @@ class Snapshot:
     """The next offset to process of each claimed partition."""
 
     lag: Mapping[GroupPartition, int]
-    """Records between the position and the last stable offset, as last read; -1 where it was not read yet, or where
+    """Records between the position and the last stable offset, as last read; -1 if it was not read yet, or where
     the position is of another topic of that name."""
 
     counts: Counts

@@ -32,7 +32,7 @@ class SinkWriter(Protocol):
     """A sink of the spec, as a pipeline has it for one batch."""
 
     def write(self, rows: DataFrame) -> None:
-        """Write rows, each made of one record of this batch; once in each batch, also where there is none.
+        """Write rows, each made of one record of this batch; once in each batch, also if there is none.
 
         Args:
             rows: with the columns `topic`, `partition` and `offset` of the batch as they are.

@@ -212,7 +212,7 @@ class Format(Protocol):
         ...
 
     def reason(self, value: Column, struct: Column) -> Column:
-        """Return why a value is poison; null where it is not."""
+        """Return why a value is poison; null if it is not."""
         ...
 
     @property
@@ -227,7 +227,7 @@ class Json:
 
     Args:
         schema: of the object, as Spark writes schemas: `carrier STRING NOT NULL, delay INT`. A field that is NOT NULL
-            has to be there, in this type; others are null where they are missing. Fields that it does not name are
+            has to be there, in this type; others are null if they are missing. Fields that it does not name are
             left out.
 
     Raises:

@@ -40,7 +40,7 @@ _INTERRUPT_AFTER: Final = 2.0
 """Seconds that a cancellation has to end the pipeline's call before its thread in the JVM is interrupted."""
 
 _PYTHON_ENDS_WITHIN: Final = 0.4
-"""Seconds that a Python worker may go on after its task: two polls of `kcr_python_daemon`."""
+"""Seconds that a Python worker may continue after its task: two polls of `kcr_python_daemon`."""
 
 _FIRST_PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 0.1
@@ -303,7 +303,7 @@ class JobGroup:
 
         Args:
             description: what Spark's UI shows for each of them.
-            pool: the scheduler's pool; made where it doesn't exist.
+            pool: the scheduler's pool; made if it doesn't exist.
         """
         self._context.setLocalProperty(_POOL, pool)
         self._context.setJobGroup(self.name, description, interruptOnCancel=True)
@@ -391,7 +391,7 @@ def count_scans(spark: SparkSession, jobs: Collection[int], since: int) -> int |
         since: when the batch began, in milliseconds of the JVM's clock.
 
     Returns:
-        None where no plan is known to have read Kafka: it may have been done through an RDD.
+        None if no plan is known to have read Kafka: it may have been done through an RDD.
     """
     rows = [count for plan in _plans(spark, jobs, since) for count in _reads(spark, plan) if count]
     return sum(1 for count in rows if 2 * count >= max(rows)) or None

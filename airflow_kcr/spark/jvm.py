@@ -21,7 +21,7 @@ def launch(conf: SparkConf, errors: int) -> None:
     """Start the JVM of this process, or use the one that `spark-submit` has started.
 
     Args:
-        conf: what the JVM must know as it starts; ignored where it runs already.
+        conf: what the JVM must know as it starts; ignored if it runs already.
         errors: descriptor of what becomes its standard error.
     """
     from pyspark import SparkContext

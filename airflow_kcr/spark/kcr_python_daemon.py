@@ -1,12 +1,12 @@
 """Spark's Python daemon on executors, whose workers end with their tasks.
 
-A task that is cancelled closes the connection to its Python worker and ends. The worker goes on with the records that
+A task that is cancelled closes the connection to its Python worker and ends. The worker continues with the records that
 it has been sent: for minutes, where the user's function is slow. What it writes then is written after the batch is
 over. So this module stands in for `pyspark.daemon` and does the same, but each worker has a thread that ends its
 process when the other side has closed the connection.
 
 While sent records wait to be read, the worker's own end of the connection seems open: the other side's state in the
-kernel's table of connections decides. Where there is no such table, a worker ends when it has read all.
+kernel's table of connections decides. If there is no such table, a worker ends when it has read all.
 
 It is sent to executors as a single file, where nothing of `airflow_kcr` need be installed; so it imports nothing of it.
 """
@@ -23,7 +23,7 @@ from typing import BinaryIO, Final
 from pyspark import daemon
 
 POLL_MILLIS: Final = 200
-"""How long a worker can go on after its task."""
+"""How long a worker can continue after its task."""
 
 _CLOSED: Final = getattr(select, "POLLRDHUP", select.POLLHUP) | select.POLLHUP | select.POLLERR
 _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")

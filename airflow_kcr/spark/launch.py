@@ -180,7 +180,7 @@ def _pyspark(program: str) -> Path:
 
 
 def require_java(environ: Mapping[str, str]) -> None:
-    """Refuse to start Spark where there is no Java.
+    """Refuse to start Spark if there is no Java.
 
     Args:
         environ: of the process that starts it.

@@ -4,7 +4,7 @@ The read is bounded on both sides by offsets that the store has let begin, goes 
 fails rather than leave a record out. Three things are not obvious:
 
 - Only ranges with something in them are assigned: each further partition costs a task.
-- Where there are many small ranges, several are read by one task, one after the other. Rows and their order within a
+- If there are many small ranges, several are read by one task, one after the other. Rows and their order within a
   partition stay; the cost of a batch of few records at 200 partitions is less than half (docs, explanation of batches).
 - Executors keep their Kafka consumers from batch to batch, by group id and partition. So the id is the same for all
   batches of a member, never the region's own, and another one as soon as any setting changes: the connector refuses
@@ -84,7 +84,7 @@ _TASKS_PER_CORE: Final = 2
 """Kept even for few records: pipelines do more with a record than read it, and ranges are not all alike."""
 
 _PROCESS_KEY: Final = secrets.token_bytes(32)
-"""Keys the hash of the settings, which may hold passwords: group ids are seen in logs. Made anew by each process."""
+"""Keys the hash of the settings, which may hold passwords: group ids are seen in logs. Made again by each process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

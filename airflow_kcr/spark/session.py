@@ -53,10 +53,10 @@ CONNECTOR: Final = connector_for(_installed())
 """Spark's Kafka connector, as the installed PySpark needs it."""
 
 POSTGRES_DRIVER: Final = "org.postgresql:postgresql:42.7.7"
-"""The driver that executors write to a Postgres sink with, where no other source of it is named."""
+"""The driver that executors write to a Postgres sink with, if no other source of it is named."""
 
 DELTA: Final = "io.delta:delta-spark_2.13:4.0.0"
-"""The library that file sinks of format `delta` are written with, where no other source of it is named."""
+"""The library that file sinks of format `delta` are written with, if no other source of it is named."""
 
 DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -123,10 +123,10 @@ class SparkSettings:
         app_name: as Spark's UI shows it.
         master: None: as `spark-submit` or Spark's own files say, else all cores of this machine.
         conf: settings by name; they win over all others.
-        connector: Maven coordinate of Spark's Kafka connector, used where no other source of it is named.
+        connector: Maven coordinate of Spark's Kafka connector, used if no other source of it is named.
         packages: further Maven coordinates, fetched where `connector` is.
         extensions: classes that Spark's SQL is extended with, beside those that are given.
-        catalog: class of the session's catalog, where none is given.
+        catalog: class of the session's catalog, if none is given.
         jars: paths of jars instead, which hold the connector and what it needs.
         consumers: how many partitions all members hosted here may read; executors keep that many Kafka consumers.
         log_level: of the JVM. At WARN, a cancelled batch fills the screen.
@@ -193,7 +193,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
 
 
 def require_jars(jars: Iterable[str]) -> None:
-    """Refuse jars that are named and not there, as far as this machine can tell: Spark goes on without them.
+    """Refuse jars that are named and not there, as far as this machine can tell: Spark continues without them.
 
     Args:
         jars: their paths or addresses, as Spark takes them, patterns among them.

@@ -72,7 +72,7 @@ def warm_up(
     Args:
         spark: the application's session.
         source: of one of its members.
-        logs: of the group; where none has a record, only Python is started.
+        logs: of the group; if none has a record, only Python is started.
         imports: names of modules; those that a worker does not have are left out.
     """
     from pyspark.sql.functions import udf

@@ -106,7 +106,7 @@ class GroupSpec:
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write the fields as the stored form has them: no sinks and no excluded topics where there are none."""
+        """Write the fields as the stored form has them: no sinks and no excluded topics if there are none."""
         return {name: value for name, value in write(self).items() if name not in {"sinks", "exclude"} or value}
 
     @property

@@ -69,7 +69,7 @@ def upgrade(url: str) -> SchemaStatus:
 
     Each migration is a transaction; those that convert rows or build indexes of tables that grow do so before it, in
     pieces and without blocking writes. All under one lock: of two upgrades at once, the second finds nothing left to
-    do. One that was interrupted has left a revision on the way, which no program works with, and goes on from there
+    do. One that was interrupted has left a revision on the way, which no program works with, and continues from there
     when it is repeated.
 
     Args:

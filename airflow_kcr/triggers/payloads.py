@@ -1,6 +1,6 @@
 """What a trigger waits for, and what it answers, as values that travel as JSON.
 
-Airflow stores a trigger as its arguments and makes it anew wherever it is to run, so all that it knows is here. Nothing
+Airflow stores a trigger as its arguments and recreates it wherever it is to run, so all that it knows is here. Nothing
 of it is a secret, and nothing of it changes while it waits.
 """
 
@@ -186,7 +186,7 @@ def waiting_for_from_json(value: Mapping[str, object]) -> WaitingFor:
     """Return what `to_json` of a payload was made of.
 
     Raises:
-        ConfigurationError: it is no payload of this version; a task that was deferred by another one asks anew.
+        ConfigurationError: it is no payload of this version; a task that was deferred by another one asks again.
     """
     arguments = dict(value)
     kind = str(arguments.pop("kind", ""))

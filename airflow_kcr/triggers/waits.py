@@ -61,7 +61,7 @@ class TriggerWait:
     """Seconds, counted from `asked_at`."""
 
     asked_at: datetime | None = None
-    """The store's clock when the task began to wait; None: now. So a triggerer that starts anew does not begin anew."""
+    """The store's clock when the task began to wait; None: now. A triggerer that restarts continues from it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -279,7 +279,7 @@ whatever waits here may be tried again: it asks under the same name."""
 class RegionTrigger(BaseTrigger):
     """Waits until a region is what a task waits for, and says how that ended: one event, `payloads.TriggerAnswer`.
 
-    It changes nothing but what is due anyway, so it may run twice, or anew in another triggerer. It has no `on_kill`:
+    It changes nothing but what is due anyway, so it may run twice, or again in another triggerer. It has no `on_kill`:
     what was asked of the region stays asked. A checkpoint that no task waits for does no harm, and a cleared task asks
     under the same name in the moment in which the old one is cancelled; to withdraw the request then would withdraw the
     new one's.
@@ -316,7 +316,7 @@ class RegionTrigger(BaseTrigger):
         )
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return what the trigger is made anew from."""
+        """Return what the trigger is recreated from."""
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
             {

@@ -101,7 +101,7 @@ class Happened:
 
 @dataclass(slots=True, kw_only=True)
 class Production:
-    """Flights that are written to the topic while everything else goes on."""
+    """Flights that are written to the topic while everything else continues."""
 
     future: Future[Produced]
     stop: threading.Event
@@ -346,7 +346,7 @@ class Play:
             self.editor.answer(RESET, run, task, [question.options[0]], answers)
 
     def _clear_undone(self) -> None:
-        """Have the runs run again whose checkpoints were undone, so that what is built on them is built anew.
+        """Have the runs run again whose checkpoints were undone, so that what is built on them is rebuilt.
 
         One whose checkpoint was undone while it ran has failed.
         """

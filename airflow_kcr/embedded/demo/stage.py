@@ -298,11 +298,11 @@ def _whole_topic(consumer: Consumer, topic: str) -> dict[int, int]:
     return ends
 
 
-# Whom the demo tells what it does: phases that begin, go on and end, and what they took.
+# Whom the demo tells what it does: phases that begin, continue and end, and what they took.
 
 
 class DemoPhase(Protocol):
-    """One part of the demo, while it goes on."""
+    """One part of the demo, while it runs."""
 
     def tell(self, done: float, total: float | None = None, text: str = "") -> None:
         """Say how much of it is done, out of how much where that is known."""

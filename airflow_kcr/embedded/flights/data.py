@@ -33,7 +33,7 @@ class Weather(NamedTuple):
     day: int
     hour: int
     precipitation: float | None
-    """In inches; None where it was not measured."""
+    """In inches; None if it was not measured."""
 
 
 def folder() -> Path:

@@ -56,7 +56,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """What has been written, and in which time; told while it goes on, and returned at the end."""
+    """What has been written, and in which time; told while it runs, and returned at the end."""
 
     records: int
     """Those that the broker has confirmed."""

@@ -117,7 +117,7 @@ def read_output(spark: SparkSession, output: str) -> DataFrame:
 def accepted_output(written: DataFrame, pieces: Iterable[BatchPart], read: Read) -> DataFrame:
     """Return the rows of the output that count.
 
-    What a reset has undone in part can't be taken out of its sums: the part that counts is read again, computed anew.
+    What a reset has undone in part can't be taken out of its sums: the part that counts is read again, recomputed.
 
     Args:
         written: see `read_output`.
@@ -185,7 +185,7 @@ def count(written: DataFrame, pieces: Iterable[BatchPart], accepted: DataFrame, 
     lacking = {place: in_topic.get(place, 0) - counted.get(place, 0) for place in in_topic.keys() | counted.keys()}
     elsewhere = _records_by_standing(written, tuple(pieces))
     total = sum(counted.values())
-    # What counts of a piece undone in part was computed anew, so it is in `total` and not among the whole pieces.
+    # What counts of a piece undone in part was recomputed, so it is in `total` and not among the whole pieces.
     kept_of_parts = total - elsewhere.get(Standing.WHOLE, 0)
     return RecordCounts(
         in_topic=sum(in_topic.values()),

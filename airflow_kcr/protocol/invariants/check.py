@@ -70,4 +70,4 @@ class Invariant:
         """Take a batch whose end had a flaw and that no sink's progress has proved either."""
 
     def finish(self, moment: Moment, findings: Violations) -> None:
-        """Judge what is still open at the end; changes nothing, as the history may go on."""
+        """Judge what is still open at the end; changes nothing, as the history may continue."""

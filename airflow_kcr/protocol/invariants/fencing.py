@@ -236,11 +236,11 @@ class Increasing(Invariant):
         return self.done[-1]
 
 
-# R5, R10: where partitions begin, and where they go on.
+# R5, R10: where partitions begin, and where they continue.
 
 
 class ResumePlace(NamedTuple):
-    """Where a partition has to go on; nothing has started there since."""
+    """Where a partition has to continue; nothing has started there since."""
 
     number: EventNumber
     offset: Offset | None
@@ -252,7 +252,7 @@ class Resumed(Invariant):
     """R5 (V) the first range started on a partition after a reset starts at its resume point, whichever member owns it.
 
     For every resume point (a seek entry, past skipped offsets; in its epoch replaced by the offsets of a completed
-    checkpoint), the first range started while it is in force must begin there, and none may begin where there is none
+    checkpoint), the first range started while it is in force must begin there, and none may begin if there is none
     yet.
 
     It can't see the first *record* that Spark read in that range: offsets may be missing in a log (compaction, markers

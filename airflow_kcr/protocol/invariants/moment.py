@@ -182,7 +182,7 @@ class Moment:
         """Whether a checkpoint is complete and not undone."""
         return sequence in self.kept or any(run.first <= sequence < run.beyond for run in self.retired)
 
-    # -- going on ------------------------------------------------------------------------------------------------
+    # -- continuing ------------------------------------------------------------------------------------------------
 
     def take(self, event: events.Event) -> None:
         """Go on to the moment after an event, taken as it is: what contradicts itself is for the checks to find."""

@@ -177,7 +177,7 @@ class Proof:
             self.is_settled_later |= isinstance(event.body, ResetDone)
 
     def finished(self) -> tuple[Violation, ...]:
-        """Return the violations, with whatever must not be open at the end; the proof may go on all the same."""
+        """Return the violations, with whatever must not be open at the end; the proof may continue all the same."""
         told: list[Violation] = []
         for check in self.checks:
             known = self.findings[check.invariant]

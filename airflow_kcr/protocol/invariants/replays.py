@@ -108,7 +108,7 @@ class _Track:
 
     def _follow(self, topic_id: TopicId) -> None:
         if is_another(self.topic_id, topic_id):
-            # The offsets of a topic that was made anew are those of other records: none of them was started yet.
+            # The offsets of a recreated topic are those of other records: none of them was started yet.
             self.standing, self.pending = (), []
         self.topic_id = topic_id or self.topic_id
 
@@ -131,7 +131,7 @@ class _Track:
             left += [(r, number) for r in lacking([back], [range_])]
         self.pending = left
         if self.standing and self.standing[-1].to == range_.from_:
-            # By far the most frequent case: the range goes on where the last one ended.
+            # By far the most frequent case: the range continues where the last one ended.
             self.standing = (*self.standing[:-1], Range(self.standing[-1].from_, range_.to))
         else:
             self.standing = joined([*self.standing, range_])

@@ -30,7 +30,7 @@ def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
 def add(ranges: list[Range], range_: Range) -> tuple[Range, ...]:
     """Add a range to ascending disjoint ones, in place, and return what of it they had already.
 
-    By far the most frequent case is the first one: a range goes on where the last one ended.
+    By far the most frequent case is the first one: a range continues where the last one ended.
     """
     if ranges:
         last = ranges[-1]
@@ -172,7 +172,7 @@ class Way:
             self.gaps += common(lacking([Range(self.restore_point, offset)], self.done), self.begun)
 
     def rebase(self, offset: Offset | None) -> None:
-        """Begin anew at an offset."""
+        """Begin again at an offset."""
         self.restore_point = offset
         self.done, self.twice, self.begun, self.gaps = [], [], [], []
 

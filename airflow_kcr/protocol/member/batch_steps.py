@@ -22,10 +22,10 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, RegionState, ResetCause
 
 PLAN_PAUSE: Final = 0.1
-"""Seconds before the planner is asked again where nothing was there to process."""
+"""Seconds before the planner is asked again if nothing was there to process."""
 
 LONGEST_PLAN_PAUSE: Final = 0.25
-"""The same where nothing has been there for a while: each time asks the brokers."""
+"""The same if nothing has been there for a while: each time asks the brokers."""
 
 
 def doom(member: MemberMachine, now: float) -> Driven:

@@ -1,4 +1,4 @@
-"""Partition discovery: what the brokers have is compared with what is claimed, and a member joins anew for the rest.
+"""Partition discovery: what the brokers have is compared with what is claimed, and a member rejoins for the rest.
 
 Kafka is not believed here: it gives a static member that comes back its old assignment without a rebalance, and only
 the leader of a group rejoins when it sees that a topic has grown. So every member asks the brokers itself, after each
@@ -22,7 +22,7 @@ from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
 REJOIN_PAUSE: Final = 30.0
 """Seconds between the first rejoin and the second; each further pause is `REJOIN_FACTOR` times as long.
 
-A rebalance may cost the group a reset. Where joining anew does not help, a region must still get to its next
+A rebalance may cost the group a reset. Where rejoining does not help, a region must still get to its next
 checkpoints.
 """
 

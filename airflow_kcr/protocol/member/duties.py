@@ -141,7 +141,7 @@ def read_back(member: MemberMachine, now: float) -> Driven:
     """Tell the store what Kafka answered to the commit.
 
     A client that was fenced, or whose session was over, has committed nothing, and knows nothing or what Kafka held
-    before: where nothing moves, no checkpoint comes that would mend it. So the member commits again in its next
+    before: if nothing moves, no checkpoint comes that would mend it. So the member commits again in its next
     assignment, for as long as the store waits for it, and says nothing of the first try.
     """
     committed = member.committed

@@ -124,7 +124,7 @@ class CommitAnswered:
 
     sequence: CheckpointNumber
     offsets: OffsetMap
-    """What Kafka holds now, as read; empty where nothing is known."""
+    """What Kafka holds now, as read; empty if nothing is known."""
 
     failed: bool = False
     """Whether Kafka does not hold what was committed, or nothing is known."""

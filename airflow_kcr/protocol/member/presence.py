@@ -92,7 +92,7 @@ def _reached(member: MemberMachine, view: MemberRegion) -> CheckpointNumber | No
 
 
 def report_later(member: MemberMachine, now: float) -> Driven:
-    """A store that shows lower numbers than the member has seen was restored: the region must not go on by itself."""
+    """A store that shows lower numbers than the member has seen was restored: the region must not resume by itself."""
     if member.state not in ACTIVE or not (member.store_is_older or _shows_less(member)):
         return member, ()
     later = ReportLater(

@@ -41,7 +41,7 @@ def _processing(member: MemberMachine, view: MemberRegion, now: float) -> Member
 
 
 def _is_committing(member: MemberMachine, view: MemberRegion, now: float) -> bool:
-    """Whether the member still waits for its own commit; it goes on after the commit timeout without."""
+    """Whether the member still waits for its own commit; it continues after the commit timeout without."""
     if view.commit is None or view.commit == member.commit_done:
         return False
     waited = now - member.commit_since if "commit" in member.awaited else 0.0

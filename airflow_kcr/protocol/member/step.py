@@ -267,7 +267,7 @@ def _claim_granted(
     member = _store_seen(answered(member, "claim"))
     assignment = member.assignment
     if assignment is None or assignment.assignment != event.command.assignment or member.incarnation is None:
-        # The assignment changed before the answer came: this claim is void and made anew.
+        # The assignment changed before the answer came: this claim is void and recreated.
         return _stale(member)
     if event.result.claims.keys() != assignment.partitions:
         # The claim began a reset, or found a position out of range: what is held now is for the next claim to say.

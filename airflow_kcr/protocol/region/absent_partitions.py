@@ -1,10 +1,10 @@
-"""Partitions of the region that the brokers do not have any more: a topic was deleted, or made anew with fewer.
+"""Partitions of the region that the brokers do not have any more: a topic was deleted, or recreated with fewer.
 
 No member can claim them, so a region that waited for them would wait for ever. A broker that does not answer says
 nothing, and one that lags may deny for a moment what is there. So a partition is **gone** only once the brokers have
 been asked at least twice, two leases apart, and said each time that they do not have it. From then on it is no part of
 the region: checkpoints and resets go without it. What was known of it stays. If the brokers have it again and it is
-claimed, it is the same topic and goes on where it was, or another one and the policy for that decides.
+claimed, it is the same topic and continues where it was, or another one and the policy for that decides.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def _require_count(region: Region, request: StartBatch) -> None:
 
 
 def records_left(region: Region) -> int | None:
-    """Return how many offsets may still be started before the checkpoint by count; None where there is no count."""
+    """Return how many offsets may still be started before the checkpoint by count; None if there is no count."""
     records = region.rules.checkpoint.records
     if records is None:
         return None

@@ -184,7 +184,7 @@ def overdue(region: Region, now: datetime) -> timedelta | None:
 
 
 def held_until(region: Region) -> datetime | None:
-    """Return when a hold at the next boundary has lasted a whole period; None where no run is waited for.
+    """Return when a hold at the next boundary has lasted a whole period; None if no run is waited for.
 
     A region that checkpoints itself doesn't wait for requests, and a hold is reported once.
     """

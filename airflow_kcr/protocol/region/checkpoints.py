@@ -51,7 +51,7 @@ def may_open(region: Region, now: datetime) -> bool:
     Running, none open, none unpublished on the current timeline, all partitions covered.
 
     One that the brokers have and no member has ever owned is waited for, for a bounded time. A region that is to warn
-    of foreign consumers goes on without what they have: its checkpoints hold that where it stands.
+    of foreign consumers continues without what they have: its checkpoints hold that where it stands.
     """
     left = coverage.left_out(region, now)
     return (

@@ -36,7 +36,7 @@ def is_reachable(region: Region, noted: Noted) -> bool:
 
 
 def require_numbers_left(region: Region) -> None:
-    """Refuse to go on in a region that has taken over numbers beyond which there are none.
+    """Refuse to continue in a region that has taken over numbers beyond which there are none.
 
     Raises:
         NumberOutOfRange: there is no next epoch, sequence or timeline; the message says what to do.

@@ -120,7 +120,7 @@ def _session_over(region: Region, member: MemberId) -> datetime | None:
 
 
 def excused(region: Region, now: datetime) -> frozenset[GroupPartition]:
-    """Return the partitions that the region goes on without: foreign consumers have them, and its policy is to warn."""
+    """Return the partitions that the region leaves out: foreign consumers have them, and its policy is to warn."""
     return taken(region, now) if region.rules.foreign_consumers is ForeignConsumerPolicy.WARN else _NONE
 
 

@@ -1,7 +1,7 @@
 """The verbs: declare, start, pause, resume, drain, stop, kill; and what a restored store means.
 
 Four ways to stop, each with one meaning: **pause** finishes the batch and keeps membership; **drain** checkpoints, then
-goes on or stays paused; **stop** drains, commits everywhere, then all leave; **kill** leaves now, and the next start
+continues or stays paused; **stop** drains, commits everywhere, then all leave; **kill** leaves now, and the next start
 resumes at the restore point. Draining and resuming is always safe. Verbs set `desired_state`, so a pause survives a
 crash (scenario C24).
 """

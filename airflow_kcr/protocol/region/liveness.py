@@ -52,7 +52,7 @@ class Rule(StrEnum):
     """A reset, or a start, is not done."""
 
     CHECKPOINT = "checkpoint"
-    """A checkpoint is open: members go on to its boundary, or drain."""
+    """A checkpoint is open: members continue to its boundary, or drain."""
 
     PUBLISH = "publish"
     """A complete checkpoint is not published."""
@@ -445,7 +445,7 @@ def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
     for partition, end in sorted(ends.items()):
         if (left := _readable(region, now, partition, end.offset)) > 0:
             unread.setdefault(partition.group, {})[partition] = left
-    # Members that have read as many records as a checkpoint takes go on when it has been made.
+    # Members that have read as many records as a checkpoint takes continue when it has been made.
     behind = _behind(earlier) if batches.records_left(region) == 0 else ""
     for group, found in unread.items():
         since = max(idle, min(ends[p].at for p in found), _limited_since(region))

@@ -56,7 +56,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition,
 def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
     """Return the region with a person's reset accepted: stored under its request id, and on its way.
 
-    A request id that is known changes nothing. While another reset runs, the request waits and is resolved anew when
+    A request id that is known changes nothing. While another reset runs, the request waits and is resolved again when
     its turn comes.
 
     Raises:
@@ -171,7 +171,7 @@ def begin_at_checkpoint(region: Region, now: datetime, checkpoint: Checkpoint) -
     """Return the region in the person's reset that its checkpoint, just completed, was drained for.
 
     If the log no longer has what the target remembers, or the region was stopped meanwhile, the request fails and the
-    region goes on from the checkpoint.
+    region continues from the checkpoint.
     """
     reset = region.person_resets[checkpoint.request_id]
     if region.desired_state is DesiredState.STOPPED:
@@ -215,7 +215,7 @@ def _begin(
 def _begin_forced(region: Region, now: datetime, reset: PersonReset) -> Region:
     """Begin from the last done positions. What waited is failed: its drain is not coming.
 
-    Like a resume it is a person's answer to a halt, so failures are counted anew (scenario C41).
+    Like a resume it is a person's answer to a halt, so failures are counted again (scenario C41).
     """
     for other in (*waiting(region), *(r for r in region.person_resets.values() if r.state in ACTIVE)):
         if other.request_id != reset.request_id and region.person_resets[other.request_id].state in ACTIVE:

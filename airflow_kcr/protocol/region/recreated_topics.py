@@ -35,7 +35,7 @@ def found(region: Region, logs: Mapping[GroupPartition, LogBounds]) -> frozenset
 def followed(region: Region, now: datetime, logs: Mapping[GroupPartition, LogBounds]) -> Region:
     """Return the region knowing the topics of these logs, in each of which a place was looked up.
 
-    A topic that was made anew is like a partition that was found later: it begins at the start of its log. Records of
+    A recreated topic is like a partition that was found later: it begins at the start of its log. Records of
     the old one that were to be skipped are no records of the new one.
     """
     anew = found(region, logs)

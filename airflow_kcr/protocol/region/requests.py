@@ -1,7 +1,7 @@
 """Checkpoint requests: a request id names a request, not a sequence (docs/explanation/what-if.md).
 
 It answers with its open or complete checkpoint; after an abort the next ask opens a new one; after retirement an old
-DAG run still gets its old answer; after a rewind that undid the checkpoint, it asks anew (scenarios C15, C28, C53).
+DAG run still gets its old answer; after a rewind that undid the checkpoint, it asks again (scenarios C15, C28, C53).
 """
 
 from __future__ import annotations

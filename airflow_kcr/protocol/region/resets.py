@@ -2,7 +2,7 @@
 
 A begin is one decision: a new epoch, a burnt sequence, the open checkpoint aborted, the seek map written; by that alone
 what lies beyond it is undone (`timelines`). Members then cancel, quiesce, raise their sinks' fences, claim and
-acknowledge; `finish` lets the region go on when nothing is missing. A start is a reset with cause `start`; `STARTING`
+acknowledge; `finish` resumes the region when nothing is missing. A start is a reset with cause `start`; `STARTING`
 is `RESETTING` without deadlines.
 """
 
@@ -318,7 +318,7 @@ def write_seek(region: Region, now: datetime, entries: SeekMap) -> Region:
 def _timed(region: Region, now: datetime) -> Region:
     """Return the region in STARTING or RESETTING, by whether members with leases could cover the partitions.
 
-    Moving between the two changes neither epoch, target nor attempt; the deadline begins anew with each RESETTING.
+    Moving between the two changes neither epoch, target nor attempt; the deadline begins again with each RESETTING.
     """
     reset = region.reset
     if reset is None:
@@ -433,7 +433,7 @@ def open_targets(region: Region, member: MemberId) -> dict[GroupPartition, OpenT
 def answer(region: Region, now: datetime, caller: Caller, found: Mapping[GroupPartition, Found]) -> Region:
     """Return the region with open seek entries written by the owner of their partitions; the first writer wins.
 
-    A place that was looked up in the log of a topic that was made anew takes the partition over to that topic.
+    A place that was looked up in the log of a recreated topic takes the partition over to that topic.
 
     Raises:
         StaleEpoch, StaleIncarnation, LeaseExpired: the member may not act, or not in this epoch.

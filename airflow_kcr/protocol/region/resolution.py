@@ -172,7 +172,7 @@ def seek_map(
         now: the store's clock.
         reset: the accepted request.
         current: the drained checkpoint's offsets, or the last done positions where it is forced.
-        seen: log bounds that the checkpoint's contributions brought; empty where it is forced.
+        seen: log bounds that the checkpoint's contributions brought; empty if it is forced.
 
     Raises:
         CheckpointNotUsable: the log no longer has an offset that the target remembers.

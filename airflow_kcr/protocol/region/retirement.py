@@ -124,10 +124,10 @@ def _past_boundaries(
 ) -> tuple[BoundariesForgotten, ...]:
     """Return what forgets where boundaries fall that no reset to a checkpoint comes to again, but to a pinned one.
 
-    Boundaries only grow along the current timeline, and after a reset the region goes on with those beyond its
+    Boundaries only grow along the current timeline, and after a reset the region continues with those beyond its
     target's. A checkpoint off the current timeline says nothing: its boundary may be the one that the region is coming
     to again. After a reset to an older one, which is pinned or being restored, or to no checkpoint at all, members ask
-    the brokers anew.
+    the brokers again.
     """
     oldest = min(kept, default=None)
     boundaries = [

@@ -132,7 +132,7 @@ class CheckpointPhase(StrEnum):
     """Where an open checkpoint stands."""
 
     APPROACHING = "approaching"
-    """Members go on to the boundary offsets; no deadline runs."""
+    """Members continue to the boundary offsets; no deadline runs."""
 
     DRAINING = "draining"
     """No batch starts; the drain deadline runs."""

@@ -33,7 +33,7 @@ def change(region: Region, now: datetime, wanted: ChangeSpec) -> Region:
 
 
 def _with_own_clusters(region: Region) -> Region:
-    """Return the region without the clusters of groups that it has no more: who has one later asks anew."""
+    """Return the region without the clusters of groups that it has no more: who has one later asks again."""
     if region.clusters.keys() <= region.own_groups.keys():
         return region
     return replace(region, clusters={g: c for g, c in region.clusters.items() if g in region.own_groups})

@@ -124,7 +124,7 @@ class BatchesProven:
     """Of the reset whose sinks told their progress."""
 
     progress: OffsetMap
-    """Of the partitions that were placed; 0 where that was not at a sink's progress."""
+    """Of the partitions that were placed; 0 if that was not at a sink's progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ class BoundariesForgotten:
     """The newest boundary to forget."""
 
     limit: int
-    """Rows that one transaction may forget; the next one goes on."""
+    """Rows that one transaction may forget; the next one continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

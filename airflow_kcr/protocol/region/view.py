@@ -94,7 +94,7 @@ class MemberRegion:
     """Where that boundary falls, as far as it is known."""
 
     restore_point: OffsetMap = EMPTY
-    """The restore point's offsets of the member's partitions, where there is a boundary.
+    """The restore point's offsets of the member's partitions, if there is a boundary.
 
     Below them no boundary falls.
     """

@@ -12,7 +12,7 @@ a manifest in force, or counts no more. So of the folders up to there, every fil
 is newer is left alone, since a publisher may be at work on it. That holds in each order of steps: a checkpoint that a
 reset undoes meanwhile has its files still, and one that is published meanwhile has newer ones.
 
-Killed anywhere, or run twice at a time, it only ever deletes files that nothing names, and the next run goes on.
+Killed anywhere, or run twice at a time, it only ever deletes files that nothing names, and the next run continues.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ def clean_checkpoints(
     """Delete unreadable output from a region's file sinks, while members and publishers keep running.
 
     No file goes that a checkpoint has which can be read, or that a later checkpoint may need. Killed, or run twice at a
-    time, it has deleted a part; the next one goes on.
+    time, it has deleted a part; the next one continues.
 
     Args:
         spark: a session that can write to the folders.

@@ -120,7 +120,7 @@ class DeltaTable:
         self._is_made = False
 
     def check(self) -> None:
-        """Make the table where there is none.
+        """Make the table if there is none.
 
         Raises:
             SinkError: it can't be made.
@@ -128,7 +128,7 @@ class DeltaTable:
         self.seen()
 
     def seen(self) -> int:
-        """Return the table's newest version; the table is made where there is none."""
+        """Return the table's newest version; the table is made if there is none."""
         if not self._is_made:
             self._make()
             self._is_made = True

@@ -51,7 +51,7 @@ class Folder(Protocol):
         ...
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Return the names of what is in a folder, in order; none where there is no such folder."""
+        """Return the names of what is in a folder, in order; none if there is no such folder."""
         ...
 
     def sizes(self, path: str) -> Mapping[str, int]:

@@ -128,7 +128,7 @@ class HadoopFolder:
         list(_at_once().map(attempt, paths))
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Return the names of what is in a folder, in order; none where there is no such folder."""
+        """Return the names of what is in a folder, in order; none if there is no such folder."""
         return tuple(sorted(str(status.getPath().getName()) for status in self._listed(path)))
 
     def sizes(self, path: str) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""The tables `kcr_fence`, `kcr_progress` and `kcr_crash_mark`: made where they are missing, read and written."""
+"""The tables `kcr_fence`, `kcr_progress` and `kcr_crash_mark`: made if they are missing, read and written."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _epoch(connection: psycopg.Connection, statement: sql.Composed, place: Targe
 
 
 def highest_timeline(connection: psycopg.Connection, place: TargetPlace) -> Timeline:
-    """Return the highest timeline of any partition; 0 where there is no progress."""
+    """Return the highest timeline of any partition; 0 if there is no progress."""
     statement = sql.SQL("SELECT coalesce(max(timeline), 0) FROM {} WHERE source = %s").format(place.progress)
     found = connection.execute(statement, [place.source]).fetchone()
     return Timeline(0 if found is None else int(found[0]))

@@ -36,7 +36,7 @@ def checked(connection: psycopg.Connection, target: Target) -> TargetPlace:
 
 
 def columns_of(connection: psycopg.Connection, schema: str, table: str) -> dict[str, TargetColumn]:
-    """Return the columns of a table that can be written, in its order; none where there is no such table."""
+    """Return the columns of a table that can be written, in its order; none if there is no such table."""
     rows = connection.execute(
         "SELECT a.attname, format_type(a.atttypid, a.atttypmod), "
         "a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' "

@@ -105,7 +105,7 @@ class PostgresSink:
         return answer
 
     def stage(self, call: BatchCall, columns: Sequence[Column]) -> Staging:
-        """Make the table that executors write a batch's rows into, and the target where there is none yet.
+        """Make the table that executors write a batch's rows into, and the target if there is none yet.
 
         Args:
             call: the batch.
@@ -233,7 +233,7 @@ def _roll_back(
     order: ResetSinks,
     begins: Mapping[GroupPartition, Offset],
 ) -> None:
-    """Begin partitions anew in this timeline: rows of older ones at or beyond the place go."""
+    """Begin partitions again in this timeline: rows of older ones at or beyond the place go."""
     if not begins:
         return
     if target.mode.restorable and SOURCE in columns_of(connection, place.schema, place.table):

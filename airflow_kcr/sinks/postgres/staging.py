@@ -66,7 +66,7 @@ def make(
     epoch: Epoch,
     columns: Sequence[Column],
 ) -> Staging:
-    """Make the staging table of a batch, and the target where there is none yet.
+    """Make the staging table of a batch, and the target if there is none yet.
 
     Raises:
         SinkError: the columns don't fit the target; the message names them.

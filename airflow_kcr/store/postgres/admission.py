@@ -118,7 +118,7 @@ def load(
     batch: BatchId,
     partitions: frozenset[GroupPartition] | None,
 ) -> tuple[Region, datetime] | None:
-    """Return the region as a start or an end needs it, and the store's clock; None where there is no such region.
+    """Return the region as a start or an end needs it, and the store's clock; None if there is no such region.
 
     A region that checkpoints by count counts over all claims, and is read as a whole.
 

@@ -282,7 +282,7 @@ def contributions_from(found: list[Any] | None) -> dict[MemberId, Contribution]:
 
 
 def contribution(session: Session, sequence: CheckpointNumber, member: MemberId) -> dict[MemberId, Contribution]:
-    """Return what one member contributed to a checkpoint, under its id; nothing where it has not."""
+    """Return what one member contributed to a checkpoint, under its id; nothing if it has not."""
     rows = session.rows(_CONTRIBUTION, sequence=sequence, group=member.group, index=member.index)
     return contributions_from(rows[0][0])
 

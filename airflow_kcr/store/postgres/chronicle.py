@@ -87,8 +87,8 @@ _SOME: Final = positional(
 )
 
 
-# name: certificates — from a number on; and the newest, and the newest archived one, with what is needed to go on from
-# them.
+# name: certificates — from a number on; and the newest, and the newest archived one, with what continuing from
+# them needs.
 _CERTIFICATES: Final = positional(
     text("""
     SELECT number, counter, ledger, body, digest, CAST(NULL AS bytea), archive FROM kcr.certificate
@@ -118,7 +118,7 @@ _MAY_CERTIFY: Final = text("""
 """)
 
 # name: certify — the first of two that prove the same at once wins. Of those before it only the last one still has what
-# is needed to go on, as each takes it from the one before; so it is with those that are archived, in their order.
+# is needed to continue, as each takes it from the one before; so it is with those that are archived, in their order.
 _CERTIFY: Final = text("""
     INSERT INTO kcr.certificate (region_id, number, counter, ledger, body, digest, resume)
     VALUES (:region, :number, :counter, :ledger, CAST(:body AS jsonb), :digest, :resume) ON CONFLICT DO NOTHING

@@ -38,7 +38,7 @@ POOL_WAIT: Final = 5.0
 
 PLANNER: Final = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
 """Every statement names its rows by an index, so one plan serves it whatever it asks about. Left to itself the server
-would plan those that a decision reads anew at each call, which takes longer than their rows do. And no table is walked
+would plan those that a decision reads again at each call, which takes longer than their rows do. And no table is walked
 through: a server that saw it while it was short, or never, takes it for short. Where one has to be, it would compile
 code for what it then believes to be dear."""
 
@@ -169,7 +169,7 @@ A = TypeVar("A")
 
 
 def read_again(read: Callable[P, A]) -> Callable[P, A]:
-    """Have a read begin anew, once, where the server has ended its transaction because this process was kept from it.
+    """Have a read begin again, once, where the server has ended its transaction because this process was kept from it.
 
     On a machine that is busy enough a process gets no turn for longer than a transaction may be idle. A decision is not
     repeated: while it idled it kept others from deciding.

@@ -108,7 +108,7 @@ _APART: Final = {tables.region, tables.batch, tables.batch_range}
 def _piece(table: Table, *, after: bool) -> TextClause:
     """Return what deletes the next rows of a table in the order of its key, and answers with the key of the last one.
 
-    Beyond those that were deleted before: to begin anew with each piece would be to step over all of them each time.
+    Beyond those that were deleted before: to begin again with each piece would be to step over all of them each time.
     """
     columns = [c.name for c in table.primary_key.columns if c.name != "region_id"]
     key, newest = ", ".join(columns), ", ".join(f"{c} DESC" for c in columns)

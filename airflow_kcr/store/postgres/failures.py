@@ -113,7 +113,7 @@ def sqlstate_of(error: BaseException) -> str:
 
 
 def constraint_of(error: BaseException) -> str:
-    """Return the name of the constraint that was violated; empty where none was."""
+    """Return the name of the constraint that was violated; empty if none was."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     return (cause.diag.constraint_name or "") if isinstance(cause, psycopg.Error) else ""
 

@@ -114,7 +114,7 @@ _UNACCEPTED: Final = text("""
     WHERE b.region_id = :region AND b.epoch = :epoch AND b.outcome IN ('unknown', 'discarded')
 """)
 
-# In a query of its own, or the text would be read anew for every row once the statement is prepared.
+# In a query of its own, or the text would be read again for every row once the statement is prepared.
 _PLACE: Final = (
     "CAST((SELECT CAST(:places AS jsonb)) "
     "->> (CAST(r.partition AS text) || ' ' || r.topic || ' ' || r.group_id) AS bigint)"
@@ -284,7 +284,7 @@ def registered(session: Session, member: MemberId, incarnation: Incarnation) -> 
 
 
 def page(session: Session, after: int) -> tuple[list[Batch], int | None]:
-    """Return the next batches of the ledger beyond a number, and the number to go on after; None: it was the last."""
+    """Return the next batches of the ledger beyond a number, and the number to continue after; None: no more."""
     found = session.rows(_PAGE, after=after)
     return _with_ranges(session, found), found[-1][0] if len(found) == PAGE else None
 

@@ -31,7 +31,7 @@ _POLL_PERIOD: Final = 1.0
 """Seconds after which a waiter checks whether the store was closed."""
 
 POLL: Final = 1.0
-"""Seconds between two reads of a region's counter where nothing can listen."""
+"""Seconds between two reads of a region's counter if nothing can listen."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def payload(name: RegionName, counter: EventNumber) -> str:
 
 
 def told(text_: str, name: RegionName) -> EventNumber | None:
-    """Return the region's counter as a notification says it; None where it is about another region, or strange."""
+    """Return the region's counter as a notification says it; None if it is about another region, or strange."""
     region, _, counter = text_.rpartition(":")
     # Every user of the database may notify; a number of thousands of digits doesn't count.
     return EventNumber(int(counter)) if region == name and counter.isdecimal() and len(counter) <= _DIGITS else None
@@ -76,7 +76,7 @@ class Listeners:
             name: the region.
             after: the counter that the caller has seen.
             timeout: how long at most.
-            counter: reads the region's counter; raises where there is no such region.
+            counter: reads the region's counter; raises if there is no such region.
         """
         deadline = monotonic() + timeout.total_seconds()
         with suppress(SQLAlchemyError, psycopg.Error):

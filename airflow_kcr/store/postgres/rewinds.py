@@ -57,7 +57,7 @@ IN_ORDER: Final = text("SELECT set_config('enable_sort', 'off', true)")
 
 # name: replays — where each partition was when a reset began, by its position and by the batches that were not accepted
 # since the reset before; where it went, at the furthest and at last; and how far it came, by the resets that follow and
-# by its claim, as long as it stays in one log: a reset to a topic that was made anew goes back over nothing. Each is
+# by its claim, as long as it stays in one log: a reset to a recreated topic goes back over nothing. Each is
 # looked up by itself (OFFSET 0), or a planner that knows little of the tables joins them whole.
 _REPLAYS: Final = text("""
     WITH span AS (

@@ -224,7 +224,7 @@ class _Field:
     name: str
     column: str
     write: Callable[[Any], object] | None
-    """Makes JSON of a value; None where it is that already."""
+    """Makes JSON of a value; None if it is that already."""
 
     read: Callable[[Any], object] | None
 

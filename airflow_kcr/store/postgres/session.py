@@ -43,7 +43,7 @@ def _quoted(value: str) -> str:
 def positional(statement: TextClause, width: int) -> TextualSelect:
     """Return a statement whose rows are read by position.
 
-    The columns of a plain text are inspected anew for every result: of sixty, that takes as long as to fetch the row.
+    The columns of a plain text are inspected again for every result: of sixty, that takes as long as to fetch the row.
 
     Args:
         statement: it returns rows.
@@ -94,5 +94,5 @@ class Session:
         return {**bound, "region": self.region_id}
 
     def end(self) -> None:
-        """Let go of the connection: from now on whatever is still asked for is read anew."""
+        """Let go of the connection: from now on whatever is still asked for is read again."""
         self.connection = None

@@ -475,7 +475,7 @@ seek_offset: Final = table(
     number_or_null("clamped_from"),
     # Whether it is, or may be, before where the reset just before sent the partition.
     truth("rewinds"),
-    # The topic made anew that next_offset is of, while current_offset is of the one before.
+    # The recreated topic that next_offset is of, while current_offset is of the one before.
     text_("recreated"),
     key("seek_offset", "region_id", "epoch", *PARTITION),
     part_of("seek_offset", "reset", ("region_id", "epoch"), ("region_id", "epoch")),
@@ -555,7 +555,7 @@ certificate: Final = table(
     number("ledger"),
     document("body"),
     text_("digest"),
-    # What the next proof goes on from; only the newest has it, and the newest that is archived.
+    # What the next proof continues from; only the newest has it, and the newest that is archived.
     Column("resume", LargeBinary),
     # Where what it covers is archived.
     Column("archive", JSONB),
