@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +15,13 @@ from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicNa
 from tests.support.driver import Driver
 from tests.support.kafka import Kafka
 from tests.support.live_region import SPEC, live_region
+
+DECLARED = """\
+region: {region}
+kafka: {{bootstrap.servers: '{address}'}}
+groups:
+  - {{group_id: {group}, {reads}, pipeline: 'jobs.flights:process'}}
+"""
 
 
 @pytest.fixture
@@ -85,3 +93,35 @@ def test_a_broker_that_does_not_answer_is_named_with_how_long_it_was_tried(
         assert driver.region.state == "stopped"
     assert (status, out) == (4, "")
     assert "127.0.0.1:1" in said
+
+
+def test_a_second_region_with_a_group_by_another_address_is_refused_with_the_first_ones_name(
+    kafka: Kafka, topic: str, group: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KCR_STORE_URL", database_url)
+    file = tmp_path / "spec.yaml"
+    reads = f"topics: [{topic}]"
+    file.write_text(DECLARED.format(region="flights", address=kafka.bootstrap_servers, group=group, reads=reads))
+    assert kcr("region", "apply", "-f", file)[0] == 0
+    by_name = kafka.bootstrap_servers.replace("127.0.0.1:", "localhost:")
+    file.write_text(DECLARED.format(region="seats", address=by_name, group=group, reads=reads))
+    status, _, said = kcr("region", "apply", "-f", file)
+    assert status == 3
+    assert f"group {group} belongs to region flights, by either address" in " ".join(said.split())
+    assert [row["region"] for row in json.loads(kcr("region", "list")[1])] == ["flights"]
+
+
+def test_an_exclude_that_leaves_no_topic_is_told_by_start_and_validate_with_what_to_change(
+    kafka: Kafka, topic: str, group: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KCR_STORE_URL", database_url)
+    file = tmp_path / "spec.yaml"
+    reads = f"pattern: '^{topic}', exclude: [{topic}]"
+    file.write_text(DECLARED.format(region="flights", address=kafka.bootstrap_servers, group=group, reads=reads))
+    assert kcr("region", "apply", "-f", file)[0] == 0
+    told = f"exclude leaves none of the topics that pattern ^{topic} matches ({topic}); take one out of exclude"
+    status, _, said = kcr("region", "start", "flights")
+    assert (status, told in " ".join(said.split())) == (0, True), said
+    _, out, _ = kcr("group", "validate", "flights")
+    (line,) = [row for row in json.loads(out) if row["check"] == "topics"]
+    assert (line["verdict"], told in line["detail"]) == ("warning", True)
