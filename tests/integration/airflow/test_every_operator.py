@@ -1,11 +1,14 @@
 """The operators and sensors of a region's whole life in one run of a real Airflow, with real members and a real broker.
 
-Those that wait are deferred before the members start, and the triggerer is started anew meanwhile. One is marked failed
-in the middle of its wait, and cleared; in the end those that can be asked again are, and answer as before.
+Those that wait are deferred before the members start, and the triggerer is started anew meanwhile; those that wait in
+their slot are killed there, and tried again. One is marked failed in the middle of its wait, and cleared; in the end
+those that can be asked again are, and answer as before.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,9 @@ timeouts: {lease: 10s, renew: 2s, session: 25s, relaunch: 20s, reset: 160s, drai
 """
 
 DAG = """\
+import os
+from pathlib import Path
+
 from airflow.sdk import DAG
 
 from airflow_kcr.operators.checkpoint import (
@@ -58,6 +64,16 @@ from airflow_kcr.sensors.region import (
     KcrRegionStateSensor,
 )
 
+
+def note(context):
+    # Whole at once: who waits for the file reads it then.
+    written = Path("FOLDER") / "writing"
+    written.write_text(str(os.getpid()))
+    written.rename(Path("FOLDER") / f"{context['ti'].task_id}-{context['ti'].try_number}")
+
+
+in_its_slot = {"deferrable": False, "retries": 2, "retry_delay": 1, "on_execute_callback": note}
+
 with DAG("NAME", schedule=None, max_active_tasks=16, default_args={"region": "NAME"}):
     waiting = [
         KcrStartOperator(task_id="start", wait_for_completion=True),
@@ -65,7 +81,9 @@ with DAG("NAME", schedule=None, max_active_tasks=16, default_args={"region": "NA
         KcrRegionStateSensor(task_id="runs"),
         KcrProgressSensor(task_id="progresses"),
         KcrLagSensor(task_id="caught_up", below=1),
-        KcrRegionStateSensor(task_id="poked", deferrable=False, mode="reschedule", poke_interval=5),
+        KcrRegionStateSensor(task_id="rescheduled", deferrable=False, mode="reschedule", poke_interval=5),
+        KcrRegionStateSensor(task_id="poked", poke_interval=2, **in_its_slot),
+        KcrStartOperator(task_id="held", wait_for_completion=True, **in_its_slot),
     ]
     seen = KcrCheckpointSensor(task_id="seen", sequence=1)
     drain = KcrDrainOperator(task_id="drain")
@@ -91,9 +109,10 @@ with DAG("NAME", schedule=None, max_active_tasks=16, default_args={"region": "NA
     ) >> KcrStartOperator(task_id="again") >> KcrKillOperator(task_id="kill")
 """
 
+KILLED = ("poked", "held")
 DEFERRED = ("start", "members", "runs", "progresses", "caught_up", "seen")
 OPERATORS = (
-    *("start", "drain", "commit", "pin", "unpin", "compare", "retire", "verify", "close", "clean"),
+    *("start", "held", "drain", "commit", "pin", "unpin", "compare", "retire", "verify", "close", "clean"),
     *("pause", "resume", "stop", "repair", "again", "kill"),
 )
 AFTER_STOP = ("stop", "stopped", "repair", "again", "kill")
@@ -135,8 +154,8 @@ def checked(one: Live, found: dict[str, Any]) -> None:
     assert found["retire"]["retired"] == []
     assert found["verify"]["checked_batches"] > 0
     assert found["clean"] == {"region": one.name, "sinks": []}
-    states = {task: found[task]["state"] for task in ("start", "pause", "stop", "kill")}
-    assert states == {"start": "running", "pause": "running", "stop": "stopped", "kill": "stopped"}
+    states = {task: found[task]["state"] for task in ("start", "held", "pause", "stop", "kill")}
+    assert states == {"start": "running", "held": "running", "pause": "running", "stop": "stopped", "kill": "stopped"}
     assert found["pause"]["desired_state"] == "paused"
     assert found["repair"] == {"region": one.name, "sequence": found["stop"]["sequence"], "committed": "yes"}
 
@@ -146,16 +165,27 @@ def test_every_operator_and_sensor_of_a_region_in_one_run(
 ) -> None:
     with live(airflow.kafka, airflow.store_url, tmp_path, members=2, partitions=2, spec=SPEC) as one:
         dag, editor = str(one.name), airflow.editor
-        airflow.add_dags(dag, DAG.replace("NAME", dag), dag)
+        pids = tmp_path / "pids"
+        pids.mkdir()
+        airflow.add_dags(dag, DAG.replace("NAME", dag).replace("FOLDER", str(pids)), dag)
         run = editor.trigger(dag).run_id
         for task in DEFERRED:
             editor.wait_for_task(dag, run, task, {"deferred"}, within=WITHIN)
-        editor.wait_for_task(dag, run, "poked", {"up_for_reschedule"}, within=WITHIN)
+        editor.wait_for_task(dag, run, "rescheduled", {"up_for_reschedule"}, within=WITHIN)
+        for task in KILLED:
+            one.until((pids / f"{task}-1").exists, f"{task} waits in its slot", WITHIN)
+            os.kill(int((pids / f"{task}-1").read_text()), signal.SIGKILL)
         airflow.airflow.restart(Component.TRIGGERER)
         one.fill(100)
         process = one.start(0, 1)
 
         editor.wait_for_task(dag, run, "commit", within=WITHIN)
+        tries = {task.task_id: task.try_number for task in editor.tasks(dag, run)}
+        # Airflow tries a rescheduled task again, too, if it loses what the task has reported.
+        assert {task: tries[task] for task in (*KILLED, *DEFERRED)} == {
+            **dict.fromkeys(KILLED, 2),
+            **dict.fromkeys(DEFERRED, 1),
+        }
         process.gate("contributing")
         editor.wait_for_task(dag, run, "stop", {"deferred"}, within=WITHIN)
         editor.mark(dag, run, "stop", "failed")
