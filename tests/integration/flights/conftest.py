@@ -47,7 +47,7 @@ from airflow_kcr.protocol.values import (
     TopicName,
 )
 from airflow_kcr.spark import BatchContext, reads
-from airflow_kcr.spark.session import DELTA_CATALOG, DELTA_EXTENSION, SparkSettings, member_session, open_session
+from airflow_kcr.spark.session import member_session
 from tests.support.kafka import Kafka
 
 if TYPE_CHECKING:
@@ -61,25 +61,9 @@ FLIGHTS = 12_000
 
 
 @pytest.fixture(scope="session")
-def spark(connector_jars: tuple[Path, ...], delta_jars: tuple[Path, ...]) -> Iterator[SparkSession]:
-    settings = SparkSettings(
-        app_name="airflow_kcr tests",
-        master="local[2,2]",
-        jars=tuple(map(str, (*connector_jars, *delta_jars))),
-        extensions=(DELTA_EXTENSION,),
-        catalog=DELTA_CATALOG,
-        log_level="OFF",
-        conf={
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.memory": "1g",
-            "spark.ui.port": "0",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.databricks.delta.snapshotPartitions": "2",
-        },
-    )
-    session = open_session(settings)
-    yield member_session(session)
-    session.stop()
+def spark(spark: SparkSession) -> SparkSession:
+    """A member's session in the worker's JVM."""
+    return member_session(spark)
 
 
 @dataclass(slots=True, kw_only=True)
