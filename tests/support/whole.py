@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+from psycopg.sql import SQL
 from sqlalchemy import text
 
 from airflow_kcr.protocol.region.archive import Tables, Whole, working
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.store.postgres.archive import PostgresArchive, offset_map, seek_map
+from airflow_kcr.store.postgres.archive import PostgresArchive, lookup, offset_map, seek_map
 from airflow_kcr.store.postgres.layouts import BOUNDARY_OFFSETS, CHECKPOINTS, PERSON_RESETS, REQUESTS, RESETS
 from airflow_kcr.store.postgres.row_layout import partition_of
 
@@ -34,8 +35,8 @@ def as_stored(region: Region) -> Region:
 
 
 def _tables(archive: PostgresArchive) -> Tables:
-    checkpoints = dict(archive._rows(CHECKPOINTS, "true"))
-    resets = dict(archive._rows(RESETS, "true"))
+    checkpoints = dict(archive._rows(lookup(CHECKPOINTS, SQL("true"))))
+    resets = dict(archive._rows(lookup(RESETS, SQL("true"))))
     complete = [s for s, row in checkpoints.items() if row.is_complete]
     frozen = _grouped(archive, "sequence", "checkpoint_partition", "group_id, topic, partition")
     read_backs = _grouped(archive, "sequence", "read_back", "group_id, topic, partition, next_offset")
@@ -43,8 +44,8 @@ def _tables(archive: PostgresArchive) -> Tables:
     seeks = _grouped(archive, "epoch", "seek_offset", columns)
     contributed = archive._session.rows(text("SELECT DISTINCT sequence FROM kcr.contribution WHERE region_id=:region"))
     return Tables(
-        boundary_offsets=dict(archive._rows(BOUNDARY_OFFSETS, "true")),
-        requests=dict(archive._rows(REQUESTS, "true")),
+        boundary_offsets=dict(archive._rows(lookup(BOUNDARY_OFFSETS, SQL("true")))),
+        requests=dict(archive._rows(lookup(REQUESTS, SQL("true")))),
         checkpoints=checkpoints,
         offsets=dict(archive.offsets(complete)),
         frozen={s: frozenset(partition_of(*row) for row in rows) for s, rows in frozen.items()},
@@ -52,7 +53,7 @@ def _tables(archive: PostgresArchive) -> Tables:
         read_backs={s: offset_map(rows) for s, rows in read_backs.items()},
         resets=resets,
         seek_maps={epoch: seek_map(seeks.get(epoch, [])) for epoch in resets},
-        person_resets=dict(archive._rows(PERSON_RESETS, "true")),
+        person_resets=dict(archive._rows(lookup(PERSON_RESETS, SQL("true")))),
     )
 
 

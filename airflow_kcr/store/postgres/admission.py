@@ -14,7 +14,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import text
+from psycopg.sql import SQL, Composable, Composed, Identifier
+from sqlalchemy import TextClause, text
 
 from airflow_kcr.protocol.region import boundaries
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim
@@ -23,34 +24,43 @@ from airflow_kcr.protocol.values import BatchId, GroupPartition, MemberId, Regio
 from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.layouts import BOUNDARY_OFFSETS, CHECKPOINTS, CLAIMS, LEASES, MEMBERS
 from airflow_kcr.store.postgres.region_reads import HEAD, HEAD_WIDTH, REGION, region_from, region_of, skips
-from airflow_kcr.store.postgres.row_layout import JsonLayout, partition_columns
-from airflow_kcr.store.postgres.session import Session, positional
+from airflow_kcr.store.postgres.row_layout import JsonLayout, arrays_of, named, partition_columns
+from airflow_kcr.store.postgres.session import Session, composed, positional
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-def _columns(alias: str, names: tuple[str, ...]) -> str:
-    return ", ".join(f"{alias}.{name}" for name in names)
-
-
-def _row_or_none(layout: JsonLayout[Any, Any], alias: str) -> str:
-    (row,) = layout.selected(alias)
-    return f"CASE WHEN {alias}.region_id IS NOT NULL THEN {row} END"
+def _row_or_none(layout: JsonLayout[Any, Any], alias: str) -> Composed:
+    return SQL("CASE WHEN {} IS NOT NULL THEN {} END").format(Identifier(alias, "region_id"), layout.selected(alias))
 
 
 # name: admit — the region's head, the member, its lease, the open checkpoint, the running batch of this id, and claims.
-_ADMISSION: Final = f"""
-    SELECT {HEAD}, {_row_or_none(MEMBERS, "m")}, {_row_or_none(LEASES, "l")}, {_row_or_none(CHECKPOINTS, "k")},
-           {_columns("b", ledger.BATCH_COLUMNS)}, c.*
+_ADMISSION: Final = SQL("""
+    SELECT {head}, {member}, {lease}, {checkpoint}, {batch}, c.*
     FROM kcr.region r
     LEFT JOIN kcr.member m ON m.region_id = r.id AND m.group_id = :group AND m.member_index = :index
     LEFT JOIN kcr.lease l ON l.region_id = r.id AND l.group_id = :group AND l.member_index = :index
     LEFT JOIN kcr.checkpoint k ON k.region_id = r.id AND k.sequence = r.open_checkpoint
     LEFT JOIN kcr.batch b ON b.region_id = r.id AND b.batch_id = :batch AND b.outcome IS NULL
-    CROSS JOIN LATERAL ({{}}) c
+    CROSS JOIN LATERAL ({claims}) c
     WHERE r.name = :name
-"""  # noqa: S608 (constants of this package)
+""")
+
+
+def _with_claims(claims: Composable) -> TextClause:
+    """Return the statement that reads all of this with the claims that a query gathers."""
+    return composed(
+        _ADMISSION.format(
+            head=HEAD,
+            member=_row_or_none(MEMBERS, "m"),
+            lease=_row_or_none(LEASES, "l"),
+            checkpoint=_row_or_none(CHECKPOINTS, "k"),
+            batch=named(ledger.BATCH_COLUMNS, "b"),
+            claims=claims,
+        )
+    )
+
 
 _BATCH: Final = HEAD_WIDTH + 3
 _GATHERED: Final = _BATCH + len(ledger.BATCH_COLUMNS)
@@ -59,40 +69,42 @@ _GATHERED: Final = _BATCH + len(ledger.BATCH_COLUMNS)
 # without statistics the planner would see the region's claims as few, and walk through the arrays once for each.
 
 # name: admit_begin — with the claims of some partitions.
-BEGIN: Final = text(
-    _ADMISSION.format(f"""
-        SELECT {", ".join(CLAIMS.gathered("c"))}
+BEGIN: Final = _with_claims(
+    SQL("""
+        SELECT {claims}
         FROM (SELECT r.id AS region_id, u.*
               FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]))
                   AS u (group_id, topic, partition) OFFSET 0) p
         JOIN kcr.claim c USING (region_id, group_id, topic, partition)
-    """)  # noqa: S608 (constants of this package)
+    """).format(claims=CLAIMS.gathered("c"))
 )
 _BEGIN: Final = positional(BEGIN, _GATHERED + CLAIMS.width)
 
 # name: admit_end — with the ranges of the running batch, each with the claim under it.
 _END: Final = positional(
-    text(
-        _ADMISSION.format(f"""
-        SELECT {", ".join(f"array_agg(g.{name})" for name in ledger.RANGE_COLUMNS)}, {", ".join(CLAIMS.gathered("c"))}
+    _with_claims(
+        SQL("""
+        SELECT {ranges}, {claims}
         FROM kcr.batch_range g
         LEFT JOIN kcr.claim c ON c.region_id = g.region_id AND c.group_id = g.group_id AND c.topic = g.topic
                              AND c.partition = g.partition
         WHERE g.batch_number = b.number
-    """)  # noqa: S608 (constants of this package)
+    """).format(ranges=arrays_of(ledger.RANGE_COLUMNS, "g"), claims=CLAIMS.gathered("c"))
     ),
     _GATHERED + len(ledger.RANGE_COLUMNS) + CLAIMS.width,
 )
 
 # name: bounds_in — where a boundary falls in some partitions, of the topics that their claims know.
-_BOUNDS_IN: Final = text(f"""
-    SELECT {", ".join(BOUNDARY_OFFSETS.selected("b"))}
+_BOUNDS_IN: Final = composed(
+    SQL("""
+    SELECT {boundaries}
     FROM (SELECT CAST(:region AS bigint) AS region_id, CAST(:boundary AS timestamptz) AS boundary, u.*
           FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]),
                       CAST(:topic_ids AS text[]))
               AS u (group_id, topic, partition, topic_id) OFFSET 0) p
     JOIN kcr.boundary_offset b USING (region_id, group_id, topic, partition, topic_id, boundary)
-""")  # noqa: S608 (constants of this package)
+""").format(boundaries=BOUNDARY_OFFSETS.selected("b"))
+)
 
 # What the start or the finish of a batch does to a claim, and nothing else of it; part of their statements.
 MOVE: Final = """

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Columns
+from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from psycopg.sql import SQL, Composable, Composed, Literal
 from sqlalchemy import TextClause, text
 
 from airflow_kcr.protocol.observations import LogBounds
@@ -47,28 +48,52 @@ from airflow_kcr.store.postgres.layouts import (
     REQUESTS,
     RESETS,
 )
-from airflow_kcr.store.postgres.row_layout import Layout, partition_columns, partition_of
-from airflow_kcr.store.postgres.session import Session
+from airflow_kcr.store.postgres.row_layout import Layout, name_of, named, partition_columns, partition_of
+from airflow_kcr.store.postgres.session import Session, composed
 from airflow_kcr.store.postgres.tables import ALIGNED, CURRENT, TURN, USABLE
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-@cache
-def _select(layout: Layout[Any, Any], condition: str) -> TextClause:
-    """Return the statement that reads a table's rows of one region under a condition of this module."""
-    chosen = ", ".join(layout.selected("t"))
-    return text(f"SELECT {chosen} FROM kcr.{layout.table.name} t WHERE t.region_id = :region AND {condition}")  # noqa: S608
+@dataclass(frozen=True, slots=True)
+class Lookup(Generic[K, V]):
+    """A statement that reads rows of one table, and how they are laid out."""
 
+    layout: Layout[K, V]
+    statement: TextClause
+
+
+def lookup(layout: Layout[K, V], condition: Composable) -> Lookup[K, V]:
+    """Return what reads a table's rows `t` of one region under a condition."""
+    read = SQL("SELECT {chosen} FROM {table} t WHERE t.region_id = :region AND {condition}").format(
+        chosen=layout.selected("t"), table=name_of(layout.table), condition=condition
+    )
+    return Lookup(layout, composed(read))
+
+
+_CURRENT: Final = SQL(CURRENT)
+_USABLE: Final = SQL(USABLE)
+_ALIGNED: Final = SQL(ALIGNED)
+
+# -- one row -----------------------------------------------------------------------------------------------------------
+
+_REQUEST: Final = lookup(REQUESTS, SQL("t.request_id = :request_id"))
+_PERSON_RESET: Final = lookup(PERSON_RESETS, SQL("t.request_id = :request_id"))
+_CHECKPOINT: Final = lookup(CHECKPOINTS, SQL("t.sequence = :sequence"))
+_RESET: Final = lookup(RESETS, SQL("t.epoch = :epoch"))
 
 # name: named — what a request id names.
-_NAMED: Final = text(
-    f"SELECT (SELECT {REQUESTS.selected('t')[0]} FROM kcr.checkpoint_request t "  # noqa: S608 (constants of this package)
-    "WHERE t.region_id = :region AND t.request_id = :request_id), "
-    f"(SELECT {PERSON_RESETS.selected('t')[0]} FROM kcr.person_reset t "
-    "WHERE t.region_id = :region AND t.request_id = :request_id)"
+_NAMED: Final = composed(
+    SQL("""
+    SELECT (SELECT {request} FROM kcr.checkpoint_request t
+            WHERE t.region_id = :region AND t.request_id = :request_id),
+           (SELECT {person_reset} FROM kcr.person_reset t
+            WHERE t.region_id = :region AND t.request_id = :request_id)
+""").format(request=REQUESTS.selected("t"), person_reset=PERSON_RESETS.selected("t"))
 )
+
+# -- what belongs to one row -------------------------------------------------------------------------------------------
 
 # name: retained_offsets — of several checkpoints.
 _OFFSETS: Final = text(
@@ -91,6 +116,7 @@ _SEEKS: Final = text(
     "SELECT group_id, topic, partition, next_offset, source, current_offset, clamped_from, recreated "
     "FROM kcr.seek_offset WHERE region_id = :region AND epoch = :epoch"
 )
+_ALL: Final = SQL("")
 _CONTRIBUTED: Final = (
     "topic",
     "partition",
@@ -103,45 +129,90 @@ _CONTRIBUTED: Final = (
 )
 
 
-def contributions_to(number: str, condition: str = "") -> str:
-    """Return the expression of all contributions to the checkpoint of a bound number, as JSON."""
-    part = ", ".join(f"o.{column}" for column in _CONTRIBUTED)
-    return f"""(
-        SELECT json_agg(json_build_array({CONTRIBUTORS.selected("k")[0]}, (
-            SELECT json_agg(json_build_array({part})) FROM kcr.contribution_offset o
+def contributions_to(number: Composable, condition: Composable = _ALL) -> Composed:
+    """Return the expression of all contributions to the checkpoint of a number, as JSON."""
+    return SQL("""(
+        SELECT json_agg(json_build_array({contributor}, (
+            SELECT json_agg(json_build_array({offset})) FROM kcr.contribution_offset o
             WHERE o.region_id = k.region_id AND o.sequence = k.sequence AND o.group_id = k.group_id
               AND o.member_index = k.member_index)))
-        FROM kcr.contribution k WHERE k.region_id = :region AND k.sequence = :{number}{condition})"""  # noqa: S608 (constants of this package)
+        FROM kcr.contribution k WHERE k.region_id = :region AND k.sequence = {number}{condition})""").format(
+        contributor=CONTRIBUTORS.selected("k"), offset=named(_CONTRIBUTED, "o"), number=number, condition=condition
+    )
 
 
-_CONTRIBUTIONS: Final = text(f"SELECT {contributions_to('sequence')}")
-_CONTRIBUTION: Final = text(
-    f"SELECT {contributions_to('sequence', ' AND k.group_id = :group AND k.member_index = :index')}"
+_CONTRIBUTIONS: Final = composed(SQL("SELECT {}").format(contributions_to(SQL(":sequence"))))
+_CONTRIBUTION: Final = composed(
+    SQL("SELECT {}").format(
+        contributions_to(SQL(":sequence"), SQL(" AND k.group_id = :group AND k.member_index = :index"))
+    )
+)
+_BOUNDARY_OFFSETS: Final = lookup(BOUNDARY_OFFSETS, SQL("t.boundary = :boundary"))
+
+# -- the current timeline ----------------------------------------------------------------------------------------------
+
+_NEWEST_ALIGNED: Final = lookup(
+    CHECKPOINTS,
+    SQL("{aligned} AND t.sequence <= :up_to ORDER BY t.boundary DESC, t.sequence DESC LIMIT 1").format(
+        aligned=_ALIGNED
+    ),
+)
+_COVERING: Final = lookup(
+    CHECKPOINTS,
+    SQL("{aligned} AND t.boundary >= :boundary ORDER BY t.boundary, t.sequence LIMIT 1").format(aligned=_ALIGNED),
+)
+_NEWEST_USABLE: Final = lookup(
+    CHECKPOINTS,
+    SQL("{usable} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1").format(usable=_USABLE),
+)
+_NEWEST_CURRENT: Final = lookup(
+    CHECKPOINTS,
+    SQL("{current} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1").format(current=_CURRENT),
+)
+_NEWEST_PUBLISHED: Final = lookup(
+    CHECKPOINTS,
+    SQL("t.published_at IS NOT NULL AND {current} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1").format(
+        current=_CURRENT
+    ),
+)
+_PUBLISHED_FROM: Final = lookup(
+    CHECKPOINTS,
+    SQL("t.published_at IS NOT NULL AND {current} AND t.sequence >= :least ORDER BY t.sequence LIMIT 1").format(
+        current=_CURRENT
+    ),
+)
+_PUBLISHED_FROM_BOUNDARY: Final = lookup(
+    CHECKPOINTS,
+    SQL("""
+        t.boundary IS NOT NULL AND t.boundary >= :boundary AND t.published_at IS NOT NULL AND {current}
+        AND t.sequence >= :least ORDER BY t.boundary, t.sequence LIMIT 1
+    """).format(current=_CURRENT),
 )
 
 # Whether a kept checkpoint lies in no partition beyond where a timeline opens.
-_STAYS: Final = """NOT EXISTS (
+_STAYS: Final = SQL("""NOT EXISTS (
         SELECT FROM kcr.checkpoint_offset o JOIN opening n
           ON o.group_id = n.group_id AND o.topic = n.topic AND o.partition = n.partition
-        WHERE o.region_id = :region AND o.sequence = k.sequence AND o.next_offset > n.next_offset)"""
+        WHERE o.region_id = :region AND o.sequence = k.sequence AND o.next_offset > n.next_offset)""")
 
-_OPENING: Final = """opening AS MATERIALIZED (
+_OPENING: Final = SQL("""opening AS MATERIALIZED (
         SELECT * FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]),
                              CAST(:offsets AS bigint[])) AS n (group_id, topic, partition, next_offset)
-    )"""
+    )""")
 
-_KEPT: Final = f"""kept AS MATERIALIZED (
+_KEPT: Final = SQL("""kept AS MATERIALIZED (
         SELECT t.sequence FROM kcr.checkpoint t
-        WHERE t.region_id = :region AND {USABLE} AND t.sequence > :after AND t.sequence < :before
+        WHERE t.region_id = :region AND {usable} AND t.sequence > :after AND t.sequence < :before
           AND t.sequence <> ALL (CAST(:retired AS bigint[]))
         ORDER BY t.sequence DESC LIMIT :piece
-    )"""  # noqa: S608 (a constant of this package)
+    )""").format(usable=_USABLE)
 
 # name: covered — of kept current checkpoints, the newest first: the first one that stays, without a look at those
 # before it, and where the timeline opens in partitions that this one lacks.
-_COVERED: Final = text(f"""
-    WITH {_OPENING}, {_KEPT}, covered AS MATERIALIZED (
-        SELECT k.sequence FROM kept k WHERE (SELECT {_STAYS}) LIMIT 1
+_COVERED: Final = composed(
+    SQL("""
+    WITH {opening}, {kept}, covered AS MATERIALIZED (
+        SELECT k.sequence FROM kept k WHERE (SELECT {stays}) LIMIT 1
     )
     SELECT ARRAY(SELECT k.sequence FROM kept k), (SELECT c.sequence FROM covered c), (
         SELECT json_agg(json_build_array(l.group_id, l.topic, l.partition)) FROM (
@@ -150,64 +221,91 @@ _COVERED: Final = text(f"""
             SELECT o.group_id, o.topic, o.partition FROM kcr.checkpoint_offset o WHERE o.region_id = :region
               AND o.sequence = coalesce((SELECT c.sequence FROM covered c), CAST(:covered AS bigint))
         ) l)
-""")  # noqa: S608 (constants of this module)
+""").format(opening=_OPENING, kept=_KEPT, stays=_STAYS)
+)
 
 # name: beyond — of kept current checkpoints: whether each stays.
-_JUDGED: Final = text(f"""
-    WITH {_OPENING}, {_KEPT} SELECT k.sequence, {_STAYS} FROM kept k
-""")  # noqa: S608 (constants of this module)
+_JUDGED: Final = composed(
+    SQL("""
+    WITH {opening}, {kept} SELECT k.sequence, {stays} FROM kept k
+""").format(opening=_OPENING, kept=_KEPT, stays=_STAYS)
+)
 
 # name: retired_after — on the current timeline, without offsets of their own, and newer than a checkpoint that stays.
-_RETIRED: Final = text(f"""
+_RETIRED: Final = composed(
+    SQL("""
     SELECT t.sequence FROM kcr.checkpoint t
-    WHERE t.region_id = :region AND {CURRENT} AND t.state = 'retired' AND t.sequence > :after
-""")  # noqa: S608 (a constant of this module)
+    WHERE t.region_id = :region AND {current} AND t.state = 'retired' AND t.sequence > :after
+""").format(current=_CURRENT)
+)
 
 # name: stretches — gaps and islands: rows of one timeline with no row of another between them.
-_STRETCHES: Final = text(f"""
+_STRETCHES: Final = composed(
+    SQL("""
     SELECT s.undone_by, min(s.sequence), max(s.sequence) FROM (
         SELECT t.sequence, t.undone_by, row_number() OVER (ORDER BY t.sequence)
                - row_number() OVER (PARTITION BY t.undone_by ORDER BY t.sequence) AS island
         FROM kcr.checkpoint t
-        WHERE t.region_id = :region AND ({CURRENT} OR t.undone_by IS NOT NULL)
+        WHERE t.region_id = :region AND ({current} OR t.undone_by IS NOT NULL)
           AND t.sequence >= (SELECT min(u.sequence) FROM kcr.checkpoint u
                              WHERE u.region_id = :region AND u.undone_by >= :since)
     ) s WHERE s.undone_by >= :since GROUP BY s.undone_by, s.island ORDER BY 1, 2
-""")  # noqa: S608 (a constant of this module)
+""").format(current=_CURRENT)
+)
 
-# Of a kept checkpoint: whether it lies beyond an offset of a partition.
-_BEYOND: Final = """
-    (t.state = 'retired' OR EXISTS (
-        SELECT FROM kcr.checkpoint_offset o
-        WHERE o.region_id = t.region_id AND o.sequence = t.sequence AND o.group_id = :group AND o.topic = :topic
-          AND o.partition = :partition AND o.next_offset > :offset))
-"""
+# -- one record --------------------------------------------------------------------------------------------------------
 
-_ENTRY: Final = """
-    SELECT s.epoch, s.next_offset FROM kcr.seek_offset s
-    WHERE s.region_id = :region AND s.group_id = :group AND s.topic = :topic AND s.partition = :partition
-      AND s.next_offset IS NOT NULL
-"""
+# The first kept checkpoint that lies beyond an offset of a partition; of a retired one that is not known any more.
+_HOLDING: Final = lookup(
+    CHECKPOINTS,
+    SQL("""
+        {current} AND t.sequence >= :since AND (t.state = 'retired' OR EXISTS (
+            SELECT FROM kcr.checkpoint_offset o
+            WHERE o.region_id = t.region_id AND o.sequence = t.sequence AND o.group_id = :group AND o.topic = :topic
+              AND o.partition = :partition AND o.next_offset > :offset))
+        ORDER BY t.sequence LIMIT 1
+    """).format(current=_CURRENT),
+)
 
-# The epoch of the first entry at or before an offset. It is the very next one, or one that sent the partition further
-# back than the entry before it: as in `rewinds`, whose index tells the two kinds apart.
-_WENT_BACK: Final = f"""
-    SELECT min(e.epoch) FROM (
-        ({_ENTRY} AND {TURN} > :after ORDER BY {TURN} LIMIT 1)
-        UNION ALL
-        ({_ENTRY} AND {TURN} < -CAST(:after AS bigint) AND s.next_offset <= :offset ORDER BY {TURN} DESC LIMIT 1)
-    ) e WHERE e.next_offset <= :offset
-"""  # noqa: S608 (constants of this package)
+# The first entry at or before an offset. It is the very next one, or one that sent the partition further back than the
+# entry before it: as in `rewinds`, whose index tells the two kinds apart.
+_WENT_BACK: Final = lookup(
+    RESETS,
+    SQL("""
+        t.epoch = (SELECT min(e.epoch) FROM (
+            (SELECT s.epoch, s.next_offset FROM kcr.seek_offset s
+             WHERE s.region_id = :region AND s.group_id = :group AND s.topic = :topic AND s.partition = :partition
+               AND s.next_offset IS NOT NULL AND {turn} > :after
+             ORDER BY {turn} LIMIT 1)
+            UNION ALL
+            (SELECT s.epoch, s.next_offset FROM kcr.seek_offset s
+             WHERE s.region_id = :region AND s.group_id = :group AND s.topic = :topic AND s.partition = :partition
+               AND s.next_offset IS NOT NULL AND {turn} < -CAST(:after AS bigint) AND s.next_offset <= :offset
+             ORDER BY {turn} DESC LIMIT 1)
+        ) e WHERE e.next_offset <= :offset)
+    """).format(turn=SQL(TURN)),
+)
 
-_NOT_ABORTED: Final = (
-    "SELECT t.sequence FROM kcr.checkpoint t WHERE t.region_id = :region AND t.state <> 'retired' "
-    "AND t.state <> 'aborted'"
+# -- lists -------------------------------------------------------------------------------------------------------------
+
+_CHECKPOINTS: Final = lookup(
+    CHECKPOINTS, SQL("t.sequence >= :first AND t.sequence < :before ORDER BY t.sequence DESC LIMIT :last")
+)
+_RESETS: Final = lookup(RESETS, SQL("t.sequence < :before ORDER BY t.sequence DESC LIMIT :last"))
+_RESETS_FROM: Final = lookup(RESETS, SQL("t.sequence >= :sequence ORDER BY t.sequence LIMIT :limit"))
+_OF_RUN: Final = lookup(
+    REQUESTS, SQL("t.requester ->> 'dag_id' = :dag AND t.requester ->> 'run_id' = :run ORDER BY t.asked_order")
+)
+_OF_CHECKPOINTS: Final = lookup(
+    REQUESTS,
+    SQL("t.sequence = ANY (CAST(:sequences AS bigint[])) AND t.requester ? 'dag_id' ORDER BY t.asked_order"),
 )
 
 # name: log_starts — where contributions to the oldest and the newest kept checkpoints saw each log begin, and since
 # when; each contribution is looked up by itself (OFFSET 0), or a planner that takes the table for short reads all of it
 # for each partition.
-_LOG_STARTS: Final = text(f"""
+_LOG_STARTS: Final = composed(
+    SQL("""
     SELECT o.group_id, o.topic, o.partition, o.log_start, o.log_topic_id,
            max(k.contributed_at), min(k.contributed_at)
     FROM kcr.contribution_offset o CROSS JOIN LATERAL (
@@ -216,10 +314,15 @@ _LOG_STARTS: Final = text(f"""
           AND c.member_index = o.member_index OFFSET 0
     ) k
     WHERE o.region_id = :region AND o.log_start IS NOT NULL AND o.sequence = ANY (
-        ARRAY({_NOT_ABORTED} ORDER BY t.sequence LIMIT {ENDS})
-        || ARRAY({_NOT_ABORTED} ORDER BY t.sequence DESC LIMIT {ENDS}))
+        ARRAY(SELECT t.sequence FROM kcr.checkpoint t
+              WHERE t.region_id = :region AND t.state <> 'retired' AND t.state <> 'aborted'
+              ORDER BY t.sequence LIMIT {ends})
+        || ARRAY(SELECT t.sequence FROM kcr.checkpoint t
+                 WHERE t.region_id = :region AND t.state <> 'retired' AND t.state <> 'aborted'
+                 ORDER BY t.sequence DESC LIMIT {ends}))
     GROUP BY o.group_id, o.topic, o.partition, o.log_start, o.log_topic_id
-""")  # noqa: S608 (constants of this module)
+""").format(ends=Literal(ENDS))
+)
 
 # name: topics — the partitions of one topic id in one row, as all of a topic have the same.
 _TOPICS: Final = text(
@@ -239,14 +342,24 @@ _NTH_COMPLETE: Final = text(
 )
 
 # Of persons' resets: those of some names, and the newest that never began.
-_PERSONS: Final = """
-    t.request_id = ANY (CAST(:request_ids AS text[]) || ARRAY(
-        SELECT u.request_id FROM kcr.person_reset u
-        WHERE u.region_id = :region AND u.epoch IS NULL AND u.requested_at >= CAST(:since AS timestamptz)
-          AND u.requested_at < CAST(:until AS timestamptz)
-        ORDER BY u.requested_at DESC, u.asked_order DESC LIMIT :last))
-    ORDER BY t.asked_order
-"""
+_PERSONS: Final = lookup(
+    PERSON_RESETS,
+    SQL("""
+        t.request_id = ANY (CAST(:request_ids AS text[]) || ARRAY(
+            SELECT u.request_id FROM kcr.person_reset u
+            WHERE u.region_id = :region AND u.epoch IS NULL AND u.requested_at >= CAST(:since AS timestamptz)
+              AND u.requested_at < CAST(:until AS timestamptz)
+            ORDER BY u.requested_at DESC, u.asked_order DESC LIMIT :last))
+        ORDER BY t.asked_order
+    """),
+)
+
+# -- resets and retention ----------------------------------------------------------------------------------------------
+
+_LAST_DONE: Final = lookup(RESETS, SQL("t.epoch < :before AND t.state = 'done' ORDER BY t.epoch DESC LIMIT 1"))
+_OLDEST_KEPT: Final = lookup(
+    CHECKPOINTS, SQL("t.state <> 'retired' AND t.pinned_as = '' ORDER BY t.sequence LIMIT :limit")
+)
 
 PIECE: Final = 1_000
 """Checkpoints that a statement compares with where a timeline opens."""
@@ -325,11 +438,11 @@ class PostgresArchive:
 
     def request(self, request_id: RequestId) -> CheckpointRequest | None:
         """See `Archive.request`."""
-        return self._one(REQUESTS, "t.request_id = :request_id", request_id=request_id)
+        return self._one(_REQUEST, request_id=request_id)
 
     def person_reset(self, request_id: RequestId) -> PersonReset | None:
         """See `Archive.person_reset`."""
-        return self._one(PERSON_RESETS, "t.request_id = :request_id", request_id=request_id)
+        return self._one(_PERSON_RESET, request_id=request_id)
 
     def named(self, request_id: RequestId) -> Named:
         """See `Archive.named`; in one statement."""
@@ -341,11 +454,11 @@ class PostgresArchive:
 
     def checkpoint(self, sequence: CheckpointNumber) -> Checkpoint | None:
         """See `Archive.checkpoint`."""
-        return self._one(CHECKPOINTS, "t.sequence = :sequence", sequence=sequence)
+        return self._one(_CHECKPOINT, sequence=sequence)
 
     def reset(self, epoch: Epoch) -> ResetAttempt | None:
         """See `Archive.reset`."""
-        return self._one(RESETS, "t.epoch = :epoch", epoch=epoch)
+        return self._one(_RESET, epoch=epoch)
 
     # -- what belongs to one row -----------------------------------------------------------------------------------
 
@@ -382,51 +495,36 @@ class PostgresArchive:
 
     def boundary_offsets(self, boundary: datetime) -> Mapping[BoundaryKey, BoundaryOffset]:
         """See `Archive.boundary_offsets`."""
-        return dict(self._rows(BOUNDARY_OFFSETS, "t.boundary = :boundary", boundary=boundary))
+        return dict(self._rows(_BOUNDARY_OFFSETS, boundary=boundary))
 
     # -- the current timeline ---------------------------------------------------------------------------------------
 
     def newest_aligned(self, up_to: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.newest_aligned`."""
-        condition = f"{ALIGNED} AND t.sequence <= :up_to ORDER BY t.boundary DESC, t.sequence DESC LIMIT 1"
-        return self._one(CHECKPOINTS, condition, up_to=MAX_NUMBER if up_to is None else up_to)
+        return self._one(_NEWEST_ALIGNED, up_to=MAX_NUMBER if up_to is None else up_to)
 
     def covering(self, boundary: datetime) -> Checkpoint | None:
         """See `Archive.covering`."""
-        return self._one(
-            CHECKPOINTS,
-            f"{ALIGNED} AND t.boundary >= :boundary ORDER BY t.boundary, t.sequence LIMIT 1",
-            boundary=boundary,
-        )
+        return self._one(_COVERING, boundary=boundary)
 
     def newest_usable(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.newest_usable`."""
-        condition = f"{USABLE} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
-        return self._one(CHECKPOINTS, condition, before=MAX_NUMBER if before is None else before)
+        return self._one(_NEWEST_USABLE, before=MAX_NUMBER if before is None else before)
 
     def newest_current(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.newest_current`."""
-        condition = f"{CURRENT} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
-        return self._one(CHECKPOINTS, condition, before=MAX_NUMBER if before is None else before)
+        return self._one(_NEWEST_CURRENT, before=MAX_NUMBER if before is None else before)
 
     def newest_published(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.newest_published`."""
-        condition = (
-            f"t.published_at IS NOT NULL AND {CURRENT} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
-        )
-        return self._one(CHECKPOINTS, condition, before=MAX_NUMBER if before is None else before)
+        return self._one(_NEWEST_PUBLISHED, before=MAX_NUMBER if before is None else before)
 
     def published_from(self, boundary: datetime | None, sequence: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.published_from`."""
         least = 0 if sequence is None else sequence
-        published = f"t.published_at IS NOT NULL AND {CURRENT} AND t.sequence >= :least"
         if boundary is None:
-            return self._one(CHECKPOINTS, f"{published} ORDER BY t.sequence LIMIT 1", least=least)
-        condition = (
-            f"t.boundary IS NOT NULL AND t.boundary >= :boundary AND {published} ORDER BY t.boundary, "
-            "t.sequence LIMIT 1"
-        )
-        return self._one(CHECKPOINTS, condition, boundary=boundary, least=least)
+            return self._one(_PUBLISHED_FROM, least=least)
+        return self._one(_PUBLISHED_FROM_BOUNDARY, boundary=boundary, least=least)
 
     def undone_by(
         self, opening: OffsetMap, covered: CheckpointNumber | None, retired: Collection[CheckpointNumber]
@@ -472,12 +570,11 @@ class PostgresArchive:
 
     def holding(self, partition: GroupPartition, offset: Offset, since: CheckpointNumber) -> Checkpoint | None:
         """See `Archive.holding`."""
-        condition = f"{CURRENT} AND t.sequence >= :since AND {_BEYOND} ORDER BY t.sequence LIMIT 1"
-        return self._one(CHECKPOINTS, condition, since=since, **_place(partition, offset))
+        return self._one(_HOLDING, since=since, **_place(partition, offset))
 
     def went_back(self, partition: GroupPartition, offset: Offset, after: Epoch) -> ResetAttempt | None:
         """See `Archive.went_back`."""
-        return self._one(RESETS, f"t.epoch = ({_WENT_BACK})", after=after, **_place(partition, offset))
+        return self._one(_WENT_BACK, after=after, **_place(partition, offset))
 
     # -- lists -----------------------------------------------------------------------------------------------------
 
@@ -485,10 +582,7 @@ class PostgresArchive:
         self, *, first: CheckpointNumber | None = None, before: CheckpointNumber | None = None, last: int | None = None
     ) -> tuple[Checkpoint, ...]:
         """See `Archive.checkpoints`."""
-        condition = "t.sequence >= :first AND t.sequence < :before ORDER BY t.sequence DESC LIMIT :last"
-        found = self._rows(
-            CHECKPOINTS, condition, first=first or 0, before=MAX_NUMBER if before is None else before, last=last
-        )
+        found = self._rows(_CHECKPOINTS, first=first or 0, before=MAX_NUMBER if before is None else before, last=last)
         return tuple(row for _, row in reversed(found))
 
     def count(self) -> int:
@@ -506,21 +600,18 @@ class PostgresArchive:
 
     def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[ResetAttempt, ...]:
         """See `Archive.resets`."""
-        condition = "t.sequence < :before ORDER BY t.sequence DESC LIMIT :last"
-        found = self._rows(RESETS, condition, before=MAX_NUMBER if before is None else before, last=last)
+        found = self._rows(_RESETS, before=MAX_NUMBER if before is None else before, last=last)
         return tuple(row for _, row in reversed(found))
 
     def resets_from(self, sequence: CheckpointNumber, limit: int) -> tuple[ResetAttempt, ...]:
         """See `Archive.resets_from`."""
-        condition = "t.sequence >= :sequence ORDER BY t.sequence LIMIT :limit"
-        return tuple(row for _, row in self._rows(RESETS, condition, sequence=sequence, limit=limit))
+        return tuple(row for _, row in self._rows(_RESETS_FROM, sequence=sequence, limit=limit))
 
     def person_resets(
         self, request_ids: Collection[RequestId], *, since: datetime | None, until: datetime | None, last: int | None
     ) -> tuple[PersonReset, ...]:
         """See `Archive.person_resets`."""
         found = self._rows(
-            PERSON_RESETS,
             _PERSONS,
             request_ids=list(request_ids),
             since=since or "-infinity",
@@ -531,14 +622,12 @@ class PostgresArchive:
 
     def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CheckpointRequest, ...]:
         """See `Archive.requests_of_run`."""
-        condition = "t.requester ->> 'dag_id' = :dag AND t.requester ->> 'run_id' = :run ORDER BY t.asked_order"
-        return tuple(row for _, row in self._rows(REQUESTS, condition, dag=dag_id, run=run_id))
+        return tuple(row for _, row in self._rows(_OF_RUN, dag=dag_id, run=run_id))
 
     def requests_for(self, sequences: Collection[CheckpointNumber]) -> tuple[CheckpointRequest, ...]:
         """See `Archive.requests_for`."""
-        condition = "t.sequence = ANY (CAST(:sequences AS bigint[])) AND t.requester ? 'dag_id' ORDER BY t.asked_order"
         wanted = list(sequences)
-        return tuple(row for _, row in self._rows(REQUESTS, condition, sequences=wanted)) if wanted else ()
+        return tuple(row for _, row in self._rows(_OF_CHECKPOINTS, sequences=wanted)) if wanted else ()
 
     def log_starts(self) -> Mapping[GroupPartition, tuple[LogStart, ...]]:
         """See `Archive.log_starts`."""
@@ -552,8 +641,7 @@ class PostgresArchive:
 
     def last_done(self, before: Epoch) -> ResetAttempt | None:
         """See `Archive.last_done`."""
-        condition = "t.epoch < :before AND t.state = 'done' ORDER BY t.epoch DESC LIMIT 1"
-        return self._one(RESETS, condition, before=before)
+        return self._one(_LAST_DONE, before=before)
 
     def kept(self) -> int:
         """See `Archive.kept`."""
@@ -561,17 +649,16 @@ class PostgresArchive:
 
     def oldest_kept(self, limit: int) -> tuple[Checkpoint, ...]:
         """See `Archive.oldest_kept`."""
-        condition = "t.state <> 'retired' AND t.pinned_as = '' ORDER BY t.sequence LIMIT :limit"
-        return tuple(row for _, row in self._rows(CHECKPOINTS, condition, limit=limit))
+        return tuple(row for _, row in self._rows(_OLDEST_KEPT, limit=limit))
 
     def nth_complete(self, place: int) -> CheckpointNumber | None:
         """See `Archive.nth_complete`."""
         rows = self._session.rows(_NTH_COMPLETE, place=place - 1)
         return rows[0][0] if rows else None
 
-    def _rows(self, layout: Layout[K, V], condition: str, **parameters: object) -> list[tuple[K, V]]:
-        return list(map(layout.join, self._session.rows(_select(layout, condition), **parameters)))
+    def _rows(self, asked: Lookup[K, V], **parameters: object) -> list[tuple[K, V]]:
+        return list(map(asked.layout.join, self._session.rows(asked.statement, **parameters)))
 
-    def _one(self, layout: Layout[K, V], condition: str, **parameters: object) -> V | None:
-        found = self._rows(layout, condition, **parameters)
+    def _one(self, asked: Lookup[K, V], **parameters: object) -> V | None:
+        found = self._rows(asked, **parameters)
         return found[0][1] if found else None

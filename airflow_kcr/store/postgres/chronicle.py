@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any, Final, cast
 
+from psycopg.sql import SQL
 from sqlalchemy import TextualSelect, text
 
 from airflow_kcr.ports import ArchiveContents, ArchiveFile, Certificate, Dropped, Horizon
@@ -32,7 +33,7 @@ from airflow_kcr.store.postgres.connections import read_again
 from airflow_kcr.store.postgres.ledger import near
 from airflow_kcr.store.postgres.rewinds import IN_ORDER, seen
 from airflow_kcr.store.postgres.row_layout import member_of, partition_columns, partition_of
-from airflow_kcr.store.postgres.session import Found, Session, positional
+from airflow_kcr.store.postgres.session import Found, Session, composed, positional
 from airflow_kcr.store.postgres.tables import WIDTH
 
 EVENT_PAGE: Final = 1000
@@ -59,30 +60,34 @@ EVENTS: Final = positional(
     6,
 )
 
-_BATCH: Final = """
+_BATCH: Final = SQL("""
     b.number, b.batch_id, b.group_id, b.member_index, b.incarnation, b.epoch, b.timeline, b.sequence, b.started_at,
     b.started_after, b.outcome, b.finished_at, b.finished_after, b.proven_in,
     (SELECT json_agg(json_build_array(r.group_id, r.topic, r.partition, r.from_offset, r.to_offset)
                      ORDER BY r.group_id, r.topic, r.partition)
      FROM kcr.batch_range r WHERE r.batch_number = b.number)
-"""
+""")
 _WIDTH: Final = 15
 
 # name: batches_between — a page of the ledger.
 BATCHES: Final = positional(
-    text(f"""
-    SELECT {_BATCH} FROM kcr.batch b
+    composed(
+        SQL("""
+    SELECT {batch} FROM kcr.batch b
     WHERE b.region_id = :region AND b.number > :after AND b.number <= :upto ORDER BY b.number LIMIT :limit
-"""),  # noqa: S608 (a constant of this module)
+""").format(batch=_BATCH)
+    ),
     _WIDTH,
 )
 
 # name: some_batches — by their ids.
 _SOME: Final = positional(
-    text(f"""
-    SELECT {_BATCH} FROM kcr.batch b
+    composed(
+        SQL("""
+    SELECT {batch} FROM kcr.batch b
     WHERE b.region_id = :region AND b.batch_id = ANY (CAST(:batches AS text[])) ORDER BY b.number
-"""),  # noqa: S608 (a constant of this module)
+""").format(batch=_BATCH)
+    ),
     _WIDTH,
 )
 
@@ -151,16 +156,18 @@ _ARCHIVED_PROCESSES: Final = text("""
 
 # name: archived_with — for each width of a range the few that end near enough beyond the record: see `containing`.
 _ARCHIVED_WITH: Final = positional(
-    text(f"""
+    composed(
+        SQL("""
     SELECT number, counter, ledger, body, digest, CAST(NULL AS bytea), archive FROM kcr.certificate
     WHERE region_id = :region AND number = ANY (ARRAY(
         SELECT unnest(ARRAY(
             SELECT certificate FROM kcr.archived_range
             WHERE region_id = :region AND group_id = :group AND topic = :topic AND partition = :partition
-              AND {WIDTH} = w.width AND to_offset > :offset AND to_offset <= w.furthest AND from_offset <= :offset
+              AND {width} = w.width AND to_offset > :offset AND to_offset <= w.furthest AND from_offset <= :offset
         )) FROM unnest(CAST(:widths AS integer[]), CAST(:furthest AS bigint[])) AS w (width, furthest)
     )) ORDER BY number
-"""),  # noqa: S608 (a constant of this package)
+""").format(width=SQL(WIDTH))
+    ),
     7,
 )
 _ARCHIVED_PROCESS: Final = positional(

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from psycopg.sql import SQL, Identifier
 from sqlalchemy import Table, TextClause, text
 
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.postgres import rewinds, tables
-from airflow_kcr.store.postgres.session import Session
+from airflow_kcr.store.postgres.row_layout import listed, name_of, named
+from airflow_kcr.store.postgres.session import Session, composed
 
 PIECE: Final = 10_000
 """Rows that a transaction deletes of one table."""
@@ -111,13 +113,20 @@ def _piece(table: Table, *, after: bool) -> TextClause:
     Beyond those that were deleted before: to begin again with each piece would be to step over all of them each time.
     """
     columns = [c.name for c in table.primary_key.columns if c.name != "region_id"]
-    key, newest = ", ".join(columns), ", ".join(f"{c} DESC" for c in columns)
-    beyond = f"AND ({key}) > ({', '.join(f':after_{n}' for n in range(len(columns)))})" if after else ""
-    return text(f"""
+    key = named(columns)
+    last = listed(SQL(f":after_{n}") for n in range(len(columns)))
+    return composed(
+        SQL("""
         WITH gone AS (
-            DELETE FROM kcr.{table.name} WHERE ctid = ANY (ARRAY(
-                SELECT ctid FROM kcr.{table.name} WHERE region_id = :region {beyond} ORDER BY {key} LIMIT :limit
+            DELETE FROM {table} WHERE ctid = ANY (ARRAY(
+                SELECT ctid FROM {table} WHERE region_id = :region {beyond} ORDER BY {key} LIMIT :limit
             )) RETURNING {key}
         )
         SELECT {key} FROM gone ORDER BY {newest} LIMIT 1
-    """)  # noqa: S608 (names of this package's tables)
+    """).format(
+            table=name_of(table),
+            beyond=SQL("AND ({}) > ({})").format(key, last) if after else SQL(""),
+            key=key,
+            newest=listed(SQL("{} DESC").format(Identifier(c)) for c in columns),
+        )
+    )

@@ -44,6 +44,7 @@ from airflow_kcr.store.postgres.row_layout import JsonLayout, Layout, Values, me
 from airflow_kcr.store.postgres.tables import PARTITION
 
 if TYPE_CHECKING:
+    from psycopg.sql import Composable
     from sqlalchemy import Table
 
 _MEMBER: Final = ("group_id", "member_index")
@@ -227,7 +228,7 @@ class MapLayout:
     """The column of the sequence or epoch that the map belongs to."""
 
     values: tuple[str, ...]
-    derived: tuple[tuple[str, str], ...] = ()
+    derived: tuple[tuple[str, Composable], ...] = ()
     """Columns that only the database reads, each with the SQL that makes it of a written row `n`."""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence as Rows
 from itertools import groupby
 from typing import Any, Final, assert_never
 
+from psycopg.sql import SQL, Literal
 from sqlalchemy import text
 
 from airflow_kcr.protocol.region.rows import Batch, Outcome
@@ -37,8 +38,8 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.store.codec import to_json
 from airflow_kcr.store.postgres import rewinds
-from airflow_kcr.store.postgres.row_layout import document, member_of, partition_columns, partition_of
-from airflow_kcr.store.postgres.session import Found, Session
+from airflow_kcr.store.postgres.row_layout import document, member_of, named, partition_columns, partition_of
+from airflow_kcr.store.postgres.session import Found, Session, composed
 from airflow_kcr.store.postgres.tables import WIDTH
 
 PAGE: Final = 500
@@ -74,7 +75,7 @@ RANGE_COLUMNS: Final = (
     "to_offset",
 )
 
-_BATCH: Final = ", ".join(BATCH_COLUMNS)
+_BATCH: Final = named(BATCH_COLUMNS)
 # name: start_batch — its row, and one for each range; what follows a WITH.
 START: Final = """
     started AS (
@@ -114,20 +115,18 @@ _UNACCEPTED: Final = text("""
     WHERE b.region_id = :region AND b.epoch = :epoch AND b.outcome IN ('unknown', 'discarded')
 """)
 
-# In a query of its own, or the text would be read again for every row once the statement is prepared.
-_PLACE: Final = (
-    "CAST((SELECT CAST(:places AS jsonb)) "
-    "->> (CAST(r.partition AS text) || ' ' || r.topic || ' ' || r.group_id) AS bigint)"
-)
-
-# name: prove_batches — a sink's progress says that they were done, whatever was heard of them.
-_PROVE: Final = text(f"""
+# name: prove_batches — a sink's progress says that they were done, whatever was heard of them. The places are in a
+# query of their own, or their text would be read again for every row once the statement is prepared.
+_PROVE: Final = text("""
     UPDATE kcr.batch b SET outcome = 'done', proven_in = :proven_in
     WHERE b.number = ANY (CAST(:batches AS bigint[])) AND coalesce((
-        SELECT bool_and(coalesce({_PLACE} >= r.to_offset, true)) AND bool_or({_PLACE} IS NOT NULL)
-        FROM kcr.batch_range r WHERE r.batch_number = b.number
+        SELECT bool_and(coalesce(p.place >= r.to_offset, true)) AND bool_or(p.place IS NOT NULL)
+        FROM kcr.batch_range r CROSS JOIN LATERAL (
+            SELECT CAST((SELECT CAST(:places AS jsonb))
+                ->> (CAST(r.partition AS text) || ' ' || r.topic || ' ' || r.group_id) AS bigint) AS place
+        ) p WHERE r.batch_number = b.number
     ), true)
-""")  # noqa: S608 (a constant of this module)
+""")
 
 # name: forget_offsets — retired checkpoints keep their row and digest.
 _FORGET: Final = (
@@ -154,24 +153,30 @@ UNDO_PIECE: Final = 10_000
 """Checkpoints that one statement takes off the current timeline: some tenths of a second."""
 
 
-_RUNNING: Final = text(
-    f"SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND outcome IS NULL"  # noqa: S608
+_RUNNING: Final = composed(
+    SQL("SELECT {batch} FROM kcr.batch WHERE region_id = :region AND outcome IS NULL").format(batch=_BATCH)
 )
-_ONE: Final = text(f"SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND batch_id = :batch")  # noqa: S608
-_PAGE: Final = text(
-    f"SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND number > :after ORDER BY number LIMIT {PAGE}"  # noqa: S608
+_ONE: Final = composed(
+    SQL("SELECT {batch} FROM kcr.batch WHERE region_id = :region AND batch_id = :batch").format(batch=_BATCH)
+)
+_PAGE: Final = composed(
+    SQL("""
+    SELECT {batch} FROM kcr.batch WHERE region_id = :region AND number > :after ORDER BY number LIMIT {page}
+""").format(batch=_BATCH, page=Literal(PAGE))
 )
 # name: containing — for each width of a range the few that end near enough beyond the record. As arrays, or
 # a planner that knows little of the tables joins all ranges of the partition, or the whole ledger.
-_CONTAINING: Final = text(f"""
-    SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND number = ANY (ARRAY(
+_CONTAINING: Final = composed(
+    SQL("""
+    SELECT {batch} FROM kcr.batch WHERE region_id = :region AND number = ANY (ARRAY(
         SELECT unnest(ARRAY(
             SELECT batch_number FROM kcr.batch_range
             WHERE region_id = :region AND group_id = :group AND topic = :topic AND partition = :partition
-              AND {WIDTH} = w.width AND to_offset > :offset AND to_offset <= w.furthest AND from_offset <= :offset
+              AND {width} = w.width AND to_offset > :offset AND to_offset <= w.furthest AND from_offset <= :offset
         )) FROM unnest(CAST(:widths AS integer[]), CAST(:furthest AS bigint[])) AS w (width, furthest)
     )) ORDER BY number
-""")  # noqa: S608 (constants of this package)
+""").format(batch=_BATCH, width=SQL(WIDTH))
+)
 
 _WIDTHS: Final = range(2, 65)
 """Of ranges that can be stored."""
@@ -200,9 +205,11 @@ _REGISTERED: Final = text("""
 """)
 
 # name: ranges — of several batches, in the order of the partitions.
-_RANGES: Final = text(
-    f"SELECT {', '.join(RANGE_COLUMNS)} FROM kcr.batch_range "  # noqa: S608 (constants of this module)
-    "WHERE batch_number = ANY (CAST(:numbers AS bigint[])) ORDER BY group_id, topic, partition"
+_RANGES: Final = composed(
+    SQL("""
+    SELECT {ranges} FROM kcr.batch_range
+    WHERE batch_number = ANY (CAST(:numbers AS bigint[])) ORDER BY group_id, topic, partition
+""").format(ranges=named(RANGE_COLUMNS))
 )
 
 
@@ -386,9 +393,10 @@ def _prove(session: Session, change: BatchesProven) -> None:
 _SEQUENCE: Final = BATCH_COLUMNS.index("sequence")
 
 # name: page_back — from the newest batch on.
-_PAGE_BACK: Final = text(
-    f"SELECT {', '.join(BATCH_COLUMNS)} FROM kcr.batch WHERE region_id = :region AND number < :before "  # noqa: S608
-    "ORDER BY number DESC LIMIT :page"
+_PAGE_BACK: Final = composed(
+    SQL("""
+    SELECT {batch} FROM kcr.batch WHERE region_id = :region AND number < :before ORDER BY number DESC LIMIT :page
+""").format(batch=_BATCH)
 )
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
+from psycopg.sql import SQL, Identifier
 from sqlalchemy import TextualSelect, text
 
 from airflow_kcr.protocol.group_members import ForeignConsumer
@@ -49,8 +50,9 @@ from airflow_kcr.store.postgres.layouts import (
     SEEKS,
     ContributionKey,
 )
-from airflow_kcr.store.postgres.row_layout import Layout, partition_of
-from airflow_kcr.store.postgres.session import Found, Session, positional
+from airflow_kcr.store.postgres.row_layout import Layout, arrays_of, listed, name_of, named, partition_of
+from airflow_kcr.store.postgres.session import Found, Session, composed, positional
+from airflow_kcr.store.postgres.tables import PARTITION
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -84,9 +86,8 @@ HEAD_COLUMNS: Final = (
 )
 """The columns of the region's own row, after id and name."""
 
-HEAD: Final = (
-    f"clock_timestamp(), r.id, {', '.join(f'r.{c}' for c in HEAD_COLUMNS)}, "
-    "EXISTS (SELECT FROM kcr.skip s WHERE s.region_id = r.id)"
+HEAD: Final = SQL("clock_timestamp(), r.id, {}, EXISTS (SELECT FROM kcr.skip s WHERE s.region_id = r.id)").format(
+    named(HEAD_COLUMNS, "r")
 )
 """What is read of a region at once: the store's clock, its id, its own row, and whether any record is skipped."""
 
@@ -95,36 +96,40 @@ HEAD_WIDTH: Final = 2 + len(HEAD_COLUMNS) + 1
 
 # -- the region's own row, and the few wide ones -----------------------------------------------------------------------
 
-_WORKING: Final[Mapping[Layout[Any, Any], str]] = {
-    GROUPS: " AND t.cluster_id <> ''",
-    MEMBERS: "",
-    LEASES: "",
-    CHECKPOINTS: """ AND t.sequence = ANY (
+_WORKING: Final[Mapping[Layout[Any, Any], SQL]] = {
+    GROUPS: SQL(" AND t.cluster_id <> ''"),
+    MEMBERS: SQL(""),
+    LEASES: SQL(""),
+    CHECKPOINTS: SQL(""" AND t.sequence = ANY (
         ARRAY[r.open_checkpoint, r.restore_point, r.stopping, r.aligned]
-        || ARRAY(SELECT o.sequence FROM kcr.checkpoint o WHERE o.region_id = r.id AND o.state = 'complete'))""",
-    REQUESTS: " AND t.state IN ('queued', 'open')",
-    PERSON_RESETS: " AND t.state IN ('waiting', 'draining', 'started')",
-    RESETS: " AND t.epoch = ANY (ARRAY[r.epoch, r.restore_point_epoch])",
+        || ARRAY(SELECT o.sequence FROM kcr.checkpoint o WHERE o.region_id = r.id AND o.state = 'complete'))"""),
+    REQUESTS: SQL(" AND t.state IN ('queued', 'open')"),
+    PERSON_RESETS: SQL(" AND t.state IN ('waiting', 'draining', 'started')"),
+    RESETS: SQL(" AND t.epoch = ANY (ARRAY[r.epoch, r.restore_point_epoch])"),
 }
 """The tables that are read with the region's own row, and which of their rows."""
 
 
-def _head_and(tables: Mapping[Layout[Any, Any], str]) -> TextualSelect:
+_JOINED: Final = SQL("CROSS JOIN LATERAL (SELECT {rows} FROM {table} t WHERE t.region_id = r.id{condition}) {alias}")
+
+
+def _head_and(tables: Mapping[Layout[Any, Any], SQL]) -> TextualSelect:
     """Return the statement that reads `HEAD` and then rows of tables, each table's gathered in one."""
-    joined = " ".join(
-        f"CROSS JOIN LATERAL (SELECT {', '.join(layout.gathered('t'))} "  # noqa: S608 (constants of this package)
-        f"FROM kcr.{layout.table.name} t WHERE t.region_id = r.id{condition}) {layout.table.name}"
-        for layout, condition in tables.items()
+    aliases = [Identifier(layout.table.name) for layout in tables]
+    joined = [
+        _JOINED.format(rows=layout.gathered("t"), table=name_of(layout.table), condition=condition, alias=alias)
+        for alias, (layout, condition) in zip(aliases, tables.items(), strict=True)
+    ]
+    whole = SQL("SELECT {chosen} FROM kcr.region r {joined} WHERE r.name = :name").format(
+        chosen=listed([HEAD, *(SQL("{}.*").format(alias) for alias in aliases)]), joined=SQL(" ").join(joined)
     )
-    chosen = ", ".join((HEAD, *(f"{layout.table.name}.*" for layout in tables)))
-    width = HEAD_WIDTH + sum(layout.width for layout in tables)
-    return positional(text(f"SELECT {chosen} FROM kcr.region r {joined} WHERE r.name = :name"), width)  # noqa: S608
+    return positional(composed(whole), HEAD_WIDTH + sum(layout.width for layout in tables))
 
 
 # name: region_head — a statement of its own, after the one that waits.
 REGION: Final = _head_and(_WORKING)
 
-_OF_MEMBER: Final = {**_WORKING, CLAIMS: " AND t.group_id = :group AND t.owner_index = :index"}
+_OF_MEMBER: Final = {**_WORKING, CLAIMS: SQL(" AND t.group_id = :group AND t.owner_index = :index")}
 
 # name: member_head — what one member sees; no lock before it.
 MEMBERS_REGION: Final = _head_and(_OF_MEMBER)
@@ -147,36 +152,40 @@ def rows_of(layout: Layout[K, V], gathered: Columns[Any]) -> dict[K, V]:
 # -- the rows by partition ---------------------------------------------------------------------------------------------
 
 
-def _gathered(layout: Layout[Any, Any], condition: str = "") -> str:
-    name = layout.table.name
-    chosen = ", ".join(layout.gathered("t"))
-    return f"(SELECT {chosen} FROM kcr.{name} t WHERE t.region_id = :region{condition}) {name}"  # noqa: S608
-
-
-def _map_of(name: str, columns: str, condition: str) -> str:
-    arrays = ", ".join(f"array_agg(t.{column})" for column in columns.split())
-    return f"(SELECT {arrays} FROM kcr.{name} t WHERE t.region_id = :region AND {condition}) {name}"  # noqa: S608
-
-
-_PLACE: Final = "group_id topic partition"
-_SEEK_COLUMNS: Final = f"epoch {_PLACE} {' '.join(SEEKS.values)}"
+_SEEK_COLUMNS: Final = ("epoch", *PARTITION, *SEEKS.values)
 
 # name: region_by_partition — claims, beginnings, the boundaries in question, the restore point's map, and what the open
 # checkpoint froze.
 _BY_PARTITION: Final = positional(
-    text(f"""
+    composed(
+        SQL("""
     SELECT EXISTS (SELECT FROM kcr.batch b WHERE b.region_id = :region AND b.outcome IS NULL),
-           {archive.contributions_to("open_checkpoint")},
+           {contributions},
            claim.*, initial_offset.*, boundary_offset.*, checkpoint_offset.*, read_back.*, checkpoint_partition.*,
                seek_offset.*
-    FROM {_gathered(CLAIMS)}, {_gathered(INITIAL)},
-         {_gathered(BOUNDARY_OFFSETS, " AND t.boundary = ANY (CAST(:bounds AS timestamptz[]))")},
-         {_map_of("checkpoint_offset", f"{_PLACE} next_offset", "t.sequence = :restore_point")},
-         {_map_of("read_back", f"{_PLACE} next_offset", "t.sequence = :restore_point")},
-         {_map_of("checkpoint_partition", _PLACE, "t.sequence = :open_checkpoint")},
-         {_map_of("seek_offset", _SEEK_COLUMNS, "t.epoch = ANY (CAST(:epochs AS bigint[]))")}
-"""),  # noqa: S608 (constants of this package)
-    2 + CLAIMS.width + INITIAL.width + BOUNDARY_OFFSETS.width + 4 + 4 + 3 + 9,
+    FROM (SELECT {claims} FROM kcr.claim t WHERE t.region_id = :region) claim,
+         (SELECT {initial} FROM kcr.initial_offset t WHERE t.region_id = :region) initial_offset,
+         (SELECT {boundaries} FROM kcr.boundary_offset t
+          WHERE t.region_id = :region AND t.boundary = ANY (CAST(:bounds AS timestamptz[]))) boundary_offset,
+         (SELECT {offsets} FROM kcr.checkpoint_offset t
+          WHERE t.region_id = :region AND t.sequence = :restore_point) checkpoint_offset,
+         (SELECT {offsets} FROM kcr.read_back t
+          WHERE t.region_id = :region AND t.sequence = :restore_point) read_back,
+         (SELECT {partitions} FROM kcr.checkpoint_partition t
+          WHERE t.region_id = :region AND t.sequence = :open_checkpoint) checkpoint_partition,
+         (SELECT {seeks} FROM kcr.seek_offset t
+          WHERE t.region_id = :region AND t.epoch = ANY (CAST(:epochs AS bigint[]))) seek_offset
+""").format(
+            contributions=archive.contributions_to(SQL(":open_checkpoint")),
+            claims=CLAIMS.gathered("t"),
+            initial=INITIAL.gathered("t"),
+            boundaries=BOUNDARY_OFFSETS.gathered("t"),
+            offsets=arrays_of((*PARTITION, "next_offset"), "t"),
+            partitions=arrays_of(PARTITION, "t"),
+            seeks=arrays_of(_SEEK_COLUMNS, "t"),
+        )
+    ),
+    2 + CLAIMS.width + INITIAL.width + BOUNDARY_OFFSETS.width + 4 + 4 + 3 + len(_SEEK_COLUMNS),
 )
 
 # name: member_by_partition — of the partitions that one member holds: the restore point, its commit read-back, and

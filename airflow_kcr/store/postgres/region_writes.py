@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from psycopg.sql import SQL, Composed, Identifier
 from sqlalchemy import Table, TextClause, text
 
 from airflow_kcr.protocol.group_members import ForeignConsumer
@@ -51,10 +52,13 @@ from airflow_kcr.store.postgres.row_layout import (
     document,
     given_arrays,
     given_json,
+    listed,
+    name_of,
+    named,
     record,
     unnested,
 )
-from airflow_kcr.store.postgres.session import Session
+from airflow_kcr.store.postgres.session import Session, composed
 from airflow_kcr.store.postgres.tables import PARTITION, event, skip
 
 K = TypeVar("K")
@@ -90,22 +94,26 @@ _MOVING: Final = tuple(c for c in HEAD_COLUMNS if "spec" not in c)
 """The columns of the region's own row without those of its spec, which is long and seldom changes."""
 
 
-def _given_head(columns: tuple[str, ...]) -> str:
-    return f"json_to_record(CAST(:head AS json)) AS {record(tables.region, columns)}"
-
-
 def _update_head(columns: tuple[str, ...]) -> str:
-    values = ", ".join(f"{c} = n.{c}" for c in columns)
-    return f"UPDATE kcr.region r SET {values} FROM {_given_head(columns)} WHERE r.id = :region"  # noqa: S608
+    update = SQL(
+        "UPDATE kcr.region r SET {values} FROM json_to_record(CAST(:head AS json)) AS {record} WHERE r.id = :region"
+    )
+    return update.format(values=_set(columns, "n"), record=record(tables.region, columns)).as_string()
+
+
+def _set(columns: Iterable[str], alias: str) -> Composed:
+    return listed(SQL("{} = {}").format(Identifier(c), Identifier(alias, c)) for c in columns)
 
 
 # name: update_head — the region's own row.
 _UPDATE_HEAD: Final = {columns: _update_head(columns) for columns in (_MOVING, HEAD_COLUMNS)}
 
 # name: insert_head — a new region; its name is unique.
-_INSERT_HEAD: Final = text(
-    f"INSERT INTO kcr.region (name, {', '.join(HEAD_COLUMNS)}) "  # noqa: S608
-    f"SELECT :name, {', '.join(f'n.{c}' for c in HEAD_COLUMNS)} FROM {_given_head(HEAD_COLUMNS)} RETURNING id"
+_INSERT_HEAD: Final = composed(
+    SQL(
+        "INSERT INTO kcr.region (name, {columns}) "
+        "SELECT :name, {values} FROM json_to_record(CAST(:head AS json)) AS {record} RETURNING id"
+    ).format(columns=named(HEAD_COLUMNS), values=named(HEAD_COLUMNS, "n"), record=record(tables.region, HEAD_COLUMNS))
 )
 
 # name: move_leases — only those that are still what the decision was made on; a renewal needs no region lock.
@@ -226,15 +234,9 @@ def _table(layout: Layout[K, V], changed: Changes[K, V]) -> Iterator[Write]:
     """Yield what writes the changed rows of one table."""
     if changed.written:
         rows = [layout.split(key, value) for key, value in changed.written.items()]
-        yield Write(_upsert_sql(layout.table, layout.key, layout.columns, layout.given()), layout.bound(rows))
+        yield Write(_upsert_rows(layout), layout.bound(rows))
     if changed.gone:
         yield _delete(layout.table, layout.key, zip(*map(layout.key_values, changed.gone), strict=True))
-
-
-def _upsert(table: Table, key: tuple[str, ...], columns: tuple[str, ...], rows: Iterable[Values]) -> Write:
-    """Return what writes rows of one partition each."""
-    sql = _upsert_sql(table, key, columns, given_arrays(table, columns))
-    return Write(sql, arrays(table.name, zip(*rows, strict=True)))
 
 
 def _delete(table: Table, key: tuple[str, ...], columns: Iterable[tuple[object, ...]]) -> Write:
@@ -245,26 +247,67 @@ def _gone(table: Table) -> str:
     return f"{table.name}_gone"
 
 
-@cache
-def _insert_sql(table: Table, columns: tuple[str, ...], given: str) -> str:
+def _insert(table: Table, columns: tuple[str, ...], given: Composed) -> Composed:
     """Return what stores new rows, and fails where one is there already."""
-    return f"INSERT INTO kcr.{table.name} (region_id, {', '.join(columns)}) {given}"
+    return SQL("INSERT INTO {table} (region_id, {columns}) {given}").format(
+        table=name_of(table), columns=named(columns), given=given
+    )
 
 
-@cache
-def _upsert_sql(table: Table, key: tuple[str, ...], columns: tuple[str, ...], given: str) -> str:
+def _upsert(table: Table, key: tuple[str, ...], columns: tuple[str, ...], given: Composed) -> str:
     """Return what stores rows, each new or in the place of the one with its key."""
     values = [c for c in columns if c not in key]
-    replaced = f"DO UPDATE SET {', '.join(f'{c} = excluded.{c}' for c in values)}" if values else "DO NOTHING"
-    return f"{_insert_sql(table, columns, given)} ON CONFLICT ON CONSTRAINT {table.name}_pkey {replaced}"
+    replaced = SQL("DO UPDATE SET {}").format(_set(values, "excluded")) if values else SQL("DO NOTHING")
+    upsert = SQL("{insert} ON CONFLICT ON CONSTRAINT {key} {replaced}").format(
+        insert=_insert(table, columns, given), key=Identifier(f"{table.name}_pkey"), replaced=replaced
+    )
+    return upsert.as_string()
+
+
+@cache
+def _upsert_rows(layout: Layout[Any, Any]) -> str:
+    return _upsert(layout.table, layout.key, layout.columns, layout.given())
+
+
+def _upsert_map(layout: MapLayout) -> str:
+    key = (layout.number, *PARTITION)
+    columns = (*key, *layout.values)
+    given = given_arrays(layout.table, columns, [made for _, made in layout.derived])
+    return _upsert(layout.table, key, (*columns, *(name for name, _ in layout.derived)), given)
+
+
+# name: upsert_map — of one table each.
+_UPSERT_MAP: Final = {layout.table: _upsert_map(layout) for layout in (OFFSETS, FROZEN, READ_BACKS, SEEKS)}
+
+_SKIP_KEY: Final = (*PARTITION, "skipped_offset")
+
+# name: upsert_skips — records to step over.
+_UPSERT_SKIPS: Final = _upsert(skip, _SKIP_KEY, _SKIP_KEY, given_arrays(skip, _SKIP_KEY))
+
+_CONTRIBUTED: Final = (CONTRIBUTED.number, *PARTITION, *CONTRIBUTED.values)
+
+# name: insert_contributed — by partition; that one has contributed for it already is refused by the table's key.
+_INSERT_CONTRIBUTED: Final = _insert(
+    CONTRIBUTED.table, _CONTRIBUTED, given_arrays(CONTRIBUTED.table, _CONTRIBUTED)
+).as_string()
+
+_EVENT: Final = ("number", "at", "epoch", "timeline", "kind", "body")
+
+# name: insert_events — in the order of their numbers.
+_INSERT_EVENTS: Final = _insert(event, _EVENT, given_json(event, _EVENT)).as_string()
 
 
 @cache
 def _delete_sql(table: Table, key: tuple[str, ...]) -> str:
     """Return what deletes rows by their keys, which are fenced as in `admission`: walked through once."""
-    same = " AND ".join(f"t.{c} = n.{c}" for c in ("region_id", *key))
-    gone = f"SELECT CAST(:region AS bigint) AS region_id, n.* FROM {unnested(table, key, _gone(table))} OFFSET 0"  # noqa: S608
-    return f"DELETE FROM kcr.{table.name} t USING ({gone}) n WHERE {same}"  # noqa: S608
+    delete = SQL("""
+        DELETE FROM {table} t USING (SELECT CAST(:region AS bigint) AS region_id, n.* FROM {gone} OFFSET 0) n
+        WHERE {same}
+    """)
+    same = (SQL("{} = {}").format(Identifier("t", c), Identifier("n", c)) for c in ("region_id", *key))
+    return delete.format(
+        table=name_of(table), gone=unnested(table, key, _gone(table)), same=SQL(" AND ").join(same)
+    ).as_string()
 
 
 def _fresh(before: Mapping[MemberId, Lease], after: Mapping[MemberId, Lease]) -> Changes[MemberId, Lease]:
@@ -292,10 +335,10 @@ def _move_leases(session: Session, before: Mapping[MemberId, Lease], after: Mapp
 def _skips(
     before: Mapping[GroupPartition, tuple[Offset, ...]], after: Mapping[GroupPartition, tuple[Offset, ...]]
 ) -> Iterator[Write]:
-    changed, key = changes(before, after), (*PARTITION, "skipped_offset")
+    changed = changes(before, after)
     rows = [(*p, offset) for p, offsets in changed.written.items() for offset in offsets]
     if rows:
-        yield _upsert(skip, key, key, rows)
+        yield Write(_UPSERT_SKIPS, arrays(skip.name, zip(*rows, strict=True)))
     gone = [
         (*p, offset)
         for p in (*changed.gone, *changed.written)
@@ -303,7 +346,7 @@ def _skips(
         if offset not in after.get(p, ())
     ]
     if gone:
-        yield _delete(skip, key, zip(*gone, strict=True))
+        yield _delete(skip, _SKIP_KEY, zip(*gone, strict=True))
 
 
 def _map(
@@ -318,11 +361,7 @@ def _map(
     for number, held in changed.written.items():
         rows += [(number, *p, *values) for p, values in rows_of(before.get(number), held).items()]
     if rows:
-        table, key = layout.table, (layout.number, *PARTITION)
-        columns = (*key, *layout.values)
-        given = given_arrays(table, columns, tuple(made for _, made in layout.derived))
-        sql = _upsert_sql(table, key, (*columns, *(name for name, _ in layout.derived)), given)
-        yield Write(sql, arrays(table.name, zip(*rows, strict=True)))
+        yield Write(_UPSERT_MAP[layout.table], arrays(layout.table.name, zip(*rows, strict=True)))
     if changed.gone:
         yield _delete(layout.table, (layout.number,), [tuple(changed.gone)])
 
@@ -356,17 +395,13 @@ def _contributions(changed: Changes[ContributionKey, Contribution]) -> Iterator[
             seen = (None,) * 4 if log is None else (log.start, log.end, log.topic_id, log.leader_epoch)
             rows.append((sequence, *p, member.index, offset, part.committed.get(p), *seen))
     if rows:
-        table, columns = CONTRIBUTED.table, (CONTRIBUTED.number, *PARTITION, *CONTRIBUTED.values)
-        yield Write(
-            _insert_sql(table, columns, given_arrays(table, columns)), arrays(table.name, zip(*rows, strict=True))
-        )
+        yield Write(_INSERT_CONTRIBUTED, arrays(CONTRIBUTED.table.name, zip(*rows, strict=True)))
 
 
 def _events(after: Region) -> Iterator[Write]:
     if not after.events:
         return
-    columns = ("number", "at", "epoch", "timeline", "kind", "body")
     rows: list[Values] = [
         (e.number, e.at, e.epoch, e.timeline, e.kind, to_json(e.body, type(e.body))) for e in after.events
     ]
-    yield Write(_insert_sql(event, columns, given_json(event, columns)), {event.name: as_json(columns, rows)})
+    yield Write(_INSERT_EVENTS, {event.name: as_json(_EVENT, rows)})

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from psycopg.sql import SQL
 from sqlalchemy import text
 
 from airflow_kcr.ports import Replayed, Span
@@ -18,38 +19,40 @@ from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset
 from airflow_kcr.store.postgres.row_layout import partition_columns
-from airflow_kcr.store.postgres.session import Session
+from airflow_kcr.store.postgres.session import Session, composed
 from airflow_kcr.store.postgres.tables import TURN
 
 # name: rewinds — of an entry `n` that is written: whether it is, or may be, before the one of the reset just before.
-REWINDS: Final = """
+REWINDS: Final = SQL("""
     coalesce(n.next_offset < (
         SELECT s.next_offset FROM kcr.seek_offset s
         WHERE s.region_id = :region AND s.group_id = n.group_id AND s.topic = n.topic AND s.partition = n.partition
           AND s.epoch = (SELECT max(r.epoch) FROM kcr.reset r WHERE r.region_id = :region AND r.epoch < n.epoch)
     ), true)
-"""
+""")
 
 # name: lowest_after — of each partition and epoch the lowest place that a later reset sent it to; only if there is one.
-LOWEST: Final = text(f"""
+LOWEST: Final = composed(
+    SQL("""
     SELECT q.number, q.lowest FROM (
         SELECT n.number, least(
             (SELECT s.next_offset FROM kcr.seek_offset s
              WHERE s.region_id = :region AND s.group_id = n.group_id AND s.topic = n.topic
-               AND s.partition = n.partition AND s.next_offset IS NOT NULL AND {TURN} > n.epoch
-             ORDER BY {TURN} LIMIT 1),
+               AND s.partition = n.partition AND s.next_offset IS NOT NULL AND {turn} > n.epoch
+             ORDER BY {turn} LIMIT 1),
             (SELECT min(o.next_offset) FROM (
                 SELECT s.next_offset FROM kcr.seek_offset s
                 WHERE s.region_id = :region AND s.group_id = n.group_id AND s.topic = n.topic
-                  AND s.partition = n.partition AND s.next_offset IS NOT NULL AND {TURN} < -n.epoch
-                ORDER BY {TURN} OFFSET 0) o)
+                  AND s.partition = n.partition AND s.next_offset IS NOT NULL AND {turn} < -n.epoch
+                ORDER BY {turn} OFFSET 0) o)
         ) AS lowest
         FROM unnest(CAST(:numbers AS bigint[]), CAST(:groups AS text[]), CAST(:topics AS text[]),
                     CAST(:partitions AS bigint[]), CAST(:epochs AS bigint[]))
             AS n (number, group_id, topic, partition, epoch)
     ) q
     WHERE q.lowest IS NOT NULL
-""")  # noqa: S608 (a constant of this package)
+""").format(turn=SQL(TURN))
+)
 
 # name: in_order — for what is left of the transaction, by the one index that has the order asked for: of several that
 # fit, a planner that knows nothing of a table may take one that finds the region and then walks through all of it.

@@ -12,15 +12,17 @@ from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, fields
 from datetime import datetime
-from functools import cache, lru_cache
+from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, Final, Generic, NewType, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from psycopg.sql import SQL, Composable, Composed, Identifier
 from sqlalchemy import BigInteger, Boolean, DateTime, Interval, Table
 from sqlalchemy.dialects.postgresql import JSONB
 
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, TopicName
 from airflow_kcr.store.codec import codec_of, storable
+from airflow_kcr.store.postgres.tables import SCHEMA
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -64,20 +66,20 @@ class Layout(Generic[K, V]):
         """How many expressions `selected`, or `gathered`, are."""
         return len(self.columns)
 
-    def selected(self, alias: str) -> tuple[str, ...]:
+    def selected(self, alias: str) -> Composed:
         """Return the expressions that read a row of the table under an alias."""
-        return tuple(f"{alias}.{column}" for column in self.columns)
+        return named(self.columns, alias)
 
-    def gathered(self, alias: str) -> tuple[str, ...]:
+    def gathered(self, alias: str) -> Composed:
         """Return the expressions that read all rows at once, as aggregates."""
-        return tuple(f"array_agg({one})" for one in self.selected(alias))
+        return arrays_of(self.columns, alias)
 
     def scattered(self, gathered: Row[Any]) -> Iterable[Row[Any]]:
         """Return the rows, for `join`, of what `gathered` has read."""
         held = [column for column in gathered if column is not None]  # without rows, there are no arrays
         return zip(*held, strict=True)
 
-    def given(self) -> str:
+    def given(self) -> Composed:
         """Return the query of rows that are bound."""
         return given_arrays(self.table, self.columns)
 
@@ -95,21 +97,21 @@ class JsonLayout(Layout[K, V]):
         """See `Layout.width`."""
         return 1
 
-    def selected(self, alias: str) -> tuple[str, ...]:
+    def selected(self, alias: str) -> Composed:
         """See `Layout.selected`."""
-        read = ", ".join(_read_as_json(self.table, column, f"{alias}.{column}") for column in self.columns)
-        return (f"json_build_array({read})",)
+        read = listed(_read_as_json(self.table, column, alias) for column in self.columns)
+        return SQL("json_build_array({})").format(read)
 
-    def gathered(self, alias: str) -> tuple[str, ...]:
+    def gathered(self, alias: str) -> Composed:
         """See `Layout.gathered`."""
-        return tuple(f"json_agg({one})" for one in self.selected(alias))
+        return SQL("json_agg({})").format(self.selected(alias))
 
     def scattered(self, gathered: Row[Any]) -> Iterable[Row[Any]]:
         """See `Layout.scattered`."""
         (rows,) = gathered
         return ((row,) for row in rows or ())
 
-    def given(self) -> str:
+    def given(self) -> Composed:
         """See `Layout.given`."""
         return given_json(self.table, self.columns)
 
@@ -118,8 +120,27 @@ class JsonLayout(Layout[K, V]):
         return {self.table.name: as_json(self.columns, rows)}
 
 
-@cache
-def given_arrays(table: Table, columns: tuple[str, ...], derived: tuple[str, ...] = ()) -> str:
+def listed(parts: Iterable[Composable]) -> Composed:
+    """Return parts with commas between them."""
+    return SQL(", ").join(parts)
+
+
+def named(columns: Iterable[str], alias: str | None = None) -> Composed:
+    """Return the names of columns with commas between them, each under an alias where one is given."""
+    return listed(Identifier(column) if alias is None else Identifier(alias, column) for column in columns)
+
+
+def arrays_of(columns: Iterable[str], alias: str) -> Composed:
+    """Return each of these columns as one array of all rows, with commas between them."""
+    return listed(SQL("array_agg({})").format(Identifier(alias, column)) for column in columns)
+
+
+def name_of(table: Table) -> Identifier:
+    """Return the name of a table, with its schema."""
+    return Identifier(SCHEMA, table.name)
+
+
+def given_arrays(table: Table, columns: tuple[str, ...], derived: Iterable[Composable] = ()) -> Composed:
     """Return the query of rows of a table that are bound as one array for each column, named as in `arrays`.
 
     Args:
@@ -127,14 +148,15 @@ def given_arrays(table: Table, columns: tuple[str, ...], derived: tuple[str, ...
         columns: those that are bound.
         derived: what else each row `n` has, in SQL.
     """
-    chosen = ", ".join((*(f"n.{c}" for c in columns), *derived))
-    return f"SELECT :region, {chosen} FROM {unnested(table, columns, table.name)}"  # noqa: S608
+    return SQL("SELECT :region, {chosen} FROM {rows}").format(
+        chosen=listed((*(Identifier("n", c) for c in columns), *derived)), rows=unnested(table, columns, table.name)
+    )
 
 
-def unnested(table: Table, columns: tuple[str, ...], name: str) -> str:
+def unnested(table: Table, columns: tuple[str, ...], name: str) -> Composed:
     """Return rows that are bound as arrays, as a table `n`."""
-    bound = ", ".join(f"CAST(:{name}_{n} AS {_type(table, c)}[])" for n, c in enumerate(columns))
-    return f"unnest({bound}) AS n ({', '.join(columns)})"
+    bound = (SQL(f"CAST(:{name}_{n} AS {_type(table, c)}[])") for n, c in enumerate(columns))
+    return SQL("unnest({bound}) AS n ({columns})").format(bound=listed(bound), columns=named(columns))
 
 
 def arrays(name: str, columns: Iterable[tuple[object, ...]]) -> dict[str, object]:
@@ -142,17 +164,19 @@ def arrays(name: str, columns: Iterable[tuple[object, ...]]) -> dict[str, object
     return {f"{name}_{n}": list(column) for n, column in enumerate(columns)}
 
 
-@cache
-def given_json(table: Table, columns: tuple[str, ...]) -> str:
+def given_json(table: Table, columns: tuple[str, ...]) -> Composed:
     """Return the query of rows of a table that are bound as one JSON value, named after the table."""
-    chosen = ", ".join(_written_from_json(table, c, f"n.{c}") for c in columns)
-    return f"SELECT :region, {chosen} FROM json_to_recordset(CAST(:{table.name} AS json)) AS {record(table, columns)}"  # noqa: S608
+    return SQL("SELECT :region, {chosen} FROM json_to_recordset(CAST({rows} AS json)) AS {record}").format(
+        chosen=listed(_written_from_json(table, c) for c in columns),
+        rows=SQL(f":{table.name}"),
+        record=record(table, columns),
+    )
 
 
-def record(table: Table, columns: tuple[str, ...]) -> str:
+def record(table: Table, columns: tuple[str, ...]) -> Composed:
     """Return the alias `n` of rows that are read from JSON, with the types of their columns."""
-    types = ", ".join(f"{c} {_json_type(table, c)}" for c in columns)
-    return f"n ({types})"
+    types = (SQL("{} {}").format(Identifier(c), SQL(_json_type(table, c))) for c in columns)
+    return SQL("n ({})").format(listed(types))
 
 
 def as_json(columns: tuple[str, ...], rows: Iterable[Values]) -> str:
@@ -186,12 +210,16 @@ def _json_type(table: Table, column: str) -> str:
     return "bigint" if kind == _SPAN else kind
 
 
-def _written_from_json(table: Table, column: str, value: str) -> str:
-    return f"{value} * interval '1 microsecond'" if _type(table, column) == _SPAN else value
+def _written_from_json(table: Table, column: str) -> Composable:
+    value = Identifier("n", column)
+    return SQL("{} * interval '1 microsecond'").format(value) if _type(table, column) == _SPAN else value
 
 
-def _read_as_json(table: Table, column: str, value: str) -> str:
-    return f"CAST(extract(epoch FROM {value}) * 1000000 AS bigint)" if _type(table, column) == _SPAN else value
+def _read_as_json(table: Table, column: str, alias: str) -> Composable:
+    value = Identifier(alias, column)
+    if _type(table, column) != _SPAN:
+        return value
+    return SQL("CAST(extract(epoch FROM {}) * 1000000 AS bigint)").format(value)
 
 
 def document(value: object) -> str:

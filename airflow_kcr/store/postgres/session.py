@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sqlalchemy import column
+from sqlalchemy import column, text
 
 from airflow_kcr.protocol.rules import RegionRules
 
 if TYPE_CHECKING:
+    from psycopg.sql import Composable
     from sqlalchemy import Connection, Row, TextClause, TextualSelect
 
 Found: TypeAlias = "Row[*tuple[Any, ...]]"
@@ -38,6 +39,11 @@ def array(values: list[Any]) -> object:
 
 def _quoted(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def composed(parts: Composable) -> TextClause:
+    """Return a statement that is put together of parts; its parameters are written as in any other, `:name`."""
+    return text(parts.as_string())
 
 
 def positional(statement: TextClause, width: int) -> TextualSelect:
