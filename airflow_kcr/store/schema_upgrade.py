@@ -7,20 +7,26 @@ apart by a program that has never heard of the newer one.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from airflow_kcr import libpq
-from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, StoreRefused
+from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, StoreBusy, StoreRefused
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+_LOG = logging.getLogger(__name__)
 
 SCHEMA: Final = "kcr"
 VERSION_TABLE: Final = "alembic_version"
@@ -38,15 +44,36 @@ _TRY_LOCK: Final = text("SELECT pg_try_advisory_lock(:key)")
 _PAUSE: Final = 0.2
 """Seconds between two tries."""
 
-# name: no_timeouts — of the session. An index of a long ledger takes its time: a limit of the server's or the
-# user's own, which is meant for programs, would end every try at the same place.
-_NO_TIMEOUTS: Final = text(
-    "SELECT set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false), "
-    "set_config('idle_in_transaction_session_timeout', '0', false)"
-)
+# name: limits — of the session. An index of a long ledger takes its time: a limit of the server's or the user's own,
+# which is meant for programs, would end every try at the same place. But programs that want a table after this session
+# wait behind it, those that only read included. So it gives up soon, though not before the server has ended an
+# autovacuum that is in the way, which it does after deadlock_timeout.
+_LIMITS: Final = text("""
+    SELECT set_config('statement_timeout', '0', false), set_config('idle_in_transaction_session_timeout', '0', false),
+           set_config('lock_timeout', CAST(CAST(setting AS bigint) + 1000 AS text), false)
+    FROM pg_settings WHERE name = 'deadlock_timeout'
+""")
+
+_LOCK_ATTEMPTS: Final = 30
+"""How often a migration is tried while a table is not free; with the pauses some five minutes."""
+
+_LONGEST_PAUSE: Final = 10.0
+"""Seconds between two such attempts; the first are a second, two seconds, and so on. Others work meanwhile."""
+
+# name: holder — which session's transaction has used tables of the schema for longest; it is hidden since when from
+# users who may not see it.
+_HOLDER: Final = text("""
+    SELECT a.pid, coalesce(nullif(a.application_name, ''), a.backend_type, 'unknown'),
+           CAST(extract(epoch FROM clock_timestamp() - a.xact_start) AS bigint)
+    FROM pg_stat_activity a
+    WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND EXISTS (
+        SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE l.pid = a.pid AND l.granted AND n.nspname = 'kcr')
+    ORDER BY a.xact_start NULLS LAST LIMIT 1
+""")
 _CREATE_SCHEMA: Final = text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
 _HAS_VERSION_TABLE: Final = text("SELECT to_regclass(:name) IS NOT NULL")
-_VERSION: Final = text(f"SELECT version_num FROM {SCHEMA}.{VERSION_TABLE}")  # noqa: S608 (two constants)
+_VERSION: Final = text("SELECT version_num FROM kcr.alembic_version")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,23 +97,22 @@ def upgrade(url: str) -> SchemaStatus:
     Each migration is a transaction; those that convert rows or build indexes of tables that grow do so before it, in
     pieces and without blocking writes. All under one lock: of two upgrades at once, the second finds nothing left to
     do. One that was interrupted has left a revision on the way, which no program works with, and continues from there
-    when it is repeated.
+    when it is repeated. Programs never wait for long behind a migration that waits for a table: it gives up soon, lets
+    them work, and tries again.
 
     Args:
         url: an SQLAlchemy URL of the store; its user owns the schema, or may create it.
 
     Raises:
         SchemaTooNew: the database is newer than this program.
+        StoreBusy: a table was in use, again and again; the message says by which session.
         StoreRefused: a pooler is in between.
         StoreUnavailable: it can't be reached; the message has its address, never the password.
     """
-    from alembic import command
     from alembic.config import Config
 
     with _connected(url) as connection:
         _require_own_session(connection)
-        connection.execute(_NO_TIMEOUTS)
-        connection.commit()
         _lock(connection)
         current = revision_of(connection)
         if current is not None and int(current) > int(HEAD):
@@ -97,7 +123,7 @@ def upgrade(url: str) -> SchemaStatus:
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         config.set_main_option("path_separator", "os")
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        _migrate(connection, config)
     return SchemaStatus(current=HEAD, head=HEAD)
 
 
@@ -152,6 +178,45 @@ def _lock(connection: Connection) -> None:
         connection.commit()
         time.sleep(_PAUSE)
     connection.commit()
+
+
+def _migrate(connection: Connection, config: Config) -> None:
+    """Run the migrations that are left, each again if it could not get a table for itself."""
+    from alembic import command
+
+    from airflow_kcr.store.postgres.failures import LOCK_NOT_AVAILABLE, sqlstate_of
+
+    for attempt in range(1, _LOCK_ATTEMPTS + 1):
+        connection.execute(_LIMITS)
+        connection.commit()
+        try:
+            command.upgrade(config, "head")
+        except DBAPIError as error:
+            connection.rollback()
+            if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
+                raise
+            in_use = _in_use(connection)
+            if attempt == _LOCK_ATTEMPTS:
+                raise StoreBusy(
+                    f"{in_use}; wait for it or end it, then run `kcr store upgrade` again, which continues from there"
+                ) from error
+            _LOG.warning("%s; trying again", in_use)
+        else:
+            return
+        time.sleep(min(attempt, _LONGEST_PAUSE))
+
+
+def _in_use(connection: Connection) -> str:
+    """Return why a migration got no table for itself."""
+    found = connection.execute(_HOLDER).one_or_none()
+    revision = revision_of(connection)
+    connection.commit()
+    what = f"the migration after revision {revision} needs a table that is in use"
+    if found is None:
+        return what
+    process, application, seconds = found
+    since = "" if seconds is None else f" for {seconds} s"
+    return f"{what}; server process {process} ({application}) has been in a transaction{since}"
 
 
 def _require_own_session(connection: Connection) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from datetime import timedelta
@@ -17,11 +18,11 @@ from pathlib import Path
 
 import pytest
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.pool import NullPool
 
-from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, StoreError
+from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, StoreBusy, StoreError
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Batch, Outcome, PersonResetState, ResetCause
 from airflow_kcr.protocol.rules import RegionRules
@@ -322,6 +323,50 @@ def test_indexes_of_tables_that_grow_are_made_beside_who_writes(empty_database_u
     of_few = {"kcr.archived_range", "kcr.person_reset"}
     assert [words for words in made if words[2] != "CONCURRENTLY" and not of_few & {*words}] == []
     assert len(made) > 15
+
+
+WAITS_FOR_A_TABLE = """
+    SELECT query FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND starts_with(query, 'ALTER TABLE')
+"""
+
+
+@contextmanager
+def upgrading_beside_a_reader(url: str) -> Iterator[tuple[Future[schema_upgrade.SchemaStatus], Connection]]:
+    """Yield an upgrade that waits for a table, and the connection whose open transaction has read that table."""
+    upgrade_to(url, "0018")
+    engine = create_engine(url, poolclass=NullPool, connect_args={"application_name": "a-long-report"})
+    with ThreadPoolExecutor(1) as threads, engine.connect() as reader:
+        reader.exec_driver_sql("SELECT count(*) FROM kcr.member")
+        upgrading = threads.submit(schema_upgrade.upgrade, url)
+        try:
+            while not upgrading.done() and not read(url, WAITS_FOR_A_TABLE):
+                pass
+            yield upgrading, reader
+        finally:
+            reader.rollback()
+
+
+def test_programs_work_on_while_a_migration_waits_for_a_table_that_is_read(empty_database_url: str) -> None:
+    with upgrading_beside_a_reader(empty_database_url) as (upgrading, reader):
+        # Whoever wants the table now is behind the migration, whatever it is wanted for.
+        execute(empty_database_url, "SET LOCAL lock_timeout = '20s'; SELECT count(*) FROM kcr.member")
+        execute(empty_database_url, "SET LOCAL lock_timeout = '20s'; UPDATE kcr.member SET label = label")
+        assert not upgrading.done()
+        reader.rollback()
+        assert upgrading.result().is_current
+    assert catalogue(empty_database_url) == SNAPSHOT.read_text()
+
+
+def test_a_migration_gives_up_in_the_end_and_says_who_reads(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_upgrade, "_LOCK_ATTEMPTS", 2)
+    with upgrading_beside_a_reader(empty_database_url) as (upgrading, _):
+        with pytest.raises(StoreBusy, match=r"after revision 0018 .* \(a-long-report\) .*`kcr store upgrade` again"):
+            upgrading.result()
+        assert schema_upgrade.status(empty_database_url).current == "0018"
+    assert schema_upgrade.upgrade(empty_database_url).is_current
 
 
 def test_stored_events_specs_and_names_are_told_in_the_new_words(empty_database_url: str) -> None:

@@ -12,6 +12,9 @@ _VALID: Final = text("""
     JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'kcr' AND c.relname = :name
 """)
 
+_LOCK_TIMEOUT: Final = text("SELECT current_setting('lock_timeout')")
+_SET_LOCK_TIMEOUT: Final = text("SELECT set_config('lock_timeout', :limit, false)")
+
 
 def make(*indexes: str) -> None:
     """Build indexes outside of the migration's transaction, which starts anew after them; existing ones are left alone.
@@ -25,8 +28,12 @@ def make(*indexes: str) -> None:
     """
     with op.get_context().autocommit_block():
         connection = op.get_bind()
+        # It waits for all transactions that are older, and nobody waits for it.
+        before = connection.execute(_LOCK_TIMEOUT).scalar_one()
+        connection.execute(_SET_LOCK_TIMEOUT, {"limit": "0"})
         for index in indexes:
             _make(connection, index)
+        connection.execute(_SET_LOCK_TIMEOUT, {"limit": before})
 
 
 def _make(connection: Connection, index: str) -> None:

@@ -38,9 +38,11 @@ from airflow_kcr.errors import (
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
+LOCK_NOT_AVAILABLE: Final = "55P03"
+
 _BUSY: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "55P03": "it waited too long for a lock",
+        LOCK_NOT_AVAILABLE: "it waited too long for a lock",
         "57014": "a statement took too long",
         "40P01": "it was chosen to end a deadlock",
         "40001": "it could not be serialised",

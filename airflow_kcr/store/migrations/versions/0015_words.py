@@ -1,6 +1,7 @@
 """The store's tables, columns, events and specs say what the documentation says: checkpoint, timeline, request id, ...
 
-Events are renamed in pieces, each a transaction, any of which may be the last for now: another upgrade continues.
+Events and answered requests are renamed in pieces, each a transaction, any of which may be the last for now: another
+upgrade continues.
 Certificates are digests of events under their old names, so they go; the next `kcr verify` proves from the beginning.
 """
 
@@ -140,12 +141,33 @@ _EVENT_VALUES: Final = (
 """),
 )
 
-# name: rename_own — why a region is halted, and its own requests.
+_NEWEST: Final = text("SELECT id, next_sequence FROM kcr.region ORDER BY id")
+
+# name: rename_answered — a region's own requests, and their checkpoints, which no program asks for by these names now.
+_ANSWERED: Final = (
+    text("""
+    UPDATE kcr.cut_request SET nonce = 'boundary:' || substr(nonce, 7)
+    WHERE region_id = :region AND sequence > :after AND sequence <= :upto AND state = 'answered'
+      AND nonce LIKE 'bound:%'
+"""),
+    text("""
+    UPDATE kcr.checkpoint SET nonce = 'boundary:' || substr(nonce, 7)
+    WHERE region_id = :region AND sequence > :after AND sequence <= :upto AND state <> 'open'
+      AND nonce LIKE 'bound:%'
+"""),
+)
+
+# name: rename_own — why a region is halted, and its own requests, as far as they are not renamed yet.
 _OWN: Final = (
     """
     UPDATE kcr.region SET halt = jsonb_set(halt, '{reason}', '"foreign_consumer"') WHERE halt ->> 'reason' = 'outsider'
     """,
-    "UPDATE kcr.cut_request SET nonce = 'boundary:' || substr(nonce, 7) WHERE nonce LIKE 'bound:%'",
+    # One that was asked for again meanwhile, by a program that was not stopped, is there under both names.
+    """
+    UPDATE kcr.cut_request c SET nonce = 'boundary:' || substr(c.nonce, 7)
+    WHERE c.nonce LIKE 'bound:%' AND NOT EXISTS (
+        SELECT FROM kcr.cut_request n WHERE n.region_id = c.region_id AND n.nonce = 'boundary:' || substr(c.nonce, 7))
+    """,
     "UPDATE kcr.checkpoint SET nonce = 'boundary:' || substr(nonce, 7) WHERE nonce LIKE 'bound:%'",
 )
 
@@ -159,6 +181,7 @@ def upgrade() -> None:
     _refuse_closed_history(op.get_bind())
     with op.get_context().autocommit_block():
         renamed = _rename_events(op.get_bind(), {})
+        _rename_answered(op.get_bind())
     # From here on no earlier program writes; what one that was not stopped has written meanwhile is renamed as well.
     op.execute("LOCK TABLE kcr.region, kcr.event IN ACCESS EXCLUSIVE MODE")
     _rename_events(op.get_bind(), renamed)
@@ -196,6 +219,14 @@ def _rename_events(connection: Connection, renamed: Mapping[int, int]) -> Mappin
             for statement in _EVENT_VALUES:
                 connection.execute(statement, piece)
     return counters
+
+
+def _rename_answered(connection: Connection) -> None:
+    """Rename the answered requests that regions made by themselves, and their checkpoints; the others are few."""
+    for region, newest in connection.execute(_NEWEST).all():
+        for after in range(0, newest, PIECE):
+            for statement in _ANSWERED:
+                connection.execute(statement, {"region": region, "after": after, "upto": after + PIECE})
 
 
 def _rename_specs(connection: Connection) -> None:
