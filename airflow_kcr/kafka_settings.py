@@ -23,7 +23,7 @@ _SHOWN: Final = frozenset({"bootstrap.servers", "security.protocol", "sasl.mecha
 
 _COMMITS: Final = "Kafka is committed only at checkpoints, by the region"
 _GROUP: Final = "the region names its groups and members itself"
-_EAGER: Final = "members use the classic protocol with an eager assignor"
+_SAID: Final = "the spec says how members agree on who owns what"
 
 _CALLED: Final = re.compile(r"_cb$|^on_|^logger$|^plugin\.library\.paths$|^ssl\.engine\.location$|\.kinit\.cmd$")
 """Settings that name code: of the client in Python, a library or a program. The right to edit a connection must not
@@ -37,10 +37,10 @@ REFUSED: Final[Mapping[str, tuple[str | None, str]]] = {
     "offset.store.method": ("broker", f"{_COMMITS}, in the broker; leave it out"),
     "group.id": (None, f"{_GROUP}; write it as group_id of a group"),
     "group.instance.id": (None, f"{_GROUP}; write static_membership"),
-    "group.protocol": ("classic", f"{_EAGER} for now; leave it out"),
-    "group.protocol.type": ("consumer", f"{_EAGER}; leave it out"),
-    "group.remote.assignor": (None, f"{_EAGER}; write assignor"),
-    "partition.assignment.strategy": (None, f"{_EAGER}, never a cooperative one; write assignor: range or roundrobin"),
+    "group.protocol": ("classic", f"{_SAID}; write protocol of a group"),
+    "group.protocol.type": ("consumer", f"{_SAID}; leave it out"),
+    "group.remote.assignor": (None, f"{_SAID}; write assignor of a group with protocol: consumer"),
+    "partition.assignment.strategy": (None, f"{_SAID}, never by a cooperative assignor; write assignor"),
     "auto.offset.reset": ("error", "positions come from the store; write start and out_of_range"),
     "isolation.level": ("read_committed", "ends of logs are last stable offsets; leave it out"),
     "session.timeout.ms": (None, "it is checked together with the other times; write timeouts.session"),
@@ -49,6 +49,13 @@ REFUSED: Final[Mapping[str, tuple[str | None, str]]] = {
     "topic.metadata.refresh.interval.ms": (None, "new partitions must be seen; write timeouts.metadata_refresh"),
 }
 """What a user may not set: the one value that is accepted all the same, and why, and what to write instead."""
+
+
+BROKERS_OWN: Final[Mapping[str, str]] = {
+    "heartbeat.interval.ms": "consumer.heartbeat.interval.ms",
+    "session.timeout.ms": "consumer.session.timeout.ms",
+}
+"""What the client refuses where the broker decides who owns what, and the setting of the group in its place."""
 
 
 class KafkaSettings(Mapping[str, str]):

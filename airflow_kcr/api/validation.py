@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
 from airflow_kcr.api.clusters import Cluster, client_settings
 from airflow_kcr.api.regions import require_groups
 from airflow_kcr.api.views import View
-from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, ForeignConsumerInGroup, KcrError, UnknownTopics
+from airflow_kcr.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    CredentialsRefused,
+    ForeignConsumerInGroup,
+    KcrError,
+    UnknownTopics,
+)
 from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.commands import ReportGroups
 from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen, MemberSeen
@@ -29,7 +36,7 @@ from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.rules import ForeignConsumerPolicy
+from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupProtocol
 from airflow_kcr.protocol.timeout_checks import BrokerTimes
 from airflow_kcr.protocol.validation import (
     Check,
@@ -453,6 +460,8 @@ def preflight(
         BrokerUnavailable: Kafka can't be reached.
         CredentialsRefused: it does not let the client in, or not do what it needs.
         UnknownTopics: a listed topic does not exist.
+        ConfigurationError: the spec says `protocol: consumer`, and the brokers don't speak it, or their times
+            contradict the region's.
         ForeignConsumerInGroup: a foreign consumer is in a group, and the policy is `fail`; or Kafka lets no consumer
             join the group, by any policy.
     """
@@ -464,6 +473,11 @@ def preflight(
         failed = _failed(found, question)
         if failed:
             raise error("; ".join(f"group {check.group}: {check.detail}" for check in failed))
+    # A member of the classic protocol is told by the broker as it joins; with the other one it would wait for ever.
+    by_the_broker = {group for group, rules in region.rules.groups.items() if rules.protocol is GroupProtocol.CONSUMER}
+    times = [check for check in _failed(found, Question.TIMES) if check.group in by_the_broker]
+    if times:
+        raise ConfigurationError("; ".join(f"group {check.group}: {check.detail}" for check in times))
     region = report(store, name, found)
     failed = _failed(found, Question.FOREIGN_CONSUMERS)
     closed = any(o.is_group for group in found.foreign_consumers.values() for o in group)

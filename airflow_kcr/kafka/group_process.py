@@ -166,21 +166,26 @@ def groups(calls: AdminCalls, request: Request) -> Json:
 
 _LIMITS: Final = ("group.min.session.timeout.ms", "group.max.session.timeout.ms")
 _CONSUMER: Final = (SESSION, HEARTBEAT)
+_PROTOCOLS: Final = "group.coordinator.rebalance.protocols"
 
 
 def times(calls: AdminCalls, request: Request) -> Json:
-    """Say which times the brokers set for the group; null: they don't tell this client, or have no such setting."""
-    (_, broker, _), *_ = request.rows
+    """Say which times the brokers set for the group, and the rebalance protocols that they speak.
+
+    Null: they don't tell this client, or have no such setting.
+    """
+    (_, number, _), *_ = request.rows
+    broker = _configured(calls, request, ConfigResource(ResourceType.BROKER, str(number)))
+    group = _configured(calls, request, ConfigResource(ResourceType.GROUP, request.group))
     return {
-        "limits": _configured(calls, request, ConfigResource(ResourceType.BROKER, str(broker)), _LIMITS),
-        "consumer": _configured(calls, request, ConfigResource(ResourceType.GROUP, request.group), _CONSUMER),
+        "limits": _milliseconds(broker, _LIMITS),
+        "consumer": _milliseconds(group, _CONSUMER),
+        "protocols": broker[_PROTOCOLS].split(",") if _PROTOCOLS in broker else None,
     }
 
 
-def _configured(
-    calls: AdminCalls, request: Request, resource: ConfigResource, names: tuple[str, ...]
-) -> list[int] | None:
-    """Return settings in milliseconds."""
+def _configured(calls: AdminCalls, request: Request, resource: ConfigResource) -> dict[str, str]:
+    """Return the settings that this client may read."""
 
     def ask(
         admin: AdminClient, keys: list[ConfigResource], left: float
@@ -192,10 +197,12 @@ def _configured(
         calls.answer(question, timeout=request.timeout)
     except CredentialsRefused:
         # Nothing depends on it: a member is told by the broker when it joins.
-        return None
-    found = question.found.get(resource, {})
-    values = [int(value) for name in names if name in found and (value := found[name].value)]
-    return values if len(values) == len(names) else None
+        return {}
+    return {name: entry.value for name, entry in question.found.get(resource, {}).items() if entry.value}
+
+
+def _milliseconds(settings: Mapping[str, str], names: tuple[str, ...]) -> list[int] | None:
+    return [int(settings[name]) for name in names] if settings.keys() >= set(names) else None
 
 
 CALLS: Final[Mapping[str, Callable[[AdminCalls, Request], Json]]] = {

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_kcr.confidential import is_secret, names_secret
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.kafka_settings import KafkaSettings, refusals
+from airflow_kcr.kafka_settings import BROKERS_OWN, KafkaSettings, refusals
 from airflow_kcr.protocol.rules import Assignor, GroupProtocol, GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import MemberId, RegionName
@@ -85,12 +85,6 @@ _EAGER: Final = (Assignor.RANGE, Assignor.ROUNDROBIN)
 
 _BROKERS: Final = (Assignor.UNIFORM, Assignor.RANGE)
 """The broker's own assignors, by the names that it has for them."""
-
-_BROKER_DECIDES: Final[Mapping[str, str]] = {
-    "heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
-    "session.timeout.ms": "group.consumer.session.timeout.ms",
-}
-"""What a client may not say where the broker decides who owns what, and the broker's setting in its place."""
 
 _QUICK: Final[Mapping[str, str]] = {
     "reconnect.backoff.ms": "100",
@@ -169,7 +163,8 @@ def _by_the_broker(user: Mapping[str, str], rules: GroupRules, _timeouts: Timeou
             f"group {rules.group_id}: the broker matches the pattern itself and knows nothing of exclude; write a "
             "pattern that leaves these topics out, or protocol: classic"
         )
-    refused = [f"{name} (the broker's {there} decides)" for name, there in _BROKER_DECIDES.items() if name in user]
+    refused = [f"{name} (the group's {there} decides)" for name, there in BROKERS_OWN.items() if name in user]
+    refused += ["group.protocol (the spec says consumer)"] if "group.protocol" in user else []
     if refused:
         raise ConfigurationError(
             f"Kafka settings of group {rules.group_id} that no client may have with protocol: consumer: "

@@ -104,6 +104,8 @@ class GroupRules:
 
     def subscribes(self, topic: TopicName) -> bool:
         """Whether this group reads `topic`."""
+        if self.pattern is not None and self.protocol is GroupProtocol.CONSUMER:
+            return re.fullmatch(self.pattern, topic) is not None
         if self.pattern is not None:
             return topic not in self.exclude and re.search(self.pattern, topic) is not None
         return topic in self.topics

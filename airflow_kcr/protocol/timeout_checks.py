@@ -72,6 +72,8 @@ class BrokerTimes:
 
     limits: BrokerLimits | None = None
     consumer: ConsumerProtocolTimes | None = None
+    protocols: frozenset[str] | None = None
+    """The rebalance protocols that the brokers speak."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,9 @@ from airflow_kcr.protocol.region import absent_partitions, coverage, liveness, o
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, LogEnd, Seen
 from airflow_kcr.protocol.region.rows import RESET_STATES, Committed, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, live_members, restore_point_offsets, universe
-from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupRules, RegionRules
+from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupProtocol, GroupRules, RegionRules
 from airflow_kcr.protocol.timeout_checks import BROKER_DEFAULTS, BrokerTimes
+from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.times import format_instant
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, Offset, TopicName
 
@@ -47,7 +48,7 @@ class Question(StrEnum):
     """No topic was deleted and created again."""
 
     PROTOCOL = "protocol"
-    """The group is of the classic protocol, and all members agree on the spec's assignor."""
+    """The group is of the spec's protocol, and all members agree on the spec's assignor."""
 
     TIMES = "times"
     """The brokers accept the members' session, and it suits the region's other times."""
@@ -214,7 +215,6 @@ def _nothing_to_read(rules: GroupRules, there: Iterable[TopicName]) -> str:
     return f"pattern {rules.pattern} matches none of the {len(names)} topics of its cluster"
 
 
-_CLASSIC: Final = "classic"
 _CALLED: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
 """States in which every live member has had time to join its group."""
 
@@ -242,17 +242,17 @@ def rights(evidence: Evidence) -> Findings | None:
 
 
 def protocol(evidence: Evidence) -> Findings | None:
-    """The group is of the classic protocol and uses the spec's assignor."""
-    seen = evidence.described
+    """The group is of the spec's protocol and uses the spec's assignor."""
+    seen, ours = evidence.described, evidence.rules.protocol
     if seen is None:
         return None
     if not seen.admits_consumers:
         return Findings(failed=(f"the group is a {seen.type} group, so no consumer can join it: {OTHER_GROUP}",))
     if not seen.members:
         return Findings(fine="the group is empty, so it has no protocol yet")
-    if seen.type != _CLASSIC:
+    if seen.type != ours:
         who = ", ".join(str(o) for o in foreign_consumers_in(evidence)) or "a member"
-        text = f"the group is of type {seen.type}, assignor {seen.assignor or 'none yet'}, not classic"
+        text = f"the group is of type {seen.type}, assignor {seen.assignor or 'none yet'}, not {ours}"
         return Findings(failed=(f"{text}: {who} uses another protocol; stop it",))
     wanted = evidence.rules.assignor
     if not seen.assignor:
@@ -261,7 +261,7 @@ def protocol(evidence: Evidence) -> Findings | None:
         text = f"its members agreed on {seen.assignor}, the spec says {wanted}: restart them with one spec"
         return Findings(failed=(text,))
     by = f", coordinated by {seen.coordinator}" if seen.coordinator else ""
-    return Findings(fine=f"classic, assignor {wanted}{by}")
+    return Findings(fine=f"{ours}, assignor {wanted}{by}")
 
 
 def times(region: Region, evidence: Evidence) -> Findings | None:
@@ -269,6 +269,8 @@ def times(region: Region, evidence: Evidence) -> Findings | None:
     if evidence.times is None:
         return None
     timeouts, static = region.rules.timeouts, evidence.rules.static_membership
+    if evidence.rules.protocol is GroupProtocol.CONSUMER:
+        return _brokers_times(timeouts, evidence.times)
     limits = evidence.times.limits
     clashes = timeout_checks.check(timeouts, static=static, limits=limits or BROKER_DEFAULTS)
     session = f"session {_seconds(timeouts.session_timeout(static=static))}"
@@ -277,6 +279,24 @@ def times(region: Region, evidence: Evidence) -> Findings | None:
         if limits is None
         else f"{session}, the broker accepts {_seconds(limits.shortest_session)} to {_seconds(limits.longest_session)}"
     )
+    return Findings(failed=tuple(map(str, clashes)), fine=fine)
+
+
+def _brokers_times(timeouts: Timeouts, times: BrokerTimes) -> Findings:
+    if times.protocols is not None and GroupProtocol.CONSUMER not in times.protocols:
+        spoken = ", ".join(sorted(times.protocols))
+        return Findings(
+            failed=(
+                f"the brokers speak {spoken} (group.coordinator.rebalance.protocols) and not consumer, which Kafka 4.0 "
+                "has; write protocol: classic",
+            )
+        )
+    if times.consumer is None:
+        return Findings(
+            warnings=("the group's session and heartbeat are the broker's, and this client may not read them",)
+        )
+    clashes = timeout_checks.check_consumer_protocol(timeouts, times.consumer)
+    fine = f"session {_seconds(times.consumer.session)}, heartbeat {_seconds(times.consumer.heartbeat)}, by the broker"
     return Findings(failed=tuple(map(str, clashes)), fine=fine)
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_kcr.confidential import secrets_in
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.kafka_settings import broken_references, refusals
-from airflow_kcr.protocol.rules import Assignor, CheckpointMode
+from airflow_kcr.kafka_settings import BROKERS_OWN, broken_references, refusals
+from airflow_kcr.protocol.rules import Assignor, CheckpointMode, GroupProtocol
 from airflow_kcr.protocol.timeout_checks import check
 from airflow_kcr.protocol.values import group_id, region_name, topic_name
 from airflow_kcr.schedules import CronSchedule, Every
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from airflow_kcr.spec.model import BatchSpec, CheckpointSpec, GroupSpec, HistorySpec, RegionSpec
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_NOT_RE2: Final = re.compile(r"\(\?(?:<?[=!]|>|\()|\\[1-9]|[*+?}]\+")
+"""What Python's expressions have and RE2's do not: looking around, groups that are atomic, conditions, repeats of what
+was matched, and repeats that keep what they have."""
+
 _PIPELINE: Final = re.compile(rf"(?:{_NAME}(?:\.{_NAME})*|[^:\s][^:]*\.py):{_NAME}")
 _T = TypeVar("_T")
 _ZERO: Final = timedelta(0)
@@ -95,6 +99,7 @@ def _groups(spec: RegionSpec) -> Iterator[Finding]:
             )
         first.setdefault(group.group_id, index)
         yield from _group(group, path)
+        yield from _brokers_settings(spec, group, path)
         for sink in group.sinks:
             folder = "" if sink.path is None else sink.path.rstrip("/")
             if folder and folder in folders:
@@ -119,14 +124,58 @@ def _group(group: GroupSpec, path: Path) -> Iterator[Finding]:
             (*path, "pipeline"),
             f"{group.pipeline!r} names no function: write module:function or path/to/file.py:function",
         )
+    yield from _classic(group, path) if group.protocol is GroupProtocol.CLASSIC else _by_the_broker(group, path)
+    yield from _cluster(group.kafka, group.kafka_conn_id, path)
+    yield from sinks_findings(group.sinks, group.delivery, path)
+
+
+def _classic(group: GroupSpec, path: Path) -> Iterator[Finding]:
     if group.assignor is Assignor.STICKY:
         yield Finding(
             (*path, "assignor"),
             "sticky works only in `kcr group assignment`: the client has no eager sticky assignor; use range or "
             "roundrobin",
         )
-    yield from _cluster(group.kafka, group.kafka_conn_id, path)
-    yield from sinks_findings(group.sinks, group.delivery, path)
+    if group.assignor is Assignor.UNIFORM:
+        yield Finding(
+            (*path, "assignor"),
+            "uniform is the broker's; use range or roundrobin, or write protocol: consumer",
+        )
+
+
+def _by_the_broker(group: GroupSpec, path: Path) -> Iterator[Finding]:
+    if group.assignor not in {None, Assignor.UNIFORM, Assignor.RANGE}:
+        yield Finding(
+            (*path, "assignor"),
+            f"{group.assignor} is the classic protocol's; with protocol: consumer the broker has uniform and range",
+        )
+    if group.exclude:
+        yield Finding(
+            (*path, "exclude"),
+            "works only with protocol: classic; the broker matches the pattern by itself, so write one that leaves "
+            "these topics out",
+        )
+    if group.pattern is not None and (found := _NOT_RE2.search(group.pattern)):
+        yield Finding(
+            (*path, "pattern"),
+            f"{group.pattern!r} has {found[0]!r}, which the broker's expressions (RE2) lack; write it without, or "
+            "protocol: classic",
+        )
+
+
+def _brokers_settings(spec: RegionSpec, group: GroupSpec, path: Path) -> Iterator[Finding]:
+    """Find client settings that the client refuses where the broker decides."""
+    if group.protocol is GroupProtocol.CLASSIC:
+        return
+    where: Path = ("kafka",) if group.kafka is None else (*path, "kafka")
+    given = (spec.kafka if group.kafka_conn_id is None else {}) if group.kafka is None else group.kafka
+    for name, there in BROKERS_OWN.items():
+        if name in (given or {}):
+            yield Finding(
+                (*where, name),
+                f"is the broker's with protocol: consumer ({group.group_id}); set {there} of the group or of the "
+                "broker instead",
+            )
 
 
 def _subscription(group: GroupSpec, path: Path) -> Iterator[Finding]:
@@ -150,7 +199,8 @@ def _subscription(group: GroupSpec, path: Path) -> Iterator[Finding]:
     except re.error as error:
         yield Finding((*path, "pattern"), f"{group.pattern!r} is no regular expression: {error}")
         return
-    for text in unlike(group.pattern):
+    # With the other protocol the client does not read the pattern: the broker does.
+    for text in unlike(group.pattern) if group.protocol is GroupProtocol.CLASSIC else ():
         yield Finding((*path, "pattern"), text)
 
 

@@ -22,6 +22,7 @@ from airflow_kcr.protocol.rules import (
     Assignor,
     CheckpointMode,
     ForeignConsumerPolicy,
+    GroupProtocol,
     OutOfRangePolicy,
     RetentionRules,
 )
@@ -154,7 +155,8 @@ Start = Annotated[
     AsText(parse_start, format_start, "a text: earliest, latest, committed, timestamp:… or duration:…", "text"),
 ]
 DeliveryWord = Annotated[Delivery, word(Delivery)]
-AssignorWord = Annotated[Assignor, word(Assignor, without=frozenset({Assignor.STICKY, Assignor.UNIFORM}))]
+AssignorWord = Annotated[Assignor, word(Assignor, without=frozenset({Assignor.STICKY}))]
+ProtocolWord = Annotated[GroupProtocol, word(GroupProtocol)]
 FileFormatWord = Annotated[FileFormat, word(FileFormat)]
 SinkModeWord = Annotated[SinkMode, word(SinkMode)]
 CheckpointModeWord = Annotated[CheckpointMode, word(CheckpointMode)]

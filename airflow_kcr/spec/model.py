@@ -23,6 +23,7 @@ from airflow_kcr.protocol.rules import (
     CheckpointMode,
     CheckpointRules,
     ForeignConsumerPolicy,
+    GroupProtocol,
     GroupRules,
     OutOfRangePolicy,
     RegionRules,
@@ -44,6 +45,7 @@ from airflow_kcr.spec.fields import (
     Keep,
     Number,
     OutOfRangeWord,
+    ProtocolWord,
     Section,
     Settings,
     Start,
@@ -82,8 +84,12 @@ class GroupSpec:
     delivery: DeliveryWord = Delivery.AT_LEAST_ONCE
     """What is promised about each record, and so what an automatic reset replays."""
 
+    protocol: ProtocolWord = GroupProtocol.CLASSIC
+    """Who decides which member owns what: `classic`, one of the members; `consumer`, the broker (KIP-848)."""
+
     assignor: AssignorWord | None = None
-    """`range` or `roundrobin`; absent: `range` for one topic, else `roundrobin`."""
+    """`range` or `roundrobin`; absent: `range` for one topic, else `roundrobin`. With `protocol: consumer`, `uniform`
+    or `range`; absent: `uniform`."""
 
     kafka: Settings | None = None
     """Client settings if this group is on another cluster; they replace all of the region's."""
@@ -106,8 +112,9 @@ class GroupSpec:
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write the fields as the stored form has them: no sinks and no excluded topics if there are none."""
-        return {name: value for name, value in write(self).items() if name not in {"sinks", "exclude"} or value}
+        """Write the fields as the stored form has them: those that came later only if they say something."""
+        unsaid: dict[str, Any] = {"sinks": ({},), "exclude": ((), []), "protocol": (GroupProtocol.CLASSIC,)}
+        return {name: value for name, value in write(self).items() if value not in unsaid.get(name, ())}
 
     @property
     def effective_assignor(self) -> Assignor:
@@ -117,6 +124,8 @@ class GroupSpec:
         """
         if self.assignor is not None:
             return self.assignor
+        if self.protocol is GroupProtocol.CONSUMER:
+            return Assignor.UNIFORM
         return Assignor.RANGE if self.pattern is None and len(self.topics) == 1 else Assignor.ROUNDROBIN
 
     def rules(self) -> GroupRules:
@@ -129,6 +138,7 @@ class GroupSpec:
             members=self.members,
             delivery=self.delivery,
             start=self.start,
+            protocol=self.protocol,
             assignor=self.effective_assignor,
             static_membership=self.static_membership,
             upserts=tuple(

@@ -448,6 +448,7 @@ OTHER: Mapping[str, Any] = {
     "groups[].members": 2,
     "groups[].start": "latest",
     "groups[].delivery": "almost_once",
+    "groups[].protocol": "consumer",
     "groups[].assignor": "roundrobin",
     "groups[].kafka": {"bootstrap.servers": "localhost:9092", "client.id": "x"},
     "groups[].kafka_conn_id": "other",

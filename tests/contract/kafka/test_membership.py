@@ -411,3 +411,28 @@ def test_records_never_reach_the_control_consumer(kafka: Kafka, members: Members
     kafka.fill(topic, {0: 1000, 1: 1000})
     assert member.commit({log(group, topic): 1}).failure == ""
     assert member.heard.count("troubled") == 0
+
+
+@pytest.mark.parametrize(("before", "after"), [tuple(GroupProtocol), tuple(reversed(GroupProtocol))])
+def test_a_group_is_converted_member_by_member(
+    kafka: Kafka, groups: Groups, before: GroupProtocol, after: GroupProtocol
+) -> None:
+    topic, group = kafka.topic(4), kafka.group_id()
+    old, new = Members(kafka.settings, before), Members(kafka.settings, after)
+    try:
+        first, second = [old.make(group, index, topic=topic).joined() for index in (0, 1)]
+        first.heard.wait_for(lambda: [len(one.heard.holds) for one in (first, second)] == [2, 2])
+        for index, member in enumerate((first, second)):
+            member.consumer.close_keeping_slot()
+            member.heard.wait("left")
+            changed = new.make(group, index, topic=topic)
+            changed.consumer.join()
+            # At the latest when the session of the one before is over.
+            changed.heard.wait_for(lambda one=changed: bool(one.heard.holds))  # type: ignore[misc]
+        shared = new.made
+        shared[0].heard.wait_for(lambda: [len(one.heard.holds) for one in shared] == [2, 2])
+        assert [one.commit(dict.fromkeys(one.heard.holds, 3)).failure for one in shared] == ["", ""]
+        assert happened(lambda: groups.describe(GroupId(group)).type == after, within=20)
+    finally:
+        old.end()
+        new.end()

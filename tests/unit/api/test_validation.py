@@ -28,7 +28,7 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.timeout_checks import BrokerTimes
+from airflow_kcr.protocol.timeout_checks import BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.validation import Check, CheckVerdict, Question
 from airflow_kcr.protocol.values import (
     NO_CLUSTER,
@@ -70,6 +70,7 @@ class FakeCluster:
     asked: list[GroupId] = field(default_factory=list)
     client: str | None = None
     type: str = "classic"
+    set_times: BrokerTimes = field(default_factory=BrokerTimes)
 
     @property
     def logs(self) -> FakeCluster:
@@ -98,7 +99,7 @@ class FakeCluster:
 
     def times(self, seen: GroupSeen) -> BrokerTimes:
         self._fail("times")
-        return BrokerTimes()
+        return self.set_times
 
     def require_empty(self, group: GroupId) -> None:
         raise NotImplementedError
@@ -128,8 +129,8 @@ class FakeCluster:
         yield self
 
 
-def store_of(policy: str = "fail") -> RegionStore:
-    spec = parse(f"{SPEC}foreign_consumers: {policy}\n")
+def store_of(policy: str = "fail", spec_text: str = SPEC) -> RegionStore:
+    spec = parse(f"{spec_text}foreign_consumers: {policy}\n")
     store = RegionStore(MemoryTransactions(Clock()))
     store.handle(NAME, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
     return store
@@ -294,6 +295,18 @@ def test_a_topic_that_does_not_exist_is_named() -> None:
         fly(store_of(), FakeCluster(there={}))
     waits = fly(store_of(), FakeCluster(there={}), MemberId(H, 0))
     assert verdicts(waits.checks, Question.TOPICS) == {H: CheckVerdict.WARNING}
+
+
+def test_brokers_that_do_not_speak_the_protocol_and_times_that_contradict_theirs_are_refused() -> None:
+    store = store_of(spec_text=SPEC.replace("group_id: g,", "group_id: g, protocol: consumer,"))
+    old = FakeCluster(set_times=BrokerTimes(protocols=frozenset({"classic"})))
+    with pytest.raises(ConfigurationError, match=r"group g: the brokers speak classic .* write protocol: classic"):
+        fly(store, old)
+    assert fly(store, old, MemberId(H, 0)).checks
+    long = BrokerTimes(consumer=ConsumerProtocolTimes(session=timedelta(minutes=6)))
+    with pytest.raises(ConfigurationError, match=r"consumer\.session\.timeout\.ms.* timeouts\.reset"):
+        fly(store, FakeCluster(set_times=long))
+    assert fly(store_of(), old).checks
 
 
 def test_a_missing_right_is_named() -> None:

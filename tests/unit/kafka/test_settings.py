@@ -78,7 +78,7 @@ def test_where_the_broker_decides_it_has_the_assignor_and_the_times() -> None:
 
 
 def test_what_only_the_broker_may_say_there_is_refused_with_the_brokers_setting() -> None:
-    with pytest.raises(ConfigurationError, match=r"heartbeat\.interval\.ms .*group\.consumer\.heartbeat\.interval\.ms"):
+    with pytest.raises(ConfigurationError, match=r"heartbeat\.interval\.ms .*consumer\.heartbeat\.interval\.ms"):
         settings(user={**USER, "heartbeat.interval.ms": "500"}, protocol=GroupProtocol.CONSUMER)
     with pytest.raises(ConfigurationError, match="the broker has no roundrobin assignor; write assignor: uniform"):
         settings(protocol=GroupProtocol.CONSUMER, assignor=Assignor.ROUNDROBIN)

@@ -15,8 +15,8 @@ from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import Committed, RegionState
 from airflow_kcr.protocol.region.state import put, restore_point_offsets
-from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupRules, RegionRules
-from airflow_kcr.protocol.timeout_checks import BrokerLimits, BrokerTimes
+from airflow_kcr.protocol.rules import Assignor, ForeignConsumerPolicy, GroupProtocol, GroupRules, RegionRules
+from airflow_kcr.protocol.timeout_checks import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.validation import (
     SHOWN,
     Check,
@@ -282,6 +282,22 @@ def test_a_session_is_told_with_the_brokers_limits_and_without_them_kafkas_own_a
     limits = BrokerLimits(shortest_session=timedelta(seconds=6), longest_session=timedelta(seconds=300))
     check = here.check(Question.TIMES, here.evidence(times=BrokerTimes(limits=limits)))
     assert check.detail == "session 120 s, the broker accepts 6 s to 300 s"
+
+
+def test_where_the_broker_decides_its_protocol_and_its_times_are_what_counts() -> None:
+    here = world(group=replace(group_rules(), protocol=GroupProtocol.CONSUMER, assignor=Assignor.UNIFORM))
+    check = here.check(Question.PROTOCOL)
+    assert (check.verdict, "is of type classic, assignor range, not consumer" in check.detail) == (FAILED, True)
+    here.type, here.assignor = "consumer", "uniform"
+    assert here.check(Question.PROTOCOL).detail == "consumer, assignor uniform, coordinated by kafka-2:9092"
+    assert here.check(Question.TIMES).verdict is WARNING
+    check = here.check(Question.TIMES, here.evidence(times=BrokerTimes(consumer=ConsumerProtocolTimes())))
+    assert check.detail == "session 45 s, heartbeat 5 s, by the broker"
+    old = here.check(Question.TIMES, here.evidence(times=BrokerTimes(protocols=frozenset({"classic"}))))
+    assert (old.verdict, "write protocol: classic" in old.detail) == (FAILED, True)
+    late = ConsumerProtocolTimes(session=timedelta(seconds=400))
+    check = here.check(Question.TIMES, here.evidence(times=BrokerTimes(consumer=late)))
+    assert (check.verdict, "consumer.session.timeout.ms" in check.detail) == (FAILED, True)
 
 
 def test_a_session_that_the_broker_refuses_fails_with_both_settings() -> None:

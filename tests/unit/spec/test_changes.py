@@ -8,7 +8,7 @@ import pytest
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.rules import Assignor, ForeignConsumerPolicy, OutOfRangePolicy, RetentionRules
+from airflow_kcr.protocol.rules import Assignor, ForeignConsumerPolicy, GroupProtocol, OutOfRangePolicy, RetentionRules
 from airflow_kcr.protocol.start_positions import LATEST
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spec import (
@@ -77,6 +77,7 @@ def test_checkpoints_batches_times_retention_and_policies_change_at_once(fields:
         ({"delivery": Delivery.AT_MOST_ONCE}, ["delivery"]),
         ({"start": LATEST}, ["start"]),
         ({"assignor": Assignor.ROUNDROBIN}, ["assignor"]),
+        ({"protocol": GroupProtocol.CONSUMER}, ["protocol"]),
     ],
 )
 def test_what_a_member_is_built_from_changes_at_the_next_checkpoint(fields: dict[str, Any], paths: list[str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.rules import Assignor, CheckpointMode, OutOfRangePolicy, RetentionRules
+from airflow_kcr.protocol.rules import Assignor, CheckpointMode, GroupProtocol, OutOfRangePolicy, RetentionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, TopicName
 from airflow_kcr.schedules import CronSchedule, Every
@@ -113,6 +113,31 @@ class TestGroups:
 
     def test_cannot_consume_with_the_sticky_assignor(self) -> None:
         assert refused(groups=(group(assignor=Assignor.STICKY),)) == ["groups[0].assignor"]
+        assert refused(groups=(group(assignor=Assignor.UNIFORM),)) == ["groups[0].assignor"]
+
+    def test_of_the_brokers_protocol_have_the_brokers_assignor_and_expressions(self) -> None:
+        def consumer(**fields: Any) -> GroupSpec:  # noqa: ANN401 (each field has its own type)
+            return group(protocol=GroupProtocol.CONSUMER, **fields)
+
+        assert consumer().effective_assignor is Assignor.UNIFORM
+        rules = small(consumer(assignor=Assignor.RANGE)).rules().groups[GroupId("g")]
+        assert (rules.protocol, rules.assignor) == (GroupProtocol.CONSUMER, Assignor.RANGE)
+        for assignor in (Assignor.ROUNDROBIN, Assignor.STICKY):
+            assert refused(groups=(consumer(assignor=assignor),)) == ["groups[0].assignor"]
+        whole = consumer(topics=(), pattern="^flights").rules()
+        assert [whole.subscribes(TopicName(name)) for name in ("flights", "flights.eu")] == [True, False]
+        assert refused(groups=(consumer(topics=(), pattern="^a.*", exclude=("ab",)),)) == ["groups[0].exclude"]
+        for pattern in ("^(?!a).*", "^(?<=a)b", r"^(a)\1", "^(?>a)", "^a*+"):
+            assert refused(groups=(consumer(topics=(), pattern=pattern),)) == ["groups[0].pattern"], pattern
+        assert small(consumer(topics=(), pattern=r"^(?:a|b)+\.\d{1,3}$")).groups
+
+    def test_of_the_brokers_protocol_leave_the_brokers_times_to_it(self) -> None:
+        hurried = {"bootstrap.servers": "x", "heartbeat.interval.ms": "500"}
+        ours = group(protocol=GroupProtocol.CONSUMER)
+        assert refused(kafka=hurried, groups=(ours,)) == ["kafka.heartbeat.interval.ms"]
+        own = group(protocol=GroupProtocol.CONSUMER, kafka=hurried)
+        assert refused(groups=(own,)) == ["groups[0].kafka.heartbeat.interval.ms"]
+        assert RegionSpec(region="r", kafka=hurried, groups=(group(),)).groups
 
     def test_spread_one_topic_by_range_and_more_than_one_round_robin(self) -> None:
         assert group().effective_assignor is Assignor.RANGE
