@@ -339,6 +339,7 @@ def live(
     pipeline: str = "none:none",
     name: str = "",
     hosting: str = "tests.support.member_process",
+    declared: Callable[[RegionName], None] | None = None,
 ) -> Iterator[Live]:
     """Lend a started region over a new topic; at the end every process is ended.
 
@@ -355,6 +356,7 @@ def live(
         pipeline: of the group, where its members run on Spark.
         name: of the region and its group; absent: one that no other test has.
         hosting: the module that processes with members run.
+        declared: called before the region is started.
     """
     topic, group_id = kafka.topic(partitions, configs), name or kafka.group_id()
     reads = subscription.format(topic=topic)
@@ -368,6 +370,8 @@ def live(
     store = RegionStore(transactions)
     region = RegionName(group_id)
     store.handle(region, DeclareRegion(spec=Spec(text=parsed.to_json_text(), rules=parsed.rules())))
+    if declared is not None:
+        declared(region)
     store.handle(region, StartRegion())
     one = Live(
         kafka=kafka, store=store, url=url, name=region, group=group_id, topic=topic, folder=folder, hosting=hosting
