@@ -72,12 +72,15 @@ class Consumer:
     number: int
     static_id: str | None
     hear: Callable[[str, frozenset[GroupPartition]], None]
-    """Called with 'revoked', 'lost', 'assigned' or 'fenced'."""
+    """Called with 'revoked', 'revoking', 'assigned' or 'fenced'."""
 
     last_poll: float = 0.0
     generation: int = 0
     known: int = 0
     """How many partitions the topic had when it last looked; the group's leader joins again when that changes."""
+
+    drains: bool = False
+    """Whether it acknowledges itself what it is to give back; else it does so as soon as it hears of it."""
 
     polls: Callable[[], bool] = lambda: True
     waiting: list[tuple[str, frozenset[GroupPartition]]] = field(default_factory=list)
@@ -191,14 +194,33 @@ class Broker:
         self.leader = consumer.number if self.leader == holder.number else self.leader
         self.world.soon(lambda: self._tell(consumer, "assigned", held))
 
+    def knows(self, number: int) -> bool:
+        """Whether a consumer is in the group."""
+        return number in self.consumers
+
+    def close(self, number: int) -> None:
+        """Note that a static member closed: here it tells the broker nothing."""
+
+    def acknowledge(self, number: int, partitions: frozenset[GroupPartition]) -> None:
+        """Take what a member has given back.
+
+        Raises:
+            NotImplementedError: here an assignment is taken as a whole.
+        """
+        raise NotImplementedError
+
     def new_number(self) -> int:
         """Name a consumer instance."""
         return next(self._numbers)
 
     def leave(self, number: int) -> None:
         """Let a consumer leave at once."""
-        if self.consumers.pop(number, None) is not None:
+        if number in self.consumers:
+            self._remove(number)
             self._rebalance_soon()
+
+    def _remove(self, number: int) -> None:
+        del self.consumers[number]
 
     def poll(self, number: int) -> None:
         """Count as alive; one that was thrown out hears that it lost everything, and joins again."""
@@ -216,7 +238,7 @@ class Broker:
                 consumer.last_poll = self.world.now
         gone = [c for c in self.consumers.values() if self.world.now - c.last_poll > self.session]
         for consumer in gone:
-            del self.consumers[consumer.number]
+            self._remove(consumer.number)
         if gone:
             self._rebalance_soon()
         self.world.after(HEARTBEAT, self._expire)
@@ -266,8 +288,11 @@ class Broker:
             return
         what, held = consumer.waiting.pop(0)
         if what != "assigned" or held == self.assigned.get(consumer.number):
-            consumer.hear(what, held)
+            self._heard(consumer, what, held)
         self._deliver(consumer)
+
+    def _heard(self, consumer: Consumer, what: str, held: frozenset[GroupPartition]) -> None:
+        consumer.hear(what, held)
 
     def _assignment(self) -> dict[int, frozenset[GroupPartition]]:
         names = {f"{c.static_id or 'dynamic'}/{n:06}": n for n, c in self.consumers.items()}
@@ -290,6 +315,9 @@ class Broker:
         consumer = self.consumers.get(number)
         if consumer is None or self._pending or consumer.generation != self.generation:
             raise NotInGroup
+        self._write(offsets)
+
+    def _write(self, offsets: OffsetMap) -> None:
         lost = self.world.chance(self.lost_answers)
         if not lost or self.world.chance(0.5):
             self.committed.update(offsets)

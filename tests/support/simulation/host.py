@@ -210,7 +210,7 @@ class Host:
     def _poll(self) -> None:
         if self.consumer is not None and self.consumer_open and not self.around.broker.is_away:
             self.around.broker.poll(self.consumer.number)
-            if self.consumer.number not in self.around.broker.consumers:
+            if not self.around.broker.knows(self.consumer.number):
                 self._lost()
         self.later(HEARTBEAT, self._poll)
 
@@ -247,7 +247,7 @@ class Host:
                 else:
                     self._claim(effect)
             case effects.ReleasePartitions():
-                raise NotImplementedError("the simulated broker takes whole assignments only")
+                self.soon(lambda: self._release(effect.partitions), 0.2)
             case effects.DiscoverPartitions():
                 self._asked(self._discover, 0.2)
             case effects.PlanRanges():
@@ -342,7 +342,7 @@ class Host:
     def _join(self) -> None:
         static = f"{self.member.group}-{self.member.index:04}" if self.machine.static else None
         number = self.around.broker.new_number()
-        self.consumer = Consumer(number=number, static_id=static, hear=self._hear, polls=self._polls)
+        self.consumer = Consumer(number=number, static_id=static, hear=self._hear, drains=True, polls=self._polls)
         self.consumer_open = True
         self.around.broker.join(self.consumer)
 
@@ -354,11 +354,21 @@ class Host:
             self.assignments += 1
             number = AssignmentId(self.assignments)
             self.deliver(events.Assigned(assignment=number, partitions=held))
+        elif what == "revoking":
+            self.deliver(events.Revoking(partitions=held))
         elif what == "revoked":
             self.deliver(events.Revoked())
         elif self.alive and self.consumer_open:
             self.consumer_open = False
             self.soon(lambda: self.deliver(events.InstanceFenced()), 0.5)
+
+    def _release(self, partitions: frozenset[GroupPartition]) -> None:
+        batch = self.machine.batch
+        if self.machine.revoking != partitions or self.consumer is None:
+            return
+        if batch is not None and not partitions.isdisjoint(batch.ranges):
+            self.around.wrong.append(f"{self.member} released {sorted(partitions)} while {batch.batch} runs there")
+        self.around.broker.acknowledge(self.consumer.number, partitions)
 
     def _lost(self) -> None:
         """The session is over: the client says so at the next poll, and joins again by itself."""
@@ -374,6 +384,8 @@ class Host:
     def _close(self) -> None:
         if self.consumer is not None and self.consumer.static_id is None:
             self.around.broker.leave(self.consumer.number)
+        elif self.consumer is not None:
+            self.around.broker.close(self.consumer.number)
         self._closed()
 
     def _closed(self) -> None:

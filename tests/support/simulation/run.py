@@ -1,17 +1,19 @@
 """One simulated run: a region drawn from the seed, faults drawn from the seed, quiet at the end, and the judgement.
 
     python -m tests.support.simulation.run 4711
+    python -m tests.support.simulation.run 4711 consumer
 
-replays a seed and prints its history.
+replays a seed and prints its history; the second one in groups of the consumer protocol.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
+from typing import Final
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.commands import (
@@ -40,6 +42,7 @@ from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import (
     CheckpointMode,
     CheckpointRules,
+    GroupProtocol,
     GroupRules,
     OutOfRangePolicy,
     RegionRules,
@@ -51,6 +54,7 @@ from airflow_kcr.schedules import Every
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support.simulation.broker import Broker, Log
+from tests.support.simulation.deciding_broker import DecidingBroker
 from tests.support.simulation.faults import (
     FAULTS,
     OF_ONE,
@@ -99,6 +103,7 @@ class GroupShape:
     partitions: int
     delivery: Delivery
     static: bool
+    protocol: GroupProtocol = GroupProtocol.CLASSIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +164,12 @@ def drawn(world: World) -> Shape:
     return replace(shape, period=IDLE_PERIOD)
 
 
+def drawn_in(seed: int, protocol: GroupProtocol) -> Shape:
+    """Draw a region whose groups all use one protocol; the rest is as the seed draws it."""
+    shape = drawn(World(seed))
+    return replace(shape, groups=tuple(replace(one, protocol=protocol) for one in shape.groups))
+
+
 def _idle(world: World) -> tuple[float, float]:
     """Draw a stretch without records, in a third of the regions, by chance of its own: other draws stay as they are."""
     random = Random(f"idle {world.seed}")
@@ -212,6 +223,12 @@ def _specs(world: World) -> tuple[tuple[float, bool], ...]:
     return tuple((random.uniform(3.0, FAULTS_END - 10.0), random.random() < 0.5) for _ in range(changes))
 
 
+_BROKERS: Final[Mapping[GroupProtocol, type[Broker]]] = {
+    GroupProtocol.CLASSIC: Broker,
+    GroupProtocol.CONSUMER: DecidingBroker,
+}
+
+
 class Simulation:
     """One run.
 
@@ -229,7 +246,7 @@ class Simulation:
         self.sides = tuple(
             Surroundings(
                 world=self.world,
-                broker=Broker(self.world, one.group, one.partitions, 8.0 if one.static else 4.0),
+                broker=_BROKERS[one.protocol](self.world, one.group, one.partitions, 8.0 if one.static else 4.0),
                 store=self.store,
                 name=NAME,
                 delivery=one.delivery,
@@ -300,6 +317,7 @@ class Simulation:
                 members=one.members,
                 delivery=one.delivery,
                 static_membership=one.static,
+                protocol=one.protocol,
             )
             for one in self.shape.groups
         }
@@ -427,6 +445,7 @@ class Simulation:
         found = watch.look()
         self.waited = frozenset(watch.rules)
         wrong = [*watch.wrong, *(text for side in self.sides for text in side.wrong)]
+        wrong += [t for s in self.sides if isinstance(s.broker, DecidingBroker) for t in s.broker.ownership.wrong]
         if not self._is_done():
             wrong.append(f"R14: not done after {LIVENESS} s: {self._standing()}; it says {found.text()}")
         elif found.stalled:
@@ -565,9 +584,9 @@ class Simulation:
         )
 
 
-def replay(seed: int) -> None:
+def replay(seed: int, protocol: GroupProtocol | None = None) -> None:
     """Run one seed and print its history."""
-    simulation = Simulation(seed)
+    simulation = Simulation(seed, None if protocol is None else drawn_in(seed, protocol))
     print(simulation.shape)  # noqa: T201 - this is what the command is for
     wrong = simulation.run()
     for note in simulation.notes:
@@ -580,4 +599,4 @@ def replay(seed: int) -> None:
 
 
 if __name__ == "__main__":
-    replay(int(sys.argv[1]))
+    replay(int(sys.argv[1]), *map(GroupProtocol, sys.argv[2:3]))
