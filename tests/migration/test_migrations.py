@@ -349,7 +349,7 @@ def upgrading_beside_a_reader(url: str) -> Iterator[tuple[Future[schema_upgrade.
 
 def test_programs_work_on_while_a_migration_waits_for_a_table_that_is_read(empty_database_url: str) -> None:
     with upgrading_beside_a_reader(empty_database_url) as (upgrading, reader):
-        # Whoever wants the table now is behind the migration, whatever it is wanted for.
+        # A program that wants the table now is behind the migration, whatever for.
         execute(empty_database_url, "SET LOCAL lock_timeout = '20s'; SELECT count(*) FROM kcr.member")
         execute(empty_database_url, "SET LOCAL lock_timeout = '20s'; UPDATE kcr.member SET label = label")
         assert not upgrading.done()

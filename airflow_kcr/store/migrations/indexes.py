@@ -28,7 +28,7 @@ def make(*indexes: str) -> None:
     """
     with op.get_context().autocommit_block():
         connection = op.get_bind()
-        # It waits for all transactions that are older, and nobody waits for it.
+        # It waits for all transactions that are older, and no program waits for it.
         before = connection.execute(_LOCK_TIMEOUT).scalar_one()
         connection.execute(_SET_LOCK_TIMEOUT, {"limit": "0"})
         for index in indexes:
