@@ -66,7 +66,12 @@ def report(member: MemberMachine, now: float) -> Driven:
 def rejoin(member: MemberMachine, now: float) -> Driven:
     """Leave the group, between two batches, so as to join it again: Kafka then assigns what there is, all of it."""
     known, view = member.discovery, member.view
-    if view is None or member.batch is not None or not member.in_group or "leave" in member.awaited:
+    if (
+        view is None
+        or member.batch is not None
+        or not member.in_group
+        or not {"claim", "leave"}.isdisjoint(member.awaited)
+    ):
         return member, ()
     # What can't be claimed keeps a member from everything, a reset too; what has no owner waits until that is over.
     held = frozenset() if member.assignment is None else member.assignment.partitions

@@ -137,6 +137,21 @@ def test_a_member_joins_anew_between_two_batches() -> None:
     assert lone.wanted(effects.PlanRanges) == []
 
 
+def test_a_claim_that_is_asked_for_is_answered_before_its_assignment_is_given_back() -> None:
+    lone = LoneMember().processing().plan()
+    batch = lone.member.batch
+    assert batch is not None
+    lone.feed(answers.batch_started(batch=batch.batch))
+    found(lone)
+    told(lone, REJOIN)
+    lone.feed(answers.view_read(view=replace(view_of(claims_of()), epoch=Epoch(2), counter=EventNumber(20))))
+    lone.feed(events.BatchQuiesced(batch=batch.batch), answers.discarded(batch=batch.batch))
+    assert len(lone.wanted(effects.ClaimAssignment)) == 1
+    assert lone.wanted(effects.LeaveGroup) == []
+    lone.grant(replace(view_of(claims_of(epoch=2)), epoch=Epoch(2), counter=EventNumber(21)))
+    assert len(lone.wanted(effects.LeaveGroup)) == 1
+
+
 def answer_all(lone: LoneMember, assignment: int, seen: int) -> int:
     """Answer everything that was wanted since: nothing that the member does gives the partition an owner."""
     while seen < len(lone.all):
