@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -110,6 +111,42 @@ def test_members_follow_a_changed_spec_and_are_built_anew_where_they_have_to_be(
         region.stop()
         assert process.wait(60) == 0, log.read_text()[-6000:]
         assert region.verify().violations == ()
+
+
+def test_a_group_changes_its_rebalance_protocol_while_its_region_runs_and_back(
+    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
+) -> None:
+    name, output, log = kafka.group_id("converted"), tmp_path / "output.txt", tmp_path / "member.log"
+    topic = kafka.topic(2)
+    (tmp_path / "pipes.py").write_text(PIPELINE.format(output=str(output)))
+    classic = spec_text(name, topic, kafka.bootstrap_servers, f"{tmp_path}/pipes.py:first")
+    broker = classic.replace("members: 1", "members: 1, protocol: consumer")
+
+    def total() -> int:
+        return sum(int(line.split()[1]) for line in output.read_text().splitlines()) if output.exists() else 0
+
+    def has_processed(upto: int) -> bool:
+        return total() == upto
+
+    with (
+        Region(name, database_url) as region,
+        hosted_region(region, classic),
+        hosted(name, database_url, tmp_path, connector_jars) as process,
+    ):
+        kafka.fill(topic, {0: 50, 1: 50})
+        assert happened(lambda: total() == 100, within=240), log.read_text()[-6000:]
+        for upto, (text, kind) in zip((140, 180), ((broker, "CONSUMER"), (classic, "CLASSIC")), strict=True):
+            applied(region, text)
+            region.wait_for(goals.SPEC_CHECKED)
+            region.wait_for_checkpoint(region.drain().request.request_id)
+            kafka.fill(topic, {0: 20, 1: 20})
+            assert happened(partial(has_processed, upto), within=180), log.read_text()[-6000:]
+            assert kafka.group(name).type.name == kind
+        region.stop()
+        assert process.wait(60) == 0, log.read_text()[-6000:]
+        assert region.verify().violations == ()
+        assert {reset.counted and reset.counted.rewound for reset in region.resets()} == {0}
+        assert total() == 180
 
 
 BROKEN = """
