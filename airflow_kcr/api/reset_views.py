@@ -42,6 +42,9 @@ class ResetView(View):
     asked: PersonReset | None
     """What a person asked for; None: it was automatic."""
 
+    undone: tuple[CheckpointNumber, ...] = ()
+    """The checkpoints that it took off the current timeline, in ascending order."""
+
     counted: Replayed | None = None
     """None: not counted."""
 
@@ -76,11 +79,6 @@ class ResetView(View):
     def requester(self) -> Requester:
         """Who asked, and why."""
         return AUTOMATIC if self.asked is None else self.asked.requester
-
-    @property
-    def undone(self) -> tuple[int, ...]:
-        """The checkpoints that it took off the current timeline."""
-        return tuple(sorted({sequence for attempt in self.attempts for sequence in attempt.undoes}))
 
     @property
     def asked_at(self) -> datetime:
@@ -146,7 +144,7 @@ def of_plan(region: StoredRegion, request_id: RequestId) -> ResetView:
     if asked is None:
         raise ConfigurationError(f"no plan {request_id!r} was applied to region {region.name}")
     first = None if asked.epoch is None else region.archive.reset(asked.epoch)
-    return ResetView(region=region.name, attempts=() if first is None else _attempts(region, first), asked=asked)
+    return _views(region, [(() if first is None else _attempts(region, first), asked)])[0]
 
 
 def page(region: StoredRegion, *, before: int | None, last: int | None) -> tuple[ResetView, ...]:
@@ -175,12 +173,9 @@ def page(region: StoredRegion, *, before: int | None, last: int | None) -> tuple
         last=last,
     )
     asked = {row.request_id: row for row in persons}
-    views = [
-        *(ResetView(region=region.name, attempts=c, asked=_asked(c, asked)) for c in chains),
-        *(ResetView(region=region.name, attempts=(), asked=row) for row in persons if row.epoch is None),
-    ]
-    views.sort(key=lambda view: view.asked_at)
-    return tuple(views)
+    never_begun = [((), row) for row in persons if row.epoch is None]
+    views = _views(region, [*((c, _asked(c, asked)) for c in chains), *never_begun])
+    return tuple(sorted(views, key=lambda view: view.asked_at))
 
 
 def counted(store: RegionStore, region: StoredRegion, views: Iterable[ResetView]) -> tuple[ResetView, ...]:
@@ -224,7 +219,7 @@ def found(region: StoredRegion, reset_id: str) -> ResetView:
     attempts = _attempts(region, rows[0])
     request_id = attempts[0].person
     asked = None if request_id is None else person_reset_of(region, request_id)
-    return ResetView(region=region.name, attempts=attempts, asked=asked)
+    return _views(region, [(attempts, asked)])[0]
 
 
 def region_of_id(reset_id: str) -> str:
@@ -237,6 +232,27 @@ def region_of_id(reset_id: str) -> str:
     if not slash:
         raise ConfigurationError(f"{reset_id!r} is not the id of a reset: write REGION/SEQUENCE, such as flights/12")
     return region
+
+
+def _views(
+    region: StoredRegion, resets: Columns[tuple[tuple[ResetAttempt, ...], PersonReset | None]]
+) -> list[ResetView]:
+    """Return resets with what they took off the current timeline, by one lookup for all."""
+    opened = {
+        attempts: [attempt.timeline for attempt in attempts if attempt.restore_point == attempt.sequence]
+        for attempts, _ in resets
+    }
+    timelines = {timeline for own in opened.values() for timeline in own}
+    undone = region.archive.undone(timelines) if timelines else {}
+    return [
+        ResetView(
+            region=region.name,
+            attempts=attempts,
+            asked=asked,
+            undone=tuple(sequence for timeline in opened[attempts] for sequence in undone.get(timeline, ())),
+        )
+        for attempts, asked in resets
+    ]
 
 
 def _chains(attempts: Iterable[ResetAttempt]) -> list[tuple[ResetAttempt, ...]]:

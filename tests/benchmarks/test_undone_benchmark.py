@@ -34,8 +34,8 @@ LOOKS = 200
 _RESETS = """
     WITH many AS (
         INSERT INTO kcr.reset (region_id, epoch, sequence, timeline, cause, state, started_at, attempt, must_publish,
-                               undoes, detail)
-        SELECT r.id, r.epoch + n, r.next_sequence + n, r.timeline, 'batch_failed', 'done', now(), 1, '[]', '[]', ''
+                               detail)
+        SELECT r.id, r.epoch + n, r.next_sequence + n, r.timeline, 'batch_failed', 'done', now(), 1, '[]', ''
         FROM kcr.region r, generate_series(1, %(resets)s) n WHERE r.name = %(name)s
         RETURNING region_id, epoch
     )

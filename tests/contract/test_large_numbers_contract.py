@@ -65,7 +65,7 @@ def test_a_checkpoint_of_any_sequence_is_undone_pinned_and_retired(driver: Drive
     driver.publish()
     driver.finish_reset()
     region = driver.region
-    assert region.resets[region.epoch].undoes == (newest, first + 3)
+    assert region.archive.undone({region.timeline}) == {region.timeline: (newest, first + 3)}
     assert region.checkpoints[oldest].pinned_as == "kept"
     with pytest.raises(CheckpointNotUsable, match=str(newest)):
         driver.reset(ToCheckpoint(sequence=newest))

@@ -22,6 +22,7 @@ from airflow_kcr.protocol.region.retirement import PIECE
 from airflow_kcr.protocol.region.rows import Requester, RequestState, ResetCause
 from airflow_kcr.protocol.region.state import BoundariesForgotten
 from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.targets import ToEarliest
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, RequestId
 from airflow_kcr.store.postgres import archive
 from tests.support.driver import GROUP, Driver, group_rules
@@ -226,6 +227,20 @@ def test_what_a_timeline_undoes_is_what_a_look_at_every_kept_checkpoint_says(kee
         for covered in (None, known) if opening.covers(offsets[known]) else (None,):
             undone = past.undone_by(opening, covered, ())
             assert undone == whole.undone_by(opening, covered, ()), (everywhere, there)
+
+
+def test_a_decision_transfers_as_much_after_a_reset_far_back(keeping: Driver) -> None:
+    """What it undid is a fact about checkpoints, and no later decision asks for it."""
+    sizes = []
+    for name in ("far", "near"):
+        keeping.reset(ToEarliest(), request_id=name)
+        keeping.complete()
+        keeping.publish()
+        keeping.finish_reset()
+        sizes.append(transferred(lambda: keeping.held))
+    far, near = (one for one in Region(keeping.name, keeping.store).resets() if one.asked is not None)
+    assert len(near.undone) <= OWN < 1_000 < len(far.undone)
+    assert sizes[0] <= 1.02 * sizes[1]
 
 
 _KEPT = b"""

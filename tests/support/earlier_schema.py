@@ -45,6 +45,9 @@ def execute(url: str, statement: str) -> None:
 WORDS = "0015"
 """The revision that renames tables, columns and events."""
 
+UNDONE = "0021"
+"""The revision that drops from resets what they undid."""
+
 STARTED = "0018"
 """The revision that renames columns of batches, claims, checkpoints and resets."""
 
@@ -77,6 +80,8 @@ def take_started_back(url: str) -> None:
 def take_back_to(url: str, revision: str) -> None:
     """Give a database the schema of an earlier revision, with the rows it has, without what it had no place for."""
     execute(url, "ALTER SCHEMA kcr RENAME TO later")
+    if int(revision) < int(UNDONE):
+        execute(url, "ALTER TABLE later.reset ADD COLUMN undoes jsonb NOT NULL DEFAULT '[]'")
     if int(revision) < int(STARTED):
         take_started_back(url)
     if int(revision) < int(WORDS):

@@ -39,8 +39,8 @@ _BOUNDS = f"""
 
 _RESETS = """
     INSERT INTO kcr.reset (region_id, epoch, sequence, timeline, cause, state, started_at, attempt, must_publish,
-                           undoes, detail, done_at)
-    SELECT r.id, n, n * 10, 1, 'lease_lost', 'done', now(), 1, '[]', '[]', '', now()
+                           detail, done_at)
+    SELECT r.id, n, n * 10, 1, 'lease_lost', 'done', now(), 1, '[]', '', now()
     FROM kcr.region r, generate_series(1, %(checkpoints)s / 10) n WHERE r.name = %(region)s
 """
 

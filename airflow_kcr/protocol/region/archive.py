@@ -169,6 +169,10 @@ class Archive(Protocol):
         """
         ...
 
+    def undone(self, timelines: Collection[Timeline]) -> Mapping[Timeline, tuple[CheckpointNumber, ...]]:
+        """Return the checkpoints that each of these timelines took off the one before it, in ascending order."""
+        ...
+
     def stretches(self, since: Timeline) -> tuple[Stretch, ...]:
         """Return what this timeline and the later ones have undone, by timeline and then by number."""
         ...
@@ -380,6 +384,11 @@ class Whole:
             if not stays:
                 gone.append(row.sequence)
         return tuple(sorted(gone))
+
+    def undone(self, timelines: Collection[Timeline]) -> Mapping[Timeline, tuple[CheckpointNumber, ...]]:
+        """See `Archive.undone`."""
+        rows = [row for row in self._rows() if row.undone_by is not None and row.undone_by in timelines]
+        return {timeline: tuple(row.sequence for row in rows if row.undone_by == timeline) for timeline in timelines}
 
     def stretches(self, since: Timeline) -> tuple[Stretch, ...]:
         """See `Archive.stretches`."""

@@ -215,7 +215,6 @@ def begin(
         attempt=earlier.attempt + 1 if is_attempt and earlier is not None else 1,
         restore_point=region.restore_point,
         must_publish=must_publish,
-        undoes=undoes,
         person=earlier.person if is_attempt and earlier is not None else opening.person if opening else None,
         detail=detail,
     )

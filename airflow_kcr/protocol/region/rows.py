@@ -497,9 +497,6 @@ class ResetAttempt:
     must_publish: tuple[CheckpointNumber, ...] = ()
     """Complete checkpoints that have to be published before the region continues."""
 
-    undoes: tuple[CheckpointNumber, ...] = ()
-    """The checkpoints it took off the current timeline."""
-
     person: RequestId | None = None
     """The accepted request it carries out."""
 

@@ -239,6 +239,12 @@ _RETIRED: Final = composed(
 """).format(current=_CURRENT)
 )
 
+# name: undone — the checkpoints that each of these timelines took off the one before it.
+_UNDONE: Final = text("""
+    SELECT undone_by, sequence FROM kcr.checkpoint
+    WHERE region_id = :region AND undone_by = ANY (CAST(:timelines AS bigint[])) ORDER BY undone_by, sequence
+""")
+
 # name: stretches — gaps and islands: rows of one timeline with no row of another between them.
 _STRETCHES: Final = composed(
     SQL("""
@@ -561,6 +567,13 @@ class PostgresArchive:
         while rows := self._session.rows(_JUDGED, before=before, **about, **_opening(opening)):
             yield from (sequence for sequence, stays in rows if not stays)
             before = rows[-1][0]
+
+    def undone(self, timelines: Collection[Timeline]) -> Mapping[Timeline, tuple[CheckpointNumber, ...]]:
+        """See `Archive.undone`."""
+        found: dict[Timeline, list[CheckpointNumber]] = {timeline: [] for timeline in timelines}
+        for timeline, sequence in self._session.rows(_UNDONE, timelines=list(timelines)):
+            found[timeline].append(sequence)
+        return {timeline: tuple(sequences) for timeline, sequences in found.items()}
 
     def stretches(self, since: Timeline) -> tuple[Stretch, ...]:
         """See `Archive.stretches`."""

@@ -447,7 +447,6 @@ reset: Final = table(
     number_or_null("restore_point"),
     instant_or_null("deadline"),
     document("must_publish"),
-    document("undoes"),
     Column("person", Text),
     text_("detail"),
     instant_or_null("done_at"),

@@ -115,7 +115,6 @@ ATTEMPT: Final = ResetAttempt(
     cause=ResetCause.PERSON,
     state=ResetState.DONE,
     started_at=SIX,
-    undoes=(CheckpointNumber(5),),
     done_at=SIX,
     detail="me",
 )
@@ -253,6 +252,7 @@ PINNED: Final[tuple[Document, ...]] = (
             skip=REQUEST.skip,
             finished_at=SIX,
         ),
+        undone=(CheckpointNumber(5),),
         counted=Replayed(rewound=3, replayed=2),
     ),
 )

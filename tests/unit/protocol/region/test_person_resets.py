@@ -151,7 +151,7 @@ def test_the_drained_map_with_the_scope_replaced_is_the_restore_point_of_a_new_t
     reset = region.reset
     assert reset is not None
     assert (region.timeline, region.restore_point, reset.person) == (2, reset.sequence, "r")
-    assert reset.undoes == (checkpoints[1], drained)
+    assert region.archive.undone({reset.timeline}) == {reset.timeline: (checkpoints[1], drained)}
     driver.finish_reset()
     assert stands(driver) is PersonResetState.DONE
     judge(driver)
