@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from airflow_kcr.spec.model import BatchSpec, CheckpointSpec, GroupSpec, HistorySpec, RegionSpec
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-_NOT_RE2: Final = re.compile(r"\(\?(?:<?[=!]|>|\()|\\[1-9]|[*+?}]\+")
-"""What Python's expressions have and RE2's do not: looking around, groups that are atomic, conditions, repeats of what
-was matched, and repeats that keep what they have."""
-
 _PIPELINE: Final = re.compile(rf"(?:{_NAME}(?:\.{_NAME})*|[^:\s][^:]*\.py):{_NAME}")
 _T = TypeVar("_T")
 _ZERO: Final = timedelta(0)
@@ -155,12 +151,6 @@ def _by_the_broker(group: GroupSpec, path: Path) -> Iterator[Finding]:
             "works only with protocol: classic; the broker matches the pattern by itself, so write one that leaves "
             "these topics out",
         )
-    if group.pattern is not None and (found := _NOT_RE2.search(group.pattern)):
-        yield Finding(
-            (*path, "pattern"),
-            f"{group.pattern!r} has {found[0]!r}, which the broker's expressions (RE2) lack; write it without, or "
-            "protocol: classic",
-        )
 
 
 def _brokers_settings(spec: RegionSpec, group: GroupSpec, path: Path) -> Iterator[Finding]:
@@ -199,8 +189,7 @@ def _subscription(group: GroupSpec, path: Path) -> Iterator[Finding]:
     except re.error as error:
         yield Finding((*path, "pattern"), f"{group.pattern!r} is no regular expression: {error}")
         return
-    # With the other protocol the client does not read the pattern: the broker does.
-    for text in unlike(group.pattern) if group.protocol is GroupProtocol.CLASSIC else ():
+    for text in unlike(group.pattern):
         yield Finding((*path, "pattern"), text)
 
 
