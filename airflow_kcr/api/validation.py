@@ -54,6 +54,7 @@ from airflow_kcr.protocol.values import (
     GroupPartition,
     MemberId,
     RegionName,
+    TopicName,
     TopicPartition,
 )
 from airflow_kcr.runtime.identity import read_note
@@ -87,6 +88,14 @@ class GroupReader(Cluster, Protocol):
 
         Raises:
             BrokerUnavailable: the brokers don't answer.
+        """
+        ...
+
+    def unreadable(self, group: GroupId, topics: Collection[TopicName]) -> tuple[str, ...]:
+        """Return which of a group and topics this client may describe but not read, in words.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
         ...
 
@@ -193,6 +202,9 @@ def gather(
             if described is None
             else calls.asked(f"read the times of group {group}", lambda: cluster.times(described))
         )
+        unreadable = calls.asked(
+            f"look up the rights on group {group}", lambda: cluster.unreadable(group, {p.topic for p in there})
+        )
         bounds = calls.asked(f"read the logs of group {group}", lambda: cluster.logs.bounds(there))
         held = calls.asked(f"read the committed offsets of group {group}", lambda: cluster.committed(group, there))
         behind = {p: log for p, log in (bounds or {}).items() if _is_behind(region, p, log)}
@@ -213,6 +225,7 @@ def gather(
         earlier_ends=ends or {},
         committed=None if held is None else {p: row.offset for p, row in held.items()},
         noted=noted(region, held or {}),
+        unreadable=unreadable or (),
         refused=tuple(calls.refused),
         silent=tuple(calls.silent),
     )
@@ -395,6 +408,10 @@ class RealGroupReader:
         """See `GroupReader.times`."""
         return self.groups.times(seen)
 
+    def unreadable(self, group: GroupId, topics: Collection[TopicName]) -> tuple[str, ...]:
+        """See `GroupReader.unreadable`."""
+        return self.groups.unreadable(group, topics)
+
     def require_empty(self, group: GroupId) -> None:
         """See `clusters.Cluster.require_empty`."""
         self.groups.require_empty(group)
@@ -469,10 +486,14 @@ def preflight(
     for member in sorted(members):
         require_place(region, member)
     found = validate(store, name, readers, names, {member.group for member in members})
-    for question, error in ((Question.RIGHTS, CredentialsRefused), (Question.TOPICS, UnknownTopics)):
-        failed = _failed(found, question)
-        if failed:
-            raise error("; ".join(f"group {check.group}: {check.detail}" for check in failed))
+    for question, error, verdicts in (
+        # Who only looks is warned of rights that are enough for that. A member with them would wait for ever.
+        (Question.RIGHTS, CredentialsRefused, {CheckVerdict.FAILED, CheckVerdict.WARNING}),
+        (Question.TOPICS, UnknownTopics, {CheckVerdict.FAILED}),
+    ):
+        lines = [check for check in found.checks if check.question is question and check.verdict in verdicts]
+        if lines:
+            raise error("; ".join(f"group {check.group}: {check.detail}" for check in lines))
     # A member of the classic protocol is told by the broker as it joins; with the other one it would wait for ever.
     by_the_broker = {group for group, rules in region.rules.groups.items() if rules.protocol is GroupProtocol.CONSUMER}
     times = [check for check in _failed(found, Question.TIMES) if check.group in by_the_broker]

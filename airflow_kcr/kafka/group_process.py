@@ -25,9 +25,10 @@ from confluent_kafka import (
     ConsumerGroupType,
     KafkaException,
     Node,
+    TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import ConfigResource, ResourceType
+from confluent_kafka.admin import AclOperation, ConfigResource, ResourceType
 
 from airflow_kcr.errors import CredentialsRefused, KcrError
 from airflow_kcr.kafka import failures
@@ -37,7 +38,13 @@ from airflow_kcr.protocol.group_members import SHARE_OR_STREAMS
 from airflow_kcr.protocol.timeout_checks import HEARTBEAT, SESSION
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient, ConfigEntry, ConsumerGroupDescription, ListConsumerGroupsResult
+    from confluent_kafka.admin import (
+        AdminClient,
+        ConfigEntry,
+        ConsumerGroupDescription,
+        ListConsumerGroupsResult,
+        TopicDescription,
+    )
 
 Json: TypeAlias = dict[str, Any]
 
@@ -205,12 +212,35 @@ def _milliseconds(settings: Mapping[str, str], names: tuple[str, ...]) -> list[i
     return [int(settings[name]) for name in names] if settings.keys() >= set(names) else None
 
 
+def unreadable(calls: AdminCalls, request: Request) -> Json:
+    """Say which of the group and the topics named this client may describe, and not read."""
+
+    def ask_group(admin: AdminClient, groups: list[str], left: float) -> Mapping[str, Future[ConsumerGroupDescription]]:
+        return dict(admin.describe_consumer_groups(groups, include_authorized_operations=True, request_timeout=left))
+
+    def ask_topics(admin: AdminClient, topics: list[str], left: float) -> Mapping[str, Future[TopicDescription]]:
+        named = TopicCollection(topics)
+        return dict(admin.describe_topics(named, include_authorized_operations=True, request_timeout=left))
+
+    group = BrokerQuestion("the rights on group", [request.group], ask_group)
+    topics = BrokerQuestion("the rights on topic", [topic for topic, _, _ in request.rows], ask_topics)
+    calls.answer(group, topics, timeout=request.timeout)
+    # A topic that is gone is none that may not be read; neither is what the broker tells no rights of.
+    told = {
+        **{f"group {name}": found.authorized_operations for name, found in group.found.items()},
+        **{f"topic {name}": found.authorized_operations for name, found in topics.found.items()},
+    }
+    lacking = [name for name, may in told.items() if may and AclOperation.READ not in may]
+    return {"unreadable": lacking}
+
+
 CALLS: Final[Mapping[str, Callable[[AdminCalls, Request], Json]]] = {
     "describe": describe,
     "committed": committed,
     "alter": alter,
     "groups": groups,
     "times": times,
+    "unreadable": unreadable,
 }
 
 

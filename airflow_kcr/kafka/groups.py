@@ -113,6 +113,23 @@ class Groups:
             protocols=None if found["protocols"] is None else frozenset(found["protocols"]),
         )
 
+    def unreadable(self, group: GroupId, topics: Collection[TopicName]) -> tuple[str, ...]:
+        """Return which of a group and topics this client may describe, but has no right to read.
+
+        The coordinator and the brokers say so, of a group that does not exist yet too; what they don't tell is absent.
+
+        Args:
+            group: any group.
+            topics: those that are read; one that does not exist is absent.
+
+        Returns:
+            Each in words, such as `group flights-etl`.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        return tuple(self._read("unreadable", group=group, rows=[[t, 0, 0] for t in sorted(topics)])["unreadable"])
+
     def groups(self) -> tuple[GroupId, ...]:
         """Return the ids of all consumer groups; share groups are not among them.
 

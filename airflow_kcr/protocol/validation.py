@@ -132,6 +132,9 @@ class Evidence:
     times: BrokerTimes | None = None
     """What the brokers say of sessions."""
 
+    unreadable: tuple[str, ...] = ()
+    """What these credentials may describe but not read, in words: the group, topics."""
+
     refused: tuple[str, ...] = ()
     """Calls that Kafka did not allow, each with its reason."""
 
@@ -238,7 +241,12 @@ def rights(evidence: Evidence) -> Findings | None:
     """The calls that were made for this validation are among those that members and executors make."""
     if evidence.refused:
         return Findings(failed=tuple(f"{call}; grant what docs/reference/rights.md lists" for call in evidence.refused))
-    return None if evidence.silent else Findings(fine="describing the group, its offsets and its logs is allowed")
+    if evidence.silent:
+        return None
+    if evidence.unreadable:
+        text = f"no right to read {', '.join(evidence.unreadable)}: enough to look, but a member can't consume with it"
+        return Findings(warnings=(f"{text}; grant READ, see docs/reference/rights.md",))
+    return Findings(fine="describing and reading the group and its topics is allowed")
 
 
 def protocol(evidence: Evidence) -> Findings | None:

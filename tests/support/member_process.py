@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
 
+from airflow_kcr.api.clusters import client_settings
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.errors import BatchFailed
 from airflow_kcr.kafka.control import ControlConsumer
@@ -198,7 +199,7 @@ def main(arguments: dict[str, Any]) -> int:
     region, now = store.read(name)
     spec = RegionSpec.from_json(region.spec.text)
     rules = spec.rules()
-    user = dict(spec.cluster_of(group)[0] or {})
+    user = client_settings(spec, group)
     logs = BrokerLogs(admin_settings(user))
     tables, files = checked_sinks(spec, group), opened_files(file_targets(spec), store, name)
 
@@ -219,7 +220,7 @@ def main(arguments: dict[str, Any]) -> int:
 
         before = _before(gates, poison)
         engine = PlainEngine(
-            user["bootstrap.servers"],
+            user,
             Path(arguments["output"]),
             lambda call: before(call, engine.cancelled),
             write,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -50,7 +50,7 @@ class PlainEngine:
     """Appends every record of a batch, one JSON line each, in one write at the end.
 
     Args:
-        bootstrap_servers: of the cluster.
+        kafka: settings that lead to the cluster, secrets filled in.
         output: the file; several engines may share it, as a line is written as a whole.
         before: called at the start of each batch; may block until it is cancelled, or raise BatchFailed.
         then: called with what a batch has written; may raise BatchFailed.
@@ -58,13 +58,13 @@ class PlainEngine:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        kafka: Mapping[str, str],
         output: Path,
         before: Callable[[BatchCall], None] = nothing,
         then: Callable[[BatchCall, Rows], None] = nowhere_else,
     ) -> None:
         self._settings = {
-            "bootstrap.servers": bootstrap_servers,
+            **kafka,
             "group.id": "nobody",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",

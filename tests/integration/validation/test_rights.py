@@ -1,59 +1,56 @@
 """The rights that docs/reference/rights.md lists, on a broker with an authorizer: enough, and none too many.
 
-A client without a password is the broker's administrator here; `flights` has what a test grants.
+The page's own rows are parameters: each right is taken away, and what comes of it is what the page says. Those of
+executors are in `tests/integration/spark/test_executors_rights.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Final, TypeAlias
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-)
 
 from airflow_kcr.api.validation import Validation, preflight, real_reader, validate
-from airflow_kcr.embedded.processes import happened
+from airflow_kcr.embedded.kafka import start_cluster
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.protocol.commands import DeclareRegion
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.rules import GroupProtocol
 from airflow_kcr.protocol.validation import CheckVerdict, Question
-from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, RegionName, TopicName
+from airflow_kcr.protocol.values import GroupId, MemberId, Offset, RegionName
 from airflow_kcr.spec import parse
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
-from tests.conftest import StartKafka
+from tests.contract.kafka.members import Members, log
 from tests.support.driver import Clock
-from tests.support.kafka import WITHIN, KafkaSet
+from tests.support.kafka import KafkaSet
+from tests.support.members import live
+from tests.support.rights import (
+    AUTHORIZER,
+    CONFIGS,
+    DESCRIBE,
+    ENOUGH,
+    LOGIN,
+    ON_CLUSTER,
+    ON_GROUP,
+    ON_TOPIC,
+    PASSWORD,
+    READ,
+    USER,
+    Right,
+    Row,
+    grant,
+    listed,
+)
 
-NAME, GROUP, TOPIC = RegionName("flights"), GroupId("flights-etl"), "flights"
-MEMBER = MemberId(GROUP, 0)
-PASSWORD = "correct-horse"
-AUTHORIZER = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-}
-
-CLIENT = {
-    "security.protocol": "SASL_PLAINTEXT",
-    "sasl.mechanism": "PLAIN",
-    "sasl.username": "flights",
-    "sasl.password": PASSWORD,
-}
-
-READ, DESCRIBE = AclOperation.READ, AclOperation.DESCRIBE
-ON_TOPIC, ON_GROUP, ON_CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.BROKER
+NAME = RegionName("flights")
+IN_SPEC = ", ".join(f"{name}: {value}" for name, value in LOGIN.items()) + ", sasl.password: '${FLIGHTS_PASSWORD}'"
 
 
 @dataclass
@@ -62,50 +59,24 @@ class Guarded:
 
     kafka: KafkaSet
     store: RegionStore
+    group: GroupId
+    topic: str
 
     @property
-    def servers(self) -> dict[str, str]:
-        return {"bootstrap.servers": self.kafka.sasl_bootstrap_servers}
+    def settings(self) -> dict[str, str]:
+        """Of a client that may do what was granted."""
+        return {"bootstrap.servers": self.kafka.sasl_bootstrap_servers, **LOGIN, "sasl.password": PASSWORD}
 
-    def grant(self, *rights: tuple[ResourceType, AclOperation]) -> None:
+    def grant(self, *rights: Right) -> None:
         """Give the region's client these rights on its topic and group, and no others."""
-        anybody: Any = None
-        everything = AclBindingFilter(
-            ResourceType.ANY,
-            anybody,
-            ResourcePatternType.ANY,
-            anybody,
-            anybody,
-            AclOperation.ANY,
-            AclPermissionType.ANY,
-        )
-        for deleted in self.kafka.admin.delete_acls([everything]).values():
-            deleted.result(WITHIN)
-        wanted = [self._binding(*right) for right in rights]
-        for made in self.kafka.admin.create_acls(wanted).values() if wanted else ():
-            made.result(WITHIN)
+        grant(self.kafka, frozenset(rights), topic=self.topic, group=self.group)
 
-    @staticmethod
-    def _binding(resource: ResourceType, operation: AclOperation) -> AclBinding:
-        name = {ON_TOPIC: TOPIC, ON_GROUP: str(GROUP), ON_CLUSTER: "kafka-cluster"}[resource]
-        return AclBinding(
-            resource,
-            name,
-            ResourcePatternType.LITERAL,
-            "User:flights",
-            "*",
-            operation,
-            AclPermissionType.ALLOW,
-        )
-
-    def declare(self, servers: str | None = None) -> None:
+    def declare(self, protocol: GroupProtocol = GroupProtocol.CLASSIC) -> None:
         """Declare the region, whose password comes from the environment."""
         spec = parse(
-            "region: flights\n"
-            f"kafka: {{bootstrap.servers: '{servers or self.kafka.sasl_bootstrap_servers}', "
-            "security.protocol: SASL_PLAINTEXT, sasl.mechanism: PLAIN, sasl.username: flights, "
-            "sasl.password: '${FLIGHTS_PASSWORD}'}\n"
-            f"groups: [{{group_id: {GROUP}, topics: [{TOPIC}], pipeline: 'jobs:process'}}]\n"
+            f"region: {NAME}\nkafka: {{bootstrap.servers: '{self.kafka.sasl_bootstrap_servers}', {IN_SPEC}}}\n"
+            f"groups: [{{group_id: {self.group}, topics: [{self.topic}], pipeline: 'jobs:process', "
+            f"protocol: {protocol}}}]\n"
         )
         self.store.handle(NAME, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
 
@@ -119,109 +90,175 @@ class Guarded:
         return next(c.detail for c in self.look().checks if c.question is question)
 
     def fly(self) -> None:
-        preflight(self.store, NAME, [MEMBER], real_reader, kafka_names)
+        preflight(self.store, NAME, [MemberId(self.group, 0)], real_reader, kafka_names)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSet]:
+    cluster = start_cluster(tmp_path_factory.mktemp("kafka"), settings=AUTHORIZER, sasl_users={USER: PASSWORD})
+    yield KafkaSet(cluster)
+    cluster.stop()
 
 
 @pytest.fixture
-def guarded(kafka_set: StartKafka, monkeypatch: pytest.MonkeyPatch) -> Guarded:
+def guarded(broker: KafkaSet, monkeypatch: pytest.MonkeyPatch) -> Guarded:
     """A broker that lets `flights` in and allows nothing yet."""
     monkeypatch.setenv("FLIGHTS_PASSWORD", PASSWORD)
-    kafka = kafka_set(settings=AUTHORIZER, sasl_users={"flights": PASSWORD})
-    kafka.topic(2, name=TOPIC)
-    kafka.fill(TOPIC, {0: 10, 1: 10})
-    return Guarded(kafka, RegionStore(MemoryTransactions(Clock())))
+    topic, group = broker.topic(2), GroupId(broker.group_id())
+    broker.fill(topic, {0: 10, 1: 10})
+    found = Guarded(broker, RegionStore(MemoryTransactions(Clock())), group, topic)
+    found.grant()
+    return found
 
 
 @pytest.fixture
-def member(guarded: Guarded) -> Iterator[Callable[[], Consumer]]:
-    """Makes consumers with the rights of `flights`."""
-    made: list[Consumer] = []
-
-    def make() -> Consumer:
-        consumer = Consumer(
-            {
-                **CLIENT,
-                **guarded.servers,
-                "group.id": GROUP,
-                "group.instance.id": kafka_names.instance_id(NAME, MEMBER),
-                "partition.assignment.strategy": "range",
-                "session.timeout.ms": 10_000,
-                "enable.auto.commit": False,
-                "log_level": 0,
-            }
-        )
-        made.append(consumer)
-        return consumer
-
-    yield make
-    for consumer in made:
-        consumer.close()
+def members(guarded: Guarded) -> Iterator[Members]:
+    """Makes members with the rights of `flights`."""
+    members = Members(guarded.settings)
+    yield members
+    guarded.grant(*ENOUGH)
+    members.end()
 
 
-def soon(condition: Callable[[], bool]) -> bool:
-    """Rights reach the authorizer a moment after they were granted."""
-    return happened(condition, within=WITHIN)
+# -- each right is needed ----------------------------------------------------------------------------------------------
 
 
-def test_a_look_needs_describe_on_topic_and_group_and_says_what_is_missing(guarded: Guarded) -> None:
+def joining(guarded: Guarded, members: Members, rights: frozenset[Right]) -> str:
+    guarded.grant(*rights)
+    member = members.make(guarded.group, topic=guarded.topic)
+    member.consumer.join()
+    return str(member.heard.wait("troubled"))
+
+
+def committing(guarded: Guarded, members: Members, rights: frozenset[Right]) -> str:
+    guarded.grant(*ENOUGH)
+    member = members.make(guarded.group, topic=guarded.topic).joined()
+    guarded.grant(*rights)
+    return member.commit({log(guarded.group, guarded.topic): 5}).failure
+
+
+def starting(guarded: Guarded, _members: Members, rights: frozenset[Right]) -> str:
     guarded.declare()
-    guarded.grant((ON_TOPIC, DESCRIBE), (ON_GROUP, DESCRIBE))
-    assert soon(lambda: set(guarded.verdicts().values()) == {CheckVerdict.OK})
-    guarded.fly()
-
-    assert "Kafka's own limits are assumed" in guarded.detail(Question.TIMES)
-
-    guarded.grant((ON_TOPIC, DESCRIBE), (ON_GROUP, DESCRIBE), (ON_CLUSTER, AclOperation.DESCRIBE_CONFIGS))
-    assert soon(lambda: "the broker accepts 1 s to 1800 s" in guarded.detail(Question.TIMES))
-
-    guarded.grant((ON_TOPIC, DESCRIBE))
-    assert soon(lambda: guarded.verdicts()[Question.RIGHTS] is CheckVerdict.FAILED)
-    found = {c.question: c for c in guarded.look().checks}
-    assert f"describe group {GROUP}" in found[Question.RIGHTS].detail
-    assert found[Question.FOREIGN_CONSUMERS].verdict is CheckVerdict.UNKNOWN
-    assert found[Question.TOPICS].verdict is CheckVerdict.OK
-    with pytest.raises(CredentialsRefused, match=f"describe group {GROUP}"):
-        guarded.fly()
-
-    guarded.grant((ON_GROUP, DESCRIBE))
-    assert soon(lambda: guarded.verdicts()[Question.TOPICS] is CheckVerdict.FAILED)
-    with pytest.raises(UnknownTopics, match=f"topic {TOPIC} does not exist, or this client may not see it"):
-        guarded.fly()
+    guarded.grant(*rights)
+    return refused(guarded.fly)
 
 
-def test_a_member_needs_read_on_topic_and_group_to_join_and_commit(
-    guarded: Guarded, member: Callable[[], Consumer]
+def altering(guarded: Guarded, _members: Members, rights: frozenset[Right]) -> str:
+    guarded.grant(*rights)
+    with Groups(kafka_names.admin_settings(guarded.settings)) as groups:
+        offsets = OffsetMap({log(guarded.group, guarded.topic): Offset(3)})
+        return refused(lambda: groups.alter(guarded.group, offsets))
+
+
+def looking(guarded: Guarded, _members: Members, rights: frozenset[Right]) -> str:
+    guarded.declare()
+    guarded.grant(*rights)
+    return guarded.detail(Question.TIMES)
+
+
+def looking_at_times_of_the_broker(guarded: Guarded, _members: Members, rights: frozenset[Right]) -> str:
+    guarded.declare(GroupProtocol.CONSUMER)
+    guarded.grant(*rights)
+    return guarded.detail(Question.TIMES)
+
+
+def refused(ask: Callable[[], object]) -> str:
+    with pytest.raises(KcrError) as error:
+        ask()
+    return f"{type(error.value).__name__}: {error.value.message}"
+
+
+Use: TypeAlias = Callable[[Guarded, Members, frozenset[Right]], str]
+
+USES: Final[dict[tuple[str, Right], Use]] = {
+    ("control consumer", (ON_GROUP, READ)): joining,
+    ("control consumer", (ON_TOPIC, READ)): committing,
+    ("control consumer", (ON_TOPIC, DESCRIBE)): joining,
+    ("admin client", (ON_TOPIC, DESCRIBE)): starting,
+    ("admin client", (ON_GROUP, DESCRIBE)): starting,
+    ("admin client", (ON_GROUP, READ)): altering,
+    ("admin client", (ON_TOPIC, READ)): altering,
+    ("admin client", (ON_CLUSTER, CONFIGS)): looking,
+    ("admin client", (ON_GROUP, CONFIGS)): looking_at_times_of_the_broker,
+}
+"""What a client does with a right: returns what it sees without."""
+
+ROWS: Final = [row for row in listed() if row.client != "executors"]
+
+
+def test_every_row_of_the_page_is_tried() -> None:
+    assert {(row.client, row.right) for row in ROWS} == USES.keys()
+    assert all(row.without for row in listed())
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_without_a_right_of_the_page_the_client_sees_what_the_page_says(
+    row: Row, guarded: Guarded, members: Members
+) -> None:
+    seen = USES[row.client, row.right](guarded, members, row.others)
+    assert all(text in seen for text in row.without), seen
+    assert PASSWORD not in seen
+
+
+# -- and none more -----------------------------------------------------------------------------------------------------
+
+
+def test_with_the_two_commands_of_the_page_a_region_consumes_commits_and_resets(
+    broker: KafkaSet, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLIGHTS_PASSWORD", PASSWORD)
+    login = f", kafka: {{bootstrap.servers: '{broker.sasl_bootstrap_servers}', {IN_SPEC}}}"
+    with live(broker, database_url, tmp_path, members=2, partitions=4, group=login) as one:
+        grant(broker, ENOUGH, topic=one.topic, group=one.group)
+        one.start(0, 1)
+        one.fill(100)
+        one.until(one.consumed, "the records processed")
+        one.checkpoint()
+        one.reset()
+        one.fill(100)
+        one.until(one.consumed, "the rest processed")
+        one.checkpoint()
+        assert not one.account().violations
+
+
+# -- who only looks ----------------------------------------------------------------------------------------------------
+
+
+def test_describe_of_topic_and_group_is_enough_to_look_and_says_that_it_is_not_enough_to_consume(
+    guarded: Guarded,
 ) -> None:
     guarded.declare()
-    guarded.grant((ON_TOPIC, READ), (ON_GROUP, READ))
-    consumer = member()
-    consumer.subscribe([TOPIC])
-    assert soon(lambda: consumer.poll(0.1) is not None or len(consumer.assignment()) == 2)
-    place = [TopicPartition(TOPIC, 0, 5)]
-    consumer.commit(offsets=place, asynchronous=False)
-    assert consumer.committed(place, WITHIN)[0].offset == 5
-    assert soon(lambda: CheckVerdict.FAILED not in guarded.verdicts().values())
+    guarded.grant((ON_TOPIC, DESCRIBE), (ON_GROUP, DESCRIBE))
+    verdicts = guarded.verdicts()
+    assert verdicts.pop(Question.RIGHTS) is CheckVerdict.WARNING
+    assert set(verdicts.values()) == {CheckVerdict.OK}
+    assert f"no right to read group {guarded.group}, topic {guarded.topic}" in guarded.detail(Question.RIGHTS)
+    with pytest.raises(CredentialsRefused, match=f"no right to read group {guarded.group}"):
+        guarded.fly()
 
-    guarded.grant((ON_TOPIC, DESCRIBE), (ON_GROUP, READ))
-    assert soon(lambda: guarded.verdicts()[Question.RIGHTS] is CheckVerdict.OK)
-    with pytest.raises(KafkaException) as refused:
-        consumer.commit(offsets=place, asynchronous=False)
-    assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    guarded.grant(*ENOUGH)
+    assert set(guarded.verdicts().values()) == {CheckVerdict.OK}
+    guarded.fly()
+
+    guarded.grant(*ENOUGH, (ON_CLUSTER, CONFIGS))
+    assert "the broker accepts 1 s to 1800 s" in guarded.detail(Question.TIMES)
 
 
-def test_altering_an_empty_group_needs_read_of_group_and_topic(guarded: Guarded) -> None:
-    offsets = OffsetMap({GroupPartition(GROUP, TopicName(TOPIC), 0): Offset(3)})
+def test_what_can_not_be_looked_at_is_unknown_and_the_right_for_it_is_named(guarded: Guarded) -> None:
     guarded.declare()
-    with Groups(kafka_names.admin_settings({**CLIENT, **guarded.servers})) as groups:
-        guarded.grant((ON_TOPIC, READ), (ON_GROUP, READ))
-        assert soon(lambda: guarded.verdicts()[Question.RIGHTS] is CheckVerdict.OK)
-        groups.alter(GROUP, offsets)
-        assert [row.offset for row in groups.committed(GROUP).values()] == [3]
-        for rights in (((ON_TOPIC, READ), (ON_GROUP, DESCRIBE)), ((ON_TOPIC, DESCRIBE), (ON_GROUP, READ))):
-            guarded.grant(*rights)
-            assert soon(lambda: guarded.verdicts()[Question.RIGHTS] is CheckVerdict.OK)
-            with pytest.raises(KcrError, match="AUTHORIZATION_FAILED"):
-                groups.alter(GROUP, offsets)
+    guarded.grant((ON_TOPIC, DESCRIBE))
+    found = {c.question: c for c in guarded.look().checks}
+    assert found[Question.RIGHTS].verdict is CheckVerdict.FAILED
+    assert f"describe group {guarded.group}" in found[Question.RIGHTS].detail
+    assert found[Question.FOREIGN_CONSUMERS].verdict is CheckVerdict.UNKNOWN
+    assert found[Question.TOPICS].verdict is CheckVerdict.OK
+    with pytest.raises(CredentialsRefused, match=f"describe group {guarded.group}"):
+        guarded.fly()
+
+    guarded.grant((ON_GROUP, READ))
+    assert guarded.verdicts()[Question.TOPICS] is CheckVerdict.FAILED
+    with pytest.raises(UnknownTopics, match=f"topic {guarded.topic} does not exist, or this client may not see it"):
+        guarded.fly()
 
 
 def test_a_wrong_password_and_a_broker_that_is_away_are_told_by_address_and_without_the_password(
@@ -234,6 +271,9 @@ def test_a_wrong_password_and_a_broker_that_is_away_are_told_by_address_and_with
     assert guarded.kafka.sasl_bootstrap_servers in unknown.value.message
     assert "horse" not in unknown.value.message
     guarded.kafka.brokers[0].stop()
-    with pytest.raises(BrokerUnavailable, match=r"tried .* for \d+\.\d s") as away:
-        guarded.fly()
+    try:
+        with pytest.raises(BrokerUnavailable, match=r"tried .* for \d+\.\d s") as away:
+            guarded.fly()
+    finally:
+        guarded.kafka.brokers[0].start()
     assert guarded.kafka.sasl_bootstrap_servers in away.value.message

@@ -71,6 +71,7 @@ class FakeCluster:
     client: str | None = None
     type: str = "classic"
     set_times: BrokerTimes = field(default_factory=BrokerTimes)
+    may_not_read: tuple[str, ...] = ()
 
     @property
     def logs(self) -> FakeCluster:
@@ -100,6 +101,10 @@ class FakeCluster:
     def times(self, seen: GroupSeen) -> BrokerTimes:
         self._fail("times")
         return self.set_times
+
+    def unreadable(self, group: GroupId, topics: Collection[TopicName]) -> tuple[str, ...]:
+        self._fail("unreadable")
+        return self.may_not_read
 
     def require_empty(self, group: GroupId) -> None:
         raise NotImplementedError
@@ -198,11 +203,20 @@ def test_dynamic_members_are_known_by_the_client_id_that_the_user_has_prefixed(c
     assert look(store, cluster).foreign_consumers[G] == (FOREIGN_CONSUMER,)
 
 
-@pytest.mark.parametrize("call", ["describe", "bounds", "committed"])
+@pytest.mark.parametrize("call", ["describe", "unreadable", "bounds", "committed"])
 def test_a_call_that_is_not_allowed_is_a_right_that_is_missing_and_the_others_go_on(call: str) -> None:
     found = look(store_of(), FakeCluster(fails={call: CredentialsRefused("not authorised")}), G)
     assert verdicts(found.checks, Question.RIGHTS) == {G: CheckVerdict.FAILED}
     assert verdicts(found.checks, Question.TOPICS) == {G: CheckVerdict.OK}
+
+
+def test_credentials_that_may_not_read_are_enough_to_look_and_no_member_starts_with_them() -> None:
+    cluster = FakeCluster(may_not_read=("group g", "topic t"))
+    found = look(store_of(), cluster, G)
+    assert verdicts(found.checks, Question.RIGHTS) == {G: CheckVerdict.WARNING}
+    assert found.is_all_right
+    with pytest.raises(CredentialsRefused, match=r"no right to read group g, topic t.*grant READ"):
+        fly(store_of(), cluster)
 
 
 def test_a_group_that_can_not_be_described_is_unknown_and_nothing_is_told_of_it() -> None:
