@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self
@@ -12,7 +12,7 @@ from airflow_kcr.api.views import View
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import completion, recreated_topics, resets, retirement
-from airflow_kcr.protocol.region.archive import LogStart
+from airflow_kcr.protocol.region.archive import CheckpointPage, LogStart
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointRequest, CheckpointState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import checkpoint_of, contributions_to, offsets_of, request_of
@@ -39,15 +39,19 @@ class CheckpointSummary(View):
             before: only those of lower numbers; None: all.
             last: only the newest N of these; None: all.
         """
-        rows = region.archive.checkpoints(before=before, last=last)
-        kept, reaches = retirement.protected(region), reach(region, rows)
+        return cls.of_page(region, region.archive.checkpoint_page(before=before, last=last))
+
+    @classmethod
+    def of_page(cls, region: StoredRegion, page: CheckpointPage) -> tuple[Self, ...]:
+        """Return the checkpoints of a page of the archive, the oldest first."""
+        kept, reaches = retirement.protected(region), reach(page)
         return tuple(
             cls(
                 checkpoint=row,
                 kept=kept.get(row.sequence, "") or retirement.own_reason(row),
                 reach=reaches.get(row.sequence),
             )
-            for row in rows
+            for row in page.checkpoints
         )
 
     def facts(self) -> Mapping[str, object]:
@@ -230,16 +234,10 @@ class Reach:
         return bool(self.lost)
 
 
-def reach(region: StoredRegion, rows: Iterable[Checkpoint]) -> Mapping[CheckpointNumber, Reach]:
-    """Return, for each of these checkpoints that has offsets, whether it can still be gone back to."""
-    complete = [row.sequence for row in rows if row.is_complete]
-    if not complete:
-        return {}
-    seen, topics = region.archive.log_starts(), region.archive.topics(complete)
-    # One that was retired since it was read is not among them.
+def reach(page: CheckpointPage) -> Mapping[CheckpointNumber, Reach]:
+    """Return, for each checkpoint of a page that has offsets, whether it can still be gone back to."""
     return {
-        sequence: _reach(offsets, seen, topics[sequence])
-        for sequence, offsets in region.archive.offsets(complete).items()
+        sequence: _reach(offsets, page.log_starts, page.topics[sequence]) for sequence, offsets in page.offsets.items()
     }
 
 
@@ -248,10 +246,7 @@ def reach_of(region: StoredRegion, sequence: CheckpointNumber) -> Reach:
 
     An aborted one has no offsets of its own, so there is nothing that could be overtaken.
     """
-    offsets = offsets_of(region, sequence)
-    if offsets is None:
-        return Reach()
-    return _reach(offsets, region.archive.log_starts(), recreated_topics.topics_of(region, sequence))
+    return reach(region.archive.checkpoint_page(before=CheckpointNumber(sequence + 1), last=1)).get(sequence, Reach())
 
 
 def _reach(
@@ -321,54 +316,55 @@ def ways_back(region: StoredRegion, newest: int) -> tuple[WayBack, ...]:
         CheckpointNotUsable: there is none; the message says whether retention is the reason.
     """
     usable = _usable(region, newest)
-    reachable = [one.checkpoint for one in usable if _is_reachable(one)]
+    reachable = [one for one in usable if one.is_reachable]
     if not reachable:
         lost = f" that the logs still have (the newest {len(usable)} are unreachable)" if usable else ""
         raise CheckpointNotUsable(
             f"region {region.name} has no complete checkpoint on its current timeline{lost}; plan with another target"
         )
-    chosen = [row.sequence for row in reachable[-newest:]]
-    runs, current = _runs_of_each(region, chosen), resets.last_done(region)
-    offsets = region.archive.offsets(chosen)
-    return tuple(
-        _way_back(row, tuple(runs[row.sequence]), offsets[row.sequence], current)
-        for row in reversed(reachable[-newest:])
-        if row.sequence in offsets  # or it was retired since
-    )
+    current = resets.last_done(region)
+    return tuple(_way_back(one, current) for one in reversed(reachable[-newest:]))
 
 
-def _usable(region: StoredRegion, newest: int) -> list[CheckpointSummary]:
+@dataclass(frozen=True, slots=True)
+class _Usable:
+    """A usable checkpoint as a page has it."""
+
+    checkpoint: Checkpoint
+    runs: tuple[Requester, ...]
+    offsets: OffsetMap
+    is_reachable: bool
+
+
+def _usable(region: StoredRegion, newest: int) -> list[_Usable]:
     """Return usable checkpoints, oldest first: as many that can be reached, if there are, and perhaps more.
 
     Where a page has usable ones and none can be reached, those before it can't be either: logs lose their beginnings.
     """
-    found: list[CheckpointSummary] = []
+    found: list[_Usable] = []
     before: CheckpointNumber | None = None
-    while page := CheckpointSummary.newest_of(region, before=before, last=max(newest, _PAGE)):
-        usable = [one for one in page if one.checkpoint.is_complete and one.checkpoint.is_current]
+    size = max(newest, _PAGE)
+    while (page := region.archive.checkpoint_page(before=before, last=size)).checkpoints:
+        usable = list(_usable_of(page))
         found[:0] = usable
-        before = page[0].checkpoint.sequence
-        is_last = len(page) < max(newest, _PAGE) or not any(one.checkpoint.is_complete for one in page)
-        is_overtaken = bool(usable) and not any(map(_is_reachable, usable))
-        if is_last or is_overtaken or sum(map(_is_reachable, found)) >= newest:
+        before = page.checkpoints[0].sequence
+        is_last = len(page.checkpoints) < size or not any(one.is_complete for one in page.checkpoints)
+        is_overtaken = bool(usable) and not any(one.is_reachable for one in usable)
+        if is_last or is_overtaken or sum(one.is_reachable for one in found) >= newest:
             break
     return found
 
 
-def _is_reachable(one: CheckpointSummary) -> bool:
-    return one.reach is None or not one.reach.is_unreachable
+def _usable_of(page: CheckpointPage) -> Iterator[_Usable]:
+    reaches, runs = reach(page), defaultdict[CheckpointNumber | None, list[Requester]](list)
+    for request in page.requests:
+        runs[request.sequence].append(request.requester)
+    for row in page.checkpoints:
+        if row.is_complete and row.is_current:
+            is_reachable = not reaches[row.sequence].is_unreachable
+            yield _Usable(row, tuple(runs[row.sequence]), page.offsets[row.sequence], is_reachable)
 
 
-def _way_back(row: Checkpoint, runs: tuple[Requester, ...], offsets: OffsetMap, current: OffsetMap) -> WayBack:
-    moves = [current[p] - offset for p, offset in offsets.items() if p in current and current[p] != offset]
-    return WayBack(checkpoint=row, runs=runs, moved=len(moves), replay=sum(max(by, 0) for by in moves))
-
-
-def _runs_of_each(
-    region: StoredRegion, sequences: list[CheckpointNumber]
-) -> defaultdict[CheckpointNumber, list[Requester]]:
-    found: defaultdict[CheckpointNumber, list[Requester]] = defaultdict(list)
-    for request in region.archive.requests_for(sequences):
-        if request.sequence is not None:
-            found[request.sequence].append(request.requester)
-    return found
+def _way_back(one: _Usable, current: OffsetMap) -> WayBack:
+    moves = [current[p] - offset for p, offset in one.offsets.items() if p in current and current[p] != offset]
+    return WayBack(checkpoint=one.checkpoint, runs=one.runs, moved=len(moves), replay=sum(max(by, 0) for by in moves))

@@ -512,8 +512,7 @@ class Region:
             last: the newest N of these that began, and at most N that were requested between them and never began;
                 None: all.
         """
-        region = self._read()
-        return reset_views.counted(self._store, region, reset_views.page(region, before=before, last=last))
+        return reset_views.counted_page(self._store, self._read(), before=before, last=last)
 
     def reset(self, reset_id: str) -> ResetView:
         """Return one reset, by its id, its sequence or the name of its plan.
@@ -522,7 +521,7 @@ class Region:
             UnknownReset: there is none.
         """
         region = self._read()
-        return reset_views.counted(self._store, region, [reset_views.found(region, reset_id)])[0]
+        return reset_views.counted(self._store, region, reset_views.found(region, reset_id))
 
     def offsets_file(self, text: str, scope: Scope = EVERYTHING) -> FromFile:
         """Return the target that the text of a reset CSV is; see `reset_requests.from_file`."""

@@ -16,17 +16,15 @@ from typing import Final
 from airflow_kcr.api.views import View
 from airflow_kcr.errors import ConfigurationError, UnknownReset
 from airflow_kcr.ports import Replayed, Span
+from airflow_kcr.protocol.region.archive import ATTEMPTS, ResetPage
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, ResetAttempt, ResetState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of
 from airflow_kcr.protocol.targets import describe
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RequestId, Timeline
 from airflow_kcr.store.regions import RegionStore
 
 AUTOMATIC = Requester()
-
-ATTEMPTS = 5
-"""Attempts of one reset that a page reckons with."""
 
 _NUMBER: Final = re.compile("[0-9]{1,18}")
 
@@ -144,7 +142,7 @@ def of_plan(region: StoredRegion, request_id: RequestId) -> ResetView:
     if asked is None:
         raise ConfigurationError(f"no plan {request_id!r} was applied to region {region.name}")
     first = None if asked.epoch is None else region.archive.reset(asked.epoch)
-    return _views(region, [(() if first is None else _attempts(region, first), asked)])[0]
+    return _view(region, () if first is None else _attempts(region, first), asked)
 
 
 def page(region: StoredRegion, *, before: int | None, last: int | None) -> tuple[ResetView, ...]:
@@ -156,48 +154,74 @@ def page(region: StoredRegion, *, before: int | None, last: int | None) -> tuple
         last: the newest N of these that began, and at most N that were requested between them and never began; None:
             all.
     """
-    rows = region.archive.resets(
-        before=None if before is None else CheckpointNumber(before), last=None if last is None else last * ATTEMPTS + 1
-    )
-    chains = _chains(rows)
-    is_whole = last is None or len(rows) <= last * ATTEMPTS
-    if not is_whole and len(chains) > 1:
-        del chains[0]  # perhaps without its first attempts
-    if last is not None and len(chains) > last:
-        chains, is_whole = chains[-last:], False
-    following = () if before is None else region.archive.resets_from(CheckpointNumber(before), 1)
-    persons = region.archive.person_resets(
-        [attempt.person for chain in chains for attempt in chain[:1] if attempt.person is not None],
-        since=None if is_whole else chains[0][0].started_at,
-        until=following[0].started_at if following else None,
-        last=last,
-    )
-    asked = {row.request_id: row for row in persons}
-    never_begun = [((), row) for row in persons if row.epoch is None]
-    views = _views(region, [*((c, _asked(c, asked)) for c in chains), *never_begun])
-    return tuple(sorted(views, key=lambda view: view.asked_at))
+    return _of_page(region, _page(region, before, last), last)
 
 
-def counted(store: RegionStore, region: StoredRegion, views: Iterable[ResetView]) -> tuple[ResetView, ...]:
-    """Return resets with what each made to be processed again.
+def counted_page(
+    store: RegionStore, region: StoredRegion, *, before: int | None, last: int | None
+) -> tuple[ResetView, ...]:
+    """Return resets of a region with what each made to be processed again; see `page`.
 
     Args:
         store: where the region is.
         region: as stored.
-        views: its resets.
+        before: as of `page`.
+        last: as of `page`.
     """
-    found = tuple(views)
-    begun = sorted((view.attempts for view in found if view.attempts), key=lambda attempts: attempts[0].epoch)
+    rows = _page(region, before, last)
+    return _counted(store, region, _of_page(region, rows, last), rows.following)
+
+
+def counted(store: RegionStore, region: StoredRegion, view: ResetView) -> ResetView:
+    """Return a reset with what it made to be processed again.
+
+    Args:
+        store: where the region is.
+        region: as stored.
+        view: one of its resets.
+    """
+    following: tuple[ResetAttempt, ...] = ()
+    if view.attempts and view.attempts[-1].epoch < region.epoch:
+        following = region.archive.resets_from(CheckpointNumber(view.attempts[-1].sequence + 1), ATTEMPTS)
+    return _counted(store, region, (view,), following)[0]
+
+
+def _page(region: StoredRegion, before: int | None, last: int | None) -> ResetPage:
+    return region.archive.reset_page(before=None if before is None else CheckpointNumber(before), last=last)
+
+
+def _of_page(region: StoredRegion, rows: ResetPage, last: int | None) -> tuple[ResetView, ...]:
+    chains = _chains(rows.resets)
+    is_whole = last is None or len(rows.resets) <= last * ATTEMPTS
+    if not is_whole and len(chains) > 1:
+        del chains[0]  # perhaps without its first attempts
+    if last is not None and len(chains) > last:
+        chains, is_whole = chains[-last:], False
+    asked = {row.request_id: row for row in rows.persons}
+    views = [
+        *(_shown(region, chain, _asked(chain, asked), rows.undone) for chain in chains),
+        *(
+            _shown(region, (), row, {})
+            for row in rows.persons
+            if row.epoch is None and (is_whole or row.requested_at >= chains[0][0].started_at)
+        ),
+    ]
+    return tuple(sorted(views, key=lambda view: view.asked_at))
+
+
+def _counted(
+    store: RegionStore, region: StoredRegion, views: tuple[ResetView, ...], following: tuple[ResetAttempt, ...]
+) -> tuple[ResetView, ...]:
+    """Return resets with what each made to be processed again; the one after them says how far it was caught up."""
+    begun = sorted((view.attempts for view in views if view.attempts), key=lambda attempts: attempts[0].epoch)
     if not begun:
-        return tuple(replace(view, counted=Replayed()) for view in found)
-    newest = begun[-1][-1]
-    if newest.epoch < region.epoch:  # how far a reset was caught up with, the one after it says as well
-        begun += _chains(region.archive.resets_from(CheckpointNumber(newest.sequence + 1), ATTEMPTS))
+        return tuple(replace(view, counted=Replayed()) for view in views)
+    begun += _chains(following)
     before = (Epoch(begun[0][0].epoch - 1), *(attempts[-1].epoch for attempts in begun))
     spans = [Span(since, own[0].epoch, own[-1].epoch) for since, own in zip(before, begun, strict=False)]
     counts = store.replays(region.name, spans)
     return tuple(
-        replace(view, counted=counts[view.attempts[0].epoch] if view.attempts else Replayed()) for view in found
+        replace(view, counted=counts[view.attempts[0].epoch] if view.attempts else Replayed()) for view in views
     )
 
 
@@ -219,7 +243,7 @@ def found(region: StoredRegion, reset_id: str) -> ResetView:
     attempts = _attempts(region, rows[0])
     request_id = attempts[0].person
     asked = None if request_id is None else person_reset_of(region, request_id)
-    return _views(region, [(attempts, asked)])[0]
+    return _view(region, attempts, asked)
 
 
 def region_of_id(reset_id: str) -> str:
@@ -234,25 +258,25 @@ def region_of_id(reset_id: str) -> str:
     return region
 
 
-def _views(
-    region: StoredRegion, resets: Columns[tuple[tuple[ResetAttempt, ...], PersonReset | None]]
-) -> list[ResetView]:
-    """Return resets with what they took off the current timeline, by one lookup for all."""
-    opened = {
-        attempts: [attempt.timeline for attempt in attempts if attempt.restore_point == attempt.sequence]
-        for attempts, _ in resets
-    }
-    timelines = {timeline for own in opened.values() for timeline in own}
-    undone = region.archive.undone(timelines) if timelines else {}
-    return [
-        ResetView(
-            region=region.name,
-            attempts=attempts,
-            asked=asked,
-            undone=tuple(sequence for timeline in opened[attempts] for sequence in undone.get(timeline, ())),
-        )
-        for attempts, asked in resets
-    ]
+def _view(region: StoredRegion, attempts: tuple[ResetAttempt, ...], asked: PersonReset | None) -> ResetView:
+    """Return one reset; what it took off the current timeline is looked up."""
+    opened = {attempt.timeline for attempt in attempts if attempt.restore_point == attempt.sequence}
+    return _shown(region, attempts, asked, region.archive.undone(opened) if opened else {})
+
+
+def _shown(
+    region: StoredRegion,
+    attempts: tuple[ResetAttempt, ...],
+    asked: PersonReset | None,
+    undone: Mapping[Timeline, tuple[CheckpointNumber, ...]],
+) -> ResetView:
+    opened = [attempt.timeline for attempt in attempts if attempt.restore_point == attempt.sequence]
+    return ResetView(
+        region=region.name,
+        attempts=attempts,
+        asked=asked,
+        undone=tuple(sequence for timeline in opened for sequence in undone.get(timeline, ())),
+    )
 
 
 def _chains(attempts: Iterable[ResetAttempt]) -> list[tuple[ResetAttempt, ...]]:

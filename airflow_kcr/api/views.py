@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.region import absent_partitions, boundaries, coverage, liveness, specs
+from airflow_kcr.protocol.region import absent_partitions, boundaries, coverage, liveness, retirement, specs
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
 from airflow_kcr.protocol.region.rows import Absence, CheckpointPhase, DesiredState, RegionState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -102,11 +102,7 @@ def span(time: timedelta) -> str:
 
 def last_complete(region: StoredRegion) -> CheckpointNumber | None:
     """Return the newest complete current checkpoint; None: there is none."""
-    if region.restore_point is not None and region.restore_point_epoch is None:
-        return (
-            region.restore_point
-        )  # the restore point is the newest checkpoint, as long as no reset has opened a timeline
-    newest = region.archive.newest_current(None)
+    newest = retirement.newest_usable(region)
     return None if newest is None else newest.sequence
 
 

@@ -185,7 +185,7 @@ def a_look(driver: Driver) -> Counter[str]:
     """Return the rows of what a member reads, and of where the logs of kept checkpoints began."""
     with touched() as rows:
         driver.handle(ReadRegion(member=driver.member(0)))
-        driver.held.archive.log_starts()
+        driver.held.archive.checkpoint_page(before=None, last=1)
     return rows
 
 
@@ -241,12 +241,18 @@ def test_what_people_look_at_takes_few_statements(database_url: str) -> None:
             driver.finish_reset()
         region = api.Region(driver.name, driver.store)
         counts = []
-        for look in (region.show, lambda: region.resets(last=3), lambda: region.checkpoints(last=20)):
+        for look in (
+            region.show,
+            lambda: region.resets(last=3),
+            lambda: region.checkpoints(last=20),
+            lambda: region.ways_back(20),
+            lambda: Overview.of(*driver.store.read(driver.name), NOTHING_SEEN),
+        ):
             with statements() as run:
                 look()
             counts.append(len(run))
-    # Two of each are the region itself.
-    assert counts == [4, 7, 8]
+    # Two of each are the region itself, and two of the resets what they replayed.
+    assert counts == [3, 5, 3, 3, 6]
 
 
 def test_however_many_checkpoints_are_kept_a_look_asks_as_often(database_url: str) -> None:

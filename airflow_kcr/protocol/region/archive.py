@@ -50,7 +50,10 @@ WAITING: Final = frozenset({RequestState.QUEUED, RequestState.OPEN})
 
 
 ENDS: Final = 3
-"""Checkpoints at either end of the kept ones, from which `Archive.log_starts` tells."""
+"""Checkpoints at either end of the kept ones, from which `CheckpointPage.log_starts` tells."""
+
+ATTEMPTS: Final = 5
+"""Attempts of one reset that a page of resets reckons with."""
 
 
 class Stretch(NamedTuple):
@@ -75,6 +78,41 @@ class LogStart(NamedTuple):
     first_seen: datetime
     offset: Offset
     topic_id: TopicId
+
+
+class CheckpointPage(NamedTuple):
+    """Checkpoints, and what tells whether each can still be gone back to, as of one moment."""
+
+    checkpoints: tuple[Checkpoint, ...]
+    requests: tuple[CheckpointRequest, ...]
+    """As `Archive.requests_for` returns them."""
+
+    offsets: Mapping[CheckpointNumber, OffsetMap]
+    """Of those that have them."""
+
+    topics: Mapping[CheckpointNumber, Mapping[GroupPartition, TopicId]]
+    """The topic ids that these offsets are of, as their contributors saw them."""
+
+    log_starts: Mapping[GroupPartition, tuple[LogStart, ...]]
+    """The starts of logs that contributions saw, by when they last did.
+
+    Those to the `ENDS` oldest and the `ENDS` newest checkpoints that are kept and were not aborted: between them lies
+    how fast a log start moves, however many there are.
+    """
+
+
+class ResetPage(NamedTuple):
+    """Attempts of resets, and what belongs to them, as of one moment."""
+
+    resets: tuple[ResetAttempt, ...]
+    following: tuple[ResetAttempt, ...]
+    """The attempts right after these; none where there is no upper bound."""
+
+    persons: tuple[PersonReset, ...]
+    """Those that these attempts are of, and the newest that never began, in the order of asking."""
+
+    undone: Mapping[Timeline, tuple[CheckpointNumber, ...]]
+    """What each timeline that one of them opened took off the one before it, in ascending order."""
 
 
 class Archive(Protocol):
@@ -202,10 +240,12 @@ class Archive(Protocol):
         """Return how many checkpoints there are, whatever became of them."""
         ...
 
-    def topics(
-        self, sequences: Collection[CheckpointNumber]
-    ) -> Mapping[CheckpointNumber, Mapping[GroupPartition, TopicId]]:
-        """Return the topic ids that the offsets of kept checkpoints are of, as their contributors saw them."""
+    def checkpoint_page(self, *, before: CheckpointNumber | None, last: int | None) -> CheckpointPage:
+        """Return what there is to show of checkpoints below a number; of these the `last` newest, or all."""
+        ...
+
+    def topics(self, sequence: CheckpointNumber) -> Mapping[GroupPartition, TopicId]:
+        """Return the topic ids that the offsets of a kept checkpoint are of, as their contributors saw them."""
         ...
 
     def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[ResetAttempt, ...]:
@@ -216,16 +256,13 @@ class Archive(Protocol):
         """Return the first attempts of resets that burned this number or a higher one, at most `limit`."""
         ...
 
-    def person_resets(
-        self, request_ids: Collection[RequestId], *, since: datetime | None, until: datetime | None, last: int | None
-    ) -> tuple[PersonReset, ...]:
-        """Return persons' resets in the order of asking.
+    def reset_page(self, *, before: CheckpointNumber | None, last: int | None) -> ResetPage:
+        """Return what there is to show of resets that began before a number was burned, or were asked for before.
 
         Args:
-            request_ids: those of these names,
-            since: and those that never began, asked for at this moment or later; None: whenever,
-            until: and before this one; None: up to now,
-            last: only the newest N of these; None: all.
+            before: the number; None: all.
+            last: the newest `ATTEMPTS` attempts for each of N resets and one more, and the newest N of persons' resets
+                that never began; None: all of both.
         """
         ...
 
@@ -235,14 +272,6 @@ class Archive(Protocol):
 
     def requests_for(self, sequences: Collection[CheckpointNumber]) -> tuple[CheckpointRequest, ...]:
         """Return the DAG runs' requests that opened these checkpoints, or that they answered, in that order."""
-        ...
-
-    def log_starts(self) -> Mapping[GroupPartition, tuple[LogStart, ...]]:
-        """Return the starts of logs that contributions saw, by when they last did.
-
-        Those to the `ENDS` oldest and the `ENDS` newest checkpoints that are kept and were not aborted: between them
-        lies how fast a log start moves, however many there are.
-        """
         ...
 
     # -- resets and retention ----------------------------------------------------------------------------------------
@@ -436,16 +465,21 @@ class Whole:
         """See `Archive.count`."""
         return len(self._tables.checkpoints)
 
-    def topics(
-        self, sequences: Collection[CheckpointNumber]
-    ) -> Mapping[CheckpointNumber, Mapping[GroupPartition, TopicId]]:
+    def checkpoint_page(self, *, before: CheckpointNumber | None, last: int | None) -> CheckpointPage:
+        """See `Archive.checkpoint_page`."""
+        rows = self.checkpoints(before=before, last=last)
+        complete = [row.sequence for row in rows if row.is_complete]
+        return CheckpointPage(
+            checkpoints=rows,
+            requests=self.requests_for([row.sequence for row in rows]),
+            offsets=self.offsets(complete),
+            topics={sequence: self.topics(sequence) for sequence in complete},
+            log_starts=self._log_starts(),
+        )
+
+    def topics(self, sequence: CheckpointNumber) -> Mapping[GroupPartition, TopicId]:
         """See `Archive.topics`."""
-        return {
-            sequence: {
-                p: log.topic_id for part in self.contributions(sequence).values() for p, log in part.bounds.items()
-            }
-            for sequence in sequences
-        }
+        return {p: log.topic_id for part in self.contributions(sequence).values() for p, log in part.bounds.items()}
 
     def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[ResetAttempt, ...]:
         """See `Archive.resets`."""
@@ -456,20 +490,23 @@ class Whole:
         """See `Archive.resets_from`."""
         return tuple(row for _, row in sorted(self._tables.resets.items()) if row.sequence >= sequence)[:limit]
 
-    def person_resets(
-        self, request_ids: Collection[RequestId], *, since: datetime | None, until: datetime | None, last: int | None
-    ) -> tuple[PersonReset, ...]:
-        """See `Archive.person_resets`."""
-        rows = sorted(self._tables.person_resets.values(), key=lambda row: row.order)
-        waited = [
-            row.request_id
-            for row in rows
-            if row.epoch is None
-            and (since is None or row.requested_at >= since)
-            and (until is None or row.requested_at < until)
-        ]
-        wanted = {*request_ids, *(waited if last is None else waited[max(len(waited) - last, 0) :])}
-        return tuple(row for row in rows if row.request_id in wanted)
+    def reset_page(self, *, before: CheckpointNumber | None, last: int | None) -> ResetPage:
+        """See `Archive.reset_page`."""
+        rows = self.resets(before=before, last=None if last is None else last * ATTEMPTS + 1)
+        following = () if before is None else self.resets_from(before, ATTEMPTS)
+        until = following[0].started_at if following else None
+        asked = sorted(self._tables.person_resets.values(), key=lambda row: row.order)
+        waited = [row for row in asked if row.epoch is None and (until is None or row.requested_at < until)]
+        names = {
+            *(row.person for row in rows),
+            *(row.request_id for row in (waited if last is None else waited[max(len(waited) - last, 0) :])),
+        }
+        return ResetPage(
+            resets=rows,
+            following=following,
+            persons=tuple(row for row in asked if row.request_id in names),
+            undone=self.undone({row.timeline for row in rows if row.restore_point == row.sequence}),
+        )
 
     def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CheckpointRequest, ...]:
         """See `Archive.requests_of_run`."""
@@ -480,8 +517,7 @@ class Whole:
         wanted = frozenset(sequences)
         return tuple(r for r in self._asked() if r.requester.dag_id and r.sequence in wanted)
 
-    def log_starts(self) -> Mapping[GroupPartition, tuple[LogStart, ...]]:
-        """See `Archive.log_starts`."""
+    def _log_starts(self) -> Mapping[GroupPartition, tuple[LogStart, ...]]:
         over = {CheckpointState.RETIRED, CheckpointState.ABORTED}
         kept = [row.sequence for row in self._rows() if row.state not in over]
         ends = {*kept[:ENDS], *kept[-ENDS:]}
@@ -536,7 +572,10 @@ def working(region: Region, tables: Tables) -> Region:
     """
     archive = Whole(tables)
     complete = (s for s, row in tables.checkpoints.items() if row.state is CheckpointState.COMPLETE)
+    newest = archive.newest_usable(None)
     sequences = {region.open_checkpoint, region.restore_point, region.stopping, region.aligned, *complete}
+    if newest is not None:
+        sequences.add(newest.sequence)
     requests = {request_id: row for request_id, row in tables.requests.items() if row.state in WAITING}
     checkpoint = None if region.open_checkpoint is None else tables.checkpoints[region.open_checkpoint]
     bounds = {
@@ -545,6 +584,7 @@ def working(region: Region, tables: Tables) -> Region:
         *(row.boundary for row in requests.values()),
     }
     epochs = {region.epoch, region.restore_point_epoch}
+    opened = None if region.restore_point_epoch is None else tables.resets.get(region.restore_point_epoch)
     mapped = {region.restore_point_epoch, region.epoch if region.state in RESET_STATES else None}
     return replace(
         region,
@@ -558,5 +598,9 @@ def working(region: Region, tables: Tables) -> Region:
         read_backs={s: held for s, held in tables.read_backs.items() if s == region.restore_point},
         resets={epoch: row for epoch, row in tables.resets.items() if epoch in epochs},
         seek_maps={epoch: held for epoch, held in tables.seek_maps.items() if epoch in mapped},
-        person_resets={request_id: row for request_id, row in tables.person_resets.items() if row.state in ACTIVE},
+        person_resets={
+            request_id: row
+            for request_id, row in tables.person_resets.items()
+            if row.state in ACTIVE or (opened is not None and request_id == opened.person)
+        },
     )

@@ -78,7 +78,7 @@ def topics_of(region: Region, sequence: CheckpointNumber) -> Mapping[GroupPartit
     held = [part for (of, _), part in region.contributions.items() if of == sequence]
     if held or sequence == region.open_checkpoint:
         return {p: log.topic_id for part in held for p, log in part.bounds.items()}
-    return region.archive.topics([sequence])[sequence]
+    return region.archive.topics(sequence)
 
 
 def lost_to(region: Region, sequence: CheckpointNumber) -> tuple[GroupPartition, ...]:

@@ -50,11 +50,8 @@ def protected(region: Region) -> dict[CheckpointNumber, str]:
 
 
 def newest_usable(region: Region) -> Checkpoint | None:
-    """Return the newest current checkpoint that has its offsets."""
+    """Return the newest current checkpoint that has its offsets; a region holds it."""
     held = [row for row in region.checkpoints.values() if row.is_complete and row.is_current]
-    stored = region.archive.newest_usable(None)
-    if stored is not None and stored.sequence not in region.checkpoints:
-        held.append(stored)
     return max(held, key=lambda row: row.sequence, default=None)
 
 

@@ -18,7 +18,15 @@ from sqlalchemy import TextClause, text
 
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.archive import ENDS, LogStart, Named, Stretch
+from airflow_kcr.protocol.region.archive import (
+    ATTEMPTS,
+    ENDS,
+    CheckpointPage,
+    LogStart,
+    Named,
+    ResetPage,
+    Stretch,
+)
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     Checkpoint,
@@ -48,8 +56,8 @@ from airflow_kcr.store.postgres.layouts import (
     REQUESTS,
     RESETS,
 )
-from airflow_kcr.store.postgres.row_layout import Layout, name_of, named, partition_columns, partition_of
-from airflow_kcr.store.postgres.session import Session, composed
+from airflow_kcr.store.postgres.row_layout import Layout, arrays_of, name_of, named, partition_columns, partition_of
+from airflow_kcr.store.postgres.session import Session, composed, positional
 from airflow_kcr.store.postgres.tables import ALIGNED, CURRENT, TURN, USABLE
 
 K = TypeVar("K")
@@ -294,6 +302,9 @@ _WENT_BACK: Final = lookup(
 
 # -- lists -------------------------------------------------------------------------------------------------------------
 
+_SEEN: Final = ("group_id", "topic", "partition", "log_start", "log_topic_id", "last_seen", "first_seen")
+"""Columns of a `LogStart` and of its partition."""
+
 _CHECKPOINTS: Final = lookup(
     CHECKPOINTS, SQL("t.sequence >= :first AND t.sequence < :before ORDER BY t.sequence DESC LIMIT :last")
 )
@@ -307,34 +318,100 @@ _OF_CHECKPOINTS: Final = lookup(
     SQL("t.sequence = ANY (CAST(:sequences AS bigint[])) AND t.requester ? 'dag_id' ORDER BY t.asked_order"),
 )
 
-# name: log_starts — where contributions to the oldest and the newest kept checkpoints saw each log begin, and since
-# when; each contribution is looked up by itself (OFFSET 0), or a planner that takes the table for short reads all of it
-# for each partition.
-_LOG_STARTS: Final = composed(
-    SQL("""
-    SELECT o.group_id, o.topic, o.partition, o.log_start, o.log_topic_id,
-           max(k.contributed_at), min(k.contributed_at)
-    FROM kcr.contribution_offset o CROSS JOIN LATERAL (
-        SELECT c.contributed_at FROM kcr.contribution c
-        WHERE c.region_id = o.region_id AND c.sequence = o.sequence AND c.group_id = o.group_id
-          AND c.member_index = o.member_index OFFSET 0
-    ) k
-    WHERE o.region_id = :region AND o.log_start IS NOT NULL AND o.sequence = ANY (
-        ARRAY(SELECT t.sequence FROM kcr.checkpoint t
-              WHERE t.region_id = :region AND t.state <> 'retired' AND t.state <> 'aborted'
-              ORDER BY t.sequence LIMIT {ends})
-        || ARRAY(SELECT t.sequence FROM kcr.checkpoint t
-                 WHERE t.region_id = :region AND t.state <> 'retired' AND t.state <> 'aborted'
-                 ORDER BY t.sequence DESC LIMIT {ends}))
-    GROUP BY o.group_id, o.topic, o.partition, o.log_start, o.log_topic_id
-""").format(ends=Literal(ENDS))
-)
-
 # name: topics — the partitions of one topic id in one row, as all of a topic have the same.
 _TOPICS: Final = text(
-    "SELECT sequence, group_id, topic, log_topic_id, array_agg(partition) FROM kcr.contribution_offset "
-    "WHERE region_id = :region AND sequence = ANY (CAST(:sequences AS bigint[])) AND log_topic_id IS NOT NULL "
-    "GROUP BY sequence, group_id, topic, log_topic_id"
+    "SELECT group_id, topic, log_topic_id, array_agg(partition) FROM kcr.contribution_offset "
+    "WHERE region_id = :region AND sequence = :sequence AND log_topic_id IS NOT NULL "
+    "GROUP BY group_id, topic, log_topic_id"
+)
+
+# name: checkpoint_page — checkpoints, the runs that they answered, their offsets and topics, and where contributions
+# to the oldest and the newest kept ones saw each log begin, and since when. Each of those contributions is looked up by
+# itself (OFFSET 0), or a planner that takes the table for short reads all of it for each partition.
+_CHECKPOINT_PAGE: Final = positional(
+    composed(
+        SQL("""
+    WITH page AS MATERIALIZED (
+        SELECT * FROM kcr.checkpoint t WHERE t.region_id = :region AND t.sequence < :before
+        ORDER BY t.sequence DESC LIMIT :last
+    ), complete AS MATERIALIZED (
+        SELECT p.sequence FROM page p WHERE p.state IN ('complete', 'published')
+    ), seen AS (
+        SELECT o.group_id, o.topic, o.partition, o.log_start, o.log_topic_id,
+               max(k.contributed_at) AS last_seen, min(k.contributed_at) AS first_seen
+        FROM kcr.contribution_offset o CROSS JOIN LATERAL (
+            SELECT c.contributed_at FROM kcr.contribution c
+            WHERE c.region_id = o.region_id AND c.sequence = o.sequence AND c.group_id = o.group_id
+              AND c.member_index = o.member_index OFFSET 0
+        ) k
+        WHERE o.region_id = :region AND o.log_start IS NOT NULL AND o.sequence = ANY (
+            ARRAY(SELECT t.sequence FROM kcr.checkpoint t
+                  WHERE t.region_id = :region AND t.state <> 'retired' AND t.state <> 'aborted'
+                  ORDER BY t.sequence LIMIT {ends})
+            || ARRAY(SELECT t.sequence FROM kcr.checkpoint t
+                     WHERE t.region_id = :region AND t.state <> 'retired' AND t.state <> 'aborted'
+                     ORDER BY t.sequence DESC LIMIT {ends}))
+        GROUP BY o.group_id, o.topic, o.partition, o.log_start, o.log_topic_id
+    )
+    SELECT (SELECT json_agg({checkpoint} ORDER BY p.sequence) FROM page p),
+           (SELECT json_agg({request} ORDER BY t.asked_order) FROM kcr.checkpoint_request t
+            WHERE t.region_id = :region AND t.sequence = ANY (ARRAY(SELECT p.sequence FROM page p))
+              AND t.requester ? 'dag_id'),
+           ARRAY(SELECT c.sequence FROM complete c),
+           (SELECT json_agg(json_build_array(g.sequence, g.group_id, g.topic, g.partitions, g.offsets)) FROM (
+                SELECT o.sequence, o.group_id, o.topic,
+                       array_agg(o.partition) AS partitions, array_agg(o.next_offset) AS offsets
+                FROM kcr.checkpoint_offset o
+                WHERE o.region_id = :region AND o.sequence = ANY (ARRAY(SELECT c.sequence FROM complete c))
+                GROUP BY o.sequence, o.group_id, o.topic) g),
+           (SELECT json_agg(json_build_array(g.sequence, g.group_id, g.topic, g.log_topic_id, g.partitions)) FROM (
+                SELECT o.sequence, o.group_id, o.topic, o.log_topic_id, array_agg(o.partition) AS partitions
+                FROM kcr.contribution_offset o
+                WHERE o.region_id = :region AND o.sequence = ANY (ARRAY(SELECT c.sequence FROM complete c))
+                  AND o.log_topic_id IS NOT NULL
+                GROUP BY o.sequence, o.group_id, o.topic, o.log_topic_id) g),
+           s.*
+    FROM (SELECT {seen} FROM seen t) s
+""").format(
+            ends=Literal(ENDS),
+            checkpoint=CHECKPOINTS.selected("p"),
+            request=REQUESTS.selected("t"),
+            seen=arrays_of(_SEEN, "t"),
+        )
+    ),
+    5 + len(_SEEN),
+)
+
+# name: reset_page — attempts of resets, those right after them, persons' resets, and what timelines undid.
+_RESET_PAGE: Final = composed(
+    SQL("""
+    WITH page AS MATERIALIZED (
+        SELECT * FROM kcr.reset t WHERE t.region_id = :region AND t.sequence < :before
+        ORDER BY t.sequence DESC LIMIT :attempts
+    ), following AS MATERIALIZED (
+        SELECT * FROM kcr.reset t WHERE t.region_id = :region AND t.sequence >= :before
+        ORDER BY t.sequence LIMIT {following}
+    )
+    SELECT (SELECT json_agg({of_page} ORDER BY p.sequence) FROM page p),
+           (SELECT json_agg({of_following} ORDER BY f.sequence) FROM following f),
+           (SELECT json_agg({person} ORDER BY t.asked_order) FROM kcr.person_reset t
+            WHERE t.region_id = :region AND t.request_id = ANY (
+                ARRAY(SELECT p.person FROM page p)
+                || ARRAY(SELECT u.request_id FROM kcr.person_reset u
+                         WHERE u.region_id = :region AND u.epoch IS NULL
+                           AND u.requested_at < coalesce((SELECT min(f.started_at) FROM following f), 'infinity')
+                         ORDER BY u.requested_at DESC, u.asked_order DESC LIMIT :last))),
+           (SELECT json_agg(json_build_array(g.undone_by, g.sequences)) FROM (
+                SELECT c.undone_by, array_agg(c.sequence ORDER BY c.sequence) AS sequences FROM kcr.checkpoint c
+                WHERE c.region_id = :region AND c.undone_by = ANY (
+                    ARRAY(SELECT p.timeline FROM page p WHERE p.restore_point = p.sequence))
+                GROUP BY c.undone_by) g)
+""").format(
+        following=Literal(ATTEMPTS),
+        of_page=RESETS.selected("p"),
+        of_following=RESETS.selected("f"),
+        person=PERSON_RESETS.selected("t"),
+    )
 )
 _COUNT: Final = text("SELECT count(*) FROM kcr.checkpoint WHERE region_id = :region")
 
@@ -345,19 +422,6 @@ _KEPT_COUNT: Final = text(
 _NTH_COMPLETE: Final = text(
     "SELECT t.sequence FROM kcr.checkpoint t WHERE t.region_id = :region AND t.state <> 'retired' "
     "AND t.state IN ('complete', 'published') ORDER BY t.sequence DESC OFFSET :place LIMIT 1"
-)
-
-# Of persons' resets: those of some names, and the newest that never began.
-_PERSONS: Final = lookup(
-    PERSON_RESETS,
-    SQL("""
-        t.request_id = ANY (CAST(:request_ids AS text[]) || ARRAY(
-            SELECT u.request_id FROM kcr.person_reset u
-            WHERE u.region_id = :region AND u.epoch IS NULL AND u.requested_at >= CAST(:since AS timestamptz)
-              AND u.requested_at < CAST(:until AS timestamptz)
-            ORDER BY u.requested_at DESC, u.asked_order DESC LIMIT :last))
-        ORDER BY t.asked_order
-    """),
 )
 
 # -- resets and retention ----------------------------------------------------------------------------------------------
@@ -428,6 +492,25 @@ def _opening(offsets: OffsetMap) -> dict[str, object]:
 
 def _place(partition: GroupPartition, offset: Offset) -> dict[str, object]:
     return {"group": partition.group, "topic": partition.topic, "partition": partition.partition, "offset": offset}
+
+
+def _joined(layout: Layout[K, V], gathered: list[Any] | None) -> Iterator[V]:
+    """Yield the rows of a table that were read as one JSON array."""
+    return (layout.join((row,))[1] for row in gathered or ())
+
+
+def _of_topic(columns: Columns[Any]) -> dict[GroupPartition, TopicId]:
+    group, topic, topic_id, partitions = columns
+    return {partition_of(group, topic, p): TopicId(topic_id) for p in partitions}
+
+
+def _log_starts(seen: list[Any]) -> dict[GroupPartition, tuple[LogStart, ...]]:
+    """Return the starts of logs from the columns `_SEEN`, each read as one array."""
+    found: dict[GroupPartition, list[LogStart]] = {}
+    for group, topic, partition, start, topic_id, newest, oldest in zip(*(c or () for c in seen), strict=True):
+        row = LogStart(newest, oldest, Offset(start), TopicId(topic_id))
+        found.setdefault(partition_of(group, topic, partition), []).append(row)
+    return {partition: tuple(sorted(rows)) for partition, rows in found.items()}
 
 
 class PostgresArchive:
@@ -602,13 +685,30 @@ class PostgresArchive:
         """See `Archive.count`."""
         return int(self._session.rows(_COUNT)[0][0])
 
-    def topics(
-        self, sequences: Collection[CheckpointNumber]
-    ) -> Mapping[CheckpointNumber, Mapping[GroupPartition, TopicId]]:
+    def checkpoint_page(self, *, before: CheckpointNumber | None, last: int | None) -> CheckpointPage:
+        """See `Archive.checkpoint_page`; in one statement."""
+        rows, requests, complete, places, topics, *seen = self._session.rows(
+            _CHECKPOINT_PAGE, before=MAX_NUMBER if before is None else before, last=last
+        )[0]
+        held: dict[CheckpointNumber, list[Columns[Any]]] = {sequence: [] for sequence in complete}
+        for sequence, group, topic, partitions, offsets in places or ():
+            held[sequence].extend((group, topic, p, o) for p, o in zip(partitions, offsets, strict=True))
+        ids: dict[CheckpointNumber, dict[GroupPartition, TopicId]] = {sequence: {} for sequence in complete}
+        for sequence, *one in topics or ():
+            ids[sequence].update(_of_topic(one))
+        return CheckpointPage(
+            checkpoints=tuple(_joined(CHECKPOINTS, rows)),
+            requests=tuple(_joined(REQUESTS, requests)),
+            offsets={sequence: offset_map(columns) for sequence, columns in held.items()},
+            topics=ids,
+            log_starts=_log_starts(seen),
+        )
+
+    def topics(self, sequence: CheckpointNumber) -> Mapping[GroupPartition, TopicId]:
         """See `Archive.topics`."""
-        found: dict[CheckpointNumber, dict[GroupPartition, TopicId]] = {sequence: {} for sequence in sequences}
-        for sequence, group, topic, topic_id, partitions in self._session.rows(_TOPICS, sequences=list(found)):
-            found[sequence].update((partition_of(group, topic, p), TopicId(topic_id)) for p in partitions)
+        found: dict[GroupPartition, TopicId] = {}
+        for row in self._session.rows(_TOPICS, sequence=sequence):
+            found.update(_of_topic(row))
         return found
 
     def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[ResetAttempt, ...]:
@@ -620,18 +720,20 @@ class PostgresArchive:
         """See `Archive.resets_from`."""
         return tuple(row for _, row in self._rows(_RESETS_FROM, sequence=sequence, limit=limit))
 
-    def person_resets(
-        self, request_ids: Collection[RequestId], *, since: datetime | None, until: datetime | None, last: int | None
-    ) -> tuple[PersonReset, ...]:
-        """See `Archive.person_resets`."""
-        found = self._rows(
-            _PERSONS,
-            request_ids=list(request_ids),
-            since=since or "-infinity",
-            until=until or "infinity",
+    def reset_page(self, *, before: CheckpointNumber | None, last: int | None) -> ResetPage:
+        """See `Archive.reset_page`; in one statement."""
+        resets, following, persons, undone = self._session.rows(
+            _RESET_PAGE,
+            before=MAX_NUMBER if before is None else before,
             last=last,
+            attempts=None if last is None else last * ATTEMPTS + 1,
+        )[0]
+        return ResetPage(
+            resets=tuple(_joined(RESETS, resets)),
+            following=tuple(_joined(RESETS, following)),
+            persons=tuple(_joined(PERSON_RESETS, persons)),
+            undone={timeline: tuple(sequences) for timeline, sequences in undone or ()},
         )
-        return tuple(row for _, row in found)
 
     def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CheckpointRequest, ...]:
         """See `Archive.requests_of_run`."""
@@ -641,14 +743,6 @@ class PostgresArchive:
         """See `Archive.requests_for`."""
         wanted = list(sequences)
         return tuple(row for _, row in self._rows(_OF_CHECKPOINTS, sequences=wanted)) if wanted else ()
-
-    def log_starts(self) -> Mapping[GroupPartition, tuple[LogStart, ...]]:
-        """See `Archive.log_starts`."""
-        found: dict[GroupPartition, list[LogStart]] = {}
-        for group, topic, partition, start, topic_id, newest, oldest in self._session.rows(_LOG_STARTS):
-            row = LogStart(newest, oldest, Offset(start), TopicId(topic_id))
-            found.setdefault(partition_of(group, topic, partition), []).append(row)
-        return {partition: tuple(sorted(rows)) for partition, rows in found.items()}
 
     # -- resets and retention ----------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import SQL, Composable, Identifier
 from sqlalchemy import TextualSelect, text
 
 from airflow_kcr.protocol.group_members import ForeignConsumer
@@ -52,7 +52,7 @@ from airflow_kcr.store.postgres.layouts import (
 )
 from airflow_kcr.store.postgres.row_layout import Layout, arrays_of, listed, name_of, named, partition_of
 from airflow_kcr.store.postgres.session import Found, Session, composed, positional
-from airflow_kcr.store.postgres.tables import PARTITION
+from airflow_kcr.store.postgres.tables import PARTITION, USABLE
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -96,15 +96,21 @@ HEAD_WIDTH: Final = 2 + len(HEAD_COLUMNS) + 1
 
 # -- the region's own row, and the few wide ones -----------------------------------------------------------------------
 
-_WORKING: Final[Mapping[Layout[Any, Any], SQL]] = {
+_WORKING: Final[Mapping[Layout[Any, Any], Composable]] = {
     GROUPS: SQL(" AND t.cluster_id <> ''"),
     MEMBERS: SQL(""),
     LEASES: SQL(""),
     CHECKPOINTS: SQL(""" AND t.sequence = ANY (
         ARRAY[r.open_checkpoint, r.restore_point, r.stopping, r.aligned]
-        || ARRAY(SELECT o.sequence FROM kcr.checkpoint o WHERE o.region_id = r.id AND o.state = 'complete'))"""),
+        || ARRAY(SELECT o.sequence FROM kcr.checkpoint o WHERE o.region_id = r.id AND o.state = 'complete')
+        || (SELECT max(o.sequence) FROM kcr.checkpoint o WHERE o.region_id = r.id AND {usable}))""").format(
+        usable=SQL(USABLE)
+    ),
     REQUESTS: SQL(" AND t.state IN ('queued', 'open')"),
-    PERSON_RESETS: SQL(" AND t.state IN ('waiting', 'draining', 'started')"),
+    PERSON_RESETS: SQL(""" AND t.request_id = ANY (
+        ARRAY(SELECT o.request_id FROM kcr.person_reset o
+              WHERE o.region_id = r.id AND o.state IN ('waiting', 'draining', 'started'))
+        || (SELECT o.person FROM kcr.reset o WHERE o.region_id = r.id AND o.epoch = r.restore_point_epoch))"""),
     RESETS: SQL(" AND t.epoch = ANY (ARRAY[r.epoch, r.restore_point_epoch])"),
 }
 """The tables that are read with the region's own row, and which of their rows."""
@@ -113,7 +119,7 @@ _WORKING: Final[Mapping[Layout[Any, Any], SQL]] = {
 _JOINED: Final = SQL("CROSS JOIN LATERAL (SELECT {rows} FROM {table} t WHERE t.region_id = r.id{condition}) {alias}")
 
 
-def _head_and(tables: Mapping[Layout[Any, Any], SQL]) -> TextualSelect:
+def _head_and(tables: Mapping[Layout[Any, Any], Composable]) -> TextualSelect:
     """Return the statement that reads `HEAD` and then rows of tables, each table's gathered in one."""
     aliases = [Identifier(layout.table.name) for layout in tables]
     joined = [

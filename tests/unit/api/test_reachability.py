@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 
 import pytest
 
 from airflow_kcr.api import checkpoints
 from airflow_kcr.api.checkpoints import CheckpointSummary, Reach, reach
-from airflow_kcr.protocol.region.archive import LogStart, Whole
+from airflow_kcr.protocol.region.archive import CheckpointPage, Whole
 from airflow_kcr.protocol.targets import ToEarliest
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition
+from airflow_kcr.protocol.values import CheckpointNumber
 from tests.support.driver import BEGINNING, Driver
 
 MINUTE = timedelta(minutes=1)
@@ -28,6 +27,11 @@ def driver() -> Driver:
     return driver
 
 
+def page(driver: Driver) -> CheckpointPage:
+    """Return all checkpoints with what tells of them."""
+    return driver.held.archive.checkpoint_page(before=None, last=None)
+
+
 def later_checkpoint(driver: Driver, start: int) -> None:
     """Let ten seconds pass, move the start of partition 1, and checkpoint."""
     driver.clock.advance(5)
@@ -39,7 +43,7 @@ def later_checkpoint(driver: Driver, start: int) -> None:
 
 def test_a_log_that_does_not_move_reaches_nothing(driver: Driver) -> None:
     later_checkpoint(driver, 0)
-    assert reach(driver.held, driver.region.checkpoints.values()) == {
+    assert reach(page(driver)) == {
         CheckpointNumber(2): Reach(),
         CheckpointNumber(3): Reach(),
     }
@@ -47,7 +51,7 @@ def test_a_log_that_does_not_move_reaches_nothing(driver: Driver) -> None:
 
 def test_the_speed_between_two_checkpoints_says_when(driver: Driver) -> None:
     later_checkpoint(driver, 50)
-    found = reach(driver.held, driver.region.checkpoints.values())
+    found = reach(page(driver))
     assert found[CheckpointNumber(2)].overtaken_at == BEGINNING + timedelta(seconds=20)
     assert found[CheckpointNumber(3)].overtaken_at == BEGINNING + timedelta(seconds=40)
     assert not found[CheckpointNumber(2)].is_unreachable
@@ -55,7 +59,7 @@ def test_the_speed_between_two_checkpoints_says_when(driver: Driver) -> None:
 
 def test_what_a_log_begins_beyond_is_unreachable(driver: Driver) -> None:
     later_checkpoint(driver, 150)
-    found = reach(driver.held, driver.region.checkpoints.values())
+    found = reach(page(driver))
     assert found[CheckpointNumber(2)] == Reach(lost=(driver.partition(1),))
     assert not found[CheckpointNumber(3)].is_unreachable
     rows = [summary.to_json() for summary in CheckpointSummary.newest_of(driver.held, before=None, last=None)]
@@ -63,7 +67,7 @@ def test_what_a_log_begins_beyond_is_unreachable(driver: Driver) -> None:
 
 
 def test_one_observation_is_no_speed(driver: Driver) -> None:
-    assert reach(driver.held, driver.region.checkpoints.values()) == {CheckpointNumber(2): Reach()}
+    assert reach(page(driver)) == {CheckpointNumber(2): Reach()}
 
 
 def test_a_checkpoint_of_a_topic_that_was_made_anew_is_lost(driver: Driver) -> None:
@@ -71,7 +75,7 @@ def test_a_checkpoint_of_a_topic_that_was_made_anew_is_lost(driver: Driver) -> N
     driver.reset(ToEarliest(), forced=True)
     driver.finish_reset()
     later_checkpoint_of_new(driver)
-    found = reach(driver.held, driver.region.checkpoints.values())
+    found = reach(page(driver))
     assert (found[CheckpointNumber(2)].lost, found[CheckpointNumber(2)].overtaken_at) == ((driver.partition(1),), None)
     assert found[driver.region.restore_point or CheckpointNumber(0)].lost == ()
 
@@ -96,14 +100,14 @@ def test_the_way_back_is_looked_for_no_further_than_the_logs_begin(
         driver.checkpoint(f"more-{number}")
     later_checkpoint(driver, 285)
     asked = 0
-    log_starts = Whole.log_starts
+    checkpoint_page = Whole.checkpoint_page
 
-    def counted(self: Whole) -> Mapping[GroupPartition, tuple[LogStart, ...]]:
+    def counted(self: Whole, *, before: CheckpointNumber | None, last: int | None) -> CheckpointPage:
         nonlocal asked
         asked += 1
-        return log_starts(self)
+        return checkpoint_page(self, before=before, last=last)
 
-    monkeypatch.setattr(Whole, "log_starts", counted)
+    monkeypatch.setattr(Whole, "checkpoint_page", counted)
     found = checkpoints.ways_back(driver.held, 4)
     assert [way.checkpoint.sequence for way in found] == [12, 11], "at 290"
     assert asked == 2, "the second page has none that can be reached"
