@@ -144,6 +144,10 @@ class MemberInUse(RefusedError):
     """Another live process holds this member's index; stop it, or ask for a takeover."""
 
 
+class PartitionBusy(RefusedError):
+    """A batch of the partition's owner still runs there; the claim is made again until that is over."""
+
+
 class SpecRefused(RefusedError):
     """A changed spec was given up: live members can't run under it."""
 

@@ -198,6 +198,9 @@ class ClaimPartitions(Command[MemberRegion]):
     cluster: ClusterId = NO_CLUSTER
     """The cluster that the logs were read in; where the region knows the group on another one, it halts."""
 
+    waited: timedelta = timedelta(0)
+    """For how long it has been refused with PartitionBusy, as a batch of another member ran on a partition of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStanding:

@@ -102,6 +102,10 @@ class GroupRules:
     upserts: tuple[UpsertSink, ...] = ()
     """Sinks that keep no history: going back needs a person's consent."""
 
+    holds_output: bool = False
+    """Whether a member may hold output of accepted batches until a checkpoint: a sink of a user's own does, before its
+    `prepare`. Then a partition on which a batch has started can't go on with another member without a reset."""
+
     def subscribes(self, topic: TopicName) -> bool:
         """Whether this group reads `topic`."""
         if self.pattern is not None and self.protocol is GroupProtocol.CONSUMER:

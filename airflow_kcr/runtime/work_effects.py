@@ -114,7 +114,11 @@ class Working:
         A claim is refused where that can't be read, and so is made again.
         """
         claim = ClaimPartitions(
-            member=self._who.member, incarnation=effect.incarnation, assignment=effect.assignment, partitions={}
+            member=self._who.member,
+            incarnation=effect.incarnation,
+            assignment=effect.assignment,
+            partitions={},
+            waited=effect.waited,
         )
 
         def task() -> None:

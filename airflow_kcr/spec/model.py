@@ -53,7 +53,7 @@ from airflow_kcr.spec.fields import (
     Truth,
 )
 from airflow_kcr.spec.findings import path_text
-from airflow_kcr.spec.sinks import Sinks
+from airflow_kcr.spec.sinks import SinkKind, Sinks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +146,7 @@ class GroupSpec:
                 for sink in self.sinks
                 if not sink.mode.restorable
             ),
+            holds_output=any(sink.kind is SinkKind.CUSTOM for sink in self.sinks),
         )
 
 

@@ -11,6 +11,7 @@ from airflow_kcr.errors import (
     BatchRefused,
     LeaseExpired,
     MemberInUse,
+    PartitionBusy,
     RefusedError,
     StaleEpoch,
     UnknownMember,
@@ -33,6 +34,7 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import BatchId, GroupId, Incarnation, MemberId, Offset, Range, RegionName
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
+from tests.support.judging import causes, judge
 from tests.support.stores import Subject, expire
 
 LEASE = timedelta(seconds=10)
@@ -310,12 +312,39 @@ def test_a_takeover_notes_when_the_old_batch_is_quiesced(subject: Subject, drive
     assert driver.region.running[row.batch] == row
 
 
-def test_a_claim_where_another_had_begun_begins_a_reset(drive: Drive) -> None:
+def test_a_claim_where_another_has_processed_takes_over_at_the_position(drive: Drive) -> None:
     driver = drive()
     driver.up()
     driver.process()
-    epoch = driver.region.epoch
     driver.claim(driver.member(0), sorted(driver.logs))
+    driver.claim(driver.member(1), [])
+    driver.process(driver.member(0))
+    claims = driver.region.claims.values()
+    assert {(c.owner, c.resume, c.position) for c in claims} == {(driver.member(0), 0, 20)}
+    assert causes(driver) == ["start"]
+    driver.checkpoint("n")
+    judge(driver)
+
+
+def test_a_claim_where_a_batch_of_another_runs_waits_for_it_and_changes_nothing(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    batch = driver.start_batch(driver.member(1))
+    before = driver.region
+    with pytest.raises(PartitionBusy):
+        driver.claim(driver.member(0), sorted(driver.logs))
+    assert driver.region == before
+    driver.finish_batch(batch)
+    driver.claim(driver.member(0), sorted(driver.logs))
+    assert causes(driver) == ["start"]
+
+
+def test_and_where_it_has_waited_for_too_long_it_begins_a_reset(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    driver.start_batch(driver.member(1))
+    epoch = driver.region.epoch
+    driver.insist(driver.member(0), sorted(driver.logs))
     region = driver.region
     assert region.epoch == epoch + 1
     assert region.resets[region.epoch].cause is ResetCause.CLAIM

@@ -99,6 +99,87 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        what="a claim waits for the batch that runs there",
+        module="protocol.region.claims",
+        guard="if busy and batch.member != proposal.member and _stands(region, batch, now):",
+        without="if False:",
+        killed_by=(
+            "tests/unit/protocol/region/test_claims.py::"
+            "test_a_claim_waits_while_a_batch_of_another_live_member_runs_there"
+        ),
+    ),
+    Mutant(
+        what="a claim does not wait for longer than a batch may take",
+        module="protocol.region.claims",
+        guard="or proposal.waited >= region.rules.timeouts.batch:",
+        without="or False:",
+        killed_by="tests/unit/protocol/region/test_claims.py::test_but_not_for_longer_than_a_batch_may_take",
+    ),
+    Mutant(
+        what="a claim does not wait for a batch that nobody finishes",
+        module="protocol.region.claims",
+        guard="and coverage.is_current(region, c, now)",
+        without="and True",
+        killed_by="tests/unit/protocol/region/test_claims.py::test_and_not_for_one_that_nobody_will_finish",
+    ),
+    Mutant(
+        what="a partition with a batch that was not accepted is not handed over",
+        module="protocol.region.state",
+        guard="return claim.is_in_flight or (",
+        without="return (",
+        killed_by="tests/unit/protocol/region/test_claims.py::test_and_not_for_one_that_nobody_will_finish",
+    ),
+    Mutant(
+        what="a partition whose output its owner may hold is not handed over",
+        module="protocol.region.state",
+        guard="(claim.is_started and rules is not None and rules.holds_output)",
+        without="False",
+        killed_by=(
+            "tests/unit/protocol/region/test_claims.py::"
+            "test_where_sinks_hold_output_whatever_was_started_is_not_handed_over"
+        ),
+    ),
+    Mutant(
+        what="a partition is handed over at its position",
+        module="protocol.region.claims",
+        guard="place = row.resume if not row.is_started else row.position",
+        without="place = row.resume",
+        killed_by=(
+            "tests/unit/protocol/region/test_claims.py::"
+            "test_a_partition_that_its_owner_has_processed_goes_on_with_the_next_one_where_its_batches_ended"
+        ),
+    ),
+    Mutant(
+        what="a log that was read before the owner's last batch counts to where that ended",
+        module="protocol.region.claims",
+        guard="return replace(log, end=max(log.end, row.position))",
+        without="return log",
+        killed_by=(
+            "tests/unit/protocol/region/test_claims.py::"
+            "test_a_log_that_was_read_before_the_last_batch_of_its_owner_is_no_reason_to_halt"
+        ),
+    ),
+    Mutant(
+        what="in a reset, what nobody has acknowledged with is acknowledged by its next owner",
+        module="protocol.region.claims",
+        guard="return member.acknowledged if is_placed or member.acknowledged != region.epoch else None",
+        without="return member.acknowledged",
+        killed_by=(
+            "tests/unit/protocol/region/test_claims.py::"
+            "test_in_a_reset_who_takes_over_what_nobody_has_acknowledged_with_acknowledges_again"
+        ),
+    ),
+    Mutant(
+        what="a member claims what it has left only after the batch that reads more",
+        module="protocol.member.duties",
+        guard="if batch is not None and not batch.ranges.keys() <= assignment.partitions:",
+        without="if False:",
+        killed_by=(
+            "tests/simulation/scenarios/test_c01_c10.py::"
+            "test_c03_a_member_whose_batch_lost_a_partition_finishes_it_and_only_then_claims_what_it_has_left"
+        ),
+    ),
+    Mutant(
         what="only live states take claims",
         module="protocol.region.claims",
         guard='require_state(region, CLAIM_STATES, "a claim")',

@@ -56,7 +56,7 @@ def seeing(alone: LoneMember, view: MemberRegion) -> LoneMember:
 def cancelling() -> LoneMember:
     alone = LoneMember().in_batch()
     alone.feed(events.Revoked())
-    alone.assign(MINE[:1], assignment=2)
+    alone.wait(alone.member.timeouts.batch.total_seconds())
     return alone
 
 

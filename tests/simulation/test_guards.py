@@ -365,7 +365,7 @@ def a_batch_after_the_lease() -> Flaws:
 def a_partition_that_moves_while_it_is_processed() -> Flaws:
     driver = running(partitions=2)
     driver.start_batch(driver.member(0))
-    driver.claim(driver.member(1), tuple(driver.logs))
+    driver.insist(driver.member(1), tuple(driver.logs))
     driver.claim(driver.member(0), ())
     stuck = [p for p, c in driver.region.claims.items() if c.is_in_flight]
     if driver.region.state is RegionState.RUNNING and stuck:
@@ -675,7 +675,12 @@ GUARDS = [
     Guard(
         name="a contested claim resets",
         checkpoints=(
-            (claims, "_is_contested", "row.is_started and not _is_own(row, proposal, region.epoch)", "False"),
+            (
+                claims,
+                "_is_contested",
+                "is_unsettled(region, partition, row) and not _is_own(row, proposal, region.epoch)",
+                "False",
+            ),
         ),
         script=a_partition_that_moves_while_it_is_processed,
     ),

@@ -400,11 +400,13 @@ def test_b3_what_a_member_contributes_is_what_the_store_knows_or_it_is_refused()
 
 def test_b4_a_rebalance_that_every_member_notices_is_one_reset() -> None:
     driver = running(partitions=6, members=3)
-    driver.process()
+    batches = [driver.start_batch(member) for member in driver.all_members()]
     for shift in (1, 2):
         for member in driver.all_members():
             taken = [driver.partition((2 * member.index + shift * 2 + n) % 6) for n in (0, 1)]
-            driver.claim(member, taken)
+            driver.insist(member, taken)
+    for batch in batches:
+        driver.discard(batch)
     driver.finish_reset()
     assert causes(driver)[1:] == [ResetCause.CLAIM]
     judge(driver)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from airflow_kcr.errors import BatchRefused, KcrError, RegionInState, UnknownMember, UnknownTopics
+from airflow_kcr.errors import BatchRefused, KcrError, PartitionBusy, RegionInState, UnknownMember, UnknownTopics
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Caller, GroupStanding
 from airflow_kcr.protocol.member.events import Answered as _Answered
@@ -105,6 +105,10 @@ def claim_granted(assignment: AssignmentId, view: MemberRegion) -> Event:
 def claim_refused(assignment: AssignmentId, why: str, *, lacks_logs: bool = False) -> Event:
     error: KcrError = UnknownTopics(why) if lacks_logs else RegionInState(why)
     return _Refused(command=_claim(assignment), error=error)
+
+
+def claim_waits(assignment: AssignmentId) -> Event:
+    return _Refused(command=_claim(assignment), error=PartitionBusy("a batch of another runs there"))
 
 
 def _start(batch: BatchId, ranges: Mapping[GroupPartition, Range]) -> commands.StartBatch:

@@ -15,10 +15,12 @@ fenced sink holds. Refusals pass through to the test.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
+from airflow_kcr.errors import KcrError
 from airflow_kcr.ports import Transactions
 from airflow_kcr.protocol.commands import (
     Acknowledge,
@@ -277,7 +279,17 @@ class Driver:
             for place, member in enumerate(members):
                 self.claim(member, logs[place * len(logs) // len(members) : (place + 1) * len(logs) // len(members)])
 
-    def claim(self, member: MemberId, partitions: Iterable[GroupPartition] | None = None) -> None:
+    def insist(self, member: MemberId, partitions: Iterable[GroupPartition] | None = None) -> None:
+        """Claim as a member does that has been refused for as long as a batch of another may take."""
+        self.claim(member, partitions, waited=self.held.rules.timeouts.batch)
+
+    def claim(
+        self,
+        member: MemberId,
+        partitions: Iterable[GroupPartition] | None = None,
+        *,
+        waited: timedelta = timedelta(0),
+    ) -> None:
         """Claim a set of partitions, which Kafka has just assigned; without one, the last assignment again."""
         process, initial = self.processes[member], self.held.initial
         if partitions is not None:
@@ -295,6 +307,7 @@ class Driver:
             incarnation=process.incarnation,
             assignment=AssignmentId(process.assignments),
             partitions=assigned,
+            waited=waited,
         )
         self.handle(proposal)
 
@@ -329,7 +342,16 @@ class Driver:
                 self.acknowledge(member)
 
     def crash(self, member: MemberId) -> None:
-        """Let a process vanish; its lease and its batch stay until their time is over."""
+        """Let a process vanish; its lease stays until its time is over, and so does its batch: it starts one if it may.
+
+        One that vanishes between two batches leaves nothing behind (`vanish`).
+        """
+        with suppress(KcrError):
+            self.start_batch(member)
+        self.vanish(member)
+
+    def vanish(self, member: MemberId) -> None:
+        """Let a process vanish as it is; its lease, and its batch if it has one, stay until their time is over."""
         del self.processes[member]
 
     def leave(self, member: MemberId) -> None:

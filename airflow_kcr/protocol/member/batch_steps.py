@@ -29,16 +29,15 @@ LONGEST_PLAN_PAUSE: Final = 0.25
 
 
 def doom(member: MemberMachine, now: float) -> Driven:
-    """Decide whether the batch may still count: not in another epoch, not without its partitions, not for ever."""
+    """Decide whether the batch may still count: not in another epoch, and not for ever.
+
+    That Kafka has taken a partition of it doesn't matter while the store's claim stands: its next owner waits.
+    """
     batch, view = member.batch, member.view
     if batch is None or batch.doomed:
         return member, ()
     if view is not None and (view.epoch != batch.epoch or view.state is RegionState.HALTED):
         return state.doomed(member), ()
-    assignment = member.assignment
-    if assignment is not None and not batch.ranges.keys() <= assignment.partitions:
-        detail = f"batch {batch.batch} lost a partition to a rebalance"
-        return replace(state.doomed(member), batch_cause=ResetCause.BATCH_REFUSED, batch_detail=detail), ()
     if batch.phase is BatchPhase.RUNNING and now - batch.since >= state.seconds(member.timeouts.batch):
         detail = f"batch {batch.batch} took longer than {member.timeouts.batch}"
         return replace(state.doomed(member), batch_cause=ResetCause.BATCH_TIMEOUT, batch_detail=detail), ()

@@ -6,6 +6,7 @@ The claim, its part of a reset, of a checkpoint, of a publication and of Kafka's
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 from airflow_kcr.protocol.commands import (
     Acknowledge,
@@ -33,10 +34,18 @@ def claim(member: MemberMachine, now: float) -> Driven:
         return member, ()
     if view.state not in CLAIM_STATES or state.has_claimed(member, view) or now < member.claim_after:
         return member, ()
-    if member.batch is not None and (member.batch.doomed or member.batch.epoch != view.epoch):
+    batch = member.batch
+    if batch is not None and (batch.doomed or batch.epoch != view.epoch):
         return member, ()
+    if batch is not None and not batch.ranges.keys() <= assignment.partitions:
+        # What it reads is held until it has ended: it counts while its claims stand, and the next owner waits for it.
+        return member, ()
+    waited = 0.0 if member.busy_since is None else now - member.busy_since
     claim = effects.ClaimAssignment(
-        incarnation=state.own(member), assignment=assignment.assignment, partitions=assignment.partitions
+        incarnation=state.own(member),
+        assignment=assignment.assignment,
+        partitions=assignment.partitions,
+        waited=timedelta(seconds=waited),
     )
     return awaiting(member, "claim"), (claim,)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_kcr.protocol.commands import Caller, Command
@@ -58,6 +59,8 @@ class ClaimAssignment:
     incarnation: Incarnation
     assignment: AssignmentId
     partitions: frozenset[GroupPartition]
+    waited: timedelta = timedelta(0)
+    """As in `ClaimPartitions`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

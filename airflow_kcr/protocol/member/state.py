@@ -229,6 +229,9 @@ class MemberMachine:
     """A refused claim is not made again before."""
 
     claim_backoff: float = 0.0
+    busy_since: float | None = None
+    """Since when the claim has been refused because batches of others still run on partitions of it."""
+
     positions: OffsetMap = EMPTY
     """Next offsets of the claimed partitions, as far as they are known."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar
 
-from airflow_kcr.errors import GroupInOtherRegion, IllegalEvent, MemberInUse, UnknownTopics
+from airflow_kcr.errors import GroupInOtherRegion, IllegalEvent, MemberInUse, PartitionBusy, UnknownTopics
 from airflow_kcr.protocol.assignments import Assignment
 from airflow_kcr.protocol.commands import (
     Acknowledge,
@@ -277,6 +277,7 @@ def _claim_granted(
         claimed=event.command.assignment,
         claimed_epoch=event.result.epoch,
         claim_backoff=0.0,
+        busy_since=None,
         plan_after=0.0,
         reset_epoch=None,
         found=None,
@@ -288,6 +289,9 @@ def _claim_granted(
 
 def _claim_refused(member: MemberMachine, event: events.Refused[ClaimPartitions], now: float) -> MemberMachine:
     first, longest = CLAIM_BACKOFF
+    if isinstance(event.error, PartitionBusy):
+        since = now if member.busy_since is None else member.busy_since
+        return _stale(replace(answered(member, "claim"), busy_since=since, claim_after=now + first))
     wait = min(max(member.claim_backoff * 2, first), longest)
     known = replace(member.discovery, claim_lacks_logs=isinstance(event.error, UnknownTopics))
     if isinstance(event.error, GroupInOtherRegion):
@@ -419,7 +423,7 @@ def _discarded(member: MemberMachine, event: Told[DiscardBatch, Region], now: fl
 
 def _assigned(member: MemberMachine, event: events.Assigned, now: float) -> MemberMachine:
     fresh = Assignment(assignment=event.assignment, partitions=event.partitions)
-    return replace(_with_assignment(member, fresh), claim_after=0.0, claim_backoff=0.0)
+    return replace(_with_assignment(member, fresh), claim_after=0.0, claim_backoff=0.0, busy_since=None)
 
 
 def _revoking(member: MemberMachine, event: events.Revoking, now: float) -> MemberMachine:

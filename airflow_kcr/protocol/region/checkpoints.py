@@ -33,6 +33,7 @@ from airflow_kcr.protocol.region.rows import (
 from airflow_kcr.protocol.region.state import (
     Region,
     is_live,
+    is_unsettled,
     live_members,
     moved_to,
     put,
@@ -266,12 +267,9 @@ def lapsed(region: Region, now: datetime) -> MemberId | None:
     return None
 
 
-def has_started(region: Region, member: MemberId) -> bool:
-    """Whether anything was started since the restore point on a partition that the member owns.
-
-    Then an abort is a reset.
-    """
-    return any(c.owner == member and c.is_started for c in region.claims.values())
+def leaves_work(region: Region, member: MemberId) -> bool:
+    """Whether a partition of the member can't go on from where it stands: then an abort is a reset."""
+    return any(c.owner == member and is_unsettled(region, p, c) for p, c in region.claims.items())
 
 
 def overdue(region: Region, now: datetime) -> Region:

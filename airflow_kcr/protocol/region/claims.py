@@ -1,9 +1,10 @@
 """Claims: what the store grants of what Kafka proposes (docs/reference/states.md).
 
-A member claims its whole assignment at once. A rebalance is absorbed at the resume point if nothing was started; if
-another owner has started a batch in this epoch, the claim begins a reset in the same transaction, because both owners
-may have processed the same records (scenarios C2, C3, C44, C45). A member's own re-claim keeps row, position and
-running batch. Callbacks only notify; the claim decides.
+A member claims its whole assignment at once. A partition is *handed over* at its position if every batch that was
+started there is accepted: nothing runs on it, and each record below is processed once. While a batch of a live owner
+runs there, the claim is refused, and made again. If that takes too long, or the batch will never be accepted, the claim
+begins a reset in the same transaction, because both owners may process the same records (scenarios C2, C3, C44, C45). A
+member's own re-claim keeps row, position and running batch. Callbacks only notify; the claim decides.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog
+from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog, PartitionBusy
 from airflow_kcr.protocol.commands import ClaimPartitions
+from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import absent_partitions, checkpoints, clusters, coverage, events, out_of_range, resets
-from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, Claim, InitialOffset, ResetCause
+from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, Batch, Claim, InitialOffset, Member, ResetCause
 from airflow_kcr.protocol.region.state import (
     InitialKey,
     Region,
     initial_offset,
+    is_unsettled,
     put,
     record,
     require_member,
@@ -40,15 +43,17 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
         RegionInState: the region is halted or stopped.
         ConfigurationError: a partition is not of the member's group or not of its subscription.
         OffsetOutsideLog: a proposed initial offset does not lie in the log that was read with it.
+        PartitionBusy: a batch of another live member still runs on a partition; to be made again.
     """
     member = require_member(region, proposal.member, proposal.incarnation, now)
     require_state(region, CLAIM_STATES, "a claim")
     _check(region, proposal)
     if clusters.is_another(region, proposal.member.group, proposal.cluster):
         return clusters.halted(region, now, proposal.member.group, proposal.cluster)
+    _require_nothing_runs(region, now, proposal)
     region = clusters.found(region, now, proposal.member.group, proposal.cluster)
     region = _with_initial_offsets(region, now, proposal)
-    trouble = out_of_range.found(region, {p: a.bounds for p, a in proposal.partitions.items()})
+    trouble = out_of_range.found(region, {p: _log(region, p, proposal) for p in proposal.partitions})
     if trouble:
         return out_of_range.handled(region, now, trouble)
 
@@ -63,12 +68,11 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
     }
     rows = {p: replace(region.claims[p], owner=None, last_owner=proposal.member) for p in dropped}
     rows.update({p: _granted(region, p, proposal) for p in proposal.partitions})
-    settled = region.state not in RESET_STATES and not contested
     row = replace(
         member,
         assignment=proposal.assignment,
         claimed=region.epoch,
-        acknowledged=region.epoch if settled else member.acknowledged,
+        acknowledged=member.acknowledged if contested else _acknowledged(region, member, proposal),
         arrived_at=now,
     )
     region = replace(region, claims=put(region.claims, rows), members=put(region.members, {proposal.member: row}))
@@ -99,6 +103,44 @@ def _check(region: Region, proposal: ClaimPartitions) -> None:
                 f"{proposal.member} claims {partition}, which the spec of region {region.name} does not give its "
                 "group; does the running member use an older spec?"
             )
+
+
+def _require_nothing_runs(region: Region, now: datetime, proposal: ClaimPartitions) -> None:
+    """Refuse a claim while a batch of another live member runs on a partition of it, for as long as a batch may take.
+
+    Its owner has been told by Kafka, finishes the batch and starts no other. One that Kafka can't reach doesn't know,
+    and would go on for ever: after that time the claim counts, and resets.
+    """
+    rules = region.rules.groups.get(proposal.member.group)
+    if rules is None or rules.holds_output or proposal.waited >= region.rules.timeouts.batch:
+        return
+    for batch in region.running.values():
+        busy = batch.ranges.keys() & proposal.partitions.keys()
+        if busy and batch.member != proposal.member and _stands(region, batch, now):
+            raise PartitionBusy(
+                f"{proposal.member} was assigned {min(busy)}, where a batch of {batch.member} runs; it waits for that"
+            )
+
+
+def _stands(region: Region, batch: Batch, now: datetime) -> bool:
+    """Whether a running batch may still be accepted: by the claims that it was started under, all of them current."""
+    claims = [region.claims[partition] for partition in batch.ranges]
+    return all(
+        (c.owner, c.incarnation, c.epoch) == (batch.member, batch.incarnation, batch.epoch)
+        and coverage.is_current(region, c, now)
+        for c in claims
+    )
+
+
+def _log(region: Region, partition: GroupPartition, proposal: ClaimPartitions) -> LogBounds:
+    """Return a partition's log as it was read for the claim, and at least to where its owner before has come since.
+
+    A log that really ends before the position is found out by the new owner's first plan, or its contribution.
+    """
+    row, log = region.claims[partition], proposal.partitions[partition].bounds
+    if row.position is None or not row.is_started or _is_own(row, proposal, region.epoch):
+        return log
+    return replace(log, end=max(log.end, row.position))
 
 
 def _with_initial_offsets(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
@@ -164,17 +206,37 @@ def _is_own(row: Claim, proposal: ClaimPartitions, epoch: Epoch) -> bool:
     return row.owner == proposal.member and row.incarnation == proposal.incarnation and row.epoch == epoch
 
 
+def _acknowledged(region: Region, member: Member, proposal: ClaimPartitions) -> Epoch | None:
+    """Return which epoch a member has acknowledged once it holds what it claims.
+
+    Who claims in a running region has nothing to acknowledge. In a reset, the sinks are still to go where partitions
+    resume that the member did not have when it acknowledged, and that no other has acknowledged with.
+    """
+    if region.state not in RESET_STATES:
+        return region.epoch
+    rows = (region.claims[p] for p in proposal.partitions)
+    is_placed = all(_is_own(row, proposal, region.epoch) or _is_placed(region, row) for row in rows)
+    return member.acknowledged if is_placed or member.acknowledged != region.epoch else None
+
+
+def _is_placed(region: Region, row: Claim) -> bool:
+    """Whether the sinks are where the running reset has a partition: who had it in this epoch has acknowledged."""
+    owner = row.owner or row.last_owner
+    former = None if owner is None else region.members.get(owner)
+    return former is not None and row.epoch == region.epoch and former.acknowledged == region.epoch
+
+
 def _is_contested(region: Region, partition: GroupPartition, proposal: ClaimPartitions) -> bool:
-    """Whether another member, an earlier incarnation or a dropped claim has started a batch there in this epoch.
+    """Whether another member, an earlier incarnation or a dropped claim has left something there that never ends well.
 
     In STARTING and RESETTING nothing has started in the epoch, so a claim there never begins a reset. A partition that
     the last reset was done without, as a foreign consumer had it, was neither rolled back in the sinks nor told where
     to go.
     """
     row = region.claims[partition]
-    if region.state not in RESET_STATES and Epoch(0) < row.epoch < region.epoch:
+    if Epoch(0) < row.epoch < region.epoch and (row.is_started or region.state not in RESET_STATES):
         return True
-    return row.is_started and not _is_own(row, proposal, region.epoch)
+    return is_unsettled(region, partition, row) and not _is_own(row, proposal, region.epoch)
 
 
 def _moves(region: Region, proposal: ClaimPartitions) -> bool:

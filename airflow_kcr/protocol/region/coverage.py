@@ -188,8 +188,8 @@ def awaited(region: Region, now: datetime) -> dict[GroupPartition, datetime]:
 def arriving(region: Region, now: datetime) -> tuple[MemberId, ...]:
     """Return the members of the spec without a lease that the running start still waits for, in order.
 
-    Members seldom come at one moment. The first of them gets every partition; had it started a batch, each that comes
-    later would cost a reset, as its partitions were another's before.
+    Members seldom come at one moment. The first of them gets every partition; had it started batches, each that comes
+    later would wait for them, and where sinks hold output it would cost a reset.
     """
     until = _arrived_by(region)
     if until is None or until <= now:

@@ -151,13 +151,13 @@ def keep_slot(region: Region, now: datetime, member: MemberId, incarnation: Inca
 def lapse(region: Region, now: datetime) -> Region:
     """Return the region after leases that ended under an open checkpoint: the checkpoint is aborted at once.
 
-    It is a reset where the member had started something since the restore point; otherwise the checkpoint is tried
-    again, and waits for the partitions to be covered, naming them.
+    It is a reset where the member has left work behind; otherwise the checkpoint is tried again, and waits for the
+    partitions to be covered, naming them.
     """
     member = checkpoints.lapsed(region, now)
     if member is None:
         return region
-    begun = checkpoints.has_started(region, member)
+    begun = checkpoints.leaves_work(region, member)
     detail = f"the lease of {member} ended before its contribution to checkpoint {region.open_checkpoint}"
     region = checkpoints.abort(region, now, detail)
     return resets.demand(region, now, ResetCause.LEASE_LOST, detail) if begun else region

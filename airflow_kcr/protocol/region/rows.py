@@ -153,7 +153,7 @@ class ResetCause(StrEnum):
     START = "start"
     PERSON = "person"
     CLAIM = "claim"
-    """A partition was claimed on which another member had started a batch in this epoch."""
+    """A partition was claimed on which a batch of another member, or incarnation, will not be accepted any more."""
 
     BATCH_FAILED = "batch_failed"
     BATCH_TIMEOUT = "batch_timeout"

@@ -78,11 +78,13 @@ def _without_strangers(region: Region, now: datetime) -> Region:
         held: dict[GroupPartition, Claim] = {
             p: replace(c, owner=None, last_owner=c.owner) for p, c in region.claims.items() if c.owner == row.member
         }
-        lease = Lease(incarnation=row.incarnation, until=now)
+        # One that died long ago can't write since then; nothing waits for it anew.
+        lease = region.leases.get(row.member)
+        ended = Lease(incarnation=row.incarnation, until=now if lease is None else min(lease.until, now))
         region = replace(
             region,
             claims=put(region.claims, held),
-            leases=put(region.leases, {row.member: lease}),
+            leases=put(region.leases, {row.member: ended}),
             members=put(region.members, {row.member: replace(row, left=True)}),
         )
         body = events.MemberLeft(member=row.member, incarnation=row.incarnation, dropped=tuple(sorted(held)))

@@ -488,6 +488,16 @@ def person_reset_of(region: Region, request_id: RequestId) -> PersonReset | None
     return region.archive.person_reset(request_id) if held is None else held
 
 
+def is_unsettled(region: Region, partition: GroupPartition, claim: Claim) -> bool:
+    """Whether a partition can't go on with another owner, or incarnation, from where it stands.
+
+    A batch started there was not accepted and may still write, or what accepted batches have written may be in the
+    owner's process alone. Otherwise all that was started is accepted, and nothing runs: its position is the place.
+    """
+    rules = region.rules.groups.get(partition.group)
+    return claim.is_in_flight or (claim.is_started and rules is not None and rules.holds_output)
+
+
 def belongs(region: Region, partition: GroupPartition) -> bool:
     """Whether a partition can be the region's: the spec reads its topic, and the brokers have not lost it for good."""
     absence = region.absent.get(partition)

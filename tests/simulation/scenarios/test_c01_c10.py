@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.errors import BatchRefused, NotClaimed, StaleEpoch
+from airflow_kcr.errors import BatchRefused, NotClaimed, PartitionBusy, StaleEpoch
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import RetireCheckpoints, StartRegion, StopRegion
 from airflow_kcr.protocol.delivery import Delivery
@@ -20,7 +20,8 @@ from airflow_kcr.protocol.region import boundaries, out_of_range
 from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToEarliest, ToInitial, ToLatest, ToOffset
-from airflow_kcr.protocol.values import Epoch, Offset, Range, Timeline
+from airflow_kcr.protocol.values import BatchId, Epoch, Offset, Range, Timeline
+from tests.support import answers
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
 from tests.support.judging import (
     accepted,
@@ -116,7 +117,11 @@ def test_c02_a_claim_where_another_has_begun_begins_a_reset_and_the_other_end_is
     q = driver.partition(2)
     batch = driver.start_batch(other)
     before = driver.region.epoch
-    driver.claim(one, [driver.partition(0), driver.partition(1), q])
+    wanted = [driver.partition(0), driver.partition(1), q]
+    with pytest.raises(PartitionBusy):
+        driver.claim(one, wanted)
+    assert driver.region.epoch == before
+    driver.insist(one, wanted)
     assert driver.region.epoch == before + 1
     assert causes(driver)[-1] is ResetCause.CLAIM
     with pytest.raises(StaleEpoch):
@@ -129,16 +134,30 @@ def test_c02_a_claim_where_another_has_begun_begins_a_reset_and_the_other_end_is
     judge(driver)
 
 
-def test_c02_a_partition_that_its_owner_dropped_after_processing_it_is_not_absorbed_by_the_next_owner() -> None:
+def test_c02_where_the_claim_waits_for_the_batch_the_partition_goes_on_behind_it() -> None:
+    driver = running()
+    one, other = driver.member(0), driver.member(1)
+    q = driver.partition(2)
+    driver.finish_batch(driver.start_batch(other))
+    driver.claim(one, [driver.partition(0), driver.partition(1), q])
+    driver.claim(other, [driver.partition(3)])
+    driver.process(one, other)
+    assert accepted(driver, q) == [Range(Offset(0), Offset(10)), Range(Offset(10), Offset(20))]
+    assert causes(driver) == [ResetCause.START]
+    driver.checkpoint("n")
+    judge(driver)
+
+
+def test_c02_a_partition_that_its_owner_dropped_after_processing_it_goes_on_with_the_next_owner() -> None:
     driver = running()
     one, other = driver.member(0), driver.member(1)
     driver.process(other)
     driver.claim(other, [driver.partition(3)])
-    assert state(driver) is RegionState.RUNNING
     driver.claim(one, [driver.partition(n) for n in (0, 1, 2)])
-    assert causes(driver)[-1] is ResetCause.CLAIM
-    driver.finish_reset()
-    assert positions(driver) == [0] * 4
+    assert causes(driver) == [ResetCause.START]
+    assert positions(driver) == [0, 0, 10, 10]
+    driver.process()
+    driver.checkpoint("n")
     judge(driver)
 
 
@@ -158,14 +177,17 @@ def test_c03_a_batch_that_has_begun_counts_as_processed_when_its_partition_is_re
     judge(driver)
 
 
-def test_c03_a_member_whose_batch_lost_a_partition_cancels_it_and_asks_for_a_reset_by_itself() -> None:
+def test_c03_a_member_whose_batch_lost_a_partition_finishes_it_and_only_then_claims_what_it_has_left() -> None:
     alone = LoneMember().in_batch()
     alone.feed(member_events.Revoked())
-    assert not alone.wanted(effects.Cancel)
     alone.assign(MINE[:1], assignment=2)
-    assert [e.batch for e in alone.wanted(effects.Cancel)] == ["b1"]
-    assert [e.cause for e in alone.wanted(commands.RequestReset)] == [ResetCause.BATCH_REFUSED]
+    assert not alone.wanted(effects.Cancel)
     assert not alone.wanted(effects.ClaimAssignment)
+    batch = BatchId("b1")
+    alone.feed(member_events.BatchFinished(batch=batch), answers.batch_accepted(batch=batch))
+    assert [e.batch for e in alone.wanted(commands.FinishBatch)] == [batch]
+    assert [e.partitions for e in alone.wanted(effects.ClaimAssignment)] == [frozenset(MINE[:1])]
+    assert not alone.wanted(commands.RequestReset)
 
 
 def test_c03_a_member_that_is_assigned_the_same_again_goes_on_with_its_batch() -> None:

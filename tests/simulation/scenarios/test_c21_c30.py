@@ -205,9 +205,9 @@ def test_c23_a_plan_of_another_epoch_is_refused() -> None:
 
 def test_c24_a_pause_survives_a_crash_and_the_reset_after_it() -> None:
     driver = running()
-    driver.process()
+    driver.start_batch(driver.member(0))
     driver.handle(PauseRegion())
-    driver.crash(driver.member(0))
+    driver.vanish(driver.member(0))
     driver.recover()
     assert causes(driver)[-1] is ResetCause.CLAIM
     assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)

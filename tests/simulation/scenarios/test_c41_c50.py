@@ -427,10 +427,10 @@ def test_c49_a_checkpoint_waits_for_the_partitions_of_a_dead_static_member_and_n
 
 def test_c49_a_member_that_dies_under_an_open_checkpoint_aborts_it_at_once() -> None:
     driver = running()
-    driver.process()
+    driver.start_batch(driver.member(1))
     driver.request_checkpoint("n1")
     driver.contribute(driver.member(0))
-    driver.crash(driver.member(1))
+    driver.vanish(driver.member(1))
     driver.wait(15)
     aborted = happened(driver, region_events.CheckpointAborted)
     assert [body.late for body in aborted] == [("g[1] (g:t-2, g:t-3)",)]

@@ -53,6 +53,9 @@ class Surroundings:
     delivery: Delivery
     open_sink: OpenSink = field(default_factory=OpenSink)
     fenced_sink: FencedSink = field(default_factory=FencedSink)
+    holds_output: bool = False
+    """Whether a process keeps what its batches write for itself until a checkpoint is prepared."""
+
     store_back_at: float = 0.0
     """Until then no process reaches the store."""
 
@@ -121,6 +124,9 @@ class Host:
         """Whether, until then, the sinks fail in a reset; otherwise they hang."""
 
         self.running: Running | None = None
+        self.held: list[tuple[Batch, float]] = []
+        """Batches whose output, up to a share of it, only this process has."""
+
         self.consumer: Consumer | None = None
         self.consumer_open = False
         self.assignments = 0
@@ -320,7 +326,11 @@ class Host:
 
     def _claim(self, effect: effects.ClaimAssignment) -> None:
         claim = ClaimPartitions(
-            member=self.member, incarnation=effect.incarnation, assignment=effect.assignment, partitions={}
+            member=self.member,
+            incarnation=effect.incarnation,
+            assignment=effect.assignment,
+            partitions={},
+            waited=effect.waited,
         )
         if not all(self.around.broker.has(p) for p in effect.partitions):
             self.deliver(events.Refused(command=claim, error=UnknownTopics("no such log")))
@@ -459,6 +469,9 @@ class Host:
 
     def _write(self, run: Running, share: float) -> bool:
         """Write output; a fenced sink takes all of it in one transaction or nothing."""
+        if self.around.holds_output:
+            self.held.append((run.row, share))
+            return True
         if self.around.delivery is not Delivery.EXACTLY_ONCE:
             self.around.open_sink.write(run.row.batch, run.row.ranges, share)
             return True
@@ -536,6 +549,9 @@ class Host:
         return Found(offset=entry.offset, clamped_from=entry.clamped_from, log=bounds)
 
     def _prepared(self, effect: effects.PrepareSinks) -> None:
+        for row, share in self.held:
+            self.around.open_sink.write(row.batch, row.ranges, share)
+        self.held.clear()
         logs: dict[GroupPartition, LogBounds] = {
             p: self.around.broker.log(p).bounds() for p in effect.partitions if self.around.broker.has(p)
         }

@@ -10,6 +10,7 @@ from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.values import GroupPartition
+from tests.support.simulation.handovers import Handovers
 
 if TYPE_CHECKING:
     from airflow_kcr.protocol.region.rows import Batch
@@ -33,7 +34,15 @@ def judge(simulation: Simulation) -> tuple[str, ...]:
         forgotten = tuple(f"R1a: {group}:" for group in fenced)
         lost = (*_restored(simulation), *violations)
         return tuple(v for v in lost if not (v.startswith(forgotten) and v.split(" (")[0].endswith(_NEVER)))
+    violations += [f"handover: {text}" for text in handovers(simulation).wrong]
     return (*violations, *(text for side in simulation.sides for text in _output(simulation, side, batches)))
+
+
+def handovers(simulation: Simulation) -> Handovers:
+    """Return what the history of a run says of partitions that went on with another owner."""
+    holding = {side.broker.group for side in simulation.sides if side.holds_output}
+    found = Handovers(batches=tuple(simulation.store.batches(simulation.around.name)), holding=holding)
+    return found.take(simulation.events())
 
 
 def _restored(simulation: Simulation) -> list[str]:

@@ -103,6 +103,9 @@ class GroupShape:
     partitions: int
     delivery: Delivery
     static: bool
+    holds_output: bool = False
+    """Whether processes keep what they write for themselves until a checkpoint, as a sink of a user's own may."""
+
     protocol: GroupProtocol = GroupProtocol.CLASSIC
 
 
@@ -250,6 +253,7 @@ class Simulation:
                 store=self.store,
                 name=NAME,
                 delivery=one.delivery,
+                holds_output=one.holds_output,
             )
             for one in self.shape.groups
         )
@@ -318,6 +322,7 @@ class Simulation:
                 delivery=one.delivery,
                 static_membership=one.static,
                 protocol=one.protocol,
+                holds_output=one.holds_output,
             )
             for one in self.shape.groups
         }

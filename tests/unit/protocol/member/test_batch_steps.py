@@ -155,12 +155,14 @@ def test_a_plan_that_comes_while_kafka_takes_partitions_is_dropped() -> None:
     assert lone.wanted(commands.StartBatch) == []
 
 
-def test_a_batch_that_does_not_end_in_time_loses_its_partitions_and_makes_a_reset() -> None:
+def test_where_kafka_has_not_waited_for_the_batch_it_counts_all_the_same_and_what_is_left_is_claimed_after_it() -> None:
     lone = LoneMember().in_batch()
     lone.feed(events.Revoking(partitions=ONLY_FIRST))
     lone.assign(MINE[1:], assignment=2)
-    assert lone.wanted(effects.Cancel) == [effects.Cancel(batch=B1)]
-    assert [ask.cause for ask in lone.wanted(commands.RequestReset)] == [ResetCause.BATCH_REFUSED]
+    assert (lone.wanted(effects.Cancel), lone.wanted(effects.ClaimAssignment)) == ([], [])
+    lone.feed(events.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
+    assert [claim.partitions for claim in lone.wanted(effects.ClaimAssignment)] == [frozenset(MINE[1:])]
+    assert lone.wanted(commands.RequestReset) == []
 
 
 def test_partitions_that_are_added_leave_the_batch_on_the_others_alone() -> None:
@@ -258,13 +260,16 @@ def test_a_batch_is_cancelled_when_its_epoch_is_over_or_the_region_halted(view: 
     assert (phase(lone), doomed(lone), requested(lone)) == (BatchPhase.CANCELLING, True, [])
 
 
-def test_a_batch_that_lost_a_partition_to_a_rebalance_is_refused_before_the_store_says_so() -> None:
+def test_a_batch_that_lost_a_partition_to_a_rebalance_may_take_as_long_as_any_other() -> None:
     lone = LoneMember().in_batch()
     lone.feed(events.Revoked())
-    assert not doomed(lone)
     lone.assign(MINE[:1], assignment=2)
+    assert not doomed(lone)
+    lone.now += lone.member.timeouts.batch.total_seconds()
+    lone.member = replace(lone.member, lease_sent_at=lone.now)
+    lone.feed(events.Tick())
     assert doomed(lone)
-    assert requested(lone) == [ResetCause.BATCH_REFUSED]
+    assert requested(lone) == [ResetCause.BATCH_TIMEOUT]
 
 
 def after_failures(count: int) -> LoneMember:

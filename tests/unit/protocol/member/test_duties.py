@@ -90,6 +90,22 @@ def test_a_refused_claim_is_made_again_with_back_off() -> None:
     assert waits == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
 
 
+def test_while_a_batch_of_another_runs_the_claim_is_made_again_soon_and_says_for_how_long_it_has_waited() -> None:
+    lone = LoneMember().join().assign()
+    waited = []
+    for _ in range(4):
+        lone.feed(answers.claim_waits(assignment=AssignmentId(1)))
+        lone.now = lone.member.claim_after
+        lone.member = replace(lone.member, lease_sent_at=lone.now)
+        lone.feed(events.Tick())
+        waited += [round(claim.waited.total_seconds(), 3) for claim in lone.wanted(effects.ClaimAssignment)]
+    assert waited == [0.2, 0.4, 0.6, 0.8]
+    lone.assign(assignment=2)
+    assert lone.wanted(effects.ClaimAssignment) == []
+    lone.feed(answers.claim_waits(assignment=AssignmentId(1)))
+    assert lone.wanted(effects.ClaimAssignment) == []
+
+
 # -- the reset --------------------------------------------------------------------------------------------------------
 
 

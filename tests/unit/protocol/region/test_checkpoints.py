@@ -19,11 +19,12 @@ from airflow_kcr.protocol.region.rows import (
     RequestState,
 )
 from airflow_kcr.protocol.region.state import universe
+from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Incarnation, Offset, RequestId
-from tests.support.driver import Driver
+from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import causes, happened, judge, open_checkpoint, state
-from tests.support.scripts import boundary, hourly, located, running
+from tests.support.scripts import boundary, hourly, located, running, started
 
 
 def request_state(driver: Driver, request_id: str) -> RequestState:
@@ -353,12 +354,24 @@ def test_a_newer_incarnation_of_a_participant_is_not_the_one_that_was_counted_on
     assert checkpoints.lapsed(region, driver.clock.now) == member
 
 
-def test_whether_an_abort_is_a_reset_depends_on_what_the_member_has_begun_since_the_restore_point() -> None:
+def test_whether_an_abort_is_a_reset_depends_on_whether_a_batch_of_the_member_runs() -> None:
     driver = running()
     member = driver.member(0)
-    assert not checkpoints.has_started(driver.region, member)
     driver.process(member)
-    assert checkpoints.has_started(driver.region, member)
-    assert not checkpoints.has_started(driver.region, driver.member(1))
+    assert not checkpoints.leaves_work(driver.region, member)
+    batch = driver.start_batch(member)
+    assert checkpoints.leaves_work(driver.region, member)
+    assert not checkpoints.leaves_work(driver.region, driver.member(1))
+    driver.finish_batch(batch)
+    assert not checkpoints.leaves_work(driver.region, member)
+
+
+def test_and_where_its_sinks_hold_output_on_what_it_has_begun_since_the_restore_point() -> None:
+    rules = RegionRules(groups={GROUP: replace(group_rules(members=2), holds_output=True)})
+    driver = started(Driver(partitions=4, rules=rules))
+    member = driver.member(0)
+    assert not checkpoints.leaves_work(driver.region, member)
+    driver.process(member)
+    assert checkpoints.leaves_work(driver.region, member)
     driver.checkpoint("n")
-    assert not checkpoints.has_started(driver.region, member)
+    assert not checkpoints.leaves_work(driver.region, member)

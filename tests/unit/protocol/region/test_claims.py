@@ -1,20 +1,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from airflow_kcr.errors import (
+    BatchRefused,
     ConfigurationError,
     LeaseExpired,
     NumberOutOfRange,
     OffsetOutsideLog,
+    PartitionBusy,
     RegionInState,
     StaleIncarnation,
 )
 from airflow_kcr.protocol.commands import (
     AssignedPartition,
     ClaimPartitions,
+    KeepSlot,
     KillRegion,
     ReportForeignConsumer,
     ReportOutOfRange,
@@ -22,9 +26,10 @@ from airflow_kcr.protocol.commands import (
 )
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import batches, events
 from airflow_kcr.protocol.region.rows import CheckpointState, Claim, RegionState, RequestState, ResetCause
-from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
+from airflow_kcr.protocol.rules import CheckpointRules, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.values import (
     AssignmentId,
@@ -38,7 +43,7 @@ from airflow_kcr.protocol.values import (
 )
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
-from tests.support.scripts import all_crash, running, started
+from tests.support.scripts import all_crash, boundary, hourly, located, running, started
 
 
 def assigned(
@@ -261,37 +266,161 @@ def test_the_highest_leader_epoch_that_was_seen_is_kept() -> None:
     assert claim_of(driver, 0).leader_epoch == 4
 
 
-# -- where another member has started
-# ------------------------------------------------------------------------------------
+# -- handed over: everything that was started is accepted
+# ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ended", [True, False])
-def test_a_claim_on_which_another_member_has_begun_begins_a_reset(ended: bool) -> None:
+def handed_over(driver: Driver, number: int, position: int) -> None:
+    """Check that a partition goes on where its batches ended, with member 0, and is right in the next checkpoint."""
+    claim = claim_of(driver, number)
+    assert (claim.owner, claim.position, claim.started_to) == (driver.member(0), position, position)
+    driver.process(driver.member(0))
+    driver.checkpoint("n")
+    assert driver.region.offsets[driver.region.restore_point or CheckpointNumber(0)][driver.partition(number)] == (
+        position + 10
+    )
+    assert causes(driver) == ["start"]
+    judge(driver)
+
+
+def test_a_partition_that_its_owner_has_processed_goes_on_with_the_next_one_where_its_batches_ended() -> None:
+    driver = running(partitions=2)
+    driver.process(driver.member(1))
+    driver.claim(driver.member(0), list(driver.logs))
+    assert happened(driver, events.Claimed)[-1].taken == {driver.partition(1): driver.member(1)}
+    driver.claim(driver.member(1), [])
+    handed_over(driver, 1, 10)
+
+
+def test_so_does_one_that_an_earlier_incarnation_has_processed() -> None:
+    driver = one_member()
+    driver.process()
+    driver.join(driver.member(0), takeover=True)
+    driver.claim(driver.member(0), [driver.partition(0)])
+    handed_over(driver, 0, 10)
+
+
+def test_and_one_whose_owner_dropped_it_or_left_or_died_between_two_batches() -> None:
+    def drops(driver: Driver) -> None:
+        driver.claim(driver.member(1), [])
+
+    def leaves(driver: Driver) -> None:
+        driver.leave(driver.member(1))
+
+    def keeps_its_slot(driver: Driver) -> None:
+        process = driver.processes.pop(driver.member(1))
+        driver.handle(KeepSlot(member=process.member, incarnation=process.incarnation))
+
+    def dies(driver: Driver) -> None:
+        driver.vanish(driver.member(1))
+        driver.wait(60)
+
+    for goes in (drops, leaves, keeps_its_slot, dies):
+        driver = running(partitions=2)
+        driver.process(driver.member(1))
+        goes(driver)
+        driver.claim(driver.member(0), list(driver.logs))
+        handed_over(driver, 1, 10)
+
+
+@pytest.mark.parametrize("delivery", [d for d in Delivery if d is not Delivery.EXACTLY_ONCE])
+def test_what_a_later_reset_does_with_it_is_what_the_delivery_says_whoever_had_it(delivery: Delivery) -> None:
+    driver = started(Driver(partitions=2, members=2, delivery=delivery))
+    driver.process(driver.member(1))
+    driver.claim(driver.member(0), list(driver.logs))
+    driver.claim(driver.member(1), [])
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
+    assert positions(driver) == [0, 0 if delivery is Delivery.AT_LEAST_ONCE else 10]
+
+
+def test_a_log_that_was_read_before_the_last_batch_of_its_owner_is_no_reason_to_halt() -> None:
+    driver = running(partitions=2)
+    driver.process(driver.member(1), width=20)
+    propose(
+        driver, driver.member(0), {driver.partition(0): assigned(None), driver.partition(1): assigned(None, end=15)}
+    )
+    assert state(driver) is RegionState.RUNNING
+    assert claim_of(driver, 1).position == 20
+
+
+def test_a_log_that_retention_has_cut_or_that_is_another_topics_is_one() -> None:
+    for bounds in (
+        LogBounds(start=Offset(25), end=Offset(90), topic_id=TopicId("id-1")),
+        LogBounds(start=Offset(0), end=Offset(90), topic_id=TopicId("id-2")),
+    ):
+        driver = running(partitions=2)
+        driver.process(driver.member(1), width=20)
+        propose(driver, driver.member(0), {driver.partition(1): AssignedPartition(bounds=bounds)})
+        assert state(driver) is RegionState.HALTED
+
+
+# -- where a batch of another member was started and not accepted
+# --------------------------------------------------------
+
+
+def test_a_claim_waits_while_a_batch_of_another_live_member_runs_there() -> None:
     driver = running(partitions=2)
     batch = driver.start_batch(driver.member(1))
-    if ended:
-        driver.finish_batch(batch)
+    before = driver.region
+    with pytest.raises(PartitionBusy, match=r"g\[0\] was assigned g:t-1, where a batch of g\[1\] runs"):
+        driver.claim(driver.member(0), list(driver.logs))
+    assert driver.region == before
+    driver.finish_batch(batch)
     driver.claim(driver.member(0), list(driver.logs))
+    driver.claim(driver.member(1), [])
+    handed_over(driver, 1, 10)
+
+
+def test_but_not_for_longer_than_a_batch_may_take() -> None:
+    driver = running(partitions=2)
+    driver.start_batch(driver.member(1))
+    driver.insist(driver.member(0), list(driver.logs))
     assert causes(driver) == ["start", "claim"]
     assert happened(driver, events.ResetBegun)[-1].detail == "g[0] was assigned g:t-1, where another was before"
     assert driver.region.failures == 0
 
 
-def test_so_does_one_on_which_an_earlier_incarnation_has() -> None:
-    driver = one_member()
+def test_and_not_for_one_that_nobody_will_finish() -> None:
+    def dies(driver: Driver) -> None:
+        driver.vanish(driver.member(1))
+        driver.wait(60)
+
+    def comes_back(driver: Driver) -> None:
+        driver.join(driver.member(1), takeover=True)
+
+    def discards(driver: Driver) -> None:
+        driver.discard(next(iter(driver.region.running)))
+
+    def drops(driver: Driver) -> None:
+        driver.claim(driver.member(1), [])
+
+    for ends in (dies, comes_back, discards, drops):
+        driver = running(partitions=2)
+        driver.start_batch(driver.member(1))
+        ends(driver)
+        driver.claim(driver.member(0), list(driver.logs))
+        assert causes(driver) == ["start", "claim"], ends
+
+
+def test_where_sinks_hold_output_whatever_was_started_is_not_handed_over() -> None:
+    for runs in (False, True):
+        rules = RegionRules(groups={GROUP: replace(group_rules(members=2), holds_output=True)})
+        driver = started(Driver(partitions=2, rules=rules))
+        batch = driver.start_batch(driver.member(1))
+        if not runs:
+            driver.finish_batch(batch)
+        driver.claim(driver.member(0), list(driver.logs))
+        assert causes(driver) == ["start", "claim"]
+
+
+def test_but_what_a_checkpoint_has_made_durable_is() -> None:
+    rules = RegionRules(groups={GROUP: replace(group_rules(members=2), holds_output=True)})
+    driver = started(Driver(partitions=2, rules=rules))
     driver.process()
-    driver.join(driver.member(0), takeover=True)
-    driver.claim(driver.member(0), [driver.partition(0)])
-    assert causes(driver) == ["start", "claim"]
-
-
-def test_and_one_that_somebody_dropped_after_processing_it() -> None:
-    driver = running(partitions=2)
-    driver.process(driver.member(1))
-    driver.claim(driver.member(1), [])
-    assert causes(driver) == ["start"]
+    driver.checkpoint("n1")
     driver.claim(driver.member(0), list(driver.logs))
-    assert causes(driver) == ["start", "claim"]
+    assert causes(driver) == ["start"]
+    assert positions(driver) == [10, 10]
 
 
 @pytest.mark.parametrize(
@@ -301,7 +430,7 @@ def test_how_far_the_other_had_come_is_not_lost_by_the_claim(delivery: Delivery,
     driver = started(Driver(partitions=2, members=2, delivery=delivery))
     driver.process(driver.member(1))
     driver.start_batch(driver.member(1))
-    driver.claim(driver.member(0), list(driver.logs))
+    driver.insist(driver.member(0), list(driver.logs))
     assert positions(driver) == [0, place]
 
 
@@ -316,6 +445,34 @@ def test_in_a_reset_a_claim_never_begins_another() -> None:
     driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     judge(driver)
+
+
+def test_in_a_reset_who_takes_over_what_nobody_has_acknowledged_with_acknowledges_again() -> None:
+    driver = running(partitions=2)
+    driver.process()
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
+    driver.claim(driver.member(0))
+    driver.claim(driver.member(1))
+    driver.acknowledge(driver.member(0))
+    driver.leave(driver.member(1))
+    driver.claim(driver.member(0), list(driver.logs))
+    # Its sinks have rolled back what it had, and not yet what the one that left had.
+    assert (state(driver), causes(driver)) == (RegionState.RESETTING, ["start", "batch_failed"])
+    driver.acknowledge(driver.member(0))
+    assert state(driver) is RegionState.RUNNING
+    judge(driver)
+
+
+def test_but_not_for_what_its_owner_before_has_acknowledged_with() -> None:
+    driver = running(partitions=2)
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
+    for index in (0, 1):
+        driver.claim(driver.member(index))
+    driver.acknowledge(driver.member(0))
+    driver.claim(driver.member(1), list(driver.logs))
+    driver.claim(driver.member(0), [])
+    driver.acknowledge(driver.member(1))
+    assert state(driver) is RegionState.RUNNING
 
 
 # -- under an open checkpoint
@@ -335,6 +492,60 @@ def test_a_claim_that_changes_who_holds_what_aborts_an_open_checkpoint_which_is_
     assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
     driver.claim(driver.member(1), [])
     driver.complete()
+    judge(driver)
+
+
+@pytest.mark.parametrize("contributes", [(), (1,), (0,), (0, 1)])
+@pytest.mark.parametrize("runs", [True, False])
+def test_what_was_contributed_of_a_partition_that_is_handed_over_counts_for_no_checkpoint(
+    contributes: tuple[int, ...], runs: bool
+) -> None:
+    driver = running(partitions=2)
+    driver.process()
+    batch = driver.start_batch(driver.member(1)) if runs and 1 not in contributes else None
+    first = driver.request_checkpoint("n").sequence
+    for index in contributes[:1]:
+        driver.contribute(driver.member(index))
+    if batch is not None:
+        with pytest.raises(PartitionBusy):
+            driver.claim(driver.member(0), list(driver.logs))
+        assert open_checkpoint(driver) == first
+        driver.finish_batch(batch)
+    driver.claim(driver.member(0), list(driver.logs))
+    assert aborted(driver, first)
+    driver.claim(driver.member(1), [])
+    sequence = driver.complete()
+    assert driver.region.offsets[sequence] == OffsetMap(
+        {driver.partition(0): Offset(10), driver.partition(1): Offset(10 if batch is None else 20)}
+    )
+    assert causes(driver) == ["start"]
+    judge(driver)
+
+
+def test_a_checkpoint_by_count_counts_what_was_processed_before_the_handover() -> None:
+    rules = RegionRules(groups={GROUP: group_rules(members=2)}, checkpoint=CheckpointRules(records=25))
+    driver = started(Driver(partitions=2, rules=rules))
+    driver.process()
+    driver.claim(driver.member(0), list(driver.logs))
+    driver.claim(driver.member(1), [])
+    assert batches.records_left(driver.region) == 5
+    with pytest.raises(BatchRefused, match="5 are left until the checkpoint at 25"):
+        driver.start_batch(driver.member(0))
+    judge(driver)
+
+
+def test_a_boundary_that_a_partition_has_reached_is_reached_for_its_next_owner() -> None:
+    driver = hourly(partitions=2)
+    located(driver, boundary(1), 10)
+    driver.process()
+    driver.claim(driver.member(0), list(driver.logs))
+    driver.claim(driver.member(1), [])
+    with pytest.raises(BatchRefused, match="crosses the boundary"):
+        driver.start_batch(driver.member(0))
+    driver.request_checkpoint("n", boundary=boundary(1))
+    sequence = driver.complete()
+    assert set(driver.region.offsets[sequence].values()) == {10}
+    assert driver.region.checkpoints[sequence].inexact == {}
     judge(driver)
 
 

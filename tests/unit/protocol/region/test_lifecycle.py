@@ -130,7 +130,7 @@ def test_a_pause_lets_batches_end_and_none_begin() -> None:
 
 def test_a_pause_survives_a_crash() -> None:
     driver = running()
-    driver.process()
+    driver.start_batch(driver.member(0))
     driver.handle(PauseRegion())
     all_crash(driver)
     driver.recover()

@@ -210,11 +210,11 @@ def test_a_batch_of_who_left_runs_until_it_is_closed() -> None:
 # --------------------------------------------------------------------------------
 
 
-def test_a_lease_that_ends_before_its_contribution_aborts_the_checkpoint_and_resets_where_something_was_begun() -> None:
+def test_a_lease_that_ends_before_its_contribution_aborts_the_checkpoint_and_resets_where_a_batch_ran() -> None:
     driver = running()
-    driver.process()
+    driver.start_batch(driver.member(1))
     checkpoint = driver.request_checkpoint("n").sequence
-    driver.crash(driver.member(1))
+    driver.vanish(driver.member(1))
     driver.wait(15)
     assert checkpoint is not None
     assert driver.region.checkpoints[checkpoint].state is CheckpointState.ABORTED

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused
-from airflow_kcr.protocol.commands import KillRegion, PauseRegion, Reconcile, ReportForeignConsumer, StartRegion
+from airflow_kcr.protocol.commands import KillRegion, PauseRegion, ReportForeignConsumer, StartRegion
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events, resets
@@ -453,7 +453,7 @@ def test_a_reset_of_a_region_without_partitions_waits_for_the_first() -> None:
     assert state(driver) is RegionState.STARTING
     driver.grow(driver.partition(0), end=10)
     driver.claim(driver.member(0), [driver.partition(0)])
-    driver.handle(Reconcile())
+    driver.acknowledge(driver.member(0))
     assert state(driver) is RegionState.RUNNING
     assert open_checkpoint(driver) is None
     assert causes(driver) == ["start"]
