@@ -141,6 +141,7 @@ class AdminCalls:
         while True:
             trouble = self._attempt(questions, patience)
             if trouble is None:
+                self._notes.token = None
                 return
             what, error = trouble
             if self._notes.newest is not None:
@@ -176,9 +177,12 @@ class AdminCalls:
         self._begin(what)
         while True:
             try:
-                return call(self._client(what), patience.next_attempt())
+                found = call(self._client(what), patience.next_attempt())
             except KafkaException as exception:
                 error = failures.of(exception)
+            else:
+                self._notes.token = None
+                return found
             match failures.kind(error):
                 case Kind.REFUSED:
                     raise self.refused(what, error)
@@ -246,7 +250,7 @@ class AdminCalls:
     def _pause(self, patience: _Patience, what: str, error: KafkaError) -> None:
         """Wait before the next attempt, serving the client; give up if no time is left for one."""
         self._client(what).poll(patience.next_pause())
-        refusal = self._notes.refusal
+        refusal = self._notes.refusal or self._notes.token_refusal
         if refusal is not None:
             raise self.refused(what, refusal)
         if patience.left <= 0:
@@ -261,8 +265,7 @@ class AdminCalls:
             _log.debug("The picture of the cluster was not renewed: %s", self.told(failures.of(exception)))
 
     def _unavailable(self, patience: _Patience, what: str, error: KafkaError, then: str = "") -> BrokerUnavailable:
-        newest = self._notes.newest
-        why = error if newest is None else newest
+        why = self._notes.token or self._notes.newest or error
         return BrokerUnavailable(
             f"no answer for {what}: tried {bootstrap_servers(self._settings)} for {patience.seconds:.1f} s; "
             f"{self.told(why)}{then}"
@@ -276,6 +279,15 @@ class _Notes:
         self._lock = threading.Lock()
         self.newest: KafkaError | None = None
         """Replaced as a whole, so any thread may read it."""
+
+        self.token: KafkaError | None = None
+        """Why there was no new token, until a call is answered. The client says it once, long before a call perhaps,
+        and not that it has got one since; what is connected stays so until the old token's time is over."""
+
+    @property
+    def token_refusal(self) -> KafkaError | None:
+        """The reason, if the endpoint gives this client none: it counts once an attempt has failed."""
+        return self.token if self.token is not None and failures.is_token_refused(self.token) else None
 
     @property
     def refusal(self) -> KafkaError | None:
@@ -291,6 +303,9 @@ class _Notes:
     def note(self, error: KafkaError) -> None:
         """Note an error; called by the client, in the thread that polls."""
         with self._lock:
+            if failures.is_about_token(error):
+                self.token = error
+                return
             # That all brokers are down follows from the errors of each, which say more; a refusal says most.
             known = self.newest is not None
             if known and (error.code() == KafkaError._ALL_BROKERS_DOWN or self.refusal is not None):  # noqa: SLF001 - a code

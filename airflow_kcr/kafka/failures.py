@@ -7,6 +7,7 @@ The client's own `retriable()` and `fatal()` are False on nearly everything that
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final
@@ -119,6 +120,23 @@ _KINDS: Final[Mapping[int, Kind]] = {code: kind for kind, codes in _CODES.items(
 
 IMPOSTER: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
 """The client is not let in at all; other refusals are about one thing that it wanted to do."""
+
+
+_LACKING: Final = "OAUTHBEARER token"
+_NO_CLIENT: Final = re.compile(
+    r"\b(invalid_(?:request|client|grant|scope)|unauthorized_client|unsupported_grant_type|access_denied)\b"
+)
+"""What an OAuth server answers a client that it gives no token (RFC 6749, 5.2)."""
+
+
+def is_about_token(error: KafkaError) -> bool:
+    """Whether the client got no OAuth token; only its text tells this from a broker's refusal."""
+    return error.code() == KafkaError._AUTHENTICATION and _LACKING in error.str()
+
+
+def is_token_refused(error: KafkaError) -> bool:
+    """Whether the token endpoint answered, and gives this client none; else it is away, or broken."""
+    return is_about_token(error) and _NO_CLIENT.search(error.str()) is not None
 
 
 def kind(error: KafkaError) -> Kind:

@@ -44,3 +44,18 @@ def test_an_exception_without_an_error_is_one_all_the_same() -> None:
 def test_an_error_is_told_with_its_name_and_without_secrets() -> None:
     error = KafkaError(KafkaError._TRANSPORT, "user:hunter2@host failed")
     assert failures.told(error, lambda text: text.replace("hunter2", "…")) == "_TRANSPORT (user:…@host failed)"
+
+
+@pytest.mark.parametrize(
+    ("text", "about_token", "refused"),
+    [
+        ('Failed to acquire SASL OAUTHBEARER token: {"error": "invalid_client"}', True, True),
+        ('Failed to acquire SASL OAUTHBEARER token: {"error":"unauthorized_client"}', True, True),
+        ("Failed to acquire SASL OAUTHBEARER token: Failed to connect to 127.0.0.1:1", True, False),
+        ('Failed to acquire SASL OAUTHBEARER token: {"error": "temporarily_unavailable"}', True, False),
+        ("SASL authentication error: invalid_client", False, False),
+    ],
+)
+def test_no_token_is_a_refusal_only_where_the_endpoint_says_so(text: str, about_token: bool, refused: bool) -> None:
+    error = KafkaError(KafkaError._AUTHENTICATION, text)
+    assert (failures.is_about_token(error), failures.is_token_refused(error)) == (about_token, refused)
