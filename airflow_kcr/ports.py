@@ -344,7 +344,7 @@ class Transactions(Protocol):
         """
         ...
 
-    def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
+    def events(self, name: RegionName, after: EventNumber, limit: int = 1000) -> tuple[Event, ...]:
         """Return up to `limit` events after that number, in commit order."""
         ...
 
@@ -423,7 +423,7 @@ class MemberStore(Protocol):
         """
         ...
 
-    def renew_all(self, renewals: Collection[Renewal]) -> Heartbeats:
+    def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
         """Renew leases of any regions."""
         ...
 

@@ -102,8 +102,7 @@ class Region:
         if isinstance(store, RegionStore):
             self._store = store
         else:
-            self._owned = connect(store_url(store))
-            self._store = RegionStore(self._owned)
+            self._store = self._owned = connect(store_url(store))
         self._clusters = clusters or real_reader
         self._requester = requester or Requester()
 

@@ -64,7 +64,7 @@ def store_url(given: str | None = None, environ: Mapping[str, str] | None = None
 
 
 def connect(url: URL) -> PostgresTransactions:
-    """Return the transactions of the store at a URL, which the caller closes; nothing is connected yet."""
+    """Return the store at a URL, which the caller closes; nothing is connected yet."""
     return PostgresTransactions.connect(url, lambda text: RegionSpec.from_json(text).rules())
 
 
@@ -75,8 +75,8 @@ def opened(given: str | URL | None = None) -> Iterator[RegionStore]:
     Raises:
         ConfigurationError: see `store_url`.
     """
-    with connect(given if isinstance(given, URL) else store_url(given)) as transactions:
-        yield RegionStore(transactions)
+    with connect(given if isinstance(given, URL) else store_url(given)) as store:
+        yield store
 
 
 def regions(store: RegionStore) -> tuple[RegionSummary, ...]:

@@ -170,8 +170,8 @@ def _failed(error: KcrError) -> tuple[CheckVerdict, str]:
 def _store(given: str) -> tuple[CheckVerdict, str]:
     url = store_url(given)
     server = server_at(url)
-    with connect(url) as transactions:
-        transactions.names()  # the schema is this program's, and this user may read it
+    with connect(url) as store:
+        store.names()  # the schema is this program's, and this user may read it
     before = datetime.now(UTC)
     told, now = server_at(url), datetime.now(UTC)
     described = f"Postgres {server.version}{' behind a pooler' if server.is_pooled else ''}"
@@ -204,8 +204,7 @@ def _of_group(
         if given_store is None:
             yield from _checks(_declared_in_memory(spec), spec, group)
             return
-        with connect(store_url(given_store)) as transactions:
-            store = RegionStore(transactions)
+        with connect(store_url(given_store)) as store:
             is_declared = region_name(spec.region) in store.names()
             yield from _checks(store if is_declared else _declared_in_memory(spec), spec, group)
     except KcrError as error:
@@ -236,6 +235,6 @@ def _checks(store: RegionStore, spec: RegionSpec, group: GroupId) -> Iterator[Di
 
 def _declared_in_memory(spec: RegionSpec) -> RegionStore:
     """Return a store of this process alone, in which the region is declared and stopped."""
-    store = RegionStore(MemoryTransactions(lambda: datetime.now(UTC)))
+    store = MemoryTransactions(lambda: datetime.now(UTC))
     store.handle(region_name(spec.region), DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
     return store

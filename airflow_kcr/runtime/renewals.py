@@ -187,7 +187,7 @@ class Renewals:
         for one in asked:
             one.sent(sent_at)
         try:
-            answers: Heartbeats = self._store.renew_all([*asked.values()])
+            answers: Heartbeats = self._store.renew([*asked.values()])
         except _FINAL:
             raise
         except StoreError as error:

@@ -68,14 +68,15 @@ from airflow_kcr.protocol.values import (
     RegionName,
     TopicPartition,
 )
+from airflow_kcr.store.regions import RegionStore
 
 V = TypeVar("V")
 
 Ledger = dict[BatchId, Batch]
 
 
-class MemoryTransactions:
-    """Regions in memory, one caller at a time; implements `ports.Transactions`.
+class MemoryTransactions(RegionStore):
+    """Regions in memory, one caller at a time.
 
     Args:
         clock: the store's clock; returns instants with zone.
@@ -146,7 +147,7 @@ class MemoryTransactions:
         return self._region(name), self._clock()
 
     def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
-        """See `ports.Transactions.look`; here it is the whole region."""
+        """See `ports.Transactions.read_as`; here it is the whole region."""
         return see(*self.read(name))
 
     def names(self) -> tuple[RegionName, ...]:
@@ -159,7 +160,7 @@ class MemoryTransactions:
         del self._regions[name], self._events[name], self._ledgers[name], self._tables[name]
         self._proofs.pop(name, None)
 
-    def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
+    def events(self, name: RegionName, after: EventNumber, limit: int = 1000) -> tuple[Event, ...]:
         """See `ports.Transactions.events`; an event's number is its place in the list, from 1."""
         self._region(name)
         return tuple(self._events[name][after : after + limit])

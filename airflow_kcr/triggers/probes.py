@@ -211,13 +211,12 @@ class StoreProbes:
     """
 
     def __init__(self, url: URL) -> None:
-        self._transactions = connect(url)
-        self._store = RegionStore(self._transactions)
+        self._store = connect(url)
         self._seen: dict[RegionName, _Seen] = {}
 
     def close(self) -> None:
         """Close the connection."""
-        self._transactions.close()
+        self._store.close()
 
     def probe_all(
         self, wanted: Mapping[RegionName, Mapping[WaitingFor, KcrHook]]

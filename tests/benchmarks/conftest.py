@@ -16,7 +16,6 @@ from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
 from airflow_kcr.embedded.kafka import start_cluster
 from airflow_kcr.embedded.postgres import start_postgres
 from airflow_kcr.spark.session import SparkSettings, open_session
-from airflow_kcr.store.regions import RegionStore
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.benchmarks.figures import RESULTS_VARIABLE, Report, Scale, chosen_scale
 from tests.benchmarks.lab import Lab
@@ -107,11 +106,11 @@ def lab(
     bench_spark: SparkSession, kafka: Kafka, durable_store: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Lab]:
     """Everything together."""
-    with connect(store_url(durable_store)) as transactions:
+    with connect(store_url(durable_store)) as store:
         yield Lab(
             spark=bench_spark,
             kafka=kafka,
-            store=RegionStore(transactions),
+            store=store,
             store_address=durable_store,
             folder=tmp_path_factory.mktemp("benchmarks"),
         )

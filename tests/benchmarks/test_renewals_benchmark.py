@@ -66,7 +66,7 @@ def renewed(store: RegionStore, asked: Sequence[Renewal], each: int) -> tuple[in
     with statements() as run:
         began = perf_counter()
         for some in (asked[at : at + each] for at in range(0, len(asked), each)):
-            heartbeats = store.renew_all(some).values()
+            heartbeats = store.renew(some).values()
             assert len(heartbeats) == len(some)
             assert all(isinstance(heartbeat, Heartbeat) and heartbeat.renewed for heartbeat in heartbeats)
         return len(run), perf_counter() - began
@@ -81,18 +81,18 @@ def regions(url: str, number: int) -> Iterator[tuple[RegionStore, list[Renewal]]
         )
         for n in range(number)
     }
-    with PostgresTransactions.connect(store_url(url), lambda text: rules[RegionName(text)]) as transactions:
-        store, asked = RegionStore(transactions), list[Renewal]()
+    with PostgresTransactions.connect(store_url(url), lambda text: rules[RegionName(text)]) as store:
+        asked = list[Renewal]()
         for name, own in rules.items():
             members = [MemberId(GroupId(name), index) for index in range(MEMBERS)]
             store.handle(name, DeclareRegion(spec=Spec(text=name, rules=own)))
-            transactions.decide(name, partial(_with_leases, members))
+            store.decide(name, partial(_with_leases, members))
             asked += [Renewal(region=name, member=m, incarnation=Incarnation(1), lease=LEASE) for m in members]
         try:
             yield store, asked
         finally:
             for name in rules:
-                transactions.delete(name, lambda region, now: None)
+                store.delete(name, lambda region, now: None)
 
 
 def _with_leases(members: Sequence[MemberId], region: Region, now: datetime) -> Region:

@@ -251,9 +251,8 @@ def test_an_idle_region_of_a_hundred_members(durable_url: str) -> None:
 
 def _transactions(url: str, driver: Driver) -> int:
     """Return how many transactions the database has seen; the store's connections report theirs when they close."""
-    transactions = driver.store._transactions
-    if isinstance(transactions, PostgresTransactions):
-        transactions._engine.dispose()
+    if isinstance(driver.store, PostgresTransactions):
+        driver.store._engine.dispose()
     execute(url, "SELECT pg_sleep(1)")
     ((count,),) = execute(url, "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
     if not isinstance(count, int):

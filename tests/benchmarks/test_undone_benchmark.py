@@ -111,7 +111,7 @@ def test_a_batch_by_the_resets_after_it(durable_store: str, scale: Scale, report
                 driver = regions.enter_context(driver_over(durable_store, name))
                 driver.process()
                 execute(durable_store, _RESETS, resets=scale.of(size, 10), every=every, name=name)
-                store, oldest = driver.store._transactions, driver.batches[0].batch
+                store, oldest = driver.store, driver.batches[0].batch
                 looks[scale.of(size, 10), kind] = partial(store.batch, driver.name, oldest)
         found: dict[tuple[int, str], list[float]] = {about: [] for about in looks}
         for _ in range(LOOKS):

@@ -19,7 +19,6 @@ from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.postgres import PostgresTransactions
-from airflow_kcr.store.regions import RegionStore
 from tests.benchmarks.figures import Report, Scale, ratio
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_ledger import Statistics, fill
@@ -50,8 +49,8 @@ class Judged:
 
 def judge(url: str, name: str, batches: int) -> Judged:
     """Prove a history."""
-    with PostgresTransactions.connect(url, lambda _: RULES) as transactions:
-        clock, store, region = ProcessorTime(transactions._engine), RegionStore(transactions), RegionName(name)
+    with PostgresTransactions.connect(url, lambda _: RULES) as store:
+        clock, region = ProcessorTime(store._engine), RegionName(name)
         began, worked = perf_counter(), clock()
         verdict = Verdict.of(region, store.chronicle(region), from_start=True)
         seconds, worked = perf_counter() - began, clock() - worked

@@ -64,7 +64,7 @@ def drive(subject: Subject) -> Drive:
 def drive_twins(database_url: str) -> Iterator[Drive]:
     """A driver over both stores at once, compared as a whole after every call."""
     specs = Specs()
-    with postgres_store(database_url, specs.read) as store:
+    with postgres_store(database_url, specs.read) as store, Twin(store._engine, specs.read) as twin:
 
         def make(
             *,
@@ -75,6 +75,6 @@ def drive_twins(database_url: str) -> Iterator[Drive]:
         ) -> Driver:
             rules = specs.note(rules or RegionRules(groups={GROUP: group_rules(members=members, delivery=delivery)}))
             clock = DatabaseClock(database_url)
-            return Driver(partitions=partitions, rules=rules, transactions=Twin(store), clock=clock)
+            return Driver(partitions=partitions, rules=rules, transactions=twin, clock=clock)
 
         yield make

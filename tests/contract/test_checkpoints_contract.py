@@ -31,7 +31,6 @@ from airflow_kcr.protocol.region.rows import (
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, parse_scope
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, RequestId
-from airflow_kcr.store.regions import RegionStore
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, group_rules
 from tests.support.stores import Subject, expire
@@ -224,7 +223,7 @@ def test_what_is_due_is_done_once_by_anybody(subject: Subject, drive: Drive) -> 
     expire(subject)
     driver.handle(Reconcile())
     counter = driver.region.counter
-    other = RegionStore(subject.transactions)
+    other = subject.transactions
     other.handle(driver.name, Reconcile())
     assert driver.region.counter == counter
     assert driver.region.reconcile_at is None or driver.region.reconcile_at > driver.store.read(driver.name)[

@@ -38,7 +38,7 @@ def rules_of(*groups: str) -> RegionRules:
 
 
 def declare(subject: Subject, name: RegionName, *groups: str, on: ClusterId = NO_CLUSTER) -> RegionStore:
-    store = RegionStore(subject.transactions)
+    store = subject.transactions
     known = dict.fromkeys(map(GroupId, groups), on) if on else {}
     store.handle(name, DeclareRegion(spec=subject.specs.spec(rules_of(*groups)), clusters=known))
     return store
@@ -82,7 +82,7 @@ def test_a_group_of_a_cluster_is_declared_in_one_region(subject: Subject) -> Non
 
 
 def test_a_declared_region_reads_back_with_its_clusters(subject: Subject) -> None:
-    store = RegionStore(subject.transactions)
+    store = subject.transactions
     spec = subject.specs.spec(rules_of("g", "h"))
     made = store.handle(FLIGHTS, DeclareRegion(spec=spec, clusters={H: EAST}))
     assert plain(store.read(FLIGHTS)[0]) == plain(made)

@@ -74,7 +74,7 @@ def everything(driver: Driver) -> None:
     driver.handle(RetireCheckpoints())
     driver.store.history(driver.name)
     driver.store.batches_since(driver.name, CheckpointNumber(0))
-    driver.store._transactions.batches_with(driver.name, place, Offset(15))
+    driver.store.batches_with(driver.name, place, Offset(15))
     Verdict.of(driver.name, driver.store.chronicle(driver.name))
     end(driver)
 
@@ -165,8 +165,8 @@ def test_a_batch_is_read_with_as_many_rows_however_many_resets_came_after_it(dat
 
         def read() -> list[int]:
             with touched() as rows:
-                driver.store._transactions.batch(driver.name, first)
-                driver.store._transactions.batches_with(driver.name, place, Offset(5))
+                driver.store.batch(driver.name, first)
+                driver.store.batches_with(driver.name, place, Offset(5))
             # How an offset is looked up in the ranges is not what this is about.
             return [rows for statement, rows in rows.items() if "from_offset <=" not in statement]
 

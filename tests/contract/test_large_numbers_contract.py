@@ -80,7 +80,7 @@ def test_a_region_that_has_used_up_its_numbers_says_so_and_is_begun_anew(drive: 
     driver = drive()
     driver.up()
     driver.process()
-    driver.store._transactions.decide(
+    driver.store.decide(
         driver.name,
         lambda region, now: replace(
             region,

@@ -138,7 +138,7 @@ def test_renewals_are_answered_each_by_itself(subject: Subject, drive: Drive) ->
     nobody = replace(good, member=MemberId(GroupId("g"), 7))
     elsewhere = replace(good, region=RegionName("elsewhere"))
     before = driver.region.leases
-    found = driver.store.renew_all([nobody, stale, good, elsewhere, good])
+    found = driver.store.renew([nobody, stale, good, elsewhere, good])
     heartbeats = {
         one: (heartbeat.renewed, heartbeat.incarnation)
         for one, heartbeat in found.items()
@@ -151,7 +151,7 @@ def test_renewals_are_answered_each_by_itself(subject: Subject, drive: Drive) ->
     after = driver.region.leases
     assert after[first] == before[first]
     assert after[second].until > before[second].until
-    assert driver.store.renew_all([]) == {}
+    assert driver.store.renew([]) == {}
 
 
 def test_renewals_of_one_lease_by_two_incarnations_are_told_apart(drive: Drive) -> None:
@@ -160,7 +160,7 @@ def test_renewals_of_one_lease_by_two_incarnations_are_told_apart(drive: Drive) 
     former = Renewal(region=driver.name, member=driver.member(0), incarnation=Incarnation(1), lease=LEASE)
     takeover = Register(member=driver.member(0), token="t-2", takeover=True)
     newest = replace(former, incarnation=driver.handle(takeover))
-    found = driver.store.renew_all([former, newest])
+    found = driver.store.renew([former, newest])
     assert {
         one.incarnation: isinstance(heartbeat, Heartbeat) and heartbeat.renewed for one, heartbeat in found.items()
     } == {
@@ -202,7 +202,7 @@ def test_a_batch_begins_once_and_its_row_is_the_answer_each_time(drive: Drive) -
     driver.up()
     asked = request(driver, "b-1")
     rows = [driver.handle(asked) for _ in range(2)]
-    assert rows[0] == rows[1] == driver.store._transactions.batch(driver.name, BatchId("b-1"))
+    assert rows[0] == rows[1] == driver.store.batch(driver.name, BatchId("b-1"))
     assert (rows[0].outcome, rows[0].ranges, rows[0].started_after) == (None, asked.ranges, driver.region.counter)
     assert len(driver.batches) == 1
     assert dict(driver.region.running) == {BatchId("b-1"): rows[0]}

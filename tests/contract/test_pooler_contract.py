@@ -25,7 +25,6 @@ from airflow_kcr.sinks.postgres.connections import Database, OutcomeLost
 from airflow_kcr.store import schema_upgrade
 from airflow_kcr.store.postgres import PostgresTransactions, build_engine
 from airflow_kcr.store.postgres.connections import NO_LOCK, driver_of, server_at
-from airflow_kcr.store.regions import RegionStore
 from tests.support.breaking_proxy import Break, breaking_proxy
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.pgbouncer import needs_pgbouncer, pooled
@@ -275,7 +274,7 @@ def test_eight_writers_share_fewer_connections(dropping: str) -> None:
 
     def write(index: int) -> None:
         own = copy(driver)
-        own.store, own._made = RegionStore(stores[index]), (index + 1) * 1_000
+        own.store, own._made = stores[index], (index + 1) * 1_000
         for _ in range(each):
             own.process(own.member(index), width=1)
 

@@ -226,7 +226,6 @@ def test_a_backend_ended_before_commit_changes_nothing(database_url: str, driver
             end_backends(database_url, "idle in transaction")
         return region
 
-    transactions = driver.store._transactions
     place = driver.partition(0)
 
     def failed(region: Region, now: datetime) -> Region:
@@ -244,8 +243,8 @@ def test_a_backend_ended_before_commit_changes_nothing(database_url: str, driver
         return batches.start(rule(region, now), now, request)
 
     calls: dict[str, Callable[[], Region]] = {
-        "decide": lambda: transactions.decide(driver.name, failed),
-        "admit": lambda: transactions.admit(driver.name, driver.member(0), BatchId("b"), frozenset({place}), begun),
+        "decide": lambda: driver.store.decide(driver.name, failed),
+        "admit": lambda: driver.store.admit(driver.name, driver.member(0), BatchId("b"), frozenset({place}), begun),
     }
     with pytest.raises(StoreUnavailable):
         calls[verb]()
@@ -509,7 +508,7 @@ def _a_lock_is_waited_for(url: str) -> bool:
 
 
 def test_a_decision_on_a_lease_that_was_renewed_meanwhile_is_made_again(driver: Driver) -> None:
-    transactions, seen = driver.store._transactions, []
+    seen = []
     member = driver.member(0)
 
     def leave(region: Region, now: datetime) -> Region:
@@ -519,7 +518,7 @@ def test_a_decision_on_a_lease_that_was_renewed_meanwhile_is_made_again(driver: 
             assert driver.handle(Renew(member=member, incarnation=Incarnation(1), lease=timedelta(seconds=60))).renewed
         return replace(region, leases={**region.leases, member: replace(lease, until=now)})
 
-    after = transactions.decide(driver.name, leave)
+    after = driver.store.decide(driver.name, leave)
     assert len(seen) == 2
     assert seen[0] < seen[1]
     assert driver.region.leases[member] == after.leases[member]
@@ -644,9 +643,8 @@ def test_a_lost_answer_to_commit_is_found_out_and_the_work_done_once(
     with breaking_proxy(database_url) as (proxy, url):
         through = PostgresTransactions.connect(url, lambda _: rules, timeouts=QUICK)
         recording = Recording(through)
-        store = RegionStore(through)
-        store.read(driver.name)
-        done = _do(verb, driver, store, batch, lambda: proxy.break_next(broken))
+        through.read(driver.name)
+        done = _do(verb, driver, through, batch, lambda: proxy.break_next(broken))
         through.close()
         assert_broken(proxy, recording)
     assert done == 1

@@ -73,7 +73,6 @@ from airflow_kcr.protocol.values import (
     RegionName,
     RequestId,
 )
-from airflow_kcr.store.regions import RegionStore
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver, group_rules
 from tests.support.stores import Subject
@@ -87,7 +86,7 @@ def rules_of(*groups: str, members: int = 2) -> RegionRules:
 
 
 def test_a_declared_region_is_stopped_and_reads_back_as_it_was_returned(subject: Subject) -> None:
-    store = RegionStore(subject.transactions)
+    store = subject.transactions
     made = store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("g"))))
     region, now = store.read(FLIGHTS)
     assert plain(region) == plain(made)
@@ -96,7 +95,7 @@ def test_a_declared_region_is_stopped_and_reads_back_as_it_was_returned(subject:
 
 
 def test_a_name_is_taken_once(subject: Subject) -> None:
-    store = RegionStore(subject.transactions)
+    store = subject.transactions
     store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("g"))))
     with pytest.raises(RegionExists, match="flights"):
         store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("h"))))
@@ -104,7 +103,7 @@ def test_a_name_is_taken_once(subject: Subject) -> None:
 
 
 def test_a_group_is_in_one_region_which_the_refusal_names(subject: Subject) -> None:
-    store = RegionStore(subject.transactions)
+    store = subject.transactions
     store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("a", "g"))))
     with pytest.raises(GroupInOtherRegion, match="group g belongs to region flights"):
         store.handle(SEATS, DeclareRegion(spec=subject.specs.spec(rules_of("g", "z"))))
@@ -113,7 +112,7 @@ def test_a_group_is_in_one_region_which_the_refusal_names(subject: Subject) -> N
 
 
 def test_a_changed_spec_takes_free_groups_and_gives_groups_free(subject: Subject) -> None:
-    store = RegionStore(subject.transactions)
+    store = subject.transactions
     store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("g", "h"))))
     store.handle(SEATS, DeclareRegion(spec=subject.specs.spec(rules_of("s"))))
     with pytest.raises(GroupInOtherRegion, match="group h belongs to region flights"):
@@ -169,7 +168,7 @@ def test_a_spec_whose_group_is_another_regions_is_refused_when_it_is_applied(sub
 
 
 def test_names_are_in_order(subject: Subject) -> None:
-    store = RegionStore(subject.transactions)
+    store = subject.transactions
     for name in ("b", "a-b", "a_b", "a", "0"):
         store.handle(RegionName(name), DeclareRegion(spec=subject.specs.spec(rules_of(f"of {name}"))))
     assert store.names() == tuple(sorted(map(RegionName, ("b", "a-b", "a_b", "a", "0"))))
@@ -195,7 +194,7 @@ def test_a_stopped_region_is_deleted_with_its_history_and_its_groups_are_free(su
 
 
 def test_an_unknown_region_is_refused_by_every_call_with_those_that_exist(subject: Subject) -> None:
-    store, nobody = RegionStore(subject.transactions), MemberId(GroupId("g"), 0)
+    store, nobody = subject.transactions, MemberId(GroupId("g"), 0)
     store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("g"))))
     calls: list[Callable[[], object]] = [
         lambda: store.read(SEATS),
@@ -206,7 +205,7 @@ def test_an_unknown_region_is_refused_by_every_call_with_those_that_exist(subjec
         lambda: store.handle(SEATS, FinishBatch(batch=BatchId("b"), member=nobody, incarnation=Incarnation(1))),
         lambda: store.events(SEATS, EventNumber(0)),
         lambda: list(store.batches(SEATS)),
-        lambda: subject.transactions.batch(SEATS, BatchId("b")),
+        lambda: store.batch(SEATS, BatchId("b")),
         lambda: store.wait(SEATS, EventNumber(0), timedelta(seconds=0)),
     ]
     for call in calls:
@@ -465,7 +464,7 @@ def test_a_rule_that_fails_for_another_reason_changes_nothing_either(drive: Driv
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        driver.store._transactions.decide(driver.name, broken)
+        driver.store.decide(driver.name, broken)
     assert _everything(driver) == before
     driver.process()
 

@@ -32,7 +32,6 @@ from airflow_kcr.protocol.values import EventNumber, Incarnation, Offset, Reques
 from airflow_kcr.store import schema_upgrade
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.postgres.tables import metadata
-from airflow_kcr.store.regions import RegionStore
 from tests.support.catalogue import catalogue
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.earlier_schema import FOLDER, WORDS, config, execute, take_back_to, upgrade_to
@@ -96,7 +95,7 @@ def test_a_migration_says_what_it_does_and_is_not_made_by_a_machine(file: Path) 
 def replace_store(driver: Driver, transactions: PostgresTransactions) -> Driver:
     """Return a driver that looks at the region through another program's store."""
     looking = copy(driver)
-    looking.store = RegionStore(transactions)
+    looking.store = transactions
     return looking
 
 

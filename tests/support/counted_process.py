@@ -32,7 +32,6 @@ from airflow_kcr.runtime.planner import Limits
 from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.sinks.contract import NoSinks
 from airflow_kcr.spec import RegionSpec
-from airflow_kcr.store.regions import RegionStore
 from tests.support.footprint import Footprint, footprint
 
 ANSWER_WITHIN: Final = 60.0
@@ -130,8 +129,8 @@ def counted_process(store: str, region: str, group: str, *indexes: int, log: Any
 
 def main(arguments: dict[str, Any]) -> None:
     """Host members, and answer, until standard input ends."""
-    with connect(store_url(arguments["store"])) as transactions:
-        store, name, group = RegionStore(transactions), RegionName(arguments["region"]), GroupId(arguments["group"])
+    with connect(store_url(arguments["store"])) as store:
+        name, group = RegionName(arguments["region"]), GroupId(arguments["group"])
         region, now = store.read(name)
         spec = RegionSpec.from_json(region.spec.text)
         rules = spec.rules()

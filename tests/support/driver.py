@@ -21,7 +21,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from airflow_kcr.errors import KcrError
-from airflow_kcr.ports import Transactions
 from airflow_kcr.protocol.commands import (
     Acknowledge,
     AnswerEntries,
@@ -144,7 +143,7 @@ class Driver:
     members: int = 2
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     rules: RegionRules | None = None
-    transactions: Transactions | None = None
+    transactions: RegionStore | None = None
     name: RegionName = RegionName("flights")
     clock: Clock = field(default_factory=Clock)
     logs: dict[GroupPartition, LogBounds] = field(default_factory=dict)
@@ -159,7 +158,7 @@ class Driver:
         self.rules = self.rules or RegionRules(
             groups={GROUP: group_rules(members=self.members, delivery=self.delivery)}
         )
-        self.store = RegionStore(self.transactions or MemoryTransactions(self.clock))
+        self.store = self.transactions or MemoryTransactions(self.clock)
         for group, rules in self.rules.groups.items():
             for topic in rules.topics:
                 for number in range(self.partitions):
@@ -236,9 +235,7 @@ class Driver:
 
     def number_from(self, sequence: int) -> None:
         """Have a region that was never started number from there, as one does that has run for long."""
-        self.store._transactions.decide(
-            self.name, lambda region, now: replace(region, next_sequence=CheckpointNumber(sequence))
-        )
+        self.store.decide(self.name, lambda region, now: replace(region, next_sequence=CheckpointNumber(sequence)))
 
     def up(self) -> None:
         """Start the region with every member, partitions spread evenly, and let it run."""

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any, Final, TypeVar
 
 from airflow_kcr.api.clusters import client_settings
-from airflow_kcr.api.regions import connect, store_url
+from airflow_kcr.api.regions import store_url
 from airflow_kcr.errors import BatchFailed
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
@@ -46,7 +46,7 @@ from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.sinks.files.layout import file_targets
 from airflow_kcr.sinks.group import OpenedSinks, checked_sinks
 from airflow_kcr.spec import RegionSpec
-from airflow_kcr.store.regions import RegionStore
+from airflow_kcr.store.postgres import PostgresTransactions
 from tests.support.plain_engine import PlainEngine, Rows
 from tests.support.sink_writing import opened_files, write_files, write_tables
 
@@ -92,7 +92,7 @@ AROUND: Final[Mapping[type[object], tuple[str, str]]] = {
 """The gates in front of a command and behind it."""
 
 
-class GatedStore(RegionStore):
+class GatedStore(PostgresTransactions):
     """Waits around a batch's start, behind its end, between a claim and its acknowledgement, and in a checkpoint."""
 
     gates: Gates
@@ -192,8 +192,7 @@ def _before(gates: Gates, poison: frozenset[tuple[int, int]]) -> Callable[[Batch
 def main(arguments: dict[str, Any]) -> int:
     """Host members until they end; returns the exit status."""
     gates = Gates(folder=Path(arguments["gates"]))
-    transactions = connect(store_url(arguments["store"]))
-    store = GatedStore(transactions)
+    store = GatedStore.connect(store_url(arguments["store"]), lambda text: RegionSpec.from_json(text).rules())
     store.gates = gates
     name, group = RegionName(arguments["region"]), GroupId(arguments["group"])
     region, now = store.read(name)
@@ -261,7 +260,7 @@ def main(arguments: dict[str, Any]) -> int:
         _LOG.info("%s ended: %s %s", member, ended.how.value, ended.error or "")
     hows = {ended.how for ended in member_pool.ends().values()}
     renewals.end()
-    transactions.close()
+    store.close()
     return 1 if End.FAILED in hows else 3 if hows & {End.REFUSED, End.FENCED} else 0
 
 

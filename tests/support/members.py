@@ -366,8 +366,7 @@ def live(
         f"groups: [{{group_id: {group_id}, {reads}, pipeline: '{pipeline}', members: {members}{group}}}]\n"
         f"{spec or QUICK}"
     )
-    transactions = connect(store_url(url))
-    store = RegionStore(transactions)
+    store = connect(store_url(url))
     region = RegionName(group_id)
     store.handle(region, DeclareRegion(spec=Spec(text=parsed.to_json_text(), rules=parsed.rules())))
     if declared is not None:
@@ -383,7 +382,7 @@ def live(
             if process.running:
                 process.thaw()
                 process.kill()
-        transactions.close()
+        store.close()
 
 
 @contextmanager
@@ -398,8 +397,7 @@ def named(kafka: Kafka, url: str, spec: RegionSpec, folder: Path) -> Iterator[Li
     """
     (group,) = spec.groups
     (topic,) = group.topics
-    transactions = connect(store_url(url))
-    store, name = RegionStore(transactions), RegionName(spec.region)
+    store, name = connect(store_url(url)), RegionName(spec.region)
     store.handle(name, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
     store.handle(name, StartRegion())
     one = Live(kafka=kafka, store=store, url=url, name=name, group=group.group_id, topic=topic, folder=folder)
@@ -409,4 +407,4 @@ def named(kafka: Kafka, url: str, spec: RegionSpec, folder: Path) -> Iterator[Li
         for process in one.processes:
             if process.running:
                 process.kill()
-        transactions.close()
+        store.close()

@@ -11,51 +11,40 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from airflow_kcr.errors import BatchCancelled, KcrError, StoreUnavailable
 from airflow_kcr.ports import (
     BatchCall,
     BatchReport,
-    Chronicle,
     CommitAnswer,
     CommittedOffset,
-    Heartbeats,
     MembershipListener,
-    Renewal,
-    Replayed,
-    Rule,
-    Sign,
-    Span,
     always,
 )
-from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
-from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
     NO_CLUSTER,
     BatchId,
     CheckpointNumber,
     ClusterId,
-    Epoch,
     EventNumber,
     GroupId,
     GroupPartition,
-    Incarnation,
     MemberId,
     Offset,
     RegionName,
     TopicName,
-    TopicPartition,
 )
 from airflow_kcr.store.memory import MemoryTransactions
 from tests.support.simulation.broker import Log
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 GROUP = GroupId("g")
 TOPIC = TopicName("t")
@@ -285,19 +274,29 @@ class FakeSinks:
             raise self.failures.pop(0)
 
 
-class SharedTransactions:
-    """The store in memory for several threads, on the wall clock, that can be away; implements `ports.Transactions`.
+def _alone(method: Callable[Concatenate[MemoryTransactions, P], T]) -> Callable[Concatenate[SharedTransactions, P], T]:
+    """Return a method of the store in memory for one thread at a time, unless the store is away."""
+
+    @wraps(method)
+    def run(self: SharedTransactions, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._do(lambda: method(self, *args, **kwargs))
+
+    return run
+
+
+class SharedTransactions(MemoryTransactions):
+    """The store in memory for several threads, on the wall clock, that can be away.
 
     `MemoryTransactions` wants one caller at a time, and its `wait` has no other process that could change anything
     meanwhile.
     """
 
     def __init__(self) -> None:
+        super().__init__(lambda: datetime.now(UTC))
         self._away = False
         self.refused = 0
         """How many calls met an outage."""
 
-        self._inner = MemoryTransactions(lambda: datetime.now(UTC))
         self._changed = threading.Condition(threading.RLock())
 
     @property
@@ -317,92 +316,28 @@ class SharedTransactions:
         with self._changed:
             yield
 
-    def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.create(name, rule))
-
-    def decide(self, name: RegionName, rule: Rule) -> Region:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.decide(name, rule))
-
-    def admit(
-        self,
-        name: RegionName,
-        member: MemberId,
-        batch: BatchId,
-        partitions: frozenset[GroupPartition] | None,
-        rule: Rule,
-    ) -> Region:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.admit(name, member, batch, partitions, rule))
-
-    def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.renew(renewals))
-
-    def read(self, name: RegionName) -> tuple[Region, datetime]:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.read(name))
-
-    def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], T]) -> T:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.read_as(name, member, see))
-
-    def names(self) -> tuple[RegionName, ...]:
-        """See `ports.Transactions`."""
-        return self._do(self._inner.names)
-
-    def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
-        """See `ports.Transactions`."""
-        self._do(lambda: self._inner.delete(name, check))
-
-    def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.events(name, after, limit))
-
-    def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.batch(name, batch))
+    create = _alone(MemoryTransactions.create)
+    decide = _alone(MemoryTransactions.decide)
+    admit = _alone(MemoryTransactions.admit)
+    renew = _alone(MemoryTransactions.renew)
+    read = _alone(MemoryTransactions.read)
+    read_as = _alone(MemoryTransactions.read_as)
+    names = _alone(MemoryTransactions.names)
+    delete = _alone(MemoryTransactions.delete)
+    events = _alone(MemoryTransactions.events)
+    batch = _alone(MemoryTransactions.batch)
+    newest_work = _alone(MemoryTransactions.newest_work)
+    batches_since = _alone(MemoryTransactions.batches_since)
+    batches_with = _alone(MemoryTransactions.batches_with)
+    readers = _alone(MemoryTransactions.readers)
+    signs = _alone(MemoryTransactions.signs)
+    replays = _alone(MemoryTransactions.replays)
+    registered = _alone(MemoryTransactions.registered)
+    history = _alone(MemoryTransactions.history)
 
     def batches(self, name: RegionName) -> Iterator[Batch]:
         """See `ports.Transactions`."""
-        return iter(self._do(lambda: tuple(self._inner.batches(name))))
-
-    def newest_work(self, name: RegionName) -> datetime | None:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.newest_work(name))
-
-    def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.batches_since(name, after))
-
-    def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.batches_with(name, partition, offset))
-
-    def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.readers(name, partition))
-
-    def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.signs(names))
-
-    def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.replays(name, spans))
-
-    def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.registered(name, member, incarnation))
-
-    def history(self, name: RegionName) -> History:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.history(name))
-
-    def chronicle(self, name: RegionName) -> Chronicle:
-        """See `ports.Transactions`."""
-        return self._inner.chronicle(name)
+        return iter(self._do(lambda: tuple(super(SharedTransactions, self).batches(name))))
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
         """See `ports.Transactions`; an outage is met by waiters, too."""
@@ -411,7 +346,7 @@ class SharedTransactions:
             return max(self._do(lambda: self._counter(name)), after)
 
     def _counter(self, name: RegionName) -> EventNumber:
-        return self._inner.read(name)[0].counter
+        return super().read(name)[0].counter
 
     def _do(self, action: Callable[[], T]) -> T:
         with self._changed:

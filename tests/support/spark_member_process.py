@@ -12,13 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from airflow_kcr.api.regions import connect, store_url
+from airflow_kcr.api.regions import store_url
 from airflow_kcr.driver.application import MemberRun
 from airflow_kcr.driver.process import run_members
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.sinks.postgres import PostgresSink, Published, Staging
 from airflow_kcr.spark.session import SparkSettings
+from airflow_kcr.spec import RegionSpec
 from tests.support.member_process import GatedStore, Gates
 from tests.support.spark_gated_pipeline import CONF, DRIVER, GATES, JARS, OUTPUT
 
@@ -50,7 +51,7 @@ def main(arguments: dict[str, Any]) -> None:
     gates = Gates(folder=Path(arguments["gates"]))
     os.environ[GATES], os.environ[OUTPUT] = arguments["gates"], arguments["output"]
     _put_up(gates)
-    store = GatedStore(connect(store_url(arguments["store"])))
+    store = GatedStore.connect(store_url(arguments["store"]), lambda text: RegionSpec.from_json(text).rules())
     store.gates = gates
     indexes = tuple(arguments["indexes"])
     settings = SparkSettings(

@@ -15,11 +15,11 @@ from sqlalchemy import create_engine
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
-from airflow_kcr.ports import Transactions
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.postgres import PostgresTransactions, build_engine
+from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import BEGINNING, Clock
 
 CLOCK = f"""
@@ -80,7 +80,7 @@ class Subject:
     """A store under test, its clock, and the specs that it reads."""
 
     kind: str
-    transactions: Transactions
+    transactions: RegionStore
     clock: Clock
     specs: Specs
 

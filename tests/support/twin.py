@@ -6,35 +6,30 @@ call, row by row, event by event, and the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
-from datetime import datetime, timedelta
-from typing import TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 from airflow_kcr.errors import KcrError, RefusedError
-from airflow_kcr.ports import Chronicle, Heartbeats, Renewal, Replayed, Rule, Sign, Span
+from airflow_kcr.ports import Heartbeats, Renewal, Replayed, Rule, Span
 from airflow_kcr.protocol.commands import Heartbeat
-from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import (
     BatchId,
-    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
-    Incarnation,
     MemberId,
-    Offset,
     RegionName,
-    TopicPartition,
 )
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.postgres import PostgresTransactions
 from tests.support.whole import everything
 
-V = TypeVar("V")
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 
 def plain(region: Region) -> dict[str, object]:
@@ -58,15 +53,11 @@ def differences(one: Region, other: Region) -> dict[str, object]:
     return found
 
 
-class Twin:
-    """Implements `ports.Transactions` twice.
+class Twin(PostgresTransactions):
+    """The store under test, whose answers count, with one in memory beside it."""
 
-    Args:
-        postgres: the store under test; the answers are its.
-    """
-
-    def __init__(self, postgres: PostgresTransactions) -> None:
-        self._postgres = postgres
+    def __init__(self, engine: Engine, read_rules: Callable[[str], RegionRules]) -> None:
+        super().__init__(engine, read_rules)
         self._now: datetime | None = None
         self._memory = MemoryTransactions(self._clock)
         self._compared = EventNumber(0)
@@ -76,12 +67,12 @@ class Twin:
             self._now = now
             return rule(now)
 
-        return self._both(name, lambda: self._postgres.create(name, noted), lambda: self._memory.create(name, rule))
+        return self._both(name, lambda: super(Twin, self).create(name, noted), lambda: self._memory.create(name, rule))
 
     def decide(self, name: RegionName, rule: Rule) -> Region:
         return self._both(
             name,
-            lambda: self._postgres.decide(name, self._noted(rule)),
+            lambda: super(Twin, self).decide(name, self._noted(rule)),
             lambda: self._memory.decide(name, rule),
         )
 
@@ -95,12 +86,12 @@ class Twin:
     ) -> Region:
         return self._both(
             name,
-            lambda: self._postgres.admit(name, member, batch, partitions, self._noted(rule)),
+            lambda: super(Twin, self).admit(name, member, batch, partitions, self._noted(rule)),
             lambda: self._memory.admit(name, member, batch, partitions, rule),
         )
 
     def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
-        found = self._postgres.renew(renewals)
+        found = super().renew(renewals)
         for renewal, answer in found.items():
             if isinstance(answer, Heartbeat):
                 self._now = answer.now
@@ -109,72 +100,27 @@ class Twin:
                 raise AssertionError(f"postgres answers {answer}, memory {twin}")
         return found
 
-    def read(self, name: RegionName) -> tuple[Region, datetime]:
-        return self._postgres.read(name)
-
-    def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
-        return self._postgres.read_as(name, member, see)
-
-    def names(self) -> tuple[RegionName, ...]:
-        return self._postgres.names()
-
     def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
-        self._postgres.delete(name, check)
+        super().delete(name, check)
         self._memory.delete(name, lambda region, now: None)
 
-    def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
-        return self._postgres.events(name, after, limit)
-
-    def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
-        return self._postgres.batch(name, batch)
-
-    def batches(self, name: RegionName) -> Iterator[Batch]:
-        return self._postgres.batches(name)
-
-    def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
-        return self._postgres.batches_since(name, after)
-
-    def newest_work(self, name: RegionName) -> datetime | None:
-        return self._postgres.newest_work(name)
-
-    def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
-        return self._postgres.batches_with(name, partition, offset)
-
-    def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
-        return self._postgres.readers(name, partition)
-
-    def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
-        return self._postgres.signs(names)
-
     def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
-        found, twin = self._postgres.replays(name, spans), self._memory.replays(name, spans)
+        found, twin = super().replays(name, spans), self._memory.replays(name, spans)
         if found != twin:
             raise AssertionError(f"postgres counts {found}, memory {twin}")
         return found
 
-    def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
-        return self._postgres.registered(name, member, incarnation)
-
-    def history(self, name: RegionName) -> History:
-        return self._postgres.history(name)
-
-    def chronicle(self, name: RegionName) -> Chronicle:
-        return self._postgres.chronicle(name)
-
-    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
-        return self._postgres.wait(name, after, timeout)
-
     def compare(self, name: RegionName) -> None:
         """Refuse any difference between the two stores."""
-        one, other = self._postgres.read(name)[0], self._memory.read(name)[0]
+        one, other = self.read(name)[0], self._memory.read(name)[0]
         apart = differences(one, other) or differences(everything(one), everything(other))
         if apart:
             raise AssertionError(f"postgres and memory differ: {apart}")
         fresh = self._compared, 1_000_000
-        if (told := self._postgres.events(name, *fresh)) != self._memory.events(name, *fresh):
+        if (told := self.events(name, *fresh)) != self._memory.events(name, *fresh):
             raise AssertionError("the events differ")
         self._compared = told[-1].number if told else self._compared
-        if list(self._postgres.batches(name)) != list(self._memory.batches(name)):
+        if list(self.batches(name)) != list(self._memory.batches(name)):
             raise AssertionError("the ledgers differ")
 
     def _clock(self) -> datetime:

@@ -52,6 +52,7 @@ from airflow_kcr.store.postgres.chronicle import PostgresChronicle
 from airflow_kcr.store.postgres.connections import NO_LOCK, Connections, build_engine, read_again
 from airflow_kcr.store.postgres.listeners import NOTIFY, Listeners, payload
 from airflow_kcr.store.postgres.session import Found, Session
+from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
@@ -99,8 +100,8 @@ EVENT_PAGE: Final = 1000
 """Events per page of a whole history: a statement of bounded length, whatever the region has been through."""
 
 
-class PostgresTransactions:
-    """Regions in Postgres; implements `ports.Transactions`.
+class PostgresTransactions(RegionStore):
+    """Regions in Postgres.
 
     Args:
         engine: as `build_engine` makes it; the caller closes it.
@@ -223,7 +224,7 @@ class PostgresTransactions:
 
     @read_again
     def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
-        """See `ports.Transactions.look`."""
+        """See `ports.Transactions.read_as`."""
         with self._connections.snapshot(
             region_reads.MEMBERS_REGION, name=name, group=member.group, index=member.index
         ) as session:
@@ -235,7 +236,7 @@ class PostgresTransactions:
         return tuple(name for (name,) in self._connections.answer(_NAMES) if not deletion.is_doomed(name))
 
     @read_again
-    def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
+    def events(self, name: RegionName, after: EventNumber, limit: int = 1000) -> tuple[Event, ...]:
         """See `ports.Transactions.events`."""
         with self._about(name) as session:
             return _events(session, after, limit)
@@ -366,7 +367,7 @@ class PostgresTransactions:
         return clusters.taken(*found[0])
 
 
-def _events(session: Session, after: EventNumber, limit: int) -> tuple[Event, ...]:
+def _events(session: Session, after: EventNumber, limit: int = 1000) -> tuple[Event, ...]:
     rows = session.rows(_EVENTS, after=after, limit=limit)
     return tuple(
         Event(number=number, at=at, epoch=epoch, timeline=timeline, body=event_from_json(kind, body))

@@ -14,7 +14,6 @@ from airflow_kcr.protocol.commands import DeclareRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.spec import parse
-from airflow_kcr.store.regions import RegionStore
 from tests.support.live_airflow import OWN, LiveAirflow
 
 pytestmark = pytest.mark.timeout(300)
@@ -37,10 +36,8 @@ def declare(url: str, name: str) -> None:
         f"region: {name}\nkafka: {{bootstrap.servers: 'b:9092'}}\n"
         f"groups: [{{group_id: {name}-g, topics: [t], pipeline: 'a:b'}}]\n"
     )
-    with closing(connect(store_url(url))) as transactions:
-        RegionStore(transactions).handle(
-            RegionName(name), DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules()))
-        )
+    with closing(connect(store_url(url))) as store:
+        store.handle(RegionName(name), DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
 
 
 def page(client: AirflowClient, place: str) -> httpx.Response:

@@ -31,7 +31,6 @@ from airflow_kcr.protocol.scopes import Scope
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import ClusterId, GroupId, RegionName, RequestId
 from airflow_kcr.spec import RegionSpec, parse
-from airflow_kcr.store.regions import RegionStore
 from tests.conftest import StartKafka
 from tests.support.delivery_accounts import rows_of
 from tests.support.delivery_servers import Servers
@@ -124,8 +123,7 @@ def paired(
         f"   sinks: {{out: {{kind: postgres, url: '{servers.target.url()}', table: {table}}}}}}}\n"
         f"{spec}"
     )
-    transactions = connect(store_url(url))
-    store = RegionStore(transactions)
+    store = connect(store_url(url))
     store.handle(name, DeclareRegion(spec=Spec(text=parsed.to_json_text(), rules=parsed.rules())))
     store.handle(name, StartRegion())
     clusters = {"east": east, "west": west}
@@ -143,7 +141,7 @@ def paired(
             if process.running:
                 process.thaw()
                 process.kill()
-        transactions.close()
+        store.close()
 
 
 @pytest.fixture

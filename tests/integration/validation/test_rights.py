@@ -106,7 +106,7 @@ def guarded(broker: KafkaSet, monkeypatch: pytest.MonkeyPatch) -> Guarded:
     monkeypatch.setenv("FLIGHTS_PASSWORD", PASSWORD)
     topic, group = broker.topic(2), GroupId(broker.group_id())
     broker.fill(topic, {0: 10, 1: 10})
-    found = Guarded(broker, RegionStore(MemoryTransactions(Clock())), group, topic)
+    found = Guarded(broker, MemoryTransactions(Clock()), group, topic)
     found.grant()
     return found
 

@@ -94,8 +94,8 @@ def frozen_transaction(simulation: Simulation) -> None:
 
 def lost_answers(simulation: Simulation) -> None:
     """Answers to COMMIT get lost for a while."""
-    simulation.transactions.lost = 0.2
-    simulation.world.after(6.0, lambda: setattr(simulation.transactions, "lost", 0.0))
+    simulation.store.lost = 0.2
+    simulation.world.after(6.0, lambda: setattr(simulation.store, "lost", 0.0))
 
 
 def coordinator_moves(simulation: Simulation) -> None:
@@ -241,7 +241,7 @@ def clock_jump(simulation: Simulation) -> None:
 
 def store_restored(simulation: Simulation) -> None:
     """The store is restored to some seconds earlier; a member that has seen later numbers halts the region."""
-    backup = taken(simulation.inner, simulation.around.name)
+    backup = taken(simulation.store, simulation.around.name)
     delay = simulation.world.random.uniform(0.5, 10.0)
     simulation.world.after(delay, lambda: simulation.restore(backup))
 

@@ -76,7 +76,6 @@ from airflow_kcr.protocol.values import (
     TopicName,
 )
 from airflow_kcr.store.memory import MemoryTransactions
-from airflow_kcr.store.regions import RegionStore
 from tests.support.simulation.snapshots import Snapshot, put_back, taken
 from tests.support.simulation.world import EPOCH
 from tests.support.whole import everything
@@ -129,8 +128,7 @@ class Explorer:
         self.delivery = delivery
         self.records = records
         self.log = LogBounds(start=Offset(0), end=Offset(records), topic_id=TopicId("id-1"))
-        self.inner = MemoryTransactions(lambda: EPOCH)
-        self.store = RegionStore(self.inner)
+        self.store = MemoryTransactions(lambda: EPOCH)
         group = GroupRules(group_id=GROUP, topics=(TopicName("t"),), members=2, delivery=delivery)
         self.store.handle(NAME, DeclareRegion(spec=Spec(text="{}", rules=RegionRules(groups={GROUP: group}))))
         self.store.handle(NAME, StartRegion())
@@ -372,7 +370,7 @@ class Explorer:
     def explore(self, most: int = 200_000) -> Explored:
         """Return what was found in every state that can be reached."""
         found, seen = Explored(), {self.key()}
-        open_states = [(taken(self.inner, NAME), self.world)]
+        open_states = [(taken(self.store, NAME), self.world)]
         while open_states and len(seen) < most and not found.wrong:
             snapshot, world = open_states.pop()
             found.states += 1
@@ -392,7 +390,7 @@ class Explorer:
                 if key not in seen:
                     seen.add(key)
                     found.wrong += self._flaws()
-                    open_states.append((taken(self.inner, NAME), self.world))
+                    open_states.append((taken(self.store, NAME), self.world))
             if enabled == 0:
                 self._at(snapshot, world)
                 found.ends += 1
@@ -402,7 +400,7 @@ class Explorer:
         return found
 
     def _at(self, snapshot: Snapshot, world: World) -> list[Callable[[], World]]:
-        put_back(self.inner, snapshot)
+        put_back(self.store, snapshot)
         self.world = world
         return list(self.moves())
 

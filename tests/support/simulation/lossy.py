@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from datetime import datetime, timedelta
-from typing import TypeVar
+from collections.abc import Callable
 
 from airflow_kcr.errors import OutcomeUnknown
-from airflow_kcr.ports import Chronicle, Heartbeats, Renewal, Replayed, Rule, Sign, Span
-from airflow_kcr.protocol.invariants import History
-from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.rows import Batch
+from airflow_kcr.ports import Rule
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
     BatchId,
-    CheckpointNumber,
-    Epoch,
-    EventNumber,
     GroupPartition,
-    Incarnation,
     MemberId,
-    Offset,
     RegionName,
-    TopicPartition,
 )
 from airflow_kcr.store.memory import MemoryTransactions
 from tests.support.simulation.world import World
 
-V = TypeVar("V")
 
-
-class LossyTransactions:
-    """`MemoryTransactions` behind a connection that is lost during some COMMITs; implements `ports.Transactions`.
+class LossyTransactions(MemoryTransactions):
+    """`MemoryTransactions` behind a connection that is lost during some COMMITs.
 
     Args:
-        inner: the store.
-        world: where chance comes from.
+        world: where its clock and chance come from.
     """
 
-    def __init__(self, inner: MemoryTransactions, world: World) -> None:
-        self._inner, self._world = inner, world
+    def __init__(self, world: World) -> None:
+        super().__init__(world.clock)
+        self._world = world
         self.lost = 0.0
         """Probability that the answer to a COMMIT is lost; half of them were committed."""
 
@@ -55,13 +42,9 @@ class LossyTransactions:
             run()
         raise OutcomeUnknown
 
-    def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
-        """See `ports.Transactions`."""
-        return self._inner.create(name, rule)
-
     def decide(self, name: RegionName, rule: Rule) -> Region:
         """See `ports.Transactions`."""
-        return self._commit(lambda: self._inner.decide(name, rule))
+        return self._commit(lambda: super(LossyTransactions, self).decide(name, rule))
 
     def admit(
         self,
@@ -72,76 +55,4 @@ class LossyTransactions:
         rule: Rule,
     ) -> Region:
         """See `ports.Transactions`."""
-        return self._commit(lambda: self._inner.admit(name, member, batch, partitions, rule))
-
-    def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
-        """See `ports.Transactions`."""
-        return self._inner.renew(renewals)
-
-    def read(self, name: RegionName) -> tuple[Region, datetime]:
-        """See `ports.Transactions`."""
-        return self._inner.read(name)
-
-    def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
-        """See `ports.Transactions`."""
-        return self._inner.read_as(name, member, see)
-
-    def names(self) -> tuple[RegionName, ...]:
-        """See `ports.Transactions`."""
-        return self._inner.names()
-
-    def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
-        """See `ports.Transactions`."""
-        self._inner.delete(name, check)
-
-    def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
-        """See `ports.Transactions`."""
-        return self._inner.events(name, after, limit)
-
-    def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
-        """See `ports.Transactions`."""
-        return self._inner.batch(name, batch)
-
-    def batches(self, name: RegionName) -> Iterator[Batch]:
-        """See `ports.Transactions`."""
-        return self._inner.batches(name)
-
-    def newest_work(self, name: RegionName) -> datetime | None:
-        """See `ports.Transactions`."""
-        return self._inner.newest_work(name)
-
-    def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
-        """See `ports.Transactions`."""
-        return self._inner.batches_since(name, after)
-
-    def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
-        """See `ports.Transactions`."""
-        return self._inner.batches_with(name, partition, offset)
-
-    def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
-        """See `ports.Transactions`."""
-        return self._inner.readers(name, partition)
-
-    def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
-        """See `ports.Transactions`."""
-        return self._inner.signs(names)
-
-    def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
-        """See `ports.Transactions`."""
-        return self._inner.replays(name, spans)
-
-    def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
-        """See `ports.Transactions`."""
-        return self._inner.registered(name, member, incarnation)
-
-    def history(self, name: RegionName) -> History:
-        """See `ports.Transactions`."""
-        return self._inner.history(name)
-
-    def chronicle(self, name: RegionName) -> Chronicle:
-        """See `ports.Transactions`."""
-        return self._inner.chronicle(name)
-
-    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
-        """See `ports.Transactions`."""
-        return self._inner.wait(name, after, timeout)
+        return self._commit(lambda: super(LossyTransactions, self).admit(name, member, batch, partitions, rule))

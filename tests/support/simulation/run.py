@@ -51,8 +51,6 @@ from airflow_kcr.protocol.rules import (
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, GroupPartition, MemberId, RegionName, RequestId
 from airflow_kcr.schedules import Every
-from airflow_kcr.store.memory import MemoryTransactions
-from airflow_kcr.store.regions import RegionStore
 from tests.support.simulation.broker import Broker, Log
 from tests.support.simulation.deciding_broker import DecidingBroker
 from tests.support.simulation.faults import (
@@ -243,9 +241,7 @@ class Simulation:
     def __init__(self, seed: int, shape: Shape | None = None) -> None:
         self.world = World(seed)
         self.shape = shape or drawn(self.world)
-        self.inner = MemoryTransactions(self.world.clock)
-        self.transactions = LossyTransactions(self.inner, self.world)
-        self.store = RegionStore(self.transactions)
+        self.store = LossyTransactions(self.world)
         self.sides = tuple(
             Surroundings(
                 world=self.world,
@@ -485,7 +481,7 @@ class Simulation:
         self.restored_to = backup.region
         self.witnesses = tuple((h, h.machine.newest_epoch) for h in self.hosts.values())
         self.notes.append(f"{self.world.now:.2f} the store is as it was at event {backup.region.counter}")
-        put_back(self.inner, backup)
+        put_back(self.store, backup)
 
     def _produce(self) -> None:
         if not self.producing:
@@ -522,7 +518,7 @@ class Simulation:
         """Stop all faults; a person lets the region run, and asks for one last checkpoint when all is processed."""
         self.producing = False
         self.absent.clear()
-        self.transactions.lost = 0.0
+        self.store.lost = 0.0
         for side in self.sides:
             side.poison = None
             side.slow = side.store_back_at = 0.0

@@ -78,7 +78,7 @@ class Watch:
 
     def _judged(self, region: Region) -> Liveness:
         simulation = self._simulation
-        seen = Seen(worked_at=simulation.inner.newest_work(region.name) or NEVER)
+        seen = Seen(worked_at=simulation.store.newest_work(region.name) or NEVER)
         now = simulation.world.clock()
         ends = {p: LogEnd(Offset(log.stable_end), now) for p, log in simulation.logs.items()}
         self._ends.append(ends)

@@ -43,7 +43,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(clock: Clock) -> RegionStore:
-    return RegionStore(MemoryTransactions(clock))
+    return MemoryTransactions(clock)
 
 
 class Network:

@@ -136,7 +136,7 @@ class FakeCluster:
 
 def store_of(policy: str = "fail", spec_text: str = SPEC) -> RegionStore:
     spec = parse(f"{spec_text}foreign_consumers: {policy}\n")
-    store = RegionStore(MemoryTransactions(Clock()))
+    store = MemoryTransactions(Clock())
     store.handle(NAME, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
     return store
 
@@ -195,7 +195,7 @@ def test_members_are_known_by_the_names_that_their_clients_have() -> None:
 @pytest.mark.parametrize("client", [None, "quota-7"])
 def test_dynamic_members_are_known_by_the_client_id_that_the_user_has_prefixed(client: str | None) -> None:
     spec = parse(SPEC.replace("topics: [t],", "topics: [t], static_membership: false,"))
-    store = RegionStore(MemoryTransactions(Clock()))
+    store = MemoryTransactions(Clock())
     store.handle(NAME, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
     named = kafka_names.client_id(NAME, MemberId(G, 1), *([client] if client else []))
     members = (MemberSeen(member_id="1", client_id=named, host="/h"), STRANGER)
@@ -300,7 +300,7 @@ def test_an_unknown_region_and_a_member_that_the_spec_has_no_place_for_are_refus
     with pytest.raises(UnknownMember, match="index 2"):
         fly(store_of(), cluster, MemberId(G, 0), MemberId(G, 2))
     with pytest.raises(UnknownRegion):
-        fly(RegionStore(MemoryTransactions(Clock())), cluster)
+        fly(MemoryTransactions(Clock()), cluster)
     assert cluster.asked == []
 
 

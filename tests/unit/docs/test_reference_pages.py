@@ -13,10 +13,10 @@ import pytest
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import events, rows
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.postgres import tables
 from tests.support import docs_pages
 from tests.support.simulation import run
+from tests.support.simulation.lossy import LossyTransactions
 
 SEEDS = range(40)
 
@@ -60,28 +60,28 @@ def test_every_test_that_a_page_names_exists() -> None:
         assert named <= known, f"{path.name}: {sorted(named - known)}"
 
 
-class Watching(MemoryTransactions):
+class Watching(LossyTransactions):
     """A store that notes every move of a row from one state to another."""
 
-    seen: set[tuple[str, Enum | None, Enum]] = set()  # noqa: RUF012 (shared by the runs of one test on purpose)
+    moves: set[tuple[str, Enum | None, Enum]] = set()  # noqa: RUF012 (shared by the runs of one test on purpose)
 
     def _stored(self, region: Region) -> Region:
         before = self._regions.get(region.name)
         for event in region.events:
             if isinstance(event.body, events.StateChanged):
-                self.seen.add(("region", event.body.before, event.body.after))
+                self.moves.add(("region", event.body.before, event.body.after))
         if before is not None:
             self._note("checkpoint", before.checkpoints, region.checkpoints)
             self._note("request", before.requests, region.requests)
             self._note("reset", before.resets, region.resets)
             self._note("person", before.person_resets, region.person_resets)
             for sequence, row in before.checkpoints.items():
-                self.seen.add(("committed", row.committed, region.checkpoints[sequence].committed))
+                self.moves.add(("committed", row.committed, region.checkpoints[sequence].committed))
         return super()._stored(region)
 
     def _note(self, what: str, before: Mapping[Any, Any], after: Mapping[Any, Any]) -> None:
         for key, row in after.items():
-            self.seen.add((what, before[key].state if key in before else None, row.state))
+            self.moves.add((what, before[key].state if key in before else None, row.state))
 
 
 LEGAL: Mapping[str, Mapping[Enum | None, Mapping[Enum, str]]] = {
@@ -106,13 +106,13 @@ def leads_to(legal: Mapping[Enum | None, Mapping[Enum, str]], before: Enum | Non
 
 @pytest.mark.long
 def test_simulated_regions_make_no_move_that_the_tables_lack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "MemoryTransactions", Watching)
-    Watching.seen.clear()
+    monkeypatch.setattr(run, "LossyTransactions", Watching)
+    Watching.moves.clear()
     for seed in SEEDS:
         run.Simulation(seed).run()
-    strange = {(what, b, a) for what, b, a in Watching.seen if not leads_to(LEGAL[what], b, a)}
+    strange = {(what, b, a) for what, b, a in Watching.moves if not leads_to(LEGAL[what], b, a)}
     assert strange == set()
-    direct = {(b, a) for what, b, a in Watching.seen if what == "region"}
+    direct = {(b, a) for what, b, a in Watching.moves if what == "region"}
     assert all(a in docs_pages.REGION_MOVES.get(b, {}) for b, a in direct)
     assert len(direct) > 8, "the runs saw too little to say anything"
 

@@ -18,7 +18,6 @@ from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.planner import Limits
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import RegionSpec, parse
-from airflow_kcr.store.regions import RegionStore
 from tests.support.runtime_fakes import SharedTransactions
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def spec(pipeline: str = "flights:first", more: str = "") -> RegionSpec:
 
 def followed(in_force: RegionSpec, seen: int) -> tuple[Watched, Prepared, Prepared]:
     """Let an application that was built from revision 1 look at a region whose revision 2 is `in_force`."""
-    store = RegionStore(SharedTransactions())
+    store = SharedTransactions()
     store.handle(FLIGHTS, DeclareRegion(spec=Spec(text=in_force.to_json_text(), rules=in_force.rules(), revision=2)))
     member_pool = Watched(seen)
     before = Prepared(

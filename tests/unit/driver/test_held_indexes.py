@@ -27,7 +27,7 @@ MEMBER = MemberId(GROUP, 0)
 
 @pytest.fixture
 def store() -> RegionStore:
-    store = RegionStore(SharedTransactions())
+    store = SharedTransactions()
     store.handle(
         FLIGHTS,
         DeclareRegion(spec=Spec(text="{}", rules=RegionRules(groups={GROUP: group_rules(members=2)}, timeouts=TIMES))),

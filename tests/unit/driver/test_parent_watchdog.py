@@ -22,6 +22,7 @@ from airflow_kcr.protocol.region.rows import DesiredState, RequestState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import MemberId, RegionName, RequestId
 from airflow_kcr.runtime.member_pool import MemberPool
+from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import Driver
 
@@ -197,12 +198,12 @@ def test_a_drain_that_takes_too_long_is_left_alone(
 def test_without_the_store_the_members_end_as_by_sigterm(
     driver: Driver, process: subprocess.Popen[bytes], ended: list[str]
 ) -> None:
-    class Away(RegionStore):
+    class Away(MemoryTransactions):
         def read(self, name: RegionName) -> tuple[Region, object]:  # type: ignore[override]
             raise StoreUnavailable("away")
 
     member_pool = member_pool_of(driver, 0)
-    away = Away(driver.store._transactions)
+    away = Away(driver.clock)
     parent_watchdog = watched(driver, task_of(process, drain=600), ended, store=away)
     parent_watchdog.hold(cast("MemberPool", member_pool))
     with parent_watchdog.watching():

@@ -72,7 +72,7 @@ class Living:
 
 @pytest.fixture
 def store() -> RegionStore:
-    made = RegionStore(SharedTransactions())
+    made = SharedTransactions()
     made.handle(FLIGHTS, DeclareRegion(spec=stored(spec("flights:first"), 1)))
     made.handle(FLIGHTS, StartRegion())
     made.handle(FLIGHTS, Register(member=MEMBER, token="one"))

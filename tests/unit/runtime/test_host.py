@@ -42,7 +42,6 @@ from airflow_kcr.runtime.member_pool import Notifications
 from airflow_kcr.runtime.metrics import Counts
 from airflow_kcr.runtime.planner import Limits
 from airflow_kcr.runtime.renewals import Renewals
-from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import group_rules
 from tests.support.runtime_fakes import (
     FLIGHTS,
@@ -102,8 +101,7 @@ class Stage:
     """A region that is started, its store, its logs, and its members."""
 
     def __init__(self) -> None:
-        self.transactions = SharedTransactions()
-        self.store = RegionStore(self.transactions)
+        self.store = SharedTransactions()
         self.renewals = Renewals(self.store, boot_time)
         self.logs: dict[GroupPartition, Log] = {}
         self.members: list[Played] = []
@@ -213,7 +211,7 @@ class Stage:
 def stage() -> Iterator[Stage]:
     stage = Stage()
     yield stage
-    stage.transactions.away = False
+    stage.store.away = False
     for played in stage.members:
         played.engine.gate.set()
         played.host.terminate()
@@ -241,13 +239,13 @@ def test_members_of_one_process_renew_in_one_call(stage: Stage, monkeypatch: pyt
         stage.member(index, frozenset({p(index)}))
     stage.caught_up()
     together: list[int] = []
-    renew = stage.transactions.renew
+    renew = stage.store.renew
 
     def counted(renewals: Collection[Renewal]) -> Heartbeats:
         together.append(len(renewals))
         return renew(renewals)
 
-    monkeypatch.setattr(stage.transactions, "renew", counted)
+    monkeypatch.setattr(stage.store, "renew", counted)
     eventually(lambda: together[-3:] == [3, 3, 3], "three renewals of all three")
 
 
@@ -477,7 +475,7 @@ def test_a_process_ends_though_the_store_is_away(stage: Stage) -> None:
     stage.declare(records(10), times=replace(TIMES, close=SECOND / 2))
     member = stage.member()
     stage.caught_up()
-    stage.transactions.away = True
+    stage.store.away = True
     member.host.terminate()
     assert member.ended() == Ended(how=End.CLOSED)
     assert member.membership.calls[-2:] == ["close_keeping_slot", "end"]
@@ -575,12 +573,12 @@ def test_a_member_leaves_its_group_while_the_store_is_away_and_returns_with_it(s
     stage.declare(records(100), times=SOON)
     member = stage.member()
     stage.caught_up()
-    stage.transactions.away = True
+    stage.store.away = True
     eventually(lambda: "leave" in member.membership.calls, "the member to leave")
     eventually(lambda: member.host.snapshot.why is Why.STORE_AWAY, "the member to say why")
     assert member.host.snapshot.state is State.HOLDING
     assert member.counts().store_losses == 1
-    stage.transactions.away = False
+    stage.store.away = False
     stage.logs[p(0)].stamps.extend([NOON] * 10)
     stage.caught_up()
     assert member.membership.calls.count("join") == 2
@@ -591,7 +589,7 @@ def test_a_store_that_says_nothing_at_all_counts_as_away(stage: Stage) -> None:
     stage.declare(records(100), times=replace(SOON, lease=SECOND))
     member = stage.member()
     stage.caught_up()
-    with stage.transactions.frozen():
+    with stage.store.frozen():
         eventually(lambda: "leave" in member.membership.calls, "the member to leave")
     stage.logs[p(0)].stamps.extend([NOON] * 10)
     stage.caught_up()
@@ -753,8 +751,8 @@ def test_hints_outlive_a_store_that_is_away(stage: Stage, notified: Callable[[Pl
     notified(member)
     stage.caught_up()
     # Waiters meet the outage; the requests of this thread and of the member come after it.
-    stage.transactions.away = True
-    waiting = stage.transactions.refused
-    eventually(lambda: stage.transactions.refused > waiting, "a wait to be refused")
-    stage.transactions.away = False
+    stage.store.away = True
+    waiting = stage.store.refused
+    eventually(lambda: stage.store.refused > waiting, "a wait to be refused")
+    stage.store.away = False
     stage.checkpoint("n1")

@@ -24,7 +24,6 @@ from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, Incarnation
 from airflow_kcr.runtime.clocks import StoreClock, boot_time
 from airflow_kcr.runtime.renewals import LeaseCalls, Renewals
 from airflow_kcr.store.memory import MemoryTransactions
-from airflow_kcr.store.regions import RegionStore
 from tests.support.runtime_fakes import NOON, eventually
 
 SILENCE = timedelta(seconds=30)
@@ -50,11 +49,11 @@ def renewal(index: int, region: str = "flights") -> Renewal:
     )
 
 
-class Answering(RegionStore):
+class Answering(MemoryTransactions):
     """A store of which only the renewals are asked; each call is recorded, and answered as `says` has it."""
 
     def __init__(self) -> None:
-        super().__init__(MemoryTransactions(lambda: NOON))
+        super().__init__(lambda: NOON)
         self.asked: list[frozenset[Renewal]] = []
         self.failures: list[BaseException] = []
         """Raised by the next calls, one each."""
@@ -63,7 +62,7 @@ class Answering(RegionStore):
         self.gate = threading.Event()
         self.gate.set()
 
-    def renew_all(self, renewals: Collection[Renewal]) -> Heartbeats:
+    def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
         self.asked.append(frozenset(renewals))
         self.gate.wait(20)
         if self.failures:

@@ -43,7 +43,7 @@ class Scripted:
     def handle(self, name: RegionName, command: Command[A]) -> A:
         return cast("A", self.scripts[command]())
 
-    def renew_all(self, renewals: Collection[Renewal]) -> Heartbeats:
+    def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
         raise AssertionError("no renewal is asked for here")
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:

@@ -37,7 +37,6 @@ from airflow_kcr.protocol.values import (
     TopicName,
 )
 from airflow_kcr.store.memory import MemoryTransactions, proven
-from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import BEGINNING, Clock, Driver, group_rules
 from tests.support.scripts import checkpoints_of_ten, hourly, running
 
@@ -67,7 +66,7 @@ def create(store: MemoryTransactions, name: RegionName, *groups: str) -> Region:
 
 def transactions(driver: Driver) -> MemoryTransactions:
     """Return the store behind a driver that was given none."""
-    store = driver.store._transactions
+    store = driver.store
     assert isinstance(store, MemoryTransactions)
     return store
 
@@ -110,7 +109,7 @@ def test_a_region_that_is_not_there_is_named_with_those_that_are() -> None:
         lambda: store.read_as(OTHER, MEMBER, lambda region, now: region),
         lambda: store.decide(OTHER, lambda region, now: region),
         lambda: store.admit(OTHER, MEMBER, BatchId("b"), None, lambda region, now: region),
-        lambda: RegionStore(store).handle(OTHER, Renew(member=MEMBER, incarnation=Incarnation(1), lease=LEASE)),
+        lambda: store.handle(OTHER, Renew(member=MEMBER, incarnation=Incarnation(1), lease=LEASE)),
         lambda: store.delete(OTHER, lambda region, now: None),
         lambda: store.events(OTHER, EventNumber(0), 1),
         lambda: store.batch(OTHER, BatchId("b")),
