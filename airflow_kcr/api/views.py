@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import PurePath
@@ -264,7 +264,13 @@ class RegionSummary(View):
 
     @classmethod
     def of(cls, region: StoredRegion, now: datetime, seen: Seen = NOTHING_SEEN) -> Self:
-        """Return a region in a line; the arguments are those of `RegionView.of`."""
+        """Return a region as it was read.
+
+        Args:
+            region: as stored.
+            now: the store's clock.
+            seen: what the store knows beside it; without, a wait for batches never counts as too long.
+        """
         return cls(
             region=region.name,
             state=str(region.state),
@@ -297,23 +303,13 @@ class RegionSummary(View):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionView(View):
+class RegionView(RegionSummary):
     """One region with its members."""
 
-    region: str
-    state: str
-    desired_state: str
-    epoch: int
-    timeline: int
-    next_sequence: int
-    restore_point: int | None
-    last_complete: int | None
-    next_boundary: datetime | None
-    groups: tuple[tuple[str, tuple[MemberView, ...]], ...]
+    next_sequence: int = 1
+    restore_point: int | None = None
+    groups: tuple[tuple[str, tuple[MemberView, ...]], ...] = ()
     """Group ids, each with its members; those that the spec has no place for only while they live."""
-
-    liveness: Liveness
-    """Whether it makes progress, and what it waits for."""
 
     unowned: tuple[tuple[GroupPartition, datetime], ...] = ()
     """Partitions that the brokers have and no member owns, each with since when."""
@@ -327,39 +323,22 @@ class RegionView(View):
     halted: str = ""
     """Why it is halted, and what a person can do."""
 
-    overdue: timedelta | None = None
-    """How long the next boundary has passed with no checkpoint made for it; None: it has not."""
-
     note: str = ""
     """What else a person should know."""
 
     @classmethod
     def of(cls, region: StoredRegion, now: datetime, seen: Seen = NOTHING_SEEN) -> Self:
-        """Return a region as it was read.
-
-        Args:
-            region: as stored.
-            now: the store's clock.
-            seen: what the store knows beside it; without, a wait for batches never counts as too long.
-        """
+        """Return a region as it was read; the arguments are those of `RegionSummary.of`."""
         halt = region.halt
-        return cls(
-            region=region.name,
-            state=str(region.state),
-            desired_state=str(region.desired_state),
-            epoch=region.epoch,
-            timeline=region.timeline,
+        return replace(
+            super(RegionView, cls).of(region, now, seen),
             next_sequence=region.next_sequence,
             restore_point=region.restore_point,
-            last_complete=last_complete(region),
-            next_boundary=region.next_boundary,
             groups=_by_group(region, now),
             unowned=tuple(coverage.unowned(region).items()),
             absent=tuple(sorted(region.absent.items())),
-            liveness=liveness.judge(region, now, seen),
             foreign_consumers=region.foreign_consumers,
             halted="" if halt is None else f"{halt.text}; choices: {'; '.join(halt.choices)}",
-            overdue=boundaries.overdue(region, now),
             note="; ".join(_notes(region, now)),
         )
 
