@@ -6,15 +6,13 @@ of it is a secret, and nothing of it changes while it waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import ClassVar, Final, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from airflow_kcr.errors import ConfigurationError, RefusedError, StoreUnavailable, TimedOut
-
-Json: TypeAlias = str | int | list[str] | list[int] | None
-"""What the fields of a payload become."""
 
 
 class Reaching(StrEnum):
@@ -28,133 +26,116 @@ class Reaching(StrEnum):
     """Stopped, and every member has left."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Payload:
-    kind: ClassVar[str]
+class _Payload(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
     """Names the class in JSON."""
 
     asks_kafka: ClassVar[bool] = False
     """Whether the store alone can't tell."""
 
-    def to_json(self) -> dict[str, Json]:
+    def to_json(self) -> dict[str, Any]:
         """Return it as JSON values, its kind among them."""
-        values = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
-        return {"kind": self.kind, **{name: str(v) if isinstance(v, StrEnum) else v for name, v in values.items()}}
+        return self.model_dump(mode="json")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPublished(_Payload):
     """The request of a request id is answered by a checkpoint that is published."""
 
-    kind: ClassVar[str] = "checkpoint_published"
+    kind: Literal["checkpoint_published"] = "checkpoint_published"
 
     request_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCommitted(_Payload):
     """A checkpoint is published, and it is known whether Kafka holds its offsets: yes, no or superseded."""
 
-    kind: ClassVar[str] = "checkpoint_committed"
+    kind: Literal["checkpoint_committed"] = "checkpoint_committed"
 
     sequence: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointExists(_Payload):
     """The current timeline has a published checkpoint at or beyond a boundary, or of at least a sequence.
 
     One of the two is given.
     """
 
-    kind: ClassVar[str] = "checkpoint_exists"
+    kind: Literal["checkpoint_exists"] = "checkpoint_exists"
 
     boundary: str | None = None
     """An instant, as ISO 8601 with a zone."""
 
     sequence: int | None = None
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, _: object) -> None:
+        """Refuse what can't be waited for."""
         if (self.boundary is None) == (self.sequence is None):
             raise ConfigurationError(
                 "a checkpoint is waited for by its boundary or by its sequence; give one of the two"
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RegionReaches(_Payload):
     """The region is what a verb has asked for."""
 
-    kind: ClassVar[str] = "region_reaches"
+    kind: Literal["region_reaches"] = "region_reaches"
 
     state: Reaching
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "state", Reaching(self.state))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Progresses(_Payload):
     """The region runs, and nothing in it waits for longer than it may."""
 
-    kind: ClassVar[str] = "progresses"
+    kind: Literal["progresses"] = "progresses"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetFinished(_Payload):
     """A person's accepted reset, by its request id, is done."""
 
-    kind: ClassVar[str] = "reset_done"
+    kind: Literal["reset_done"] = "reset_done"
 
     request_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MembersEnded(_Payload):
     """The application that hosts these members has ended with its region."""
 
-    kind: ClassVar[str] = "members_ended"
+    kind: Literal["members_ended"] = "members_ended"
 
     group: str
     indexes: tuple[int, ...]
     before: tuple[int, ...]
     """The incarnation that each of them had before the application was started."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "indexes", tuple(self.indexes))
-        object.__setattr__(self, "before", tuple(self.before))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipHealthy(_Payload):
     """Every check of the region's groups is all right, as `kcr group validate` makes them."""
 
-    kind: ClassVar[str] = "membership_healthy"
+    kind: Literal["membership_healthy"] = "membership_healthy"
     asks_kafka: ClassVar[bool] = True
 
     groups: tuple[str, ...] = ()
     """Which of its groups; none named: all."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "groups", tuple(self.groups))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LagBelow(_Payload):
     """Total consumer lag is below a threshold."""
 
-    kind: ClassVar[str] = "lag_below"
+    kind: Literal["lag_below"] = "lag_below"
     asks_kafka: ClassVar[bool] = True
 
     records: int
     """> 0."""
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, _: object) -> None:
+        """Refuse what can't be waited for."""
         if self.records <= 0:
             raise ConfigurationError(f"lag is waited for below a number above 0, not below {self.records}")
 
 
-WaitingFor: TypeAlias = (
+WaitingFor: TypeAlias = Annotated[
     RequestPublished
     | CheckpointCommitted
     | CheckpointExists
@@ -163,23 +144,11 @@ WaitingFor: TypeAlias = (
     | ResetFinished
     | MembersEnded
     | MembershipHealthy
-    | LagBelow
-)
+    | LagBelow,
+    Field(discriminator="kind"),
+]
 
-_KINDS: Final[Mapping[str, Callable[..., WaitingFor]]] = {
-    each.kind: each
-    for each in (
-        RequestPublished,
-        CheckpointCommitted,
-        CheckpointExists,
-        RegionReaches,
-        Progresses,
-        ResetFinished,
-        MembersEnded,
-        MembershipHealthy,
-        LagBelow,
-    )
-}
+_PAYLOADS: Final[TypeAdapter[WaitingFor]] = TypeAdapter(WaitingFor)
 
 
 def waiting_for_from_json(value: Mapping[str, object]) -> WaitingFor:
@@ -188,11 +157,10 @@ def waiting_for_from_json(value: Mapping[str, object]) -> WaitingFor:
     Raises:
         ConfigurationError: it is no payload of this version; a task that was deferred by another one asks again.
     """
-    arguments = dict(value)
-    kind = str(arguments.pop("kind", ""))
     try:
-        return _KINDS[kind](**arguments)
-    except (KeyError, TypeError, ValueError) as error:
+        return _PAYLOADS.validate_python(value)
+    except ValidationError as error:
+        kind, arguments = value.get("kind", ""), value.keys() - {"kind"}
         raise ConfigurationError(
             f"a trigger of another version of airflow-kcr waits for {kind or 'nothing'!r} with "
             f"{', '.join(sorted(arguments)) or 'no field'}; clear the task, so that it asks anew"
@@ -211,9 +179,10 @@ class Status(StrEnum):
     """The store did not answer for too long."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriggerAnswer:
+class TriggerAnswer(BaseModel):
     """What a trigger's event says."""
+
+    model_config = ConfigDict(frozen=True)
 
     status: Status
     detail: str = ""
@@ -221,7 +190,7 @@ class TriggerAnswer:
 
     def to_json(self) -> dict[str, str]:
         """Return it as JSON values."""
-        return {field.name: str(getattr(self, field.name)) for field in fields(self)}
+        return self.model_dump(mode="json")
 
     def require_reached(self) -> None:
         """Return if what was waited for was reached.
@@ -240,16 +209,15 @@ class TriggerAnswer:
                 raise StoreUnavailable(self.detail)
 
     @classmethod
-    def from_json(cls, event: Mapping[str, object] | None) -> TriggerAnswer:
+    def from_json(cls, event: Mapping[str, object] | None) -> Self:
         """Return what an event says.
 
         Raises:
             ConfigurationError: it is none of ours.
         """
         try:
-            found = event or {}
-            return cls(status=Status(str(found["status"])), detail=str(found.get("detail", "")))
-        except (KeyError, ValueError) as error:
+            return cls.model_validate(event or {})
+        except ValidationError as error:
             raise ConfigurationError(
                 f"the task was resumed with an event that is none of a region's trigger: {sorted(event or ())}"
             ) from error
