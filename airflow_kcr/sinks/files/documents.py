@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple, Self
 
+from pydantic import ConfigDict, TypeAdapter
+
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Timeline
 from airflow_kcr.sinks.files.layout import CheckpointName
@@ -36,7 +38,24 @@ def unsealed(text: str | None) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class Document:
+    """What a text says: its fields."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    def text(self) -> str:
+        """Return it as it is stored."""
+        return sealed(asdict(self))
+
+    @classmethod
+    def of(cls, text: str | None) -> Self | None:
+        """Return what a text says; None: it isn't whole."""
+        content = unsealed(text)
+        return None if content is None else TypeAdapter(cls).validate_python(content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner(Document):
     """Whose folder it is."""
 
     region: str
@@ -48,12 +67,8 @@ class Owner:
     format: str = PARQUET
     """Of the sink."""
 
-    layout: int = LAYOUT
-    """Which names its files have."""
-
-    def text(self) -> str:
-        """Return it as it is stored."""
-        return sealed(asdict(self))
+    layout: int = 1
+    """Which names its files have; the texts of the first ones don't say."""
 
     @classmethod
     def of(cls, text: str | None) -> Self | None:
@@ -62,10 +77,9 @@ class Owner:
         Raises:
             ConfigurationError: the folder was started with names that are not those of `layout`.
         """
-        content = unsealed(text)
-        if content is None:
+        owner = super(Owner, cls).of(text)
+        if owner is None:
             return None
-        owner = cls(**{"layout": 1, **content})
         if owner.layout != LAYOUT:
             raise ConfigurationError(
                 f"the folder of sink {owner.sink} of group {owner.group}, region {owner.region}, has layout "
@@ -88,7 +102,7 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchList:
+class BatchList(Document):
     """What one batch has written."""
 
     batch: BatchId
@@ -97,22 +111,9 @@ class BatchList:
 
     files: tuple[DataFile, ...]
 
-    def text(self) -> str:
-        """Return it as it is stored."""
-        return sealed(asdict(self))
-
-    @classmethod
-    def of(cls, text: str | None) -> Self | None:
-        """Return what a text says; None: it isn't whole."""
-        content = unsealed(text)
-        if content is None:
-            return None
-        files = tuple(DataFile(**file) for file in content["files"])
-        return cls(batch=BatchId(content["batch"]), schema=content["schema"], files=files)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Document):
     """Which files a checkpoint has."""
 
     region: str
@@ -146,27 +147,6 @@ class Manifest:
         mine = (self.region, self.group, self.sink, self.checkpoint, self.digest, self.batches)
         return mine == (other.region, other.group, other.sink, other.checkpoint, other.digest, other.batches)
 
-    def content(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return asdict(self)
-
-    def text(self) -> str:
-        """Return it as it is stored."""
-        return sealed(self.content())
-
-    @classmethod
-    def from_content(cls, content: Mapping[str, Any]) -> Self:
-        """Return the manifest that plain values say."""
-        files = tuple(DataFile(**file) for file in content["files"])
-        batches, schemas = tuple(content["batches"]), tuple(content["schemas"])
-        return cls(**{**content, "files": files, "batches": batches, "schemas": schemas})
-
-    @classmethod
-    def of(cls, text: str | None) -> Self | None:
-        """Return what a text says; None: it isn't whole."""
-        content = unsealed(text)
-        return None if content is None else cls.from_content(content)
-
 
 class Undone(NamedTuple):
     """Checkpoints that followed each other, and that one timeline has undone."""
@@ -182,7 +162,7 @@ class Undone(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timelines:
+class Timelines(Document):
     """What the timelines up to one have undone: by it alone a reader knows which checkpoints are in force."""
 
     timeline: int = 0
@@ -209,21 +189,9 @@ class Timelines:
         earlier = (one for one in self.undone if one.timeline < self.timeline)
         return type(self)(timeline=timeline, undone=(*earlier, *undone))
 
-    def text(self) -> str:
-        """Return it as it is stored."""
-        return sealed(asdict(self))
-
-    @classmethod
-    def of(cls, text: str | None) -> Self | None:
-        """Return what a text says; None: it isn't whole."""
-        content = unsealed(text)
-        if content is None:
-            return None
-        return cls(timeline=content["timeline"], undone=tuple(Undone(*one) for one in content["undone"]))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retired:
+class Retired(Document):
     """That the output of a retired checkpoint was given up: its files are deleted, or about to be."""
 
     digest: str
@@ -231,16 +199,3 @@ class Retired:
     """Whose output it had; no later checkpoint has anything of it."""
 
     schemas: tuple[str, ...]
-
-    def text(self) -> str:
-        """Return it as it is stored."""
-        return sealed(asdict(self))
-
-    @classmethod
-    def of(cls, text: str | None) -> Self | None:
-        """Return what a text says; None: it isn't whole."""
-        content = unsealed(text)
-        if content is None:
-            return None
-        batches, schemas = tuple(content["batches"]), tuple(content["schemas"])
-        return cls(digest=content["digest"], batches=batches, schemas=schemas)

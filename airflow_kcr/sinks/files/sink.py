@@ -24,7 +24,7 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.contents import CheckpointContents, Ledger, Piece, brought_up_to_date, timelines_in
-from airflow_kcr.sinks.files.documents import BatchList, DataFile, Manifest, Owner, Retired, Timelines
+from airflow_kcr.sinks.files.documents import LAYOUT, BatchList, DataFile, Manifest, Owner, Retired, Timelines
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, FolderRefused, Rewriter, Table
 from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, attempt, batch_list, compacted
 
@@ -253,6 +253,7 @@ class FileSink:
                 sink=self.target.sink,
                 since=self._ledger.stamp(),
                 format=self.target.format,
+                layout=LAYOUT,
             )
             if not self.folder.create(layout.OWNER, mine.text()) and self._owner() is None:
                 self.folder.replace(layout.OWNER, mine.text())
