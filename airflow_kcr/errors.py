@@ -5,7 +5,6 @@
     KcrError
     ├── ConfigurationError          what the user wrote can't work (exit status 2)
     │   ├── SpecError               a region spec with findings, all at once, each with its path
-    │   ├── TimeoutsClash           two settings that contradict each other
     │   ├── InvalidIdentifier       a name that Kafka or Postgres would mangle
     │   ├── InvalidTarget           a reset target or scope that means nothing here
     │   ├── InvalidOffsetsFile      a reset CSV that can't be read; nothing of it is used
@@ -74,10 +73,6 @@ class SpecError(ConfigurationError):
         self.findings = findings
         lines = "\n".join(f"  {path}: {text}" for path, text in findings)
         super().__init__(f"the region spec can't be used, {len(findings)} finding(s):\n{lines}")
-
-
-class TimeoutsClash(ConfigurationError):
-    """Two timeouts contradict each other; the message names both settings, their values and the rule."""
 
 
 class InvalidIdentifier(ConfigurationError):

@@ -333,10 +333,6 @@ class Region:
         """Return how many checkpoints the region has had, retired ones too."""
         return self._read().archive.count()
 
-    def checkpoint_before(self, sequence: int) -> Checkpoint | None:
-        """Return the newest current checkpoint before another one, a retired one too; None: there is none."""
-        return self._read().archive.newest_current(CheckpointNumber(sequence))
-
     def checkpoint(self, sequence: int) -> CheckpointView:
         """Return one checkpoint with its offsets.
 

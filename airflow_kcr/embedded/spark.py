@@ -22,16 +22,6 @@ MASTER_CLASS: Final = "org.apache.spark.deploy.master.Master"
 WORKER_CLASS: Final = "org.apache.spark.deploy.worker.Worker"
 
 
-def local_master(*, cores: int | None = None, failures: int = 3) -> str:
-    """Return the master's address of a Spark in this process, `local[CORES,FAILURES]`.
-
-    Args:
-        cores: How many tasks run at once; without it, as many as there are processors.
-        failures: How often a task may fail before its job does. Spark's own default for a local master is once.
-    """
-    return f"local[{'*' if cores is None else cores},{failures}]"
-
-
 def spark_home() -> Path:
     """Return the folder of the installed PySpark, with `bin/spark-submit` in it.
 

@@ -128,10 +128,6 @@ class SeekMap(Mapping[GroupPartition, SeekEntry]):
         """The partitions whose entry is still to be written."""
         return tuple(p for p, e in self._entries.items() if e.offset is None)
 
-    def is_total(self, partitions: Iterable[GroupPartition]) -> bool:
-        """Whether every one of `partitions` has a known offset."""
-        return all(p in self._entries and self._entries[p].offset is not None for p in partitions)
-
     def write(self, entries: Mapping[GroupPartition, SeekEntry]) -> SeekMap:
         """Return the map with the open ones of `entries` written; those already known stay as they are."""
         fresh = {p: e for p, e in entries.items() if p not in self._entries or self._entries[p].offset is None}

@@ -21,7 +21,6 @@ from dataclasses import KW_ONLY, dataclass, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.errors import TimeoutsClash
 from airflow_kcr.protocol.timeouts import POLL_FACTOR, RELAUNCH_MARGIN, STATIC_SESSION, Timeouts
 
 if TYPE_CHECKING:
@@ -115,23 +114,6 @@ def check(timeouts: Timeouts, *, static: bool, limits: BrokerLimits = BROKER_DEF
     if too_short:
         return too_short  # every other rule would only repeat it
     return (*_poll(timeouts), *_session(timeouts, static, limits), *_members(timeouts))
-
-
-def validated(timeouts: Timeouts, *, static: bool, limits: BrokerLimits = BROKER_DEFAULTS) -> Timeouts:
-    """Return `timeouts` if nothing in them clashes.
-
-    Args:
-        timeouts: as for `check`.
-        static: as for `check`.
-        limits: as for `check`.
-
-    Raises:
-        TimeoutsClash: with one line for every clash.
-    """
-    clashes = check(timeouts, static=static, limits=limits)
-    if clashes:
-        raise TimeoutsClash("\n".join(str(clash) for clash in clashes))
-    return timeouts
 
 
 def check_consumer_protocol(timeouts: Timeouts, times: ConsumerProtocolTimes) -> tuple[Clash, ...]:

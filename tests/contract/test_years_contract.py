@@ -154,7 +154,6 @@ LOOKS: tuple[Callable[[Region], object], ...] = (
     lambda region: region.checkpoints(last=20),
     lambda region: region.checkpoints(before=5_000, last=20),
     lambda region: region.ways_back(5),
-    lambda region: region.checkpoint_before(5_000),
     lambda region: region.show(),
 )
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from airflow_kcr.embedded.processes import accepts, happened
-from airflow_kcr.embedded.spark import environment, local_master, spark_home, start_standalone
+from airflow_kcr.embedded.spark import environment, start_standalone
 from airflow_kcr.errors import ServiceFailed
 
 # Counts, says so, waits for a line, and counts again, with Python on the executors.
@@ -32,12 +32,6 @@ sys.stdin.readline()
 print("counted", count(), flush=True)
 spark.stop()
 """
-
-
-def test_a_local_master_says_how_often_a_task_may_fail() -> None:
-    assert local_master(cores=2, failures=3) == "local[2,3]"
-    assert local_master() == "local[*,3]"
-    assert (spark_home() / "bin" / "spark-submit").exists()
 
 
 @pytest.mark.soak  # batches on a cluster that loses an executor are tried in tests/integration/spark

@@ -43,16 +43,10 @@ class TestOpenEntries:
         assert self.seek.offsets == OffsetMap({P0: Offset(5)})
         assert self.seek.open == (P1,)
 
-    def test_the_map_is_total_when_every_partition_has_a_known_offset(self) -> None:
-        assert self.seek.is_total([P0])
-        assert not self.seek.is_total([P0, P1])
-        assert not self.seek.is_total([P0, P2])
-        assert self.seek.is_total([])
-
     def test_an_open_entry_is_written_by_the_first_who_knows_it(self) -> None:
         written = self.seek.write({P1: entry(7, SeekSource.SINK_PROGRESS)})
         assert written[P1] == entry(7, SeekSource.SINK_PROGRESS)
-        assert written.is_total([P0, P1])
+        assert written.open == ()
         assert self.seek.open == (P1,)
 
     def test_a_known_entry_never_changes(self) -> None:
