@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -27,7 +28,8 @@ class Reaching(StrEnum):
 
 
 class _Payload(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Built when first used: each file of DAGs that is parsed imports this.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     kind: str
     """Names the class in JSON."""
@@ -148,7 +150,10 @@ WaitingFor: TypeAlias = Annotated[
     Field(discriminator="kind"),
 ]
 
-_PAYLOADS: Final[TypeAdapter[WaitingFor]] = TypeAdapter(WaitingFor)
+
+@cache
+def _payloads() -> TypeAdapter[WaitingFor]:
+    return TypeAdapter(WaitingFor)
 
 
 def waiting_for_from_json(value: Mapping[str, object]) -> WaitingFor:
@@ -158,7 +163,7 @@ def waiting_for_from_json(value: Mapping[str, object]) -> WaitingFor:
         ConfigurationError: it is no payload of this version; a task that was deferred by another one asks again.
     """
     try:
-        return _PAYLOADS.validate_python(value)
+        return _payloads().validate_python(value)
     except ValidationError as error:
         kind, arguments = value.get("kind", ""), value.keys() - {"kind"}
         raise ConfigurationError(
@@ -182,7 +187,7 @@ class Status(StrEnum):
 class TriggerAnswer(BaseModel):
     """What a trigger's event says."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     status: Status
     detail: str = ""

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, Final, NamedTuple, Self
 
 from pydantic import ConfigDict, TypeAdapter
@@ -51,7 +52,12 @@ class Document:
     def of(cls, text: str | None) -> Self | None:
         """Return what a text says; None: it isn't whole."""
         content = unsealed(text)
-        return None if content is None else TypeAdapter(cls).validate_python(content)
+        return None if content is None else cls._adapter().validate_python(content)
+
+    @classmethod
+    @cache  # one for each kind: to make one takes longer than to read a batch's list
+    def _adapter(cls) -> TypeAdapter[Self]:
+        return TypeAdapter(cls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

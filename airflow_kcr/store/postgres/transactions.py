@@ -367,7 +367,7 @@ class PostgresTransactions(RegionStore):
         return clusters.taken(*found[0])
 
 
-def _events(session: Session, after: EventNumber, limit: int = 1000) -> tuple[Event, ...]:
+def _events(session: Session, after: EventNumber, limit: int) -> tuple[Event, ...]:
     rows = session.rows(_EVENTS, after=after, limit=limit)
     return tuple(
         Event(number=number, at=at, epoch=epoch, timeline=timeline, body=event_from_json(kind, body))
