@@ -33,6 +33,7 @@ from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.target_resolution import Situation, resolve
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import AssignmentId, BatchId, ClusterId, GroupPartition, RegionName
+from airflow_kcr.runtime.work_effects import TRY_AGAIN
 from airflow_kcr.store.regions import RegionStore
 from tests.support.simulation.broker import HEARTBEAT, Broker, Consumer, NotInGroup, Unavailable
 from tests.support.simulation.planner import plan
@@ -263,7 +264,8 @@ class Host:
             case effects.Cancel(batch=batch):
                 self._cancel(batch)
             case effects.ResetSinks():
-                self.soon(lambda: self._reset_sinks(effect), 0.3)
+                until = self.world.now + self.machine.timeouts.reset.total_seconds()
+                self.soon(lambda: self._reset_sinks(effect, until), 0.3)
             case effects.PrepareSinks():
                 self._asked(lambda: self._prepared(effect), 0.2)
             case effects.Publish(sequence=sequence):
@@ -503,14 +505,26 @@ class Host:
 
         self.soon(quiesced, 1.0)
 
-    def _reset_sinks(self, effect: effects.ResetSinks) -> None:
+    def _reset_sinks(self, effect: effects.ResetSinks, until: float) -> None:
+        """Reset the sinks and answer the open entries; where a log is gone, try again `until` then, and fail."""
         if self.world.now < self.sinks_back_at:
             if self.sinks_fail:
                 self.deliver(events.SinkFailed(epoch=effect.epoch, why="the sink is out of order"))
             else:
-                self.later(self.sinks_back_at - self.world.now + 0.1, lambda: self._reset_sinks(effect))
+                self.later(self.sinks_back_at - self.world.now + 0.1, lambda: self._reset_sinks(effect, until))
             return
-        found = {p: self._found(p, t, effect.target) for p, t in effect.open.items()}
+        of_logs = {p: t for p, t in effect.open.items() if t.source is not SeekSource.SINK_PROGRESS}
+        if all(map(self.around.broker.has, of_logs)):
+            self._sinks_reset(effect, of_logs)
+        elif self.world.now < until:
+            self.later(TRY_AGAIN, lambda: self._reset_sinks(effect, until))
+        else:
+            self.deliver(events.SinkFailed(epoch=effect.epoch, why="no answer: a log is gone"))
+
+    def _sinks_reset(self, effect: effects.ResetSinks, of_logs: dict[GroupPartition, OpenTarget]) -> None:
+        """Reset the sinks, and answer the open entries; `of_logs` are those that the logs answer."""
+        found = dict.fromkeys(effect.open, Found(offset=None))
+        found.update({p: self._found(p, t, effect.target) for p, t in of_logs.items()})
         sink = self.around.fenced_sink
         if self.around.delivery is Delivery.EXACTLY_ONCE:
             newest = max((timeline for timeline, _ in sink.progress.values()), default=effect.timeline)
