@@ -22,9 +22,10 @@ from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
 from airflow_kcr.protocol.region.rows import Absence, CheckpointPhase, DesiredState, RegionState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import is_live, live_members
+from airflow_kcr.protocol.rules import Assignor, GroupProtocol
 from airflow_kcr.protocol.scopes import Scope
 from airflow_kcr.protocol.times import format_instant
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId, TopicPartition
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, TopicPartition
 
 
 class View:
@@ -303,13 +304,25 @@ class RegionSummary(View):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView(View):
+    """One group of a region as its spec in force has it, with its members."""
+
+    group_id: GroupId
+    protocol: GroupProtocol | None = None
+    """Who decides which member owns which partition; None: the spec has no such group any more, but members live."""
+
+    assignor: Assignor | None = None
+    members: tuple[MemberView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegionView(RegionSummary):
     """One region with its members."""
 
     next_sequence: int = 1
     restore_point: int | None = None
-    groups: tuple[tuple[str, tuple[MemberView, ...]], ...] = ()
-    """Group ids, each with its members; those that the spec has no place for only while they live."""
+    groups: tuple[GroupView, ...] = ()
+    """Each with its members; those that the spec has no place for only while they live."""
 
     unowned: tuple[tuple[GroupPartition, datetime], ...] = ()
     """Partitions that the brokers have and no member owns, each with since when."""
@@ -360,20 +373,29 @@ class RegionView(RegionSummary):
             "waits": [
                 {"rule": w.rule, "since": w.since, "stalled_from": w.until, "what": w.what} for w in self.liveness.waits
             ],
-            "groups": [{"group_id": group, "members": members} for group, members in self.groups],
+            "groups": self.groups,
             "foreign_consumers": self.foreign_consumers,
             "unowned": [{**p._asdict(), "since": since} for p, since in self.unowned],
             "absent": [{**p._asdict(), "since": row.since, "gone": row.is_gone} for p, row in self.absent],
         }
 
 
-def _by_group(region: StoredRegion, now: datetime) -> tuple[tuple[str, tuple[MemberView, ...]], ...]:
+def _by_group(region: StoredRegion, now: datetime) -> tuple[GroupView, ...]:
     """Return every group with its members: those of the spec, and those that live without a place in it."""
-    found: dict[str, list[MemberView]] = {str(group): [] for group in sorted(region.rules.groups)}
+    rules = region.rules.groups
+    found: dict[GroupId, list[MemberView]] = {group: [] for group in rules}
     shown = sorted({*expected_members(region), *live_members(region, now)})
     for view in MemberView.of_all(region, now, shown):
         found.setdefault(view.member.group, []).append(view)
-    return tuple((group, tuple(views)) for group, views in sorted(found.items()))
+    return tuple(
+        GroupView(
+            group_id=group,
+            protocol=rules[group].protocol if group in rules else None,
+            assignor=rules[group].assignor if group in rules else None,
+            members=tuple(views),
+        )
+        for group, views in sorted(found.items())
+    )
 
 
 def expected_members(region: StoredRegion) -> tuple[MemberId, ...]:

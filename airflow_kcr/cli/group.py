@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -176,19 +177,21 @@ def assignment(
     if (region is None) == (input_ is None):
         raise typer.BadParameter("name either a REGION or --input FILE", param_hint="REGION")
     if region is not None:
-        show(_answer(_of_region(region, store or "", members, assignor)), output)
+        show(_of_region(region, store or "", members, assignor), output)
         return
     if assignor is None or members is not None:
         raise typer.BadParameter("--input needs --assignor and excludes --members: the file lists the members")
     show(_answer(assignment_from_json(_document(str(input_)), assignor)), output)
 
 
-def _of_region(
-    name: str, store: str, members: int | None, assignor: Assignor | None
-) -> dict[str, list[list[str | int]]]:
+def _of_region(name: str, store: str, members: int | None, assignor: Assignor | None) -> Answer:
+    """Return the preview, and to a person which protocol and assignor each group has in it."""
     with region_of(name, store) as region:
         found = region.assignment(members=members, assignor=assignor)
-    return {str(member): [[p.topic, p.partition] for p in owned] for member, owned in found.items()}
+        groups = [group for group in region.show().groups if group.protocol is not None]
+    answer = _answer({str(member): [[p.topic, p.partition] for p in owned] for member, owned in found.items()})
+    facts = {str(g.group_id): f"protocol {g.protocol}, assignor {assignor or g.assignor}" for g in groups}
+    return replace(answer, facts=facts)
 
 
 def _document(file: str) -> object:

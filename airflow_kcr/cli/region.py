@@ -112,7 +112,7 @@ def start(
             for sentence in region.require_topics().values():
                 note(sentence)
         view = region.start()
-        absent = [str(m.member) for _, members in view.groups for m in members if not (m.alive or m.start_failure)]
+        absent = [str(m.member) for g in view.groups for m in g.members if not (m.alive or m.start_failure)]
         if absent:
             note(
                 f"the region runs once its members do; start {', '.join(absent)} with "
@@ -322,9 +322,9 @@ def shown(view: RegionView) -> Answer:
         else f"the next boundary passed {span(view.overdue)} ago, not checkpointed yet"
     }
     rows = [
-        member.to_json() | {"group_id": group, "partitions": compact(member.partitions)}
-        for group, members in view.groups
-        for member in members
+        member.to_json() | {"group_id": group.group_id, "partitions": compact(member.partitions)}
+        for group in view.groups
+        for member in group.members
     ]
     return Answer(
         document=document,

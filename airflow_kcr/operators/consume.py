@@ -171,7 +171,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
             RegionLink().persist(context, self.region, self.kcr_conn_id)
             with self.hook.region(self.region, contexts.requester(context)) as region:
                 spec = region.spec()
-                known = {str(one.member): one.incarnation for _, rows in region.show().groups for one in rows}
+                known = {str(one.member): one.incarnation for group in region.show().groups for one in group.members}
             indexes = self._require_indexes(spec)
             before = tuple(known.get(f"{self.group_id}[{index}]", 0) for index in indexes)
             environment = self.hook.environment(spec)

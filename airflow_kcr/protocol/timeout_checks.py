@@ -120,13 +120,25 @@ def check_consumer_protocol(timeouts: Timeouts, times: ConsumerProtocolTimes) ->
     """Return every clash of a region's times with those that the brokers set for a group of the consumer protocol.
 
     Args:
-        timeouts: as for `check`; `session` doesn't count, as the client refuses it in this protocol.
+        timeouts: as for `check`. The client refuses a `session` in this protocol, but the region counts on the spec's:
+            as the time after which Kafka has given up what a silent member owned.
         times: what the brokers say of the group.
     """
     return tuple(_consumer_protocol(timeouts, times))
 
 
 def _consumer_protocol(timeouts: Timeouts, times: ConsumerProtocolTimes) -> Iterator[Clash]:
+    if timeouts.session is not None and timeouts.session < times.session:
+        yield Clash(
+            "timeouts.session",
+            timeouts.session,
+            SESSION,
+            times.session,
+            rule="the session that the region counts on must not be shorter than the group's",
+            why="Kafka keeps a silent member's partitions for the group's, whatever the spec says",
+            change=f"leave timeouts.session out, raise it to {_seconds(times.session)}, or lower {SESSION} of the "
+            "group",
+        )
     if times.session >= timeouts.reset:
         yield Clash(
             SESSION,

@@ -299,8 +299,8 @@ class Play:
         return tuple(run for run in self.editor.runs(CHECKPOINT) if run.state in RUN_ENDS)
 
     def _incarnation(self) -> int:
-        ((_, members),) = self.region.show().groups
-        return next(member.incarnation for member in members if member.member.index == VICTIM)
+        (group,) = self.region.show().groups
+        return next(member.incarnation for member in group.members if member.member.index == VICTIM)
 
     def _processes_of(self, index: int) -> list[psutil.Process]:
         wanted = f"--index {index}"

@@ -147,7 +147,7 @@ def consumers_work_on_without_the_api_server(airflow: LiveAirflow, region: Regio
 
 def incarnations(region: Region) -> dict[int, int]:
     """By the members' indexes; one more is a process more that was started."""
-    return {one.member.index: one.incarnation for _, rows in region.show().groups for one in rows}
+    return {one.member.index: one.incarnation for group in region.show().groups for one in group.members}
 
 
 def a_consumer_is_marked_failed_and_cleared(airflow: LiveAirflow, region: Region, run_id: str) -> None:
@@ -165,4 +165,4 @@ def a_consumer_is_marked_failed_and_cleared(airflow: LiveAirflow, region: Region
 
 
 def is_alive(region: Region, index: int) -> bool:
-    return any(one.alive for _, rows in region.show().groups for one in rows if one.member.index == index)
+    return any(one.alive for group in region.show().groups for one in group.members if one.member.index == index)

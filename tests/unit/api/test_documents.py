@@ -20,7 +20,7 @@ from airflow_kcr.api.regions import Applied, Change
 from airflow_kcr.api.reset_plans import PlanLine, PlanView, ResetRequest, Totals
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.verdict import Verdict
-from airflow_kcr.api.views import MemberView, RegionSummary, RegionView
+from airflow_kcr.api.views import GroupView, MemberView, RegionSummary, RegionView
 from airflow_kcr.ports import Certificate, Horizon, Replayed
 from airflow_kcr.protocol.delivery import UpsertSink
 from airflow_kcr.protocol.group_members import ForeignConsumer
@@ -45,6 +45,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
     ResetState,
 )
+from airflow_kcr.protocol.rules import Assignor, GroupProtocol
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ToDatetime
 from airflow_kcr.protocol.values import (
@@ -169,7 +170,7 @@ PINNED: Final[tuple[Document, ...]] = (
         next_boundary=None,
         members=2,
         alive=1,
-        groups=(("flights-etl", (SHOWN,)),),
+        groups=(GroupView(group_id=ETL, protocol=GroupProtocol.CONSUMER, assignor=Assignor.UNIFORM, members=(SHOWN,)),),
         liveness=LIVENESS,
         unowned=((P2, SIX),),
         absent=((P2, Absence(since=SIX, is_gone=True)),),

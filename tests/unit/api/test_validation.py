@@ -323,6 +323,14 @@ def test_brokers_that_do_not_speak_the_protocol_and_times_that_contradict_theirs
     assert fly(store_of(), old).checks
 
 
+def test_a_session_that_is_shorter_than_the_groups_is_refused_with_both_settings() -> None:
+    spec = SPEC.replace("group_id: g,", "group_id: g, protocol: consumer,")
+    store = store_of(spec_text=f"{spec}timeouts: {{session: 30s, relaunch: 20s}}\n")
+    kafkas = FakeCluster(set_times=BrokerTimes(consumer=ConsumerProtocolTimes()))
+    with pytest.raises(ConfigurationError, match=r"session is 30 s and consumer\.session\.timeout\.ms is 45 s"):
+        fly(store, kafkas)
+
+
 def test_a_missing_right_is_named() -> None:
     with pytest.raises(CredentialsRefused, match="describe group g: not authorised"):
         fly(store_of(), FakeCluster(fails={"describe": CredentialsRefused("not authorised")}))

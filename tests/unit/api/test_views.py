@@ -55,6 +55,8 @@ def test_a_region_is_shown_as_promised() -> None:
         "groups": [
             {
                 "group_id": "g",
+                "protocol": "classic",
+                "assignor": "range",
                 "members": [
                     {
                         "member_id": f"g[{index}]",
@@ -116,7 +118,7 @@ def test_a_region_that_never_started_shows_the_members_it_will_have() -> None:
 
 
 def states(driver: Driver) -> list[str]:
-    return [str(member.state) for _, members in region_of(driver).show().groups for member in members]
+    return [str(member.state) for group in region_of(driver).show().groups for member in group.members]
 
 
 def test_a_member_is_followed_from_joining_to_its_end() -> None:
@@ -139,7 +141,7 @@ def test_a_member_whose_lease_is_over_is_not_alive_and_still_has_its_claims() ->
     driver = running()
     driver.crash(driver.member(1))
     driver.wait(60)
-    member = region_of(driver).show().groups[0][1][1]
+    member = region_of(driver).show().groups[0].members[1]
     assert (member.alive, member.state, len(member.partitions)) == (False, "closed", 2)
 
 
@@ -149,7 +151,7 @@ def test_a_member_that_the_spec_has_no_place_for_is_shown_while_it_lives() -> No
     fewer = replace(region.rules.groups[driver.member(0).group], members=1)
     rules = replace(region.rules, groups={fewer.group_id: fewer})
     view = RegionView.of(replace(region, spec=replace(region.spec, rules=rules)), now)
-    assert [m.member.index for m in view.groups[0][1]] == [0, 1]
+    assert [m.member.index for m in view.groups[0].members] == [0, 1]
 
 
 def test_a_halted_region_says_why_and_what_can_be_done() -> None:
@@ -453,7 +455,7 @@ def test_a_large_region_is_shown_by_one_look_at_its_claims() -> None:
     region, now = driver.store.read(driver.name)
     counted = Counted(region.claims)
     view = RegionView.of(replace(region, claims=counted), now)
-    assert sum(len(m.partitions) for _, members in view.groups for m in members) == 200
+    assert sum(len(m.partitions) for g in view.groups for m in g.members) == 200
     assert counted.walks <= 5
 
 
@@ -482,5 +484,5 @@ def test_members_that_run_different_versions_of_the_package_are_told_of() -> Non
         arrival = Register(member=member, token=f"again {index}", version=version, previous=previous)
         driver.handle(arrival)
     shown = region_of(driver).show()
-    assert [member.version for _, members in shown.groups for member in members] == ["0.1.0", "0.2.0"]
+    assert [member.version for group in shown.groups for member in group.members] == ["0.1.0", "0.2.0"]
     assert shown.note == "its members run different versions of airflow-kcr: 0.1.0: g[0]; 0.2.0: g[1]"

@@ -83,6 +83,15 @@ def test_a_region_is_previewed_with_another_number_of_members(kcr: Kcr, driver: 
     assert kcr.json("group", "assignment", "flights", "--assignor", "roundrobin")["g[0]"] == [["t", 0], ["t", 2]]
 
 
+@pytest.mark.parametrize(("arguments", "assignor"), [((), "range"), (("--assignor", "uniform"), "uniform")])
+def test_a_preview_says_the_protocol_and_the_assignor_of_each_group(
+    kcr: Kcr, driver: Driver, cluster: FakeCluster, arguments: tuple[str, ...], assignor: str
+) -> None:
+    first, _, titles, *_ = kcr("group", "assignment", "flights", *arguments, "-o", "table").stdout.splitlines()
+    assert first.split() == ["g", "protocol", "classic,", "assignor", assignor]
+    assert titles.split() == ["member", "count", "partitions"]
+
+
 def test_a_region_without_a_store_is_wrong_usage(kcr: Kcr, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KCR_STORE_URL")
     assert "KCR_STORE_URL" in kcr.refused("group", "assignment", "flights", status=2)

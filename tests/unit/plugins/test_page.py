@@ -227,6 +227,7 @@ def test_a_region_shows_members_partitions_checkpoints_and_resets(viewer: TestCl
     said = words(viewer.get("/regions/flights").text)
     assert "State running Desired state running" in said
     assert f"Newest checkpoint {sequence}" in said
+    assert "Group g: protocol classic, assignor range." in said
     assert "g[0] processing yes 1 2" in said
     place = driver.partition(0)
     claim = driver.region.claims[place]

@@ -191,12 +191,18 @@ class TestConsumerProtocol:
     def test_kafkas_defaults_clash_with_none_of_ours(self) -> None:
         assert check_consumer_protocol(Timeouts(), ConsumerProtocolTimes()) == ()
 
-    def test_a_session_of_the_spec_does_not_count(self) -> None:
-        assert check_consumer_protocol(Timeouts(session=seconds(1000)), ConsumerProtocolTimes()) == ()
+    def test_a_session_of_the_spec_may_be_the_groups_or_longer(self) -> None:
+        for session in (45, 1000):
+            assert check_consumer_protocol(Timeouts(session=seconds(session)), ConsumerProtocolTimes()) == ()
 
     @pytest.mark.parametrize(
         ("timeouts", "times", "pair"),
         [
+            (
+                Timeouts(session=seconds(44.9)),
+                ConsumerProtocolTimes(),
+                ("timeouts.session", "consumer.session.timeout.ms"),
+            ),
             (
                 Timeouts(reset=seconds(45)),
                 ConsumerProtocolTimes(),
