@@ -78,6 +78,7 @@ class Client:
 
     broker: DecidingBroker
     static_id: str | None = None
+    protocol: GroupProtocol = GroupProtocol.CONSUMER
     told: list[tuple[str, set[int]]] = field(default_factory=list)
     alive: bool = True
 
@@ -85,7 +86,12 @@ class Client:
         self.number = self.broker.new_number()
         self.broker.join(
             Consumer(
-                number=self.number, static_id=self.static_id, hear=self._hear, drains=True, polls=lambda: self.alive
+                number=self.number,
+                static_id=self.static_id,
+                hear=self._hear,
+                protocol=self.protocol,
+                drains=True,
+                polls=lambda: self.alive,
             )
         )
         self._beat()

@@ -28,6 +28,7 @@ from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, OpenTarget, SpecCheck
 from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.rules import GroupProtocol
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.target_resolution import Situation, resolve
@@ -103,6 +104,7 @@ class Host:
         around: what it shares with the others.
         machine: the member's first state, which says who it is.
         on_end: called when the process has ended, with whether it ended by itself.
+        protocol: what its consumer speaks, by the spec that it was started with.
     """
 
     def __init__(
@@ -110,8 +112,10 @@ class Host:
         around: Surroundings,
         machine: MemberMachine,
         on_end: Callable[[Host, str], None],
+        protocol: GroupProtocol = GroupProtocol.CLASSIC,
     ) -> None:
         self.around, self.member, self.machine, self.on_end = around, machine.member, machine, on_end
+        self.protocol = protocol
         self.revision = machine.process.spec_revision or 0
         self.world = around.world
         self.alive = True
@@ -354,7 +358,14 @@ class Host:
     def _join(self) -> None:
         static = f"{self.member.group}-{self.member.index:04}" if self.machine.static else None
         number = self.around.broker.new_number()
-        self.consumer = Consumer(number=number, static_id=static, hear=self._hear, drains=True, polls=self._polls)
+        self.consumer = Consumer(
+            number=number,
+            static_id=static,
+            hear=self._hear,
+            protocol=self.protocol,
+            drains=True,
+            polls=self._polls,
+        )
         self.consumer_open = True
         self.around.broker.join(self.consumer)
 

@@ -52,10 +52,12 @@ from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, GroupPartition, MemberId, RegionName, RequestId
 from airflow_kcr.schedules import Every
 from tests.support.simulation.broker import Broker, Log
+from tests.support.simulation.converting_broker import ConvertingBroker
 from tests.support.simulation.deciding_broker import DecidingBroker
 from tests.support.simulation.faults import (
     FAULTS,
     OF_ONE,
+    converted,
     lost_while_down,
     reset_to_equal_ones,
     spec_changed,
@@ -130,6 +132,9 @@ class Shape:
 
     specs: tuple[tuple[float, bool], ...] = ()
     """When the spec is changed, and whether by one that none can start with."""
+
+    conversions: tuple[float, ...] = ()
+    """When every group is given the other protocol."""
 
 
 def drawn(world: World) -> Shape:
@@ -230,6 +235,12 @@ _BROKERS: Final[Mapping[GroupProtocol, type[Broker]]] = {
 }
 
 
+_OTHER: Final[Mapping[GroupProtocol, GroupProtocol]] = {
+    GroupProtocol.CLASSIC: GroupProtocol.CONSUMER,
+    GroupProtocol.CONSUMER: GroupProtocol.CLASSIC,
+}
+
+
 class Simulation:
     """One run.
 
@@ -245,7 +256,9 @@ class Simulation:
         self.sides = tuple(
             Surroundings(
                 world=self.world,
-                broker=_BROKERS[one.protocol](self.world, one.group, one.partitions, 8.0 if one.static else 4.0),
+                broker=(ConvertingBroker if self.shape.conversions else _BROKERS[one.protocol])(
+                    self.world, one.group, one.partitions, 8.0 if one.static else 4.0
+                ),
                 store=self.store,
                 name=NAME,
                 delivery=one.delivery,
@@ -376,7 +389,8 @@ class Simulation:
             spec_revision=spec.revision,
         )
         machine = MemberMachine(process=process, timeouts=TIMEOUTS, static=one.static)
-        self.hosts[member] = Host(around, machine, self._ended)
+        protocol = spec.rules.groups[member.group].protocol
+        self.hosts[member] = Host(around, machine, self._ended, protocol)
 
     def _fails_to_start(self, member: MemberId, spec: Spec) -> None:
         if self.world.now >= self.around.store_back_at:
@@ -390,9 +404,20 @@ class Simulation:
         """Apply a spec that members are built anew for; a broken one none can be built from."""
         self.revision += 1
         region = self.region
-        spec = Spec(text=f'{{"revision":{self.revision}}}', rules=region.spec.rules, revision=self.revision)
+        rules = (region.next_spec or region.spec).rules
+        spec = Spec(text=f'{{"revision":{self.revision}}}', rules=rules, revision=self.revision)
         if broken:
             self.broken[spec.digest] = self.world.chance(0.5)
+        self.person(lambda: self.store.handle(NAME, ChangeSpec(at_once=region.spec, later=spec)))
+
+    def convert(self) -> None:
+        """Apply a spec in which every group has the other protocol."""
+        self.revision += 1
+        region = self.region
+        rules = (region.next_spec or region.spec).rules
+        groups = {group: replace(one, protocol=_OTHER[one.protocol]) for group, one in rules.groups.items()}
+        text, rules = f'{{"revision":{self.revision}}}', replace(rules, groups=groups)
+        spec = Spec(text=text, rules=rules, revision=self.revision)
         self.person(lambda: self.store.handle(NAME, ChangeSpec(at_once=region.spec, later=spec)))
 
     def _try_specs(self) -> None:
@@ -462,8 +487,10 @@ class Simulation:
         for at, name in self.shape.clusters:
             (of_one,) = (one for one in OF_ONE if one.__name__ == name)
             self.world.after(at, lambda f=of_one: self._fault(f))  # type: ignore[misc]
-        if self.shape.specs:
+        if self.shape.specs or self.shape.conversions:
             self._try_specs()
+        for at in self.shape.conversions:
+            self.world.after(at, lambda: self._fault(converted))
         for at, is_broken in self.shape.specs:
             fault = spec_that_none_can_start_with if is_broken else spec_changed
             self.world.after(at, lambda f=fault: self._fault(f))  # type: ignore[misc]
