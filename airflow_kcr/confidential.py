@@ -24,6 +24,8 @@ _NAME: Final = re.compile(NAMES, re.IGNORECASE)
 _LEADS_TO_ONE: Final = re.compile(
     r"[._-](?:file|files|location|path|url|uri|class|provider|mechanism|type|enabled|algorithm|ms)$|_cb$|client[._]id$"
     r"|(?:[a-z]File|[a-z]Path|BitLength)$"
+    # Kubernetes gives a driver a variable, or a folder, from one of its secrets: the value names it.
+    r"|spark\.kubernetes\.(?:driver|executor)\.secret(?:KeyRef|s)\."
 )
 _VALUE: Final = re.compile(
     r"(?i)://[^/\s:@]*:[^/\s@]+@"

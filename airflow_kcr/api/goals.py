@@ -383,14 +383,16 @@ GONE_FOR: Final = timedelta(seconds=60)
 itself, after the store was away or its process was suspended."""
 
 
-def ended(before: Mapping[MemberId, int]) -> Goal:
+def ended(before: Mapping[MemberId, int], *, come_by: datetime | None = None) -> Goal:
     """Return the goal that an application has ended with its region: the region has stopped, or it has no place for it.
 
     Members that lived and do so no more, while the region continues, make it `TimedOut`: another application has to be
-    started. Members that have not come yet are waited for: a cluster may have no room for them yet.
+    started. Members that have not come yet are waited for: a cluster may have no room for them yet. If none has come by
+    an instant, that is `TimedOut` too: the cluster may have lost the application before the region knew it.
 
     Args:
         before: the members, each with its incarnation before the application was started.
+        come_by: by the store's clock; None: they may come at any time.
     """
 
     def is_reached(region: StoredRegion, now: datetime) -> bool:
@@ -402,6 +404,12 @@ def ended(before: Mapping[MemberId, int]) -> Goal:
             raise TimedOut(
                 f"{', '.join(map(str, lost))} of region {region.name}, which is {region.state}, had no lease for "
                 f"{GONE_FOR.total_seconds():.0f} s: the application has ended; another try takes its members over"
+            )
+        if come_by is not None and now > come_by and not any(has_come(region, member) for member in mine):
+            raise TimedOut(
+                f"{', '.join(map(str, mine))} of region {region.name} did not come by {come_by.isoformat()}: the "
+                "application waits for room in the cluster, or has ended there before it reached the store; see its "
+                "log in the cluster, and end it there if it still waits"
             )
         return False
 

@@ -76,6 +76,15 @@ Takeover = Annotated[
     bool,
     typer.Option("--takeover", help="Replace a process that runs one of these members, once it is not draining."),
 ]
+UntilRequest = Annotated[
+    str,
+    typer.Option(
+        "--until-request",
+        metavar="ID",
+        help="Drain and end as soon as a checkpoint with this request id is requested, as in "
+        "kcr region drain --request-id ID. Airflow's tasks set it where the driver runs in a cluster.",
+    ),
+]
 Master = Annotated[
     str | None,
     typer.Option(help="Spark's master: local[2] or spark://HOST:PORT. Default: spark-submit's, else local."),
@@ -114,6 +123,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
     index: Index,
     store: Url,
     takeover: Takeover = False,
+    until_request: UntilRequest = "",
     master: Master = None,
     conf: Conf = None,
     read_option: Reading = None,
@@ -152,4 +162,4 @@ def run(  # noqa: PLR0913 (options are named where they are used)
         reading=settings_of(read_option),
     )
     with opened(store) as opened_store:
-        run_members(opened_store, wanted)
+        run_members(opened_store, wanted, until_request=until_request)

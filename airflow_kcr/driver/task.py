@@ -1,5 +1,8 @@
 """The Airflow task that an application works for, as its driver knows it: by what stands in its environment.
 
+Where the driver runs in a cluster, the task's process is another host's, and over as soon as the cluster has the
+application. Then the store is between them: the task is gone when its last checkpoint is asked for.
+
 A process id may be reused, so the time at which the process started belongs to it. The task's own parent, Airflow's
 supervisor, belongs to it too: a task that has lost it is a task no longer, though its process may not notice before it
 has something to say.
@@ -65,9 +68,11 @@ def _state_without_proc(pid: int) -> ProcessState | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The process of one try of a task, on the host of the driver."""
+    """One try of a task: its process, on the host of the driver; or only the name of its last checkpoint."""
 
-    pid: int
+    pid: int = _UNKNOWN
+    """0: it has no process on this host."""
+
     started: int = _UNKNOWN
     parent: int = _UNKNOWN
     request_id: str = ""
@@ -109,6 +114,9 @@ class Task:
             names = f"{PID}, {STARTED}, {PARENT} and {DRAIN}"
             raise ConfigurationError(f"{names} are numbers, set by the task; unset them elsewhere: {error}") from error
 
+    def __str__(self) -> str:
+        return f"process {self.pid}" if self.pid else self.request_id
+
     def environment(self) -> dict[str, str]:
         """Return the variables that tell an application about its task."""
         return {
@@ -120,7 +128,9 @@ class Task:
         }
 
     def is_gone(self) -> bool:
-        """Whether the process is over, is another one by now, or has lost its parent."""
+        """Whether the process is over, is another one by now, or has lost its parent; False: it is not on this host."""
+        if not self.pid:
+            return False
         state = process_state(self.pid)
         if state is None:
             return True

@@ -20,7 +20,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
 from airflow_kcr.driver.lines import RunningApplication, Sieve
-from airflow_kcr.driver.task import process_state
+from airflow_kcr.driver.task import REQUEST_ID, process_state
 from airflow_kcr.errors import BatchError, ConfigurationError, KcrError, RefusedError, ServiceFailed, ToolMissing
 from airflow_kcr.spark.launch import PACKAGES, fetched_alone, submit_environment
 
@@ -86,7 +86,11 @@ class KcrSparkSubmitHook(SparkSubmitHook):
             self._let_go()
 
     def _let_go(self) -> None:
-        """Have spark-submit end as soon as the cluster has the application; the region says what becomes of it."""
+        """Have spark-submit end as soon as the cluster has the application; the region says what becomes of it.
+
+        The driver has nothing of this process's environment there; what it must know of its task is an argument.
+        """
+        self._application_args = [*(self._application_args or ()), "--until-request", self._environment[REQUEST_ID]]
         master = self._connection["master"]
         if self._is_yarn:
             self._conf = {**self._conf, "spark.yarn.submit.waitAppCompletion": "false"}
@@ -147,7 +151,7 @@ class KcrSparkSubmitHook(SparkSubmitHook):
             with ExitStack() as fetching:
                 self._fetching = fetching
                 fetching.enter_context(fetched_alone({**self._conf, PACKAGES: self._packages or ""}))
-                self.submit(application, start_new_session=True)
+                self.submit(self._where_it_runs(application), start_new_session=True)
         except OSError as error:
             raise ToolMissing(f"{program} could not be started: {error.strerror}") from error
         except AirflowException as error:
@@ -157,6 +161,11 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         finally:
             if self._submit_sp is not None and self._submit_sp.stdout is not None:
                 self._submit_sp.stdout.close()
+
+    def _where_it_runs(self, application: str) -> str:
+        """Return the program as the driver finds it; Kubernetes is sent no file, so it is one of the image."""
+        is_sent = not (self.is_cluster and self._is_kubernetes) or ":/" in application
+        return application if is_sent else f"local://{application}"
 
     def _failure(self) -> KcrError:
         """Return why the application failed; where it did not say that itself, Spark's last words are shown."""
@@ -215,7 +224,14 @@ class KcrSparkSubmitHook(SparkSubmitHook):
                 self.log.log(max(shown.level, logging.INFO), "%s", shown.text)
 
     def tell_to_drain(self) -> None:
-        """Tell a driver on this machine that its task is about to go, seconds before it could see that itself."""
+        """Tell a driver on this machine that its task is about to go, seconds before it could see that itself.
+
+        One that is on its way to a cluster is not sent any more; one that is there finds its last checkpoint requested.
+        """
+        if self.is_cluster:
+            if self._submit_sp is not None and self._submit_sp.poll() is None:
+                self._submit_sp.terminate()
+            return
         application = self.application
         state = None if application is None else process_state(application.pid)
         if application is None or state is None or state.started != application.started:

@@ -26,6 +26,8 @@ from airflow_kcr.hooks.contexts import translated
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink, SparkUiLink
 from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook
+from airflow_kcr.protocol.times import format_instant
+from airflow_kcr.protocol.values import region_name
 from airflow_kcr.spark.reads import REFUSED_BY_NAME
 from airflow_kcr.spark.session import CONNECTOR, DELTA, POSTGRES_DRIVER
 from airflow_kcr.triggers.payloads import MembersEnded, TriggerAnswer
@@ -73,8 +75,12 @@ _INSTEAD: Final[Mapping[str, str]] = {
 }
 """Where a secret belongs that stands in one of these arguments."""
 
-_OWN_VARIABLES: Final = re.compile(r"KCR_STORE_URL|KCR_KAFKA_|KCR_POSTGRES_")
+_OWN_VARIABLES: Final = re.compile(
+    # A variable that Kubernetes takes from one of its secrets is not handed over here.
+    r"^(?!spark\.kubernetes\.driver\.secretKeyRef\.).*(?:KCR_STORE_URL|KCR_KAFKA_|KCR_POSTGRES_)"
+)
 _FOR_EVER: Final = timedelta(days=3650)
+_HALF_AN_HOUR: Final = timedelta(minutes=30)
 
 
 class KcrConsumeOperator(SparkSubmitOperator):
@@ -91,7 +97,8 @@ class KcrConsumeOperator(SparkSubmitOperator):
     that has no predecessor to take over from starts at the newest checkpoint, as every member does.
 
     In a cluster's deploy mode the task only hands the application over, and gives its slot up until the members have
-    ended. What the driver needs to know, `KCR_STORE_URL` above all, is in the cluster's own secrets then.
+    ended. What the driver needs to know, `KCR_STORE_URL` above all, is in the cluster's own secrets then. A deferred
+    task that is cleared or marked has its application drain and end.
 
     Args:
         region: the region's name (templated).
@@ -105,6 +112,9 @@ class KcrConsumeOperator(SparkSubmitOperator):
         jars: the connector's jar and those that it needs, by commas, instead of the coordinate.
         packages: further Maven coordinates, by commas.
         read_options: options of Spark's Kafka connector, as `kafka.max.poll.records`. A secret in them is refused.
+        program: the path of `airflow_kcr/__main__.py` where the driver runs in the cluster, as
+            `local:///opt/airflow_kcr/__main__.py`; None: the same as here. YARN is sent the file.
+        come_within: in a cluster's deploy mode, how long the first member may take to come; then another try is made.
         kwargs: as for `SparkSubmitOperator`, but for what this operator says itself.
     """
 
@@ -129,6 +139,8 @@ class KcrConsumeOperator(SparkSubmitOperator):
         kcr_conn_id: str = KcrHook.default_conn_name,
         connector: str = CONNECTOR,
         read_options: Mapping[str, str] | None = None,
+        program: str | None = None,
+        come_within: timedelta = _HALF_AN_HOUR,
         **kwargs: Any,  # noqa: ANN401 (the provider's own)
     ) -> None:
         said = sorted(name for name in _OURS if name in kwargs)
@@ -144,6 +156,8 @@ class KcrConsumeOperator(SparkSubmitOperator):
         self.kcr_conn_id = kcr_conn_id
         self.connector = connector
         self.read_options = read_options
+        self.program = program
+        self.come_within = come_within
         # Already where the DAG is read: a stored DAG and a task's rendered fields show them.
         self._refuse_secrets()
         self._intent: Intent | None = None
@@ -196,11 +210,23 @@ class KcrConsumeOperator(SparkSubmitOperator):
             trigger=RegionTrigger.waiting(
                 kcr_conn_id=self.kcr_conn_id,
                 region=self.region,
-                waiting_for=MembersEnded(group=self.group_id, indexes=indexes, before=before),
+                waiting_for=MembersEnded(
+                    group=self.group_id,
+                    indexes=indexes,
+                    before=before,
+                    come_by=self._come_by(),
+                    last_request=task.request_id,
+                ),
                 deadline=self.execution_timeout or _FOR_EVER,
             ),
             method_name="resume",
         )
+
+    def _come_by(self) -> str:
+        """Return when the first member has to be there, by the store's clock, counted from now."""
+        with self.hook.opened() as store:
+            _, now = store.read(region_name(self.region))
+        return format_instant(now + self.come_within)
 
     def resume(self, context: Context, event: Mapping[str, object]) -> None:
         """Go on after the trigger: the application in the cluster has ended.
@@ -266,7 +292,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
         self._refuse_secrets()  # again, now that templates are rendered
         _refuse_addresses(self.conf or {})
         return Submission(
-            application=str(Path(airflow_kcr.__file__).with_name("__main__.py")),
+            application=self.program or str(Path(airflow_kcr.__file__).with_name("__main__.py")),
             arguments=tuple(arguments),
             name=f"kcr {self.region} {self.group_id} {listed}",
             conf={str(name): str(value) for name, value in (self.conf or {}).items()},
@@ -404,7 +430,7 @@ class Intent:
     def _ask(self) -> None:
         from airflow_kcr.api import opened
         from airflow_kcr.driver.parent_watchdog import ask
-        from airflow_kcr.protocol.values import RequestId, region_name
+        from airflow_kcr.protocol.values import RequestId
 
         try:
             with opened(self._store) as store:

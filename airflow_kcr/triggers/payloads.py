@@ -111,6 +111,12 @@ class MembersEnded(_Payload):
     before: tuple[int, ...]
     """The incarnation that each of them had before the application was started."""
 
+    come_by: str = ""
+    """When the first of them has to have come at the latest, by the store's clock, as ISO 8601; empty: whenever."""
+
+    last_request: str = ""
+    """The request id that the application ends by, for the case that its task is killed; empty: it does not."""
+
 
 class MembershipHealthy(_Payload):
     """Every check of the region's groups is all right, as `kcr group validate` makes them."""

@@ -77,9 +77,10 @@ def goal_of(waiting_for: WaitingFor) -> Goal | None:
             return _STATES[state]
         case ResetFinished(request_id=request_id):
             return goals.reset_done(RequestId(request_id))
-        case MembersEnded(group=group, indexes=indexes, before=before):
+        case MembersEnded(group=group, indexes=indexes, before=before, come_by=come_by):
             members = (MemberId(GroupId(group), index) for index in indexes)
-            return goals.ended(dict(zip(members, before, strict=True)))
+            latest = parse_instant(come_by) if come_by else None
+            return goals.ended(dict(zip(members, before, strict=True)), come_by=latest)
         case MembershipHealthy() | LagBelow() | Progresses():
             return None
 

@@ -29,7 +29,7 @@ from airflow_kcr.errors import KcrError
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.protocol.times import parse_instant
 from airflow_kcr.protocol.values import region_name
-from airflow_kcr.triggers.payloads import Status, TriggerAnswer, WaitingFor, waiting_for_from_json
+from airflow_kcr.triggers.payloads import MembersEnded, Status, TriggerAnswer, WaitingFor, waiting_for_from_json
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -243,6 +243,20 @@ def _open(url: URL) -> StoreProbes:
     return StoreProbes(url)
 
 
+def _ask_last(url: URL, region: str, request_id: str) -> None:
+    from airflow_kcr.api.regions import opened
+    from airflow_kcr.protocol.commands import RequestCheckpoint
+    from airflow_kcr.protocol.region.rows import CheckpointPurpose, Requester
+    from airflow_kcr.protocol.values import RequestId
+
+    requester = Requester(who="airflow", reason="the task was killed")
+    with opened(url) as store:
+        store.handle(
+            region_name(region),
+            RequestCheckpoint(request_id=RequestId(request_id), purpose=CheckpointPurpose.DRAIN, requester=requester),
+        )
+
+
 def _probe(probes: StoreProbes, waits: Collection[TriggerWait]) -> _Found:
     regions: dict[RegionName, dict[WaitingFor, KcrHook]] = defaultdict(dict)
     for wait in waits:
@@ -279,10 +293,10 @@ whatever waits here may be tried again: it asks under the same name."""
 class RegionTrigger(BaseTrigger):
     """Waits until a region is what a task waits for, and says how that ended: one event, `payloads.TriggerAnswer`.
 
-    It changes nothing but what is due anyway, so it may run twice, or again in another triggerer. It has no `on_kill`:
-    what was asked of the region stays asked. A checkpoint that no task waits for does no harm, and a cleared task asks
-    under the same name in the moment in which the old one is cancelled; to withdraw the request then would withdraw the
-    new one's.
+    It changes nothing but what is due anyway, so it may run twice, or again in another triggerer. When its task is
+    killed, what was asked of the region stays asked. A checkpoint that no task waits for does no harm, and a cleared
+    task asks under the same name in the moment in which the old one is cancelled; to withdraw the request then would
+    withdraw the new one's. Only an application that the task has started in a cluster is told to end.
 
     Args:
         kcr_conn_id: the store's connection.
@@ -335,6 +349,26 @@ class RegionTrigger(BaseTrigger):
         except KcrError as error:
             answer = TriggerAnswer(status=Status.REFUSED, detail=error.message)
         yield TriggerEvent(answer.to_json())  # type: ignore[no-untyped-call] # Airflow's
+
+    async def on_kill(self) -> None:
+        """Have the application in the cluster drain and end, as its task was cleared or marked; it is not waited for.
+
+        A restarted triggerer doesn't call this.
+        """
+        waiting_for = waiting_for_from_json(self.waiting_for)
+        if not isinstance(waiting_for, MembersEnded) or not waiting_for.last_request:
+            return
+        try:
+            url = await KcrHook(self.kcr_conn_id).astore_url()
+            await asyncio.to_thread(_ask_last, url, self.region, waiting_for.last_request)
+        except KcrError as error:
+            self.log.warning(
+                "the application in the cluster was not told to end: %s; if no other try takes its members over, end "
+                "it in the cluster",
+                error.message,
+            )
+        else:
+            self.log.info("the application in the cluster was told to drain and end")
 
     async def _answer(self) -> TriggerAnswer:
         hook = KcrHook(self.kcr_conn_id)

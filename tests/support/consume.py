@@ -190,7 +190,7 @@ class Consumers:
         """The processes of a task: its own, its application's."""
         found = {task.pid} if (task.folder / "task.pid").exists() else set()
         application = task.application
-        if application:
+        if application.get("pid"):
             found.add(int(application["pid"]))
         for pid in tuple(found):
             with suppress(psutil.NoSuchProcess):

@@ -36,6 +36,7 @@ NONE = (
     *("sasl.oauthbearer.assertion.private.key.file", "sasl.kerberos.keytab", "key.deserializer", "max.poll.records"),
     *("spark.security.credentials.hive.enabled", "spark.authenticate.secretBitLength", "passfile", "sslkey"),
     *("spark.kubernetes.authenticate.driver.oauthTokenFile", "spark.authenticate.secret.file"),
+    *("spark.kubernetes.driver.secretKeyRef.KCR_STORE_URL", "spark.kubernetes.driver.secrets.kcr"),
 )
 
 TOLD_OPENLY = frozenset(

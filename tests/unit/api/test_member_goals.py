@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from airflow_kcr.api import goals
@@ -62,3 +64,19 @@ def test_an_earlier_application_s_members_don_t_count(driver: Driver) -> None:
     driver.up()
     driver.clock.advance(3600)
     assert not reached(driver, goals.ended(dict.fromkeys(driver.all_members(), 1)))
+
+
+def test_members_of_whom_none_comes_in_time_need_another_application(driver: Driver) -> None:
+    latest = driver.clock.now + timedelta(minutes=30)
+    goal = goals.ended(dict.fromkeys(driver.all_members(), 0), come_by=latest)
+    driver.clock.advance(1799)
+    assert not reached(driver, goal)
+    driver.clock.advance(2)
+    with pytest.raises(TimedOut, match=r"g\[0\], g\[1\] .*did not come by .*see its log in the cluster"):
+        reached(driver, goal)
+
+
+def test_where_one_has_come_the_others_may_take_their_time(driver: Driver) -> None:
+    goal = goals.ended(dict.fromkeys(driver.all_members(), 0), come_by=driver.clock.now)
+    driver.up()
+    assert not reached(driver, goal)

@@ -18,8 +18,8 @@ from airflow_kcr.driver.task import Task, process_state
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RegionInState, StoreUnavailable
 from airflow_kcr.protocol.commands import KillRegion
-from airflow_kcr.protocol.region.rows import DesiredState, RequestState
-from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.region.rows import CheckpointRequest, DesiredState, RequestState
+from airflow_kcr.protocol.region.state import Region, request_of
 from airflow_kcr.protocol.values import MemberId, RegionName, RequestId
 from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.store.memory import MemoryTransactions
@@ -180,6 +180,34 @@ def test_a_task_that_says_that_it_goes_is_believed(
         os.kill(os.getpid(), signal.SIGUSR1)
         assert happened(lambda: member_pool.is_ending, within=WITHIN)
     assert process.poll() is None
+
+
+def test_a_task_that_is_not_on_this_host_is_gone_when_its_last_checkpoint_is_asked_for(
+    driver: Driver, ended: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parent_watchdog_module, "REQUEST_PERIOD", 0.05)
+    looks: list[RequestId] = []
+
+    def looked(region: Region, request_id: RequestId) -> CheckpointRequest | None:
+        looks.append(request_id)
+        return request_of(region, request_id)
+
+    monkeypatch.setattr(parent_watchdog_module, "request_of", looked)
+    member_pool = member_pool_of(driver, 0, 1)
+    task = Task(request_id="dag/run/consume/0/try 1", drain=timedelta(seconds=0.5))
+    parent_watchdog = watched(driver, task, ended)
+    parent_watchdog.hold(cast("MemberPool", member_pool))
+    with parent_watchdog.watching():
+        driver.request_checkpoint("dag/run/consume/0/try 2")
+        driver.complete()
+        driver.publish()
+        before = len(looks)
+        assert happened(lambda: len(looks) > before + 2, within=WITHIN)
+        assert member_pool.asked == []
+        driver.request_checkpoint("dag/run/consume/0/try 1")
+        assert happened(lambda: member_pool.is_ending, within=WITHIN)
+    assert member_pool.asked == ["hold", "terminate"]
+    assert ended == []
 
 
 def test_a_drain_that_takes_too_long_is_left_alone(

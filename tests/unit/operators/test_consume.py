@@ -8,6 +8,7 @@ import signal
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from airflow.serialization.serialized_objects import DagSerialization
 from structlog.testing import capture_logs
 
+import airflow_kcr
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.consume import KcrConsumeOperator, indexes_of
 from airflow_kcr.protocol.values import RequestId
@@ -399,6 +401,9 @@ def yarn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "yarn"}))
 
 
+LAST = "flights_checkpoint/scheduled__2026-01-01T12:05:00+00:00/consume/-1/try 1"
+
+
 def test_in_a_cluster_the_task_hands_the_application_over_and_waits_without_a_slot(
     driver: Driver, submits: Callable[[str], None], tmp_path: Path, yarn: None
 ) -> None:
@@ -416,7 +421,12 @@ def test_in_a_cluster_the_task_hands_the_application_over_and_waits_without_a_sl
         "group": "g",
         "indexes": [0, 1],
         "before": [1, 1],
+        "come_by": raised.trigger.waiting_for["come_by"],
+        "last_request": LAST,
     }
+    came = datetime.fromisoformat(raised.trigger.waiting_for["come_by"]) - driver.store.read(driver.name)[1]
+    assert timedelta(minutes=29) < came <= timedelta(minutes=30)
+    assert given[-2:] == ["--until-request", LAST]
     assert raised.method_name == "resume"
 
 
@@ -510,6 +520,58 @@ def test_a_connection_that_the_provider_refuses_is_not_tried_again(
     with pytest.raises(AirflowFailException) as raised:
         consume()
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "program"),
+    [
+        ({}, f"local://{airflow_kcr.__path__[0]}/__main__.py"),
+        ({"program": "local:///opt/kcr/__main__.py"}, "local:///opt/kcr/__main__.py"),
+    ],
+)
+def test_on_kubernetes_the_program_is_one_of_the_image_and_the_store_s_address_a_secret_of_the_cluster(
+    driver: Driver,
+    submits: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    program: str,
+) -> None:
+    # The provider asks for a further provider here, for what is not used.
+    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.kube_client", object(), raising=False)
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT",
+        json.dumps({"conn_type": "spark", "host": "k8s://https://cluster", "extra": {"namespace": "kcr"}}),
+    )
+    submits(
+        "echo 'INFO LoggingPodStatusWatcherImpl: Deployed Spark application kcr with application ID spark-1 and "
+        "submission ID kcr:kcr-flights-driver into Kubernetes'"
+    )
+    driver.up()
+    reference = "spark.kubernetes.driver.secretKeyRef.KCR_STORE_URL"
+    deferred(conf={reference: "kcr:store-url"}, **options)
+    given = arguments(tmp_path)
+    assert program in given
+    assert f"{reference}=kcr:store-url" in given
+    assert "spark.kubernetes.submission.waitAppCompletion=false" in given
+    assert not any("postgresql" in argument for argument in given)
+
+
+def test_a_kill_on_the_way_to_the_cluster_ends_the_hand_over(
+    driver: Driver, submits: Callable[[str], None], tmp_path: Path, yarn: None
+) -> None:
+    driver.up()
+    submits('touch "$SUBMITTED/at-work"; exec sleep 60')
+    operator = KcrConsumeOperator(task_id="consume", region="flights", group_id="g", indexes=0, deploy_mode="cluster")
+    before = signal.signal(signal.SIGALRM, lambda number, frame: operator.on_kill())
+    signal.setitimer(signal.ITIMER_REAL, 1.5, 0.5)
+    try:
+        with pytest.raises(AirflowException, match="was ended by SIGTERM"):
+            operator.execute.__wrapped__(operator, task_context(TASK))  # type: ignore[attr-defined]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert (tmp_path / "at-work").exists()
 
 
 def test_the_store_s_address_is_no_setting_of_spark(driver: Driver, submits: Callable[[str], None], yarn: None) -> None:

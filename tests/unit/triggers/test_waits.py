@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_kcr.protocol.commands import ReportForeignConsumer
-from airflow_kcr.triggers.payloads import RequestPublished, Status, TriggerAnswer
+from airflow_kcr.protocol.commands import KillRegion, ReportForeignConsumer
+from airflow_kcr.protocol.values import RequestId
+from airflow_kcr.triggers.payloads import MembersEnded, RequestPublished, Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
@@ -90,6 +91,28 @@ def test_a_request_outlives_the_trigger_that_waited_for_it(driver: Driver) -> No
         assert await answer(trigger()) == TriggerAnswer(status=Status.REACHED)
 
     running(main)
+
+
+def waits_for_an_application(driver: Driver) -> RegionTrigger:
+    waiting_for = MembersEnded(group="g", indexes=(0, 1), before=(0, 0), last_request="dag/run/consume/0/try 1")
+    return trigger(waiting_for=waiting_for.to_json())
+
+
+def test_a_killed_task_has_its_application_in_a_cluster_asked_to_end(driver: Driver) -> None:
+    made = waits_for_an_application(driver)
+    driver.process(driver.member(0), width=10)
+    running(made.on_kill)
+    request = driver.region.requests[RequestId("dag/run/consume/0/try 1")]
+    assert (request.purpose, request.requester.reason) == ("drain", "the task was killed")
+
+
+def test_an_application_that_can_not_be_told_to_end_is_named_in_the_log(
+    driver: Driver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver.handle(KillRegion())
+    running(waits_for_an_application(driver).on_kill)
+    assert "was not told to end: region flights is stopped" in capsys.readouterr().out
+    assert not driver.region.requests
 
 
 @pytest.mark.parametrize(
