@@ -27,6 +27,8 @@ KAFKA = (
     "tests/contract/kafka/test_groups.py",
     "tests/contract/kafka/test_logs.py",
     "tests/contract/kafka/test_membership.py",
+    "tests/integration/validation/test_real_groups.py::"
+    "test_brokers_that_do_not_speak_the_protocol_refuse_the_start_with_what_to_change",
 )
 STORE = (
     "tests/contract/test_regions_contract.py",

@@ -35,7 +35,12 @@ def allow_share_groups(bootstrap_servers: str) -> None:
     if "share.version\tSupportedMinVersion: 0\tSupportedMaxVersion: 1\tFinalizedVersionLevel: 1" not in (
         _ran(FEATURES, bootstrap_servers, "describe").out
     ):
-        _ran(FEATURES, bootstrap_servers, "upgrade", "--feature", "share.version=1")
+        allow(bootstrap_servers, "share.version=1")
+
+
+def allow(bootstrap_servers: str, feature: str) -> None:
+    """Switch a feature of the cluster on, as `share.version=1`."""
+    _ran(FEATURES, bootstrap_servers, "upgrade", "--feature", feature)
 
 
 def _ran(tool: str, bootstrap_servers: str, *arguments: str) -> Said:

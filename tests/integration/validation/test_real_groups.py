@@ -5,18 +5,20 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.api.validation import Validation, described, preflight, real_reader, report
+from airflow_kcr.cli.output import exit_status
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.errors import BatchRefused, ForeignConsumerInGroup, UnknownTopics
+from airflow_kcr.errors import BatchRefused, ConfigurationError, ForeignConsumerInGroup, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
-from airflow_kcr.protocol.group_members import ForeignConsumer
+from airflow_kcr.protocol.group_members import SHARE_OR_STREAMS, ForeignConsumer
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.validation import CheckVerdict, Question
 from tests.conftest import StartKafka
 from tests.integration.validation.conftest import PARTITIONS, Scene, make
 from tests.integration.validation.foreign import Crowd
+from tests.support import streams_group
 from tests.support.kafka import Kafka
-from tests.support.kafka_tool import CONSOLE_SHARE_CONSUMER, allow_share_groups, console_consumer
+from tests.support.kafka_tool import CONSOLE_SHARE_CONSUMER, allow, allow_share_groups, console_consumer
 
 LOCAL = "127.0.0.1"
 
@@ -153,6 +155,34 @@ def test_a_share_group_of_the_name_refuses_the_start_with_what_to_change(
     }
     with pytest.raises(ForeignConsumerInGroup, match="no member can join: give the region a group_id"):
         preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+    assert kafka_untouched(scene)
+
+
+def test_a_streams_group_of_the_name_refuses_the_start_with_what_to_change(kafka_set: StartKafka) -> None:
+    kafka = kafka_set(settings=streams_group.SETTINGS)
+    allow(kafka.bootstrap_servers, streams_group.FEATURE)
+    scene = make(kafka, Crowd(kafka.bootstrap_servers), policy="hold")
+    # Who asks for a group's coordinator has the brokers make the topic that it needs.
+    assert wrong(scene.look()) == {}
+    streams_group.join_streams_group(kafka.bootstrap_servers, scene.group, scene.topic)
+    (seen,) = described(scene.driver.store, scene.name, real_reader, kafka_names)
+    assert (seen.type, seen.members) == (SHARE_OR_STREAMS, ())
+    assert wrong(scene.look()) == {
+        Question.PROTOCOL: CheckVerdict.FAILED,
+        Question.FOREIGN_CONSUMERS: CheckVerdict.FAILED,
+    }
+    with pytest.raises(ForeignConsumerInGroup, match="no member can join: give the region a group_id"):
+        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+
+
+def test_brokers_that_do_not_speak_the_protocol_refuse_the_start_with_what_to_change(kafka_set: StartKafka) -> None:
+    # Kafka 3.9 by itself, a newer one where it is set so.
+    kafka = kafka_set(settings={"group.coordinator.rebalance.protocols": "classic"})
+    scene = make(kafka, Crowd(kafka.bootstrap_servers), subscribe="pattern: '^validation.*', protocol: consumer")
+    assert wrong(scene.look()) == {Question.TIMES: CheckVerdict.FAILED}
+    with pytest.raises(ConfigurationError, match=r"the brokers speak classic .* write protocol: classic") as refused:
+        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+    assert exit_status(refused.value) == 2
     assert kafka_untouched(scene)
 
 
