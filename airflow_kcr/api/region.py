@@ -141,8 +141,7 @@ class Region:
 
     def show(self) -> RegionView:
         """Return the region and its members as they are now."""
-        seen = self._store.seen(self.name)
-        return RegionView.of(*self._store.read(self.name), seen)
+        return RegionView.of(*self._store.look(self.name))
 
     def spec(self) -> RegionSpec:
         """Return the spec in force."""
@@ -507,7 +506,7 @@ class Region:
             last: the newest N of these that began, and at most N that were requested between them and never began;
                 None: all.
         """
-        return reset_views.counted_page(self._store, self._read(), before=before, last=last)
+        return reset_views.counted_page(self._store, self.name, before=before, last=last)
 
     def reset(self, reset_id: str) -> ResetView:
         """Return one reset, by its id, its sequence or the name of its plan.

@@ -84,11 +84,9 @@ def regions(store: RegionStore) -> tuple[RegionSummary, ...]:
     found: list[RegionSummary] = []
     for name in store.names():
         try:
-            seen = store.seen(name)
-            region, now = store.read(name)
+            found.append(RegionSummary.of(*store.look(name)))
         except UnknownRegion:
             continue
-        found.append(RegionSummary.of(region, now, seen))
     return tuple(found)
 
 

@@ -21,7 +21,7 @@ from airflow_kcr.protocol.region.rows import PersonReset, Requester, ResetAttemp
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of
 from airflow_kcr.protocol.targets import describe
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RequestId, Timeline
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RegionName, RequestId, Timeline
 from airflow_kcr.store.regions import RegionStore
 
 AUTOMATIC = Requester()
@@ -154,22 +154,22 @@ def page(region: StoredRegion, *, before: int | None, last: int | None) -> tuple
         last: the newest N of these that began, and at most N that were requested between them and never began; None:
             all.
     """
-    return _of_page(region, _page(region, before, last), last)
+    return of_page(region.name, region.archive.reset_page(before=_number(before), last=last), last)
 
 
 def counted_page(
-    store: RegionStore, region: StoredRegion, *, before: int | None, last: int | None
+    store: RegionStore, name: RegionName, *, before: int | None, last: int | None
 ) -> tuple[ResetView, ...]:
     """Return resets of a region with what each made to be processed again; see `page`.
 
     Args:
         store: where the region is.
-        region: as stored.
+        name: the region's.
         before: as of `page`.
         last: as of `page`.
     """
-    rows = _page(region, before, last)
-    return _counted(store, region, _of_page(region, rows, last), rows.following)
+    rows = store.reset_page(name, before=_number(before), last=last)
+    return _counted(store, name, of_page(name, rows, last), rows.following)
 
 
 def counted(store: RegionStore, region: StoredRegion, view: ResetView) -> ResetView:
@@ -183,14 +183,21 @@ def counted(store: RegionStore, region: StoredRegion, view: ResetView) -> ResetV
     following: tuple[ResetAttempt, ...] = ()
     if view.attempts and view.attempts[-1].epoch < region.epoch:
         following = region.archive.resets_from(CheckpointNumber(view.attempts[-1].sequence + 1), ATTEMPTS)
-    return _counted(store, region, (view,), following)[0]
+    return _counted(store, region.name, (view,), following)[0]
 
 
-def _page(region: StoredRegion, before: int | None, last: int | None) -> ResetPage:
-    return region.archive.reset_page(before=None if before is None else CheckpointNumber(before), last=last)
+def _number(before: int | None) -> CheckpointNumber | None:
+    return None if before is None else CheckpointNumber(before)
 
 
-def _of_page(region: StoredRegion, rows: ResetPage, last: int | None) -> tuple[ResetView, ...]:
+def of_page(name: RegionName, rows: ResetPage, last: int | None) -> tuple[ResetView, ...]:
+    """Return the resets of a page of the archive, the oldest first.
+
+    Args:
+        name: the region's.
+        rows: the page.
+        last: as of `page`.
+    """
     chains = _chains(rows.resets)
     is_whole = last is None or len(rows.resets) <= last * ATTEMPTS
     if not is_whole and len(chains) > 1:
@@ -199,9 +206,9 @@ def _of_page(region: StoredRegion, rows: ResetPage, last: int | None) -> tuple[R
         chains, is_whole = chains[-last:], False
     asked = {row.request_id: row for row in rows.persons}
     views = [
-        *(_shown(region, chain, _asked(chain, asked), rows.undone) for chain in chains),
+        *(_shown(name, chain, _asked(chain, asked), rows.undone) for chain in chains),
         *(
-            _shown(region, (), row, {})
+            _shown(name, (), row, {})
             for row in rows.persons
             if row.epoch is None and (is_whole or row.requested_at >= chains[0][0].started_at)
         ),
@@ -210,7 +217,7 @@ def _of_page(region: StoredRegion, rows: ResetPage, last: int | None) -> tuple[R
 
 
 def _counted(
-    store: RegionStore, region: StoredRegion, views: tuple[ResetView, ...], following: tuple[ResetAttempt, ...]
+    store: RegionStore, name: RegionName, views: tuple[ResetView, ...], following: tuple[ResetAttempt, ...]
 ) -> tuple[ResetView, ...]:
     """Return resets with what each made to be processed again; the one after them says how far it was caught up."""
     begun = sorted((view.attempts for view in views if view.attempts), key=lambda attempts: attempts[0].epoch)
@@ -219,7 +226,7 @@ def _counted(
     begun += _chains(following)
     before = (Epoch(begun[0][0].epoch - 1), *(attempts[-1].epoch for attempts in begun))
     spans = [Span(since, own[0].epoch, own[-1].epoch) for since, own in zip(before, begun, strict=False)]
-    counts = store.replays(region.name, spans)
+    counts = store.replays(name, spans)
     return tuple(
         replace(view, counted=counts[view.attempts[0].epoch] if view.attempts else Replayed()) for view in views
     )
@@ -261,18 +268,18 @@ def region_of_id(reset_id: str) -> str:
 def _view(region: StoredRegion, attempts: tuple[ResetAttempt, ...], asked: PersonReset | None) -> ResetView:
     """Return one reset; what it took off the current timeline is looked up."""
     opened = {attempt.timeline for attempt in attempts if attempt.restore_point == attempt.sequence}
-    return _shown(region, attempts, asked, region.archive.undone(opened) if opened else {})
+    return _shown(region.name, attempts, asked, region.archive.undone(opened) if opened else {})
 
 
 def _shown(
-    region: StoredRegion,
+    name: RegionName,
     attempts: tuple[ResetAttempt, ...],
     asked: PersonReset | None,
     undone: Mapping[Timeline, tuple[CheckpointNumber, ...]],
 ) -> ResetView:
     opened = [attempt.timeline for attempt in attempts if attempt.restore_point == attempt.sequence]
     return ResetView(
-        region=region.name,
+        region=name,
         attempts=attempts,
         asked=asked,
         undone=tuple(sequence for timeline in opened for sequence in undone.get(timeline, ())),

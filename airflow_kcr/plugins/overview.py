@@ -7,16 +7,17 @@ from datetime import datetime
 from typing import Final, Self
 
 from airflow_kcr.api.checkpoints import CheckpointSummary
-from airflow_kcr.api.reset_views import ResetView, page
+from airflow_kcr.api.reset_views import ResetView, of_page
 from airflow_kcr.api.views import RegionView, last_complete
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import recreated_topics
+from airflow_kcr.protocol.region.archive import RegionPage
 from airflow_kcr.protocol.region.liveness import Seen
 from airflow_kcr.protocol.region.rows import Claim
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import contributions_to, offsets_of
-from airflow_kcr.protocol.values import GroupPartition, MemberId
+from airflow_kcr.protocol.region.state import offsets_of
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId
 
 SHOWN: Final = 50
 """The number of checkpoints and resets listed, newest first."""
@@ -63,7 +64,9 @@ class Overview:
     @classmethod
     def of(cls, region: StoredRegion, now: datetime, seen: Seen) -> Self:
         """Return what there is to show of a region as it was read."""
-        rows = sorted(_partitions(region), key=lambda row: (-(row.behind or 0), row.partition))
+        newest = last_complete(region)
+        past = region.archive.region_page(newest, SHOWN)
+        rows = sorted(_partitions(region, newest, past), key=lambda row: (-(row.behind or 0), row.partition))
         known = [row.behind for row in rows if row.behind is not None]
         return cls(
             region=RegionView.of(region, now, seen),
@@ -71,16 +74,17 @@ class Overview:
             partitions=tuple(rows[:PARTITIONS]),
             partition_count=len(rows),
             behind=sum(known) if known else None,
-            checkpoints=CheckpointSummary.newest_of(region, before=None, last=SHOWN)[::-1],
-            resets=page(region, before=None, last=SHOWN)[::-1],
+            checkpoints=CheckpointSummary.of_page(region, past.checkpoints)[::-1],
+            resets=of_page(region.name, past.resets, SHOWN)[::-1],
         )
 
 
-def _partitions(region: StoredRegion) -> list[PartitionRow]:
-    newest = last_complete(region)
-    offsets = EMPTY if newest is None else offsets_of(region, newest) or EMPTY
+def _partitions(region: StoredRegion, newest: CheckpointNumber | None, past: RegionPage) -> list[PartitionRow]:
+    offsets = EMPTY
+    if newest is not None:  # of checkpoints undone since, there may be more than a page
+        offsets = past.checkpoints.offsets.get(newest) or offsets_of(region, newest) or EMPTY
     ends: dict[GroupPartition, LogBounds] = {}
-    for part in () if newest is None else contributions_to(region, newest).values():
+    for part in past.contributions.values():
         ends |= part.bounds
     return [
         PartitionRow(

@@ -111,9 +111,7 @@ def build_page(stores: Mapping[str, Lend]) -> FastAPI:
             return _page("problem.html", status=404, message=NOT_SHOWN, up=up)
         try:
             with lend() as opened:
-                name = region_name(region)
-                seen = opened.seen(name)
-                overview = Overview.of(*opened.read(name), seen)
+                overview = Overview.of(*opened.look(region_name(region)))
         except KcrError as error:
             status = 404 if isinstance(error, UnknownRegion | InvalidIdentifier) else 503
             return _page("problem.html", status=status, message=error.message, up=up)

@@ -117,7 +117,7 @@ def test_a_certificate_says_what_the_history_adds_up_to(drive: Drive) -> None:
     assert accepted == {"[[0, 10]]"}
     assert {total["undone"] for total in totals} == {5}
     assert body["batches"] == len(driver.batches)
-    # The crash left a batch whose end nobody knows.
+    # The crash left a batch whose end is not known.
     assert body["outcomes"] == {"done": len(driver.batches) - 1, "unknown": 1}
     assert body["region_state"]["epoch"] == driver.region.epoch
 

@@ -267,7 +267,6 @@ def test_what_was_read_stays_true_where_the_server_ends_the_transaction_afterwar
 
 
 READS: dict[str, Callable[[Driver], object]] = {
-    "region": lambda driver: driver.store.read(driver.name)[0],
     "events": lambda driver: driver.store.events(driver.name, EventNumber(0)),
     "batches": lambda driver: tuple(driver.store.batches(driver.name)),
     "history": lambda driver: driver.store.history(driver.name).batches,
@@ -819,9 +818,8 @@ def test_a_begin_and_an_end_are_three_statements_each(
 def test_what_a_checkpoint_asks_of_the_store_is_a_handful_of_statements(
     driver: Driver, engine: Engine, store: PostgresTransactions
 ) -> None:
-    # The lock, the region with its small tables, the claims with what belongs to restore point and open checkpoint, and
-    # one statement for all that is written: each further one is a way to the server and back while the region is
-    # locked.
+    # The lock, the region, and one statement for all that is written: each further one is a way to the server and back
+    # while the region is locked.
     run: list[str] = []
     counted = dict[str, int]()
 
@@ -850,11 +848,11 @@ def test_what_a_checkpoint_asks_of_the_store_is_a_handful_of_statements(
     # A request asks what its request id names as well, a publication how many checkpoints are kept; a view needs no
     # lock.
     expected = {
-        "RequestCheckpoint": 5,
+        "RequestCheckpoint": 4,
         "ReadRegion": 2,
-        "Contribute": 4,
-        "PublishCheckpoint": 5,
-        "ReportReadBack": 4,
+        "Contribute": 3,
+        "PublishCheckpoint": 4,
+        "ReportReadBack": 3,
     }
     assert counted == expected, run
 

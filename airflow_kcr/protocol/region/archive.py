@@ -115,6 +115,15 @@ class ResetPage(NamedTuple):
     """What each timeline that one of them opened took off the one before it, in ascending order."""
 
 
+class RegionPage(NamedTuple):
+    """What the page of a region shows of its past, as of one moment."""
+
+    checkpoints: CheckpointPage
+    resets: ResetPage
+    contributions: Mapping[MemberId, Contribution]
+    """To the checkpoint that was asked about."""
+
+
 class Archive(Protocol):
     """The past of one region, by name. Rows come in the order of their numbers, the oldest first."""
 
@@ -242,6 +251,10 @@ class Archive(Protocol):
 
     def checkpoint_page(self, *, before: CheckpointNumber | None, last: int | None) -> CheckpointPage:
         """Return what there is to show of checkpoints below a number; of these the `last` newest, or all."""
+        ...
+
+    def region_page(self, newest: CheckpointNumber | None, last: int) -> RegionPage:
+        """Return both pages, each with the `last` newest rows, and the contributions to the checkpoint `newest`."""
         ...
 
     def topics(self, sequence: CheckpointNumber) -> Mapping[GroupPartition, TopicId]:
@@ -475,6 +488,14 @@ class Whole:
             offsets=self.offsets(complete),
             topics={sequence: self.topics(sequence) for sequence in complete},
             log_starts=self._log_starts(),
+        )
+
+    def region_page(self, newest: CheckpointNumber | None, last: int) -> RegionPage:
+        """See `Archive.region_page`."""
+        return RegionPage(
+            checkpoints=self.checkpoint_page(before=None, last=last),
+            resets=self.reset_page(before=None, last=last),
+            contributions={} if newest is None else self.contributions(newest),
         )
 
     def topics(self, sequence: CheckpointNumber) -> Mapping[GroupPartition, TopicId]:

@@ -24,6 +24,7 @@ from airflow_kcr.protocol.region.archive import (
     CheckpointPage,
     LogStart,
     Named,
+    RegionPage,
     ResetPage,
     Stretch,
 )
@@ -125,6 +126,7 @@ _SEEKS: Final = text(
     "FROM kcr.seek_offset WHERE region_id = :region AND epoch = :epoch"
 )
 _ALL: Final = SQL("")
+_REGION: Final = SQL(":region")
 _CONTRIBUTED: Final = (
     "topic",
     "partition",
@@ -137,15 +139,19 @@ _CONTRIBUTED: Final = (
 )
 
 
-def contributions_to(number: Composable, condition: Composable = _ALL) -> Composed:
+def contributions_to(number: Composable, condition: Composable = _ALL, *, region: Composable = _REGION) -> Composed:
     """Return the expression of all contributions to the checkpoint of a number, as JSON."""
     return SQL("""(
         SELECT json_agg(json_build_array({contributor}, (
             SELECT json_agg(json_build_array({offset})) FROM kcr.contribution_offset o
             WHERE o.region_id = k.region_id AND o.sequence = k.sequence AND o.group_id = k.group_id
               AND o.member_index = k.member_index)))
-        FROM kcr.contribution k WHERE k.region_id = :region AND k.sequence = {number}{condition})""").format(
-        contributor=CONTRIBUTORS.selected("k"), offset=named(_CONTRIBUTED, "o"), number=number, condition=condition
+        FROM kcr.contribution k WHERE k.region_id = {region} AND k.sequence = {number}{condition})""").format(
+        contributor=CONTRIBUTORS.selected("k"),
+        offset=named(_CONTRIBUTED, "o"),
+        region=region,
+        number=number,
+        condition=condition,
     )
 
 
@@ -328,9 +334,7 @@ _TOPICS: Final = text(
 # name: checkpoint_page — checkpoints, the runs that they answered, their offsets and topics, and where contributions
 # to the oldest and the newest kept ones saw each log begin, and since when. Each of those contributions is looked up by
 # itself (OFFSET 0), or a planner that takes the table for short reads all of it for each partition.
-_CHECKPOINT_PAGE: Final = positional(
-    composed(
-        SQL("""
+_CHECKPOINT_PAGE: Final = SQL("""
     WITH page AS MATERIALIZED (
         SELECT * FROM kcr.checkpoint t WHERE t.region_id = :region AND t.sequence < :before
         ORDER BY t.sequence DESC LIMIT :last
@@ -353,65 +357,86 @@ _CHECKPOINT_PAGE: Final = positional(
                      ORDER BY t.sequence DESC LIMIT {ends}))
         GROUP BY o.group_id, o.topic, o.partition, o.log_start, o.log_topic_id
     )
-    SELECT (SELECT json_agg({checkpoint} ORDER BY p.sequence) FROM page p),
+    SELECT (SELECT json_agg({checkpoint} ORDER BY p.sequence) FROM page p) AS checkpoints,
            (SELECT json_agg({request} ORDER BY t.asked_order) FROM kcr.checkpoint_request t
             WHERE t.region_id = :region AND t.sequence = ANY (ARRAY(SELECT p.sequence FROM page p))
-              AND t.requester ? 'dag_id'),
-           ARRAY(SELECT c.sequence FROM complete c),
+              AND t.requester ? 'dag_id') AS requests,
+           ARRAY(SELECT c.sequence FROM complete c) AS complete,
            (SELECT json_agg(json_build_array(g.sequence, g.group_id, g.topic, g.partitions, g.offsets)) FROM (
                 SELECT o.sequence, o.group_id, o.topic,
                        array_agg(o.partition) AS partitions, array_agg(o.next_offset) AS offsets
                 FROM kcr.checkpoint_offset o
                 WHERE o.region_id = :region AND o.sequence = ANY (ARRAY(SELECT c.sequence FROM complete c))
-                GROUP BY o.sequence, o.group_id, o.topic) g),
+                GROUP BY o.sequence, o.group_id, o.topic) g) AS offsets,
            (SELECT json_agg(json_build_array(g.sequence, g.group_id, g.topic, g.log_topic_id, g.partitions)) FROM (
                 SELECT o.sequence, o.group_id, o.topic, o.log_topic_id, array_agg(o.partition) AS partitions
                 FROM kcr.contribution_offset o
                 WHERE o.region_id = :region AND o.sequence = ANY (ARRAY(SELECT c.sequence FROM complete c))
                   AND o.log_topic_id IS NOT NULL
-                GROUP BY o.sequence, o.group_id, o.topic, o.log_topic_id) g),
+                GROUP BY o.sequence, o.group_id, o.topic, o.log_topic_id) g) AS topics,
            s.*
     FROM (SELECT {seen} FROM seen t) s
 """).format(
-            ends=Literal(ENDS),
-            checkpoint=CHECKPOINTS.selected("p"),
-            request=REQUESTS.selected("t"),
-            seen=arrays_of(_SEEN, "t"),
-        )
-    ),
-    5 + len(_SEEN),
+    ends=Literal(ENDS),
+    checkpoint=CHECKPOINTS.selected("p"),
+    request=REQUESTS.selected("t"),
+    seen=arrays_of(_SEEN, "t"),
 )
+_CHECKPOINT_PAGE_WIDTH: Final = 5 + len(_SEEN)
+_CHECKPOINTS_SHOWN: Final = positional(composed(_CHECKPOINT_PAGE), _CHECKPOINT_PAGE_WIDTH)
 
-# name: reset_page — attempts of resets, those right after them, persons' resets, and what timelines undid.
-_RESET_PAGE: Final = composed(
-    SQL("""
+
+def _reset_page(region: Composable) -> Composed:
+    """Return the query of attempts of resets, those right after them, persons' resets, and what timelines undid."""
+    return SQL("""
     WITH page AS MATERIALIZED (
-        SELECT * FROM kcr.reset t WHERE t.region_id = :region AND t.sequence < :before
+        SELECT * FROM kcr.reset t WHERE t.region_id = {region} AND t.sequence < :before
         ORDER BY t.sequence DESC LIMIT :attempts
     ), following AS MATERIALIZED (
-        SELECT * FROM kcr.reset t WHERE t.region_id = :region AND t.sequence >= :before
+        SELECT * FROM kcr.reset t WHERE t.region_id = {region} AND t.sequence >= :before
         ORDER BY t.sequence LIMIT {following}
     )
-    SELECT (SELECT json_agg({of_page} ORDER BY p.sequence) FROM page p),
-           (SELECT json_agg({of_following} ORDER BY f.sequence) FROM following f),
+    SELECT (SELECT json_agg({of_page} ORDER BY p.sequence) FROM page p) AS resets,
+           (SELECT json_agg({of_following} ORDER BY f.sequence) FROM following f) AS following,
            (SELECT json_agg({person} ORDER BY t.asked_order) FROM kcr.person_reset t
-            WHERE t.region_id = :region AND t.request_id = ANY (
+            WHERE t.region_id = {region} AND t.request_id = ANY (
                 ARRAY(SELECT p.person FROM page p)
                 || ARRAY(SELECT u.request_id FROM kcr.person_reset u
-                         WHERE u.region_id = :region AND u.epoch IS NULL
+                         WHERE u.region_id = {region} AND u.epoch IS NULL
                            AND u.requested_at < coalesce((SELECT min(f.started_at) FROM following f), 'infinity')
-                         ORDER BY u.requested_at DESC, u.asked_order DESC LIMIT :last))),
+                         ORDER BY u.requested_at DESC, u.asked_order DESC LIMIT :last))) AS persons,
            (SELECT json_agg(json_build_array(g.undone_by, g.sequences)) FROM (
                 SELECT c.undone_by, array_agg(c.sequence ORDER BY c.sequence) AS sequences FROM kcr.checkpoint c
-                WHERE c.region_id = :region AND c.undone_by = ANY (
+                WHERE c.region_id = {region} AND c.undone_by = ANY (
                     ARRAY(SELECT p.timeline FROM page p WHERE p.restore_point = p.sequence))
-                GROUP BY c.undone_by) g)
+                GROUP BY c.undone_by) g) AS undone
 """).format(
+        region=region,
         following=Literal(ATTEMPTS),
         of_page=RESETS.selected("p"),
         of_following=RESETS.selected("f"),
         person=PERSON_RESETS.selected("t"),
     )
+
+
+# name: reset_page
+_RESET_PAGE: Final = composed(_reset_page(_REGION))
+
+# name: resets_of — the same of a region by its name, nothing else of which is read.
+RESETS_OF: Final = composed(
+    SQL("SELECT p.* FROM kcr.region r CROSS JOIN LATERAL ({}) p WHERE r.name = :name").format(_reset_page(SQL("r.id")))
+)
+
+# name: region_page — both pages, and the contributions to one checkpoint.
+_REGION_PAGE: Final = positional(
+    composed(
+        SQL("SELECT c.*, r.*, {contributions} FROM ({checkpoints}) c, ({resets}) r").format(
+            contributions=contributions_to(SQL("CAST(:newest AS bigint)")),
+            checkpoints=_CHECKPOINT_PAGE,
+            resets=_reset_page(_REGION),
+        )
+    ),
+    _CHECKPOINT_PAGE_WIDTH + 4 + 1,
 )
 _COUNT: Final = text("SELECT count(*) FROM kcr.checkpoint WHERE region_id = :region")
 
@@ -511,6 +536,43 @@ def _log_starts(seen: list[Any]) -> dict[GroupPartition, tuple[LogStart, ...]]:
         row = LogStart(newest, oldest, Offset(start), TopicId(topic_id))
         found.setdefault(partition_of(group, topic, partition), []).append(row)
     return {partition: tuple(sorted(rows)) for partition, rows in found.items()}
+
+
+def page_bounds(before: CheckpointNumber | None, last: int | None) -> dict[str, object]:
+    """Return the parameters of a page: `last` rows below a number, and the attempts of resets that belong to them."""
+    return {
+        "before": MAX_NUMBER if before is None else before,
+        "last": last,
+        "attempts": None if last is None else last * ATTEMPTS + 1,
+    }
+
+
+def _checkpoint_page_from(columns: Columns[Any]) -> CheckpointPage:
+    rows, requests, complete, places, topics, *seen = columns
+    held: dict[CheckpointNumber, list[Columns[Any]]] = {sequence: [] for sequence in complete}
+    for sequence, group, topic, partitions, offsets in places or ():
+        held[sequence].extend((group, topic, p, o) for p, o in zip(partitions, offsets, strict=True))
+    ids: dict[CheckpointNumber, dict[GroupPartition, TopicId]] = {sequence: {} for sequence in complete}
+    for sequence, *one in topics or ():
+        ids[sequence].update(_of_topic(one))
+    return CheckpointPage(
+        checkpoints=tuple(_joined(CHECKPOINTS, rows)),
+        requests=tuple(_joined(REQUESTS, requests)),
+        offsets={sequence: offset_map(columns) for sequence, columns in held.items()},
+        topics=ids,
+        log_starts=_log_starts(seen),
+    )
+
+
+def reset_page_from(columns: Columns[Any]) -> ResetPage:
+    """Return the page of resets that `RESETS_OF` has read."""
+    resets, following, persons, undone = columns
+    return ResetPage(
+        resets=tuple(_joined(RESETS, resets)),
+        following=tuple(_joined(RESETS, following)),
+        persons=tuple(_joined(PERSON_RESETS, persons)),
+        undone={timeline: tuple(sequences) for timeline, sequences in undone or ()},
+    )
 
 
 class PostgresArchive:
@@ -687,21 +749,15 @@ class PostgresArchive:
 
     def checkpoint_page(self, *, before: CheckpointNumber | None, last: int | None) -> CheckpointPage:
         """See `Archive.checkpoint_page`; in one statement."""
-        rows, requests, complete, places, topics, *seen = self._session.rows(
-            _CHECKPOINT_PAGE, before=MAX_NUMBER if before is None else before, last=last
-        )[0]
-        held: dict[CheckpointNumber, list[Columns[Any]]] = {sequence: [] for sequence in complete}
-        for sequence, group, topic, partitions, offsets in places or ():
-            held[sequence].extend((group, topic, p, o) for p, o in zip(partitions, offsets, strict=True))
-        ids: dict[CheckpointNumber, dict[GroupPartition, TopicId]] = {sequence: {} for sequence in complete}
-        for sequence, *one in topics or ():
-            ids[sequence].update(_of_topic(one))
-        return CheckpointPage(
-            checkpoints=tuple(_joined(CHECKPOINTS, rows)),
-            requests=tuple(_joined(REQUESTS, requests)),
-            offsets={sequence: offset_map(columns) for sequence, columns in held.items()},
-            topics=ids,
-            log_starts=_log_starts(seen),
+        return _checkpoint_page_from(self._session.rows(_CHECKPOINTS_SHOWN, **page_bounds(before, last))[0])
+
+    def region_page(self, newest: CheckpointNumber | None, last: int) -> RegionPage:
+        """See `Archive.region_page`; in one statement."""
+        *columns, contributed = self._session.rows(_REGION_PAGE, newest=newest, **page_bounds(None, last))[0]
+        return RegionPage(
+            checkpoints=_checkpoint_page_from(columns[:_CHECKPOINT_PAGE_WIDTH]),
+            resets=reset_page_from(columns[_CHECKPOINT_PAGE_WIDTH:]),
+            contributions=contributions_from(contributed),
         )
 
     def topics(self, sequence: CheckpointNumber) -> Mapping[GroupPartition, TopicId]:
@@ -722,18 +778,7 @@ class PostgresArchive:
 
     def reset_page(self, *, before: CheckpointNumber | None, last: int | None) -> ResetPage:
         """See `Archive.reset_page`; in one statement."""
-        resets, following, persons, undone = self._session.rows(
-            _RESET_PAGE,
-            before=MAX_NUMBER if before is None else before,
-            last=last,
-            attempts=None if last is None else last * ATTEMPTS + 1,
-        )[0]
-        return ResetPage(
-            resets=tuple(_joined(RESETS, resets)),
-            following=tuple(_joined(RESETS, following)),
-            persons=tuple(_joined(PERSON_RESETS, persons)),
-            undone={timeline: tuple(sequences) for timeline, sequences in undone or ()},
-        )
+        return reset_page_from(self._session.rows(_RESET_PAGE, **page_bounds(before, last))[0])
 
     def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CheckpointRequest, ...]:
         """See `Archive.requests_of_run`."""

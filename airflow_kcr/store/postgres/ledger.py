@@ -7,7 +7,9 @@ statement does is what `store.memory` says in Python; the contract suite holds t
 from __future__ import annotations
 
 from collections.abc import Sequence as Rows
+from datetime import datetime
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, assert_never
 
 from psycopg.sql import SQL, Literal
@@ -36,7 +38,7 @@ from airflow_kcr.protocol.values import (
     Range,
     TopicPartition,
 )
-from airflow_kcr.store.codec import to_json
+from airflow_kcr.store.codec import from_json, to_json
 from airflow_kcr.store.postgres import rewinds
 from airflow_kcr.store.postgres.row_layout import document, member_of, named, partition_columns, partition_of
 from airflow_kcr.store.postgres.session import Found, Session, composed
@@ -74,6 +76,9 @@ RANGE_COLUMNS: Final = (
     "from_offset",
     "to_offset",
 )
+
+_INSTANTS: Final = frozenset(map(BATCH_COLUMNS.index, ("started_at", "finished_at", "quiesced_after")))
+"""Where the instants are, which are texts in JSON."""
 
 _BATCH: Final = named(BATCH_COLUMNS)
 # name: start_batch — its row, and one for each range; what follows a WITH.
@@ -153,9 +158,20 @@ UNDO_PIECE: Final = 10_000
 """Checkpoints that one statement takes off the current timeline: some tenths of a second."""
 
 
-_RUNNING: Final = composed(
-    SQL("SELECT {batch} FROM kcr.batch WHERE region_id = :region AND outcome IS NULL").format(batch=_BATCH)
+# The batches of a region `r` that have started and not ended, as JSON. In no order: asked for one, a planner without
+# statistics walks the whole ledger in the order of its index.
+RUNNING: Final = SQL("""(
+        SELECT json_agg(json_build_array({batch}, (
+            SELECT json_agg(json_build_array({ranges})) FROM kcr.batch_range q WHERE q.batch_number = b.number)))
+        FROM kcr.batch b WHERE b.region_id = r.id AND b.outcome IS NULL)""").format(
+    batch=named(BATCH_COLUMNS, "b"), ranges=named(RANGE_COLUMNS, "q")
 )
+
+# When the batch at the end of the index of a region `r` began, or ended.
+WORKED_AT: Final = SQL("""(
+        SELECT coalesce(b.finished_at, b.started_at) FROM kcr.batch b
+        WHERE b.region_id = r.id ORDER BY b.number DESC LIMIT 1)""")
+
 _ONE: Final = composed(
     SQL("SELECT {batch} FROM kcr.batch WHERE region_id = :region AND batch_id = :batch").format(batch=_BATCH)
 )
@@ -249,10 +265,15 @@ def _apply_one(session: Session, change: LedgerChange) -> None:
             assert_never(change)
 
 
-def running(session: Session) -> list[Batch]:
-    """Return the batches that have started and not ended, oldest first."""
-    # Put in order here: asked to do it, a planner without statistics walks the whole ledger in the order of its index.
-    return _with_ranges(session, sorted(session.rows(_RUNNING), key=lambda row: row[0]))
+def running_from(found: list[list[Any]] | None) -> list[Batch]:
+    """Return the batches that `RUNNING` has read, oldest first."""
+    return [_from_json(row) for row in sorted(found or [], key=itemgetter(0))]
+
+
+def _from_json(row: list[Any]) -> Batch:
+    *columns, ranges = row
+    read = [from_json(c, datetime) if n in _INSTANTS and c is not None else c for n, c in enumerate(columns)]
+    return batch_from(read, sorted(ranges or []))
 
 
 def one(session: Session, batch: BatchId) -> Batch | None:
@@ -401,12 +422,7 @@ _PAGE_BACK: Final = composed(
 
 
 # name: newest_work — of the one batch at the end of the index.
-NEWEST_WORK: Final = text("""
-    SELECT (
-        SELECT coalesce(b.finished_at, b.started_at) FROM kcr.batch b
-        WHERE b.region_id = r.id ORDER BY b.number DESC LIMIT 1
-    ) FROM kcr.region r WHERE r.name = :name
-""")
+NEWEST_WORK: Final = composed(SQL("SELECT {} FROM kcr.region r WHERE r.name = :name").format(WORKED_AT))
 
 
 def since(session: Session, after: CheckpointNumber) -> list[Batch]:

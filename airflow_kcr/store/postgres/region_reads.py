@@ -1,9 +1,9 @@
 """Reading a region: what decisions work on, as one value; nothing is read behind a rule's back.
 
-Two statements. The first reads the region's own row with the few wide rows (members, leases, the working rows of what
-grows with time); the second what there is a row of for each partition. Which rows of what grows with time are working
-rows is what `protocol.region.archive.working` says in Python; the contract suite holds the two together. Each condition
-names its rows by an index, so that what a decision reads does not depend on how long the region has lived.
+One statement: the region's own row, the few wide rows (members, leases, the working rows of what grows with time), what
+there is a row of for each partition, and the running batches. Which rows of what grows with time are working rows is
+what `protocol.region.archive.working` says in Python; the contract suite holds the two together. Each condition names
+its rows by an index, so that what a decision reads does not depend on how long the region has lived.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Columns
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from psycopg.sql import SQL, Composable, Identifier
+from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 from sqlalchemy import TextualSelect, text
 
 from airflow_kcr.protocol.group_members import ForeignConsumer
@@ -50,9 +50,9 @@ from airflow_kcr.store.postgres.layouts import (
     SEEKS,
     ContributionKey,
 )
-from airflow_kcr.store.postgres.row_layout import Layout, arrays_of, listed, name_of, named, partition_of
+from airflow_kcr.store.postgres.row_layout import Layout, arrays_of, listed, named, partition_of
 from airflow_kcr.store.postgres.session import Found, Session, composed, positional
-from airflow_kcr.store.postgres.tables import PARTITION, USABLE
+from airflow_kcr.store.postgres.tables import PARTITION, SCHEMA, USABLE
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -116,29 +116,89 @@ _WORKING: Final[Mapping[Layout[Any, Any], Composable]] = {
 """The tables that are read with the region's own row, and which of their rows."""
 
 
-_JOINED: Final = SQL("CROSS JOIN LATERAL (SELECT {rows} FROM {table} t WHERE t.region_id = r.id{condition}) {alias}")
+_RESTORE_POINT: Final = SQL(" AND t.sequence = CASE WHEN r.restore_point_epoch IS NULL THEN r.restore_point END")
+
+_BOUNDARIES: Final = SQL("""
+    AND t.boundary = ANY (
+        ARRAY[r.next_boundary]
+        || ARRAY(SELECT o.boundary FROM kcr.checkpoint o WHERE o.region_id = r.id AND o.sequence = r.open_checkpoint)
+        || ARRAY(SELECT o.boundary FROM kcr.checkpoint_request o
+                 WHERE o.region_id = r.id AND o.state IN ('queued', 'open')))""")
+
+_SEEK_COLUMNS: Final = ("epoch", *PARTITION, *SEEKS.values)
+_OFFSET_COLUMNS: Final = (*PARTITION, "next_offset")
+
+_MAPPED: Final = SQL(" AND t.epoch = ANY (ARRAY[r.restore_point_epoch, CASE WHEN r.state IN ({}) THEN r.epoch END])")
+
+_ALL: Final = SQL("")
+_FROZEN: Final = SQL(" AND t.sequence = r.open_checkpoint")
 
 
-def _head_and(tables: Mapping[Layout[Any, Any], Composable]) -> TextualSelect:
-    """Return the statement that reads `HEAD` and then rows of tables, each table's gathered in one."""
-    aliases = [Identifier(layout.table.name) for layout in tables]
-    joined = [
-        _JOINED.format(rows=layout.gathered("t"), table=name_of(layout.table), condition=condition, alias=alias)
-        for alias, (layout, condition) in zip(aliases, tables.items(), strict=True)
-    ]
+class _Part(NamedTuple):
+    """What is read of one table beside the region's own row `r`: columns of its rows `t` in arrays."""
+
+    table: str
+    columns: Composable
+    width: int
+    condition: Composable = _ALL
+
+    @property
+    def joined(self) -> Composed:
+        """Return what follows the FROM."""
+        return SQL("CROSS JOIN LATERAL (SELECT {} FROM {} t WHERE t.region_id = r.id{}) {}").format(
+            self.columns, Identifier(SCHEMA, self.table), self.condition, Identifier(self.table)
+        )
+
+    @property
+    def chosen(self) -> Composed:
+        """Return what follows the SELECT."""
+        return SQL("{}.*").format(Identifier(self.table))
+
+
+def _part(layout: Layout[Any, Any], condition: Composable = _ALL) -> _Part:
+    return _Part(layout.table.name, layout.gathered("t"), layout.width, condition)
+
+
+_BY_PARTITION: Final = (
+    _part(CLAIMS),
+    _part(INITIAL),
+    _part(BOUNDARY_OFFSETS, _BOUNDARIES),
+    _Part("checkpoint_offset", arrays_of(_OFFSET_COLUMNS, "t"), len(_OFFSET_COLUMNS), _RESTORE_POINT),
+    _Part("read_back", arrays_of(_OFFSET_COLUMNS, "t"), len(_OFFSET_COLUMNS), _RESTORE_POINT),
+    _Part("checkpoint_partition", arrays_of(PARTITION, "t"), len(PARTITION), _FROZEN),
+    _Part(
+        "seek_offset",
+        arrays_of(_SEEK_COLUMNS, "t"),
+        len(_SEEK_COLUMNS),
+        _MAPPED.format(listed(Literal(str(state)) for state in sorted(RESET_STATES))),
+    ),
+)
+"""Claims, beginnings, the boundaries in question, the restore point's map, what the open checkpoint froze, and the seek
+maps that are at work."""
+
+
+def _head_and(parts: Iterable[_Part], *expressions: Composable) -> TextualSelect:
+    """Return the statement that reads `HEAD`, then tables, each one's rows gathered in one, and then expressions."""
+    own = list(parts)
     whole = SQL("SELECT {chosen} FROM kcr.region r {joined} WHERE r.name = :name").format(
-        chosen=listed([HEAD, *(SQL("{}.*").format(alias) for alias in aliases)]), joined=SQL(" ").join(joined)
+        chosen=listed([HEAD, *(part.chosen for part in own), *expressions]),
+        joined=SQL(" ").join(part.joined for part in own),
     )
-    return positional(composed(whole), HEAD_WIDTH + sum(layout.width for layout in tables))
+    return positional(composed(whole), HEAD_WIDTH + sum(part.width for part in own) + len(expressions))
 
 
-# name: region_head — a statement of its own, after the one that waits.
-REGION: Final = _head_and(_WORKING)
+# name: region — a statement of its own, after the one that waits.
+REGION: Final = _head_and(
+    [*(_part(layout, condition) for layout, condition in _WORKING.items()), *_BY_PARTITION],
+    archive.contributions_to(SQL("r.open_checkpoint"), region=SQL("r.id")),
+    ledger.RUNNING,
+    ledger.WORKED_AT,
+)
 
 _OF_MEMBER: Final = {**_WORKING, CLAIMS: SQL(" AND t.group_id = :group AND t.owner_index = :index")}
 
 # name: member_head — what one member sees; no lock before it.
-MEMBERS_REGION: Final = _head_and(_OF_MEMBER)
+MEMBERS_REGION: Final = _head_and(_part(layout, condition) for layout, condition in _OF_MEMBER.items())
 
 
 def _beside(row: Found, layouts: Iterable[Layout[Any, Any]]) -> Iterator[dict[Any, Any]]:
@@ -157,42 +217,6 @@ def rows_of(layout: Layout[K, V], gathered: Columns[Any]) -> dict[K, V]:
 
 # -- the rows by partition ---------------------------------------------------------------------------------------------
 
-
-_SEEK_COLUMNS: Final = ("epoch", *PARTITION, *SEEKS.values)
-
-# name: region_by_partition — claims, beginnings, the boundaries in question, the restore point's map, and what the open
-# checkpoint froze.
-_BY_PARTITION: Final = positional(
-    composed(
-        SQL("""
-    SELECT EXISTS (SELECT FROM kcr.batch b WHERE b.region_id = :region AND b.outcome IS NULL),
-           {contributions},
-           claim.*, initial_offset.*, boundary_offset.*, checkpoint_offset.*, read_back.*, checkpoint_partition.*,
-               seek_offset.*
-    FROM (SELECT {claims} FROM kcr.claim t WHERE t.region_id = :region) claim,
-         (SELECT {initial} FROM kcr.initial_offset t WHERE t.region_id = :region) initial_offset,
-         (SELECT {boundaries} FROM kcr.boundary_offset t
-          WHERE t.region_id = :region AND t.boundary = ANY (CAST(:bounds AS timestamptz[]))) boundary_offset,
-         (SELECT {offsets} FROM kcr.checkpoint_offset t
-          WHERE t.region_id = :region AND t.sequence = :restore_point) checkpoint_offset,
-         (SELECT {offsets} FROM kcr.read_back t
-          WHERE t.region_id = :region AND t.sequence = :restore_point) read_back,
-         (SELECT {partitions} FROM kcr.checkpoint_partition t
-          WHERE t.region_id = :region AND t.sequence = :open_checkpoint) checkpoint_partition,
-         (SELECT {seeks} FROM kcr.seek_offset t
-          WHERE t.region_id = :region AND t.epoch = ANY (CAST(:epochs AS bigint[]))) seek_offset
-""").format(
-            contributions=archive.contributions_to(SQL(":open_checkpoint")),
-            claims=CLAIMS.gathered("t"),
-            initial=INITIAL.gathered("t"),
-            boundaries=BOUNDARY_OFFSETS.gathered("t"),
-            offsets=arrays_of((*PARTITION, "next_offset"), "t"),
-            partitions=arrays_of(PARTITION, "t"),
-            seeks=arrays_of(_SEEK_COLUMNS, "t"),
-        )
-    ),
-    2 + CLAIMS.width + INITIAL.width + BOUNDARY_OFFSETS.width + 4 + 4 + 3 + len(_SEEK_COLUMNS),
-)
 
 # name: member_by_partition — of the partitions that one member holds: the restore point, its commit read-back, and
 # where a boundary falls. Each is looked up by itself (OFFSET 0), or a planner that takes the tables for short reads all
@@ -232,7 +256,7 @@ _SKIPS: Final = text(
 
 
 def region_of(session: Session, name: RegionName, row: Found) -> Region:
-    """Return the region of a row of `REGION`, or of `MEMBERS_REGION`, with all that decisions work on.
+    """Return the region of a row of `REGION`, with all that decisions work on.
 
     Args:
         session: the transaction; from now on it is about this region.
@@ -240,40 +264,32 @@ def region_of(session: Session, name: RegionName, row: Found) -> Region:
         row: as it was read.
     """
     region = _with_wide_rows(region_from(session, name, row), row)
-    checkpoint = region.checkpoint
-    limits = {
-        region.next_boundary,
-        None if checkpoint is None else checkpoint.boundary,
-        *(r.boundary for r in region.requests.values()),
-    }
-    epochs = _mapped(region)
-    found = iter(
-        session.rows(
-            _BY_PARTITION,
-            restore_point=region.restore_point if region.restore_point_epoch is None else None,
-            open_checkpoint=region.open_checkpoint,
-            bounds=[boundary for boundary in limits if boundary is not None],
-            epochs=epochs,
-        )[0]
-    )
+    found = iter(row[HEAD_WIDTH + sum(layout.width for layout in _WORKING) :])
 
     def columns(width: int) -> list[Any]:
         return [next(found) for _ in range(width)]
 
-    does_any_run, contributed = columns(2)
+    claims, initial, boundaries_, offsets, read_backs, frozen, seeks = [columns(p.width) for p in _BY_PARTITION]
+    contributed, running, _ = found
     return replace(
         region,
         skips=skips(session, row),
-        running={b.batch: b for b in ledger.running(session)} if does_any_run else {},
+        running={b.batch: b for b in ledger.running_from(running)},
         contributions=_to_open(region, contributed),
-        claims=rows_of(CLAIMS, columns(CLAIMS.width)),
-        initial=rows_of(INITIAL, columns(INITIAL.width)),
-        boundary_offsets=rows_of(BOUNDARY_OFFSETS, columns(BOUNDARY_OFFSETS.width)),
-        offsets=_of_restore_point(region, columns(4)),
-        read_backs={s: held for s, held in _of_restore_point(region, columns(4)).items() if held},
-        frozen=_of_open(region, columns(3)),
-        seek_maps=_seek_maps(columns(9), epochs),
+        claims=rows_of(CLAIMS, claims),
+        initial=rows_of(INITIAL, initial),
+        boundary_offsets=rows_of(BOUNDARY_OFFSETS, boundaries_),
+        offsets=_of_restore_point(region, offsets),
+        read_backs={s: held for s, held in _of_restore_point(region, read_backs).items() if held},
+        frozen=_of_open(region, frozen),
+        seek_maps=_seek_maps(seeks, _mapped(region)),
     )
+
+
+def worked_at(row: Found) -> datetime | None:
+    """Return when the batch that was started last began or ended, of a row of `REGION`; None: there was none."""
+    instant: datetime | None = row[-1]
+    return instant
 
 
 def region_of_member(session: Session, name: RegionName, member: MemberId, row: Found) -> Region:
@@ -284,7 +300,7 @@ def region_of_member(session: Session, name: RegionName, member: MemberId, row: 
     region = _with_wide_rows(region_from(session, name, row), row)
     *_, claims = _beside(row, _OF_MEMBER)
     if region.rules.checkpoint.records is not None or any(claim.resume is None for claim in claims.values()):
-        return region_of(session, name, row)
+        return region_of(session, name, session.rows(REGION, name=name)[0])
     region = replace(region, claims=claims, initial={}, skips=skips(session, row))
     checkpoint, limit = region.checkpoint, boundaries.limit(region)
     if checkpoint is not None and checkpoint.phase is not None:

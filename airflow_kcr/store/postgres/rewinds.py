@@ -8,7 +8,7 @@ So resets that a region does by itself, whose places only move on, cost a reader
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from psycopg.sql import SQL
@@ -19,7 +19,7 @@ from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset
 from airflow_kcr.store.postgres.row_layout import partition_columns
-from airflow_kcr.store.postgres.session import Session, composed
+from airflow_kcr.store.postgres.session import Found, Session, composed
 from airflow_kcr.store.postgres.tables import TURN
 
 # name: rewinds — of an entry `n` that is written: whether it is, or may be, before the one of the reset just before.
@@ -62,8 +62,10 @@ IN_ORDER: Final = text("SELECT set_config('enable_sort', 'off', true)")
 # since the reset before; where it went, at the furthest and at last; and how far it came, by the resets that follow and
 # by its claim, as long as it stays in one log: a reset to a recreated topic goes back over nothing. Each is
 # looked up by itself (OFFSET 0), or a planner that knows little of the tables joins them whole.
-_REPLAYS: Final = text("""
-    WITH span AS (
+REPLAYS: Final = text("""
+    WITH here AS MATERIALIZED (
+        SELECT id FROM kcr.region WHERE name = :name
+    ), span AS (
         SELECT * FROM unnest(CAST(:since AS bigint[]), CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[]))
             AS u (since, first, last)
     ), went AS (
@@ -73,14 +75,15 @@ _REPLAYS: Final = text("""
                min(s.next_offset) AS back, max(s.next_offset) FILTER (WHERE s.epoch = n.last) AS resumed
         FROM span n CROSS JOIN LATERAL (
             SELECT * FROM kcr.seek_offset e
-            WHERE e.region_id = :region AND e.epoch BETWEEN n.first AND n.last OFFSET 0
+            WHERE e.region_id = (SELECT id FROM here) AND e.epoch BETWEEN n.first AND n.last OFFSET 0
         ) s
         GROUP BY n.first, n.last, s.group_id, s.topic, s.partition
     ), lost AS (
         SELECT n.first, r.group_id, r.topic, r.partition, max(r.to_offset) AS place
         FROM span n CROSS JOIN LATERAL (
-            SELECT b.number FROM kcr.batch b WHERE b.region_id = :region AND b.epoch >= n.since AND b.epoch < n.first
-               AND b.outcome IN ('unknown', 'discarded') OFFSET 0
+            SELECT b.number FROM kcr.batch b
+            WHERE b.region_id = (SELECT id FROM here) AND b.epoch >= n.since AND b.epoch < n.first
+              AND b.outcome IN ('unknown', 'discarded') OFFSET 0
         ) u CROSS JOIN LATERAL (SELECT * FROM kcr.batch_range q WHERE q.batch_number = u.number OFFSET 0) r
         GROUP BY n.first, r.group_id, r.topic, r.partition
     ), placed AS (
@@ -94,10 +97,12 @@ _REPLAYS: Final = text("""
                    PARTITION BY p.group_id, p.topic, p.partition, p.log ORDER BY p.first
                    ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)) AS later
         FROM placed p LEFT JOIN kcr.claim c
-            ON c.region_id = :region AND c.group_id = p.group_id AND c.topic = p.topic AND c.partition = p.partition
+            ON c.region_id = (SELECT id FROM here) AND c.group_id = p.group_id AND c.topic = p.topic
+            AND c.partition = p.partition
             AND NOT EXISTS (SELECT FROM kcr.seek_offset s
-                            WHERE s.region_id = :region AND s.group_id = p.group_id AND s.topic = p.topic
-                              AND s.partition = p.partition AND s.recreated <> '' AND s.epoch > p.last)
+                            WHERE s.region_id = (SELECT id FROM here) AND s.group_id = p.group_id
+                              AND s.topic = p.topic AND s.partition = p.partition AND s.recreated <> ''
+                              AND s.epoch > p.last)
     )
     SELECT first, CAST(coalesce(sum(greatest(place - back, 0)), 0) AS bigint),
            CAST(coalesce(sum(greatest(least(place, coalesce(later, resumed)) - resumed, 0))
@@ -106,14 +111,17 @@ _REPLAYS: Final = text("""
 """)
 
 
-def replays(session: Session, spans: Collection[Span]) -> dict[Epoch, Replayed]:
-    """Return what resets made to be processed again; see `ports.Transactions.replays`."""
-    rows = session.rows(
-        _REPLAYS,
-        since=[span.since for span in spans],
-        firsts=[span.first for span in spans],
-        lasts=[span.last for span in spans],
-    )
+def bound(spans: Collection[Span]) -> dict[str, object]:
+    """Return resets as parameters of `REPLAYS`."""
+    return {
+        "since": [span.since for span in spans],
+        "firsts": [span.first for span in spans],
+        "lasts": [span.last for span in spans],
+    }
+
+
+def replays(rows: Sequence[Found], spans: Collection[Span]) -> dict[Epoch, Replayed]:
+    """Return what `REPLAYS` has read of resets; see `ports.Transactions.replays`."""
     counted = {first: Replayed(rewound=rewound, replayed=replayed) for first, rewound, replayed in rows}
     return {span.first: counted.get(span.first, Replayed()) for span in spans}
 

@@ -28,7 +28,9 @@ from airflow_kcr.errors import (
 from airflow_kcr.ports import Heartbeats, Renewal, Replayed, Rule, Sign, Span
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import clusters
+from airflow_kcr.protocol.region.archive import ResetPage
 from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region, stored
 from airflow_kcr.protocol.rules import RegionRules
@@ -47,7 +49,16 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.store.codec import event_from_json
 from airflow_kcr.store.collector import uncollected
-from airflow_kcr.store.postgres import admission, deletion, leases, ledger, region_reads, region_writes, rewinds
+from airflow_kcr.store.postgres import (
+    admission,
+    archive,
+    deletion,
+    leases,
+    ledger,
+    region_reads,
+    region_writes,
+    rewinds,
+)
 from airflow_kcr.store.postgres.chronicle import PostgresChronicle
 from airflow_kcr.store.postgres.connections import NO_LOCK, Connections, build_engine, read_again
 from airflow_kcr.store.postgres.listeners import NOTIFY, Listeners, payload
@@ -223,6 +234,20 @@ class PostgresTransactions(RegionStore):
             return region_reads.region_of(session, name, row), row[0]
 
     @read_again
+    def look(self, name: RegionName) -> tuple[Region, datetime, Seen]:
+        """See `RegionStore.look`; in one statement."""
+        with self._connections.snapshot(region_reads.REGION, name=name) as session, uncollected():
+            row = _one_of(session, name, session.first)
+            seen = Seen(worked_at=region_reads.worked_at(row) or NEVER)
+            return region_reads.region_of(session, name, row), row[0], seen
+
+    @read_again
+    def reset_page(self, name: RegionName, *, before: CheckpointNumber | None, last: int | None) -> ResetPage:
+        """See `RegionStore.reset_page`; in one statement."""
+        with self._connections.snapshot(archive.RESETS_OF, name=name, **archive.page_bounds(before, last)) as session:
+            return archive.reset_page_from(_one_of(session, name, session.first))
+
+    @read_again
     def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
         """See `ports.Transactions.read_as`."""
         with self._connections.snapshot(
@@ -291,9 +316,9 @@ class PostgresTransactions(RegionStore):
 
     @read_again
     def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
-        """See `ports.Transactions.replays`."""
-        with self._about(name) as session:
-            return rewinds.replays(session, spans)
+        """See `ports.Transactions.replays`; in one statement."""
+        with self._connections.snapshot(rewinds.REPLAYS, name=name, **rewinds.bound(spans)) as session:
+            return rewinds.replays(session.first, spans)
 
     @read_again
     def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
