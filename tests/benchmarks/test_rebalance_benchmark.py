@@ -10,6 +10,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 from airflow_kcr.embedded.kafka import SETTINGS
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Batch, Outcome, RegionState
+from airflow_kcr.protocol.values import Incarnation, MemberId
 from tests.benchmarks.figures import Report, Scale
 from tests.support.kafka import Kafka
 from tests.support.members import Live, Process, live
@@ -67,48 +69,87 @@ def dies(region: Live, members: list[Process]) -> None:
     region.shared(0, 1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one rebalance cost; times in seconds, between the ends of accepted batches if nothing else is said."""
+
+    without: float
+    """The longest without one in the group."""
+
+    worst: float
+    """The longest without one in the partition that waited longest."""
+
+    handed_over: float
+    """From the last end before, in a partition that moved, to the start of its new owner's first batch; the longest."""
+
+    kept_before: float
+    """The longest in a partition that kept its owner, before anything happened."""
+
+    kept: float
+    """The same from then on."""
+
+    resets: float
+    again: float
+    """Offsets processed more than once."""
+
+
 def test_rebalances(
     kafka: Kafka, durable_store: str, tmp_path: Path, scale: Scale, report: Callable[[str], Report]
 ) -> None:
-    rows = []
-    for happens in (joins, leaves, dies):
-        found = defaultdict[str, list[tuple[float, float, float, float]]](list)
-        for number in range(scale.rounds):
+    found = defaultdict[tuple[str, str], list[Cost]](list)
+    for number in range(scale.rounds):
+        for happens in (joins, leaves, dies):
             for place, (kind, group) in enumerate(KINDS.items()):
                 folder = tmp_path / f"{happens.__name__}-{number}-{place}"
                 folder.mkdir()
                 with live(
                     kafka, durable_store, folder, members=2, partitions=PARTITIONS, spec=SPEC, group=group
                 ) as region:
-                    found[kind].append(cost(region, happens))
-        rows += [(happens.__name__, kind, *map(median, zip(*costs, strict=True))) for kind, costs in found.items()]
+                    found[happens.__name__, kind].append(cost(region, happens))
     report("rebalances").table(
         "a member of two joins, leaves or is killed and started again, under load; medians",
-        ("", "protocol, members", "s without a batch", "s of the worst partition", "resets", "offsets again"),
-        rows,
+        (
+            "",
+            "protocol, members",
+            "s without a batch",
+            "s of the worst partition",
+            "s to the new owner's first batch",
+            "s of those kept, before",
+            "s of those kept",
+            "resets",
+            "offsets again",
+        ),
+        [(*what, *map(median, zip(*map(astuple, costs), strict=True))) for what, costs in sorted(found.items())],
     )
 
 
-def cost(region: Live, happens: Callable[[Live, list[Process]], None]) -> tuple[float, float, float, float]:
-    """Return for how long no batch ended in the group, and in the partition with the longest wait; resets; repeats."""
+def cost(region: Live, happens: Callable[[Live, list[Process]], None]) -> Cost:
+    """Have something happen to a region that works, and return what it cost."""
     members = [region.start(index) for index in ((0,) if happens is joins else (0, 1))]
     region.until(lambda: len(region.owners()) == PARTITIONS, "owned", 60)
     region.shared(*range(len(members)))
     with produced(region) as working:
+        region.until(lambda: len(_accepted(region)) >= PARTITIONS, "at work", 60)
         working(SETTLING)
-        counter, since = region.region().counter, _newest(region)
+        counter, since, before = region.region().counter, _newest(region), region.owners()
         happens(region, members)
         region.until(lambda: region.region().state is RegionState.RUNNING, "running", 60)
+        after = region.owners()
         working(SETTLING)
     begun = [event for event in region.events(counter) if isinstance(event.body, events.ResetBegun)]
-    accepted = {Outcome.DONE, Outcome.UNDONE}
-    done = [batch for batch in region.store.batches(region.name) if batch.outcome in accepted]
+    done = _accepted(region)
     each = [[batch for batch in done if any(p.partition == n for p in batch.ranges)] for n in range(PARTITIONS)]
-    return (
-        _longest(done, since),
-        max(_longest(batches, since) for batches in each),
-        float(len(begun)),
-        float(region.account().repeated),
+    # The member of index 0 is there all the time.
+    kept = [each[n] for n in range(PARTITIONS) if before[n] == after[n] == 0]
+    moved = [each[n] for n in range(PARTITIONS) if not before[n] == after[n] == 0]
+    return Cost(
+        without=_longest(done, since),
+        worst=max(_longest(batches, since) for batches in each),
+        handed_over=max((_handed_over(batches, since) for batches in moved), default=0.0),
+        kept_before=max((_longest(batches, _first(done), since) for batches in kept), default=0.0),
+        kept=max((_longest(batches, since) for batches in kept), default=0.0),
+        resets=float(len(begun)),
+        again=float(region.account().repeated),
     )
 
 
@@ -132,11 +173,33 @@ def _newest(region: Live) -> datetime:
     return max(batch.started_at for batch in region.store.batches(region.name))
 
 
+def _accepted(region: Live) -> list[Batch]:
+    return [batch for batch in region.store.batches(region.name) if batch.outcome in {Outcome.DONE, Outcome.UNDONE}]
+
+
 def _of(region: Live, index: int) -> list[Batch]:
     return [batch for batch in region.store.batches(region.name) if batch.member.index == index]
 
 
-def _longest(batches: list[Batch], since: datetime) -> float:
+def _longest(batches: list[Batch], since: datetime, until: datetime | None = None) -> float:
     """Return the longest time between the ends of two batches, the first of which may be from before."""
     ends = sorted(batch.finished_at for batch in batches if batch.finished_at is not None)
-    return max(((b - a).total_seconds() for a, b in pairwise(ends) if b > since), default=0.0)
+    gaps = ((b - a).total_seconds() for a, b in pairwise(ends) if b > since and (until is None or b <= until))
+    return max(gaps, default=0.0)
+
+
+def _first(batches: list[Batch]) -> datetime:
+    return min(batch.finished_at for batch in batches if batch.finished_at is not None)
+
+
+def _handed_over(batches: list[Batch], since: datetime) -> float:
+    """Return the time between the last end by the owner before and the start of the first batch of the next one."""
+    ordered = sorted(batches, key=lambda batch: batch.started_at)
+    for one, next_one in pairwise(ordered):
+        if next_one.started_at > since and _owner(one) != _owner(next_one) and one.finished_at is not None:
+            return (next_one.started_at - one.finished_at).total_seconds()
+    return 0.0
+
+
+def _owner(batch: Batch) -> tuple[MemberId, Incarnation]:
+    return batch.member, batch.incarnation

@@ -19,6 +19,7 @@ from airflow_kcr.protocol.region import coverage, events
 from airflow_kcr.protocol.region.rows import Checkpoint, Committed, HaltReason, RegionState, RequestState, ResetCause
 from airflow_kcr.protocol.values import RequestId
 from tests.conftest import StartKafka
+from tests.integration.members.conftest import in_both_protocols
 from tests.support.faults import (
     Note,
     Stored,
@@ -43,9 +44,9 @@ OFTEN = "checkpoint: {every: 2s, grace: 500ms}\n"
 
 
 @pytest.fixture
-def region(kafka: Kafka, database_url: str, tmp_path: Path) -> Iterator[Live]:
+def region(kafka: Kafka, database_url: str, tmp_path: Path, spoken: str) -> Iterator[Live]:
     """A started region of two members over two partitions."""
-    with live(kafka, database_url, tmp_path, members=2, partitions=2) as one:
+    with live(kafka, database_url, tmp_path, members=2, partitions=2, group=spoken) as one:
         yield one
 
 
@@ -69,6 +70,7 @@ def positions(region: Live) -> dict[int, int]:
 # -- partitions and topics ---------------------------------------------------------------------------------------------
 
 
+@in_both_protocols
 def test_partitions_added_between_checkpoints_are_picked_up_from_their_beginning(
     region: Live, record_property: Note
 ) -> None:
@@ -85,6 +87,7 @@ def test_partitions_added_between_checkpoints_are_picked_up_from_their_beginning
     judged(region, record_property)
 
 
+@in_both_protocols
 def test_a_checkpoint_is_never_complete_without_partitions_that_were_added_while_it_drained(
     region: Live, record_property: Note
 ) -> None:
@@ -179,6 +182,7 @@ def recreate(region: Live, each: int) -> None:
     region.kafka.produce(region.topic, records)
 
 
+@in_both_protocols
 def test_a_topic_that_was_recreated_halts_the_region_and_nothing_of_the_new_one_is_read(
     region: Live, record_property: Note
 ) -> None:
@@ -199,11 +203,12 @@ def test_a_topic_that_was_recreated_halts_the_region_and_nothing_of_the_new_one_
     record_property("written again", account.repeated)
 
 
+@in_both_protocols
 def test_a_topic_that_was_recreated_is_read_from_its_start_in_a_timeline_of_its_own_where_that_is_wanted(
-    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
+    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, spoken: str
 ) -> None:
     spec = f"{QUICK}beyond_end: earliest\n"
-    with live(kafka, database_url, tmp_path, members=2, partitions=2, spec=spec) as region:
+    with live(kafka, database_url, tmp_path, members=2, partitions=2, spec=spec, group=spoken) as region:
         region.fill(100)
         region.start(0, 1)
         finished(region)
@@ -299,10 +304,11 @@ def test_a_restore_point_that_retention_has_overtaken_halts_at_once_and_burns_no
 # -- the group ---------------------------------------------------------------------------------------------------------
 
 
+@in_both_protocols
 def test_a_foreign_consumer_takes_partitions_and_the_region_goes_on_with_them_when_it_leaves(
-    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
+    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, spoken: str
 ) -> None:
-    with live(kafka, database_url, tmp_path, members=2, partitions=6) as region:
+    with live(kafka, database_url, tmp_path, members=2, partitions=6, group=spoken) as region:
         region.fill(50)
         region.start(0, 1)
         finished(region)
@@ -375,6 +381,7 @@ def polled(consumer: Consumer) -> bool:
     return bool(consumer.assignment())
 
 
+@in_both_protocols
 def test_a_commit_that_was_held_up_does_not_move_kafka_back(region: Live, record_property: Note) -> None:
     region.fill(100)
     zombie = region.start(0)
@@ -546,11 +553,12 @@ def about_to_commit(region: Live) -> tuple[Process, RequestId]:
 
 
 @pytest.mark.long
+@in_both_protocols
 def test_a_broker_that_restarts_during_the_commit_has_the_checkpoint_afterwards_or_the_checkpoint_says_that_it_has_not(
-    kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note
+    kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note, spoken: str
 ) -> None:
     kafka = kafka_set(1)
-    with live(kafka, database_url, tmp_path, members=2, partitions=2) as region:
+    with live(kafka, database_url, tmp_path, members=2, partitions=2, group=spoken) as region:
         both, request_id = about_to_commit(region)
         kafka.broker(1).stop()
         both.open("committing")
@@ -569,11 +577,12 @@ def test_a_broker_that_restarts_during_the_commit_has_the_checkpoint_afterwards_
 
 
 @pytest.mark.long
+@in_both_protocols
 def test_a_commit_that_no_broker_answers_fails_visibly_and_fences_nobody(
-    kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note
+    kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note, spoken: str
 ) -> None:
     kafka = kafka_set(1)
-    with live(kafka, database_url, tmp_path, members=2, partitions=2) as region:
+    with live(kafka, database_url, tmp_path, members=2, partitions=2, group=spoken) as region:
         both, request_id = about_to_commit(region)
         kafka.broker(1).kill()
         both.open("committing")
@@ -615,12 +624,13 @@ def test_members_go_on_after_their_broker_was_away_in_the_middle_of_their_work(
 @pytest.mark.parametrize(
     "session", [pytest.param("20s"), pytest.param("8s", marks=pytest.mark.soak)]
 )  # fails over in about 9 s
+@in_both_protocols
 def test_members_go_on_after_the_broker_that_coordinates_their_group_was_killed(
-    kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note, session: str
+    kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note, session: str, spoken: str
 ) -> None:
-    kafka = kafka_set(3)
+    kafka = kafka_set(3, settings={"group.consumer.session.timeout.ms": f"{session.removesuffix('s')}000"})
     spec = QUICK.replace("session: 8s", f"session: {session}")
-    with live(kafka, database_url, tmp_path, members=3, partitions=6, spec=spec) as region:
+    with live(kafka, database_url, tmp_path, members=3, partitions=6, spec=spec, group=spoken) as region:
         region.fill(50)
         members = [region.start(index) for index in range(3)]
         region.shared(0, 1, 2)

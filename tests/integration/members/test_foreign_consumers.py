@@ -22,6 +22,7 @@ from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.values import CheckpointNumber, RequestId
+from tests.integration.members.conftest import in_both_protocols
 from tests.support.faults import Note, checkpoints, finished, judged, resets, told
 from tests.support.kafka import QUIESCED, Kafka
 from tests.support.kafka_tool import console_consumer
@@ -52,10 +53,12 @@ PROTOCOLS: Mapping[str, dict[str, str | int]] = {
 
 
 @contextmanager
-def watched(kafka: Kafka, url: str, folder: Path, policy: ForeignConsumerPolicy, times: str = BRISK) -> Iterator[Live]:
+def watched(
+    kafka: Kafka, url: str, folder: Path, policy: ForeignConsumerPolicy, times: str = BRISK, group: str = ""
+) -> Iterator[Live]:
     """Lend a region of two members that has read and checkpointed its first records, and whose group is looked at."""
     spec = f"{times}foreign_consumers: {policy}\nmax_failures: 1\n"
-    with live(kafka, url, folder, members=2, partitions=PARTITIONS, spec=spec) as one:
+    with live(kafka, url, folder, members=2, partitions=PARTITIONS, spec=spec, group=group) as one:
         one.fill(50)
         one.start(0, 1)
         one.shared(0, 1)
@@ -122,10 +125,11 @@ def named(one: Live) -> str:
         return region.show().note
 
 
+@in_both_protocols
 def test_warn_goes_on_with_the_rest_through_a_reset_and_checkpoints_name_what_is_not_owned(
-    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
+    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, spoken: str
 ) -> None:
-    with watched(kafka, database_url, tmp_path, ForeignConsumerPolicy.WARN) as one:
+    with watched(kafka, database_url, tmp_path, ForeignConsumerPolicy.WARN, group=spoken) as one:
         with intruder(one) as consumer:
             held = taken_by(one, consumer)
             own = set(range(PARTITIONS)) - held
@@ -163,12 +167,13 @@ def is_published(one: Live, request_id: RequestId) -> bool:
     return row is not None and row.published_at is not None
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@in_both_protocols
+@pytest.mark.parametrize("intruders", PROTOCOLS)
 def test_hold_waits_through_a_reset_without_using_attempts_up_and_goes_on_by_itself(
-    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, protocol: str
+    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, intruders: str, spoken: str
 ) -> None:
-    with watched(kafka, database_url, tmp_path, ForeignConsumerPolicy.HOLD) as one:
-        with intruder(one, protocol) as consumer:
+    with watched(kafka, database_url, tmp_path, ForeignConsumerPolicy.HOLD, group=spoken) as one:
+        with intruder(one, intruders) as consumer:
             taken_by(one, consumer)
             beside(one, consumer, lambda: bool(one.region().foreign_consumers), "found")
             one.reset()
@@ -182,12 +187,13 @@ def test_hold_waits_through_a_reset_without_using_attempts_up_and_goes_on_by_its
         judged(one, record_property)
 
 
+@in_both_protocols
 @pytest.mark.parametrize("way", ["remove", ForeignConsumerPolicy.HOLD, ForeignConsumerPolicy.WARN])
 def test_fail_halts_and_each_way_out_that_it_names_goes_on(
-    kafka: Kafka, database_url: str, tmp_path: Path, way: str
+    kafka: Kafka, database_url: str, tmp_path: Path, way: str, spoken: str
 ) -> None:
     with (
-        watched(kafka, database_url, tmp_path, ForeignConsumerPolicy.FAIL) as one,
+        watched(kafka, database_url, tmp_path, ForeignConsumerPolicy.FAIL, group=spoken) as one,
         Region(one.name, one.store) as region,
     ):
         with intruder(one) as consumer:

@@ -16,6 +16,7 @@ from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Outcome, RegionState
 from airflow_kcr.protocol.values import Incarnation, RequestId
+from tests.integration.members.conftest import in_both_protocols
 from tests.support.faults import Note, finished, judged
 from tests.support.members import Live
 
@@ -44,6 +45,7 @@ def late_words(region: Live, after: int, incarnation: Incarnation) -> list[str]:
     return heard + ended
 
 
+@in_both_protocols
 @pytest.mark.parametrize(
     ("gate", "group"),
     [

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.values import GroupId, GroupPartition, TopicName
-from tests.integration.members.conftest import Lend
+from tests.integration.members.conftest import Lend, in_both_protocols
 from tests.support.faults import finished, told
 from tests.support.kafka import Kafka
 from tests.support.members import PATIENT, Live, live
@@ -27,6 +27,7 @@ def gone(live: Live) -> set[GroupPartition]:
     return {p for body in told(live, events.PartitionsGone) for p in body.partitions}
 
 
+@in_both_protocols
 @pytest.mark.parametrize("down", [(0,), (0, 1)], ids=["one of two", "all"])
 def test_a_topic_made_anew_with_fewer_partitions_while_members_are_down_is_read(
     lend: Lend, down: tuple[int, ...]
@@ -49,12 +50,15 @@ def test_a_topic_made_anew_with_fewer_partitions_while_members_are_down_is_read(
         region.checkpoint()
 
 
+@in_both_protocols
 def test_a_listed_topic_deleted_while_the_member_was_down_is_given_up_and_the_others_are_read(
-    kafka: Kafka, database_url: str, tmp_path: Path
+    kafka: Kafka, database_url: str, tmp_path: Path, spoken: str
 ) -> None:
     other = kafka.topic(2)
     reads = f"topics: [{{topic}}, {other}]"
-    with live(kafka, database_url, tmp_path, members=1, partitions=2, spec=PATIENT, subscription=reads) as region:
+    with live(
+        kafka, database_url, tmp_path, members=1, partitions=2, spec=PATIENT, subscription=reads, group=spoken
+    ) as region:
         first = region.start(0)
         region.shared(0)
         kafka.fill(other, {0: 10, 1: 10})
@@ -68,12 +72,15 @@ def test_a_listed_topic_deleted_while_the_member_was_down_is_given_up_and_the_ot
         assert {p.topic for p in gone(region)} == {other}
 
 
+@in_both_protocols
 def test_a_listed_topic_deleted_while_its_reader_lives_is_given_up(
-    kafka: Kafka, database_url: str, tmp_path: Path
+    kafka: Kafka, database_url: str, tmp_path: Path, spoken: str
 ) -> None:
     other = kafka.topic(2)
     reads = f"topics: [{{topic}}, {other}]"
-    with live(kafka, database_url, tmp_path, members=1, partitions=2, spec=PATIENT, subscription=reads) as region:
+    with live(
+        kafka, database_url, tmp_path, members=1, partitions=2, spec=PATIENT, subscription=reads, group=spoken
+    ) as region:
         region.start(0)
         region.shared(0)
         region.until(lambda: region.consumed(other), "both claimed")

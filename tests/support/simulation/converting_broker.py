@@ -4,8 +4,8 @@ While a member of the consumer protocol is there, the broker decides for all. On
 its own words: there is a rebalance, it gives everything back, joins again, and is assigned what is free by then. When
 the last one of the newer kind has gone, the group is a classic one again, and those who are left join anew.
 
-As seen of real brokers: whoever comes with the consumer protocol waits for the session of a static id that is in use,
-whichever protocol its owner speaks; with the classic one it takes the place, and the owner is fenced.
+As seen of real brokers: a consumer of the newer protocol waits for the session of a static id that is in use,
+whichever protocol its owner speaks; a classic one takes the place, and the owner is fenced.
 """
 
 from __future__ import annotations
