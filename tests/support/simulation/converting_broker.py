@@ -4,8 +4,8 @@ While a member of the consumer protocol is there, the broker decides for all. On
 its own words: there is a rebalance, it gives everything back, joins again, and is assigned what is free by then. When
 the last one of the newer kind has gone, the group is a classic one again, and those who are left join anew.
 
-As seen of real brokers: a consumer of the newer protocol waits for the session of a static id that is in use,
-whichever protocol its owner speaks; a classic one takes the place, and the owner is fenced.
+A consumer of the newer protocol waits for the session of a static id that is in use, as real brokers have it. That a
+classic one takes the place at once and the owner is fenced is assumed from Kafka's rule for classic groups, not seen.
 """
 
 from __future__ import annotations
