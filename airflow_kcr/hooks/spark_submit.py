@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 CLUSTER: Final = "cluster"
 
+AM_WAIT: Final = "spark.yarn.am.waitTime"
+"""The setting that says how long YARN's application master waits for the driver's Spark."""
+
 _NAMES: Final = re.compile(
     r"application_[0-9_]+|pod name: .+?-driver$|submission ID spark:.+?-driver|spark-app-selector -> spark-[a-z0-9]+"
 )
@@ -93,7 +96,9 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         self._application_args = [*(self._application_args or ()), "--until-request", self._environment[REQUEST_ID]]
         master = self._connection["master"]
         if self._is_yarn:
-            self._conf = {**self._conf, "spark.yarn.submit.waitAppCompletion": "false"}
+            # A driver checks everything and may wait for a predecessor's lease before it starts Spark; by default its
+            # application master gives it up after 100 s.
+            self._conf = {AM_WAIT: "600s", **self._conf, "spark.yarn.submit.waitAppCompletion": "false"}
         elif self._is_kubernetes:
             self._track_driver_via_k8s_api = True
         else:

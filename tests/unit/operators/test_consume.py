@@ -413,6 +413,7 @@ def test_in_a_cluster_the_task_hands_the_application_over_and_waits_without_a_sl
     given = arguments(tmp_path)
     assert given[given.index("--deploy-mode") + 1] == "cluster"
     assert "spark.yarn.submit.waitAppCompletion=false" in given
+    assert "spark.yarn.am.waitTime=600s" in given
     assert not any("KCR_" in argument or "postgresql" in argument for argument in given)
     assert task.xcoms["kcr_application"] == {"application": "application_17_0042"}
     assert isinstance(raised.trigger, RegionTrigger)
