@@ -322,7 +322,7 @@ def ways_back(region: StoredRegion, newest: int) -> tuple[WayBack, ...]:
         raise CheckpointNotUsable(
             f"region {region.name} has no complete checkpoint on its current timeline{lost}; plan with another target"
         )
-    current = resets.last_done(region)
+    current = resets.positions(region)
     return tuple(_way_back(one, current) for one in reversed(reachable[-newest:]))
 
 

@@ -106,6 +106,14 @@ class GroupRules:
     """Whether a member may hold output of accepted batches until a checkpoint: a sink of a user's own does, before its
     `prepare`. Then a partition on which a batch has started can't go on with another member without a reset."""
 
+    @property
+    def is_done_by_checkpoints(self) -> bool:
+        """Whether only what a checkpoint has is done: a reset goes back for output that a dead process may have held.
+
+        `at_most_once` goes back for nothing.
+        """
+        return self.holds_output and self.delivery is not Delivery.AT_MOST_ONCE
+
     def subscribes(self, topic: TopicName) -> bool:
         """Whether this group reads `topic`."""
         if self.pattern is not None and self.protocol is GroupProtocol.CONSUMER:

@@ -140,6 +140,53 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        what="a reset goes back for output that a process may hold",
+        module="protocol.region.resets",
+        guard="if rules.is_done_by_checkpoints:",
+        without="if False:",
+        killed_by=(
+            "tests/unit/protocol/region/test_held_output.py::"
+            "test_an_automatic_reset_goes_back_for_output_unless_nothing_may_be_processed_twice"
+        ),
+    ),
+    Mutant(
+        what="output that at_most_once may have shown is not gone back for",
+        module="protocol.rules",
+        guard="return self.holds_output and self.delivery is not Delivery.AT_MOST_ONCE",
+        without="return self.holds_output",
+        killed_by="tests/unit/protocol/region/test_held_output.py::test_at_most_once_stays_where_it_is",
+    ),
+    Mutant(
+        what="a position outside its log undoes output that no checkpoint has",
+        module="protocol.region.out_of_range",
+        guard="back = resets.gone_back_for_output(region, now, ResetCause.OUT_OF_RANGE)",
+        without="back = region",
+        killed_by=(
+            "tests/unit/protocol/region/test_held_output.py::"
+            "test_whatever_opens_a_timeline_without_a_drain_undoes_what_no_checkpoint_has"
+        ),
+    ),
+    Mutant(
+        what="a forced reset undoes output that no checkpoint has",
+        module="protocol.region.person_resets",
+        guard="region = resets.gone_back_for_output(region, now, ResetCause.PERSON)\n    return",
+        without="return",
+        killed_by=(
+            "tests/unit/protocol/region/test_held_output.py::"
+            "test_whatever_opens_a_timeline_without_a_drain_undoes_what_no_checkpoint_has"
+        ),
+    ),
+    Mutant(
+        what="a reset of a stopped region undoes output that no checkpoint has",
+        module="protocol.region.person_resets",
+        guard="_with_skips(resets.gone_back_for_output(region, now, ResetCause.PERSON), now, reset)",
+        without="_with_skips(region, now, reset)",
+        killed_by=(
+            "tests/unit/protocol/region/test_held_output.py::"
+            "test_a_stopped_region_that_was_not_drained_is_planned_and_reset_from_its_checkpoint"
+        ),
+    ),
+    Mutant(
         what="a partition is handed over at its position",
         module="protocol.region.claims",
         guard="place = row.resume if not row.is_started else row.position",

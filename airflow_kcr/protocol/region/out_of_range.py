@@ -84,6 +84,11 @@ def handled(region: Region, now: datetime, troubles: tuple[OutOfRange, ...]) -> 
         )
         return resets.halt(region, now, Halt(reason=HaltReason.OUT_OF_RANGE, text=text, choices=choices))
     logs = {t.partition: t.bounds for t in troubles}
+    back = resets.gone_back_for_output(region, now, ResetCause.OUT_OF_RANGE)
+    if back is not region:
+        # From there a position may be in its log, or be out of it in another way.
+        left = found(back, logs)
+        return handled(back, now, left) if left else back
     before, region = region, recreated_topics.followed(region, now, logs)
     # A sink's progress of an older timeline is none, so in this new one its partitions go where all is known to be
     # done.

@@ -224,6 +224,7 @@ def _begin_forced(region: Region, now: datetime, reset: PersonReset) -> Region:
         raise ResetInProgress(f"region {region.name} is stopped; nothing has to be forced, apply the reset as it is")
     current = resets.last_done(region)
     region = _abandon_unpublished(region, now, resolution.target_checkpoint(region, reset))
+    region = resets.gone_back_for_output(region, now, ResetCause.PERSON)
     return _begin(replace(region, failures=0), now, reset, current, {})
 
 
@@ -253,7 +254,7 @@ def _begin_stopped(region: Region, now: datetime, reset: PersonReset, resolved: 
         raise RegionInState(
             f"region {region.name} is stopped: the caller has to resolve every partition itself (missing: {missing})"
         )
-    region = _with_skips(region, now, reset)
+    region = _with_skips(resets.gone_back_for_output(region, now, ResetCause.PERSON), now, reset)
     region = _with(region, replace(reset, state=PersonResetState.STARTED, epoch=Epoch(region.epoch + 1)))
     opening = resets.Opening(
         seek=resolved, checkpoint=resolution.target_checkpoint(region, reset), person=reset.request_id

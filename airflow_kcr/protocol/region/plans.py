@@ -13,7 +13,7 @@ from airflow_kcr.errors import UpsertNeedsConsent
 from airflow_kcr.protocol.delivery import UpsertSink
 from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.region import recreated_topics, resets, resolution, timelines
-from airflow_kcr.protocol.region.rows import PersonReset, Requester, RequestState
+from airflow_kcr.protocol.region.rows import PersonReset, RegionState, Requester, RequestState
 from airflow_kcr.protocol.region.state import Region, initial_offsets, universe_in_order
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap
 from airflow_kcr.protocol.target_resolution import PlanEntry, Situation, Unreachable, resolve
@@ -77,9 +77,10 @@ def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Pla
     """
     resolution.require_usable(region, now, reset)
     offsets, fills = resolution.checkpoint_offsets(region, resolution.target_checkpoint(region, reset))
+    is_undrained = reset.forced or region.state is RegionState.STOPPED
     situation = Situation(
         partitions=universe_in_order(region),
-        current=resets.last_done(region),
+        current=resets.last_done(region) if is_undrained else resets.positions(region),
         initial=initial_offsets(region),
         log=log,
         checkpoint=offsets,

@@ -8,7 +8,7 @@ is `RESETTING` without deadlines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, assert_never
@@ -95,8 +95,10 @@ def _entry(region: Region, partition: GroupPartition, restore_point: SeekEntry) 
         current=asked_from,
         clamped_from=restore_point.clamped_from,
     )
-    delivery = region.rules.groups[partition.group].delivery
-    match delivery:
+    rules = region.rules.groups[partition.group]
+    if rules.is_done_by_checkpoints:
+        return to_restore_point
+    match rules.delivery:
         case Delivery.AT_LEAST_ONCE:
             return to_restore_point
         case Delivery.ALMOST_ONCE:
@@ -113,7 +115,7 @@ def _entry(region: Region, partition: GroupPartition, restore_point: SeekEntry) 
                 else SeekEntry(offset=None, source=SeekSource.SINK_PROGRESS, current=current)
             )
         case _:
-            assert_never(delivery)
+            assert_never(rules.delivery)
 
 
 def _reached(offset: Offset | None, resume: Offset, current: Offset | None) -> SeekEntry:
@@ -122,11 +124,11 @@ def _reached(offset: Offset | None, resume: Offset, current: Offset | None) -> S
     return SeekEntry(offset=offset, source=SeekSource.BATCH_END, current=current)
 
 
-def last_done(region: Region) -> OffsetMap:
-    """Return, per partition, the furthest place up to which everything is known to be done.
+def positions(region: Region) -> OffsetMap:
+    """Return, per partition, up to where everything is accepted.
 
     That is its position; while a reset has not yet found out where that is, the restore point's offset, else the
-    initial one. A sink may have gone further; rolled back to here it holds each record once.
+    initial one.
     """
     restore_point, initial = restore_point_offsets(region), initial_offsets(region)
     known: dict[GroupPartition, Offset] = {}
@@ -137,6 +139,41 @@ def last_done(region: Region) -> OffsetMap:
         if place is not None:
             known[partition] = place
     return OffsetMap(known)
+
+
+def last_done(region: Region) -> OffsetMap:
+    """Return, per partition, the furthest place up to which everything is known to be done.
+
+    That is its position. Where a process may hold output of accepted batches, it is the resume point. A sink may have
+    gone further; rolled back to here it holds each record once.
+    """
+    held = {p: claim.resume for p, claim in _holding(region) if claim.resume is not None}
+    return OffsetMap({**positions(region), **held})
+
+
+def _holding(region: Region) -> Iterator[tuple[GroupPartition, Claim]]:
+    """Yield the partitions on which a batch has started whose output may be in a process alone, until a checkpoint."""
+    groups = {group for group, rules in region.rules.groups.items() if rules.is_done_by_checkpoints}
+    if not groups:
+        return
+    for partition in universe_in_order(region):
+        claim = region.claims.get(partition, _UNCLAIMED)
+        if partition.group in groups and claim.is_started:
+            yield partition, claim
+
+
+def gone_back_for_output(region: Region, now: datetime, cause: ResetCause) -> Region:
+    """Return the region after a reset to its restore point, if a process may hold output of accepted batches.
+
+    Whatever opens a timeline without a drain begins with this. A place beyond a resume point would leave what is
+    accepted below it standing, and that is lost with its process (at_least_once, almost_once: never lost). So it is
+    undone first; the opening then says that it passes over it, where its log no longer has it.
+    """
+    held = [partition for partition, _ in _holding(region)]
+    if not held:
+        return region
+    named = ", ".join(map(str, held[:5])) + (f" and {len(held) - 5} more" if len(held) > 5 else "")
+    return begin(region, now, cause, detail=f"sinks may hold output of {named} that no checkpoint has")
 
 
 def without_progress(region: Region, partition: GroupPartition) -> Offset | None:

@@ -58,6 +58,9 @@ class Surroundings:
     holds_output: bool = False
     """Whether a process keeps what its batches write for itself until a checkpoint is prepared."""
 
+    died_with_process: list[Batch] = field(default_factory=list)
+    """Batches whose output was in a process alone when that ended."""
+
     store_back_at: float = 0.0
     """Until then no process reaches the store."""
 
@@ -176,9 +179,13 @@ class Host:
         if not self.alive:
             return
         self._write_partial()
-        self.alive = False
         self.running = None
-        self.on_end(self, "crashed")
+        self._ended("crashed")
+
+    def _ended(self, how: str) -> None:
+        self.alive = False
+        self.around.died_with_process += [row for row, _ in self.held]
+        self.on_end(self, how)
 
     def freeze(self, seconds: float) -> None:
         """SIGSTOP, and SIGCONT after `seconds`."""
@@ -238,8 +245,7 @@ class Host:
             self.machine.state is State.FENCED and self.machine.batch is None and not self.machine.in_group
         )
         if done and not self._calls and not self._calling:
-            self.alive = False
-            self.on_end(self, str(self.machine.state))
+            self._ended(str(self.machine.state))
 
     def execute(self, effect: effects.Effect) -> None:  # noqa: C901 - one row an effect
         """Start what an effect asks for; the answer comes later as an event."""

@@ -92,10 +92,40 @@ def _output(simulation: Simulation, side: Surroundings, batches: tuple[Batch, ..
     missing = sorted(k for k in wanted if written[k] < 1)
     if delivery is Delivery.AT_MOST_ONCE:
         rewound = _rewound(simulation)
+        unsure.update(
+            (p, o) for batch in side.died_with_process for p, r in batch.ranges.items() for o in range(r.from_, r.to)
+        )
         double = sorted(k for k, n in written.items() if n > 1 + rewound[k])
         return _said("missing and not explained", [k for k in missing if k not in unsure]) + _said("doubled", double)
     unexplained = sorted(k for k, n in written.items() if n > begun[k])
-    return _said("missing", missing) + _said("written more often than begun", unexplained)
+    return (
+        _said("missing", missing)
+        + _said("written more often than begun", unexplained)
+        + _said("in a checkpoint, and its sink was never asked to prepare them", _unprepared(simulation, side, batches))
+    )
+
+
+def _unprepared(
+    simulation: Simulation, side: Surroundings, batches: tuple[Batch, ...]
+) -> list[tuple[GroupPartition, int]]:
+    """What a sink that holds output would be asked to publish, and does not have: a sink of a user's own fails there.
+
+    Each batch that still counts and that a complete checkpoint has must have been prepared by its own process.
+    """
+    if not side.holds_output:
+        return []
+    completed = [e.number for e in simulation.events() if isinstance(e.body, events.CheckpointCompleted)]
+    last = max(completed, default=0)
+    prepared = set(side.open_sink.written)
+    return sorted(
+        (partition, offset)
+        for batch in batches
+        if batch.outcome is Outcome.DONE and batch.finished_after is not None and batch.finished_after < last
+        for partition, range_ in batch.ranges.items()
+        if partition.group == side.broker.group
+        for offset in range(range_.from_, batch.undone_from.get(partition, range_.to))
+        if (partition, offset, batch.batch) not in prepared
+    )
 
 
 def _said(what: str, places: list[tuple[GroupPartition, int]]) -> list[str]:

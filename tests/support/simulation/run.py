@@ -162,6 +162,7 @@ def drawn(world: World) -> Shape:
         specs=_specs(world),
         clusters=_clusters(world) if others else (),
     )
+    shape = replace(shape, groups=tuple(_holding(world, one) for one in shape.groups))
     if counted := _counted(world):
         return replace(shape, period=None, records=counted if shape.records is None else shape.records)
     if not idle[1] or shape.period is None or shape.mode is not CheckpointMode.AUTO:
@@ -187,6 +188,13 @@ def _counted(world: World) -> int:
     """Draw a count of records for a checkpoint, in a sixth of the regions, by chance of its own; 0: none."""
     random = Random(f"count {world.seed}")
     return random.randint(20, 200) if random.random() < 1 / 6 else 0
+
+
+def _holding(world: World, group: GroupShape) -> GroupShape:
+    """Draw whether a group's sink holds output, in a third of those that may, by chance of its own."""
+    random = Random(f"holds {group.group} {world.seed}")
+    holds = group.delivery is not Delivery.EXACTLY_ONCE and random.random() < 1 / 3
+    return replace(group, holds_output=holds)
 
 
 def _loses_at(world: World) -> float:

@@ -1,0 +1,185 @@
+"""What accepted batches wrote may be in a process alone until a checkpoint: no reset leaves it standing without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from airflow_kcr.protocol.commands import ReportOutOfRange, StopRegion
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.observations import LogBounds, LogView
+from airflow_kcr.protocol.region.plans import Plan, plan
+from airflow_kcr.protocol.region.resolution import NoTimes
+from airflow_kcr.protocol.region.rows import (
+    HaltReason,
+    Outcome,
+    PersonReset,
+    PersonResetState,
+    RegionState,
+    Requester,
+    ResetCause,
+)
+from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
+from airflow_kcr.protocol.scopes import parse_scope
+from airflow_kcr.protocol.targets import ToCurrent, ToOffset
+from airflow_kcr.protocol.values import Offset, RequestId, TopicId
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.judging import causes, judge, positions, state
+from tests.support.scripts import started
+
+EARLIEST, LATEST = OutOfRangePolicy.EARLIEST, OutOfRangePolicy.LATEST
+
+
+def held(
+    delivery: Delivery = Delivery.AT_LEAST_ONCE,
+    *,
+    overtaken: OutOfRangePolicy = EARLIEST,
+    beyond: OutOfRangePolicy = LATEST,
+) -> Driver:
+    """Return two partitions with a checkpoint at 10, accepted up to 20, which only the member's process has."""
+    group = replace(group_rules(members=1, delivery=delivery), holds_output=True)
+    rules = RegionRules(groups={GROUP: group}, out_of_range=overtaken, beyond_end=beyond)
+    driver = started(Driver(partitions=2, rules=rules))
+    driver.process()
+    driver.checkpoint("n")
+    driver.process()
+    return driver
+
+
+def report(driver: Driver, start: int, end: int, topic_id: str = "id-1") -> None:
+    read = LogBounds(start=Offset(start), end=Offset(end), topic_id=TopicId(topic_id))
+    driver.handle(ReportOutOfRange(caller=driver.caller(driver.member(0)), observed={driver.partition(0): read}))
+
+
+def retention(driver: Driver) -> None:
+    report(driver, 30, 99)
+
+
+def recreated(driver: Driver) -> None:
+    driver.grow(driver.partition(0), end=99, topic_id="id-2")
+    report(driver, 0, 99, "id-2")
+
+
+def forced(driver: Driver) -> None:
+    driver.reset(ToCurrent(), forced=True)
+
+
+def forced_forward(driver: Driver) -> None:
+    driver.reset(ToOffset(offset=Offset(50)), forced=True, scope=parse_scope(topics=["t:0"]))
+    for member in driver.all_members():
+        driver.claim(member)
+
+
+WAYS = (retention, recreated, forced, forced_forward)
+
+
+def counting(driver: Driver) -> list[tuple[int, int]]:
+    """Return the accepted ranges that still count, as a sink is asked to publish them."""
+    return sorted(
+        (range_.from_, range_.to)
+        for batch in driver.batches
+        if batch.outcome is Outcome.DONE
+        for partition, range_ in batch.ranges.items()
+        if partition not in batch.undone_from
+    )
+
+
+@pytest.mark.parametrize("delivery", [Delivery.AT_LEAST_ONCE, Delivery.ALMOST_ONCE])
+@pytest.mark.parametrize("opens", WAYS)
+def test_whatever_opens_a_timeline_without_a_drain_undoes_what_no_checkpoint_has(
+    opens: Callable[[Driver], None], delivery: Delivery
+) -> None:
+    driver = held(delivery)
+    assert counting(driver) == [(0, 10), (0, 10), (10, 20), (10, 20)]
+    opens(driver)
+    assert counting(driver) == [(0, 10), (0, 10)]
+    driver.finish_reset()
+    assert state(driver) is RegionState.RUNNING
+    judge(driver)
+
+
+@pytest.mark.parametrize("opens", [retention, forced_forward])
+def test_it_says_that_it_passes_over_what_it_can_not_go_back_for(opens: Callable[[Driver], None]) -> None:
+    driver = held()
+    opens(driver)
+    assert {entry.current for entry in driver.region.seek.values()} == {10}
+    assert positions(driver)[1] == 10
+
+
+def test_where_the_log_still_has_the_records_it_goes_back_for_them() -> None:
+    driver = held()
+    report(driver, 0, 15)
+    assert positions(driver) == [10, 10]
+    assert driver.region.timeline == 1
+
+
+def test_and_what_it_finds_there_is_judged_by_its_own_policy() -> None:
+    driver = held(overtaken=OutOfRangePolicy.FAIL)
+    report(driver, 12, 15)
+    halt = driver.region.halt
+    assert halt is not None
+    assert (halt.reason, state(driver)) == (HaltReason.OUT_OF_RANGE, RegionState.HALTED)
+    assert "t-0 at 10: retention overtook it" in halt.text
+
+
+def planned(driver: Driver, *, forced: bool) -> Plan:
+    reset = PersonReset(
+        request_id=RequestId("r"),
+        target=ToOffset(offset=Offset(50)),
+        scope=parse_scope(topics=["t:0"]),
+        state=PersonResetState.WAITING,
+        requester=Requester(),
+        requested_at=driver.clock.now,
+        order=0,
+        forced=forced,
+    )
+    log = LogView(bounds=driver.logs, committed={}, times=NoTimes(), read_at=driver.clock.now)
+    return plan(driver.region, driver.clock.now, reset, log)
+
+
+def test_a_stopped_region_that_was_not_drained_is_planned_and_reset_from_its_checkpoint() -> None:
+    driver = held()
+    driver.crash(driver.member(0))
+    driver.wait(60)
+    driver.handle(StopRegion())
+    assert state(driver) is RegionState.STOPPED
+    found = planned(driver, forced=False)
+    assert [line.current for line in found.entries] == [10, 10]
+    driver.reset(found.reset.target, scope=found.reset.scope, resolved=found.seek)
+    assert (state(driver), counting(driver)) == (RegionState.STOPPED, [(0, 10), (0, 10)])
+    assert positions(driver) == [50, 10]
+    judge(driver)
+
+
+@pytest.mark.parametrize(("is_forced", "place"), [(True, 10), (False, 20)])
+def test_a_plan_counts_from_where_its_reset_goes_from(is_forced: bool, place: int) -> None:
+    assert [line.current for line in planned(held(), forced=is_forced).entries] == [place, place]
+
+
+@pytest.mark.parametrize(
+    ("delivery", "place"),
+    [(Delivery.AT_LEAST_ONCE, 10), (Delivery.ALMOST_ONCE, 10), (Delivery.AT_MOST_ONCE, 20)],
+)
+def test_an_automatic_reset_goes_back_for_output_unless_nothing_may_be_processed_twice(
+    delivery: Delivery, place: int
+) -> None:
+    driver = held(delivery)
+    driver.request_reset(driver.member(0), ResetCause.SINK_FAILED)
+    assert positions(driver) == [place, place]
+
+
+@pytest.mark.parametrize("opens", [retention, forced])
+def test_at_most_once_stays_where_it_is(opens: Callable[[Driver], None]) -> None:
+    driver = held(Delivery.AT_MOST_ONCE)
+    opens(driver)
+    assert counting(driver) == [(0, 10), (0, 10), (10, 20), (10, 20)]
+    assert positions(driver)[1] == 20
+
+
+def test_where_a_checkpoint_has_everything_no_further_reset_is_made() -> None:
+    driver = held()
+    driver.checkpoint("m")
+    driver.reset(ToCurrent(), forced=True)
+    assert causes(driver) == ["start", "person"]
