@@ -23,6 +23,7 @@ from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
 from airflow_kcr.embedded.kafka import new_cluster_id
+from airflow_kcr.errors import RegionExists
 from airflow_kcr.protocol.commands import DeclareRegion, ReportClusters, RequestCheckpoint, StartRegion
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Checkpoint, HaltReason, RegionState
@@ -37,7 +38,7 @@ from tests.support.delivery_servers import Servers
 from tests.support.faults import Note, checkpoints, finished, judged, stored, told
 from tests.support.kafka import KafkaSet
 from tests.support.member_accounts import Place
-from tests.support.members import BRISK, Live
+from tests.support.members import BRISK, Live, live, named
 from tests.support.spark_gated_pipeline import JARS
 
 pytestmark = pytest.mark.timeout(900)
@@ -301,17 +302,23 @@ def test_a_member_of_one_group_that_is_killed_in_any_phase_loses_or_doubles_no_r
 # -- another cluster at the same address -------------------------------------------------------------------------------
 
 
-@pytest.mark.long
-def test_a_cluster_that_was_replaced_behind_its_address_is_noticed(pair: Pair, record_property: Note) -> None:
-    pair.fill(30)
-    pair.finished()
-    broker, topic = pair.clusters["east"].brokers[0], pair.east.topic
-    old, before = broker.cluster_id, pair.east.region().claims
+def replaced(kafka: KafkaSet, topic: str) -> None:
+    """Put a new cluster in the place of one of a single broker, at its address, with an empty topic; keep its data."""
+    (broker,) = kafka.brokers
     broker.stop()
     shutil.move(broker.folder / "data", broker.folder / "kept")
     broker.cluster_id = new_cluster_id()
     broker.start()
-    pair.clusters["east"].topic(PARTITIONS, name=topic)
+    kafka.topic(PARTITIONS, name=topic)
+
+
+@pytest.mark.long
+def test_a_cluster_that_was_replaced_behind_its_address_is_noticed(pair: Pair, record_property: Note) -> None:
+    pair.fill(30)
+    pair.finished()
+    broker = pair.clusters["east"].brokers[0]
+    old, before = broker.cluster_id, pair.east.region().claims
+    replaced(pair.clusters["east"], pair.east.topic)
     pair.east.fill(200)  # more than before: every position is inside the logs of the new cluster
     pair.east.until(lambda: pair.east.region().state is RegionState.HALTED, "halted", WITHIN)
     halt = pair.east.region().halt
@@ -331,6 +338,65 @@ def test_a_cluster_that_was_replaced_behind_its_address_is_noticed(pair: Pair, r
     pair.fill(20)
     pair.finished()
     pair.judge(record_property)
+
+
+@pytest.mark.long
+def test_a_group_that_a_spec_moves_to_another_cluster_is_refused_and_the_way_out_works(
+    kafka_set: StartKafka, servers: Servers, tmp_path: Path, record_property: Note
+) -> None:
+    old, new = kafka_set(), kafka_set()
+    url = servers.store.url()
+    with (
+        live(old, url, tmp_path / "old", members=2, partitions=PARTITIONS, spec=BRISK) as one,
+        Region(one.name, one.store) as region,
+    ):
+        one.fill(30)
+        one.start(0, 1)
+        finished(one, WITHIN)
+        new.topic(PARTITIONS, name=one.topic)
+        spec = region.spec()
+        moved = replace(spec, kafka={"bootstrap.servers": new.bootstrap_servers})
+        ids = f"from Kafka cluster {old.brokers[0].cluster_id} to {new.brokers[0].cluster_id}"
+        with pytest.raises(RegionExists, match=f"{ids}.* make another region, with a name and groups of its own"):
+            region.apply(moved)
+        assert region.spec() == spec
+        one.fill(20)
+        finished(one, WITHIN)
+        judged(one, record_property)
+        own = f"{one.name}-new"
+        other = replace(moved, region=own, groups=(replace(spec.groups[0], group_id=own),))
+        with named(new, url, other, tmp_path / "new") as there:
+            there.fill(40)
+            there.start(0, 1)
+            finished(there, WITHIN)
+            assert there.region().clusters == {own: new.brokers[0].cluster_id}
+            judged(there, record_property)
+
+
+@pytest.mark.long
+def test_a_region_that_is_declared_anew_consumes_the_cluster_that_took_the_place_of_its_own(
+    kafka_set: StartKafka, servers: Servers, tmp_path: Path, record_property: Note
+) -> None:
+    kafka, url = kafka_set(), servers.store.url()
+    with (
+        live(kafka, url, tmp_path / "old", members=2, partitions=PARTITIONS, spec=BRISK) as one,
+        Region(one.name, one.store) as region,
+    ):
+        one.fill(30)
+        one.start(0, 1)
+        finished(one, WITHIN)
+        replaced(kafka, one.topic)
+        one.fill(50)
+        one.until(lambda: one.region().state is RegionState.HALTED, "halted", WITHIN)
+        assert "stop the region, delete it and declare it anew" in region.show().halted
+        spec = region.spec()
+        region.stop()
+        assert one.processes[-1].wait(WITHIN) == 0
+        region.delete()
+        with named(kafka, url, spec, tmp_path / "new") as anew:
+            anew.start(0, 1)
+            finished(anew, WITHIN)
+            judged(anew, record_property)
 
 
 # -- as `kcr member run` does it ---------------------------------------------------------------------------------------

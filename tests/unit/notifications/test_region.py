@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import BaseNotifier, Context
 from airflow.sdk.exceptions import AirflowException
 
@@ -14,6 +16,7 @@ from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
+from tests.support.mail import mail_server
 
 
 class Pager(BaseNotifier):
@@ -86,6 +89,43 @@ def test_a_notifier_that_fails_is_named_by_its_kind_of_error_and_keeps_none_from
         "1 of 3 notifiers failed to tell that region flights is running: Broken (ConnectionError); "
         "the log has each error"
     )
+
+
+def mail(monkeypatch: pytest.MonkeyPatch, port: int) -> SmtpNotifier:
+    """Airflow's notifier by mail, as the how-to has it."""
+    connection = {
+        "conn_type": "smtp",
+        "host": "127.0.0.1",
+        "port": port,
+        "extra": {"from_email": "airflow@example.com", "disable_ssl": True, "disable_tls": True, "retry_limit": 1},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(connection))
+    return SmtpNotifier(
+        to="on-call@example.com",
+        subject="Region {{ kcr.region }} is {{ kcr.standing }}",
+        html_content="{{ kcr.detail }}",
+    )
+
+
+def test_airflows_notifier_by_mail_sends_what_is_wrong(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.handle(ReportForeignConsumer(text="intruder@host"))
+    with mail_server() as server:
+        KcrRegionNotifier(region="flights", notifiers=mail(monkeypatch, server.port))(failed())
+    (received,) = server.received
+    assert (received["To"], received["Subject"]) == ("on-call@example.com", "Region flights is halted")
+    (html,) = [part for part in received.walk() if part.get_content_type() == "text/html"]
+    assert "intruder@host; choices: remove the foreign consumer" in html.get_payload(decode=True).decode()  # type: ignore[union-attr]
+
+
+def test_a_mail_server_that_refuses_is_reported_and_changes_nothing(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.handle(ReportForeignConsumer(text="intruder@host"))
+    before, pager = driver.region, Pager()
+    with mail_server(refuses=True) as server, pytest.raises(AirflowException) as reported:
+        KcrRegionNotifier(region="flights", notifiers=[mail(monkeypatch, server.port), pager])(failed())
+    assert "1 of 2 notifiers failed to tell that region flights is halted: SmtpNotifier (" in str(reported.value)
+    assert (len(pager.said), server.received, driver.region) == (1, [], before)
 
 
 @pytest.mark.parametrize("notifiers", [[], [print], "pager"], ids=str)
