@@ -311,8 +311,8 @@ class KcrConsumeOperator(SparkSubmitOperator):
         # Whichever member publishes a checkpoint does so for all groups.
         if any(sink.format == "delta" for group in spec.groups for sink in group.sinks):
             wanted.append(DELTA)
-        named = {one.rpartition(":")[0] for one in _listed(self.packages)}
-        return tuple(one for one in wanted if one.rpartition(":")[0] not in named)
+        named = {_library(one) for one in _listed(self.packages)}
+        return tuple(one for one in wanted if _library(one) not in named)
 
     def _prepared(self, context: Context, submission: Submission, environment: Mapping[str, str]) -> KcrSparkSubmitHook:
         """Return the hook that starts the application; nothing has been started."""
@@ -373,6 +373,12 @@ def indexes_of(given: int | str | Sequence[int]) -> tuple[int, ...]:
 
 def _listed(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _library(coordinate: str) -> str:
+    """Return what a coordinate is a build of: `io.delta:delta-spark` of `io.delta:delta-spark_4.2_2.13:4.4.0`."""
+    group, artifact, *_ = coordinate.split(":")
+    return f"{group}:{artifact.partition('_')[0]}"
 
 
 def _drain_within() -> timedelta:

@@ -558,7 +558,9 @@ def _first_line(text: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")
+    """Return the last line of a traceback; Spark 4.2 adds the state of its own error to it."""
+    lines = [line.strip() for line in text.splitlines()]
+    return next((line for line in reversed(lines) if line and not line.startswith("SQLSTATE: ")), "no message")
 
 
 def _shortened(text: str) -> str:

@@ -17,8 +17,7 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Callable
-from typing import BinaryIO, Final
+from typing import Final, Protocol
 
 from pyspark import daemon
 
@@ -29,18 +28,23 @@ _CLOSED: Final = getattr(select, "POLLRDHUP", select.POLLHUP) | select.POLLHUP |
 _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED: Final = "01"
 
-Task = Callable[[BinaryIO, BinaryIO], object]
+
+class Task(Protocol):
+    """What a worker does for each task, in every line of Spark."""
+
+    def __call__(self, sock: socket.socket, authenticated: bool) -> int:
+        """Serve a task over a connection, which may have shown its secret already; return the worker's exit code."""
 
 
 def watched(task: Task) -> Task:
     """Return `task`, which is called for each task of a worker, with an eye on the connection while it works."""
 
-    def work(infile: BinaryIO, outfile: BinaryIO) -> object:
+    def work(sock: socket.socket, authenticated: bool) -> int:
         done, ended = os.pipe()
-        watcher = threading.Thread(target=_watch, args=(infile.fileno(), done), daemon=True, name="kcr-watch")
+        watcher = threading.Thread(target=_watch, args=(sock.fileno(), done), daemon=True, name="kcr-watch")
         watcher.start()
         try:
-            return task(infile, outfile)
+            return task(sock, authenticated)
         finally:
             os.write(ended, b".")
             watcher.join()
@@ -85,5 +89,5 @@ def _ports(fields: list[str]) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    daemon.worker_main = watched(daemon.worker_main)
-    daemon.manager()  # type: ignore[no-untyped-call]
+    daemon.worker = watched(daemon.worker)
+    daemon.manager()  # type: ignore[no-untyped-call, unused-ignore]  # has types since Spark 4.1

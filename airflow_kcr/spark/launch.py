@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -115,7 +116,6 @@ def _reason(lines: tuple[str, ...]) -> str:
 # Where Spark's programs are on this machine, for a process that is about to start one.
 
 _INSTALL: Final = "install airflow-kcr[spark] where the tasks run, or set SPARK_HOME to a Spark of version 4"
-_MEND: Final = "`pip install --force-reinstall --no-deps 'pyspark>=4.0,<4.1'` mends it"
 _JAVA: Final = "install a Java runtime, version 17 or newer, where Spark is started"
 
 
@@ -127,7 +127,16 @@ def no_pyspark(error: ImportError) -> ToolMissing:
     """
     if error.name == "pyspark" and find_spec("pyspark") is None:
         return ToolMissing("PySpark is not installed; install airflow-kcr[spark]")
-    return ToolMissing(f"another package has overwritten a part of PySpark ({error}): {_MEND}")
+    mend = f"pip install --force-reinstall --no-deps {_written_last()}"
+    return ToolMissing(f"another package has overwritten a part of PySpark ({error}): `{mend}` mends it")
+
+
+def _written_last() -> str:
+    """Return what must be installed again: PySpark as its own metadata says, which the other package left alone."""
+    try:
+        return f"pyspark=={metadata.version('pyspark')}"
+    except metadata.PackageNotFoundError:  # files without metadata, put there by hand
+        return "pyspark"
 
 
 def submit_environment(environ: Mapping[str, str], program: str = "spark-submit") -> dict[str, str]:

@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 _BUILDS: Final[Mapping[str, str]] = {"4.0": "4.0.0", "4.1": "4.1.1", "4.2": "4.2.0"}
 """The build of Spark's Kafka connector for each line of Spark: the one that can be had with all that it needs."""
 
+_DEFAULT: Final = "4.0"
+"""The line that is meant where no PySpark is installed: the one that airflow-kcr[spark] installs."""
+
+_DELTA: Final = "4.4.0"
+"""The version of Delta, which is built once for each line (https://docs.delta.io/releases/)."""
+
 
 def connector_for(spark: str) -> str:
     """Return the Maven coordinate of the Kafka connector for a version of Spark; of an unknown line, its own version.
@@ -38,15 +44,27 @@ def connector_for(spark: str) -> str:
     Args:
         spark: such as `4.1.4`.
     """
-    line = ".".join(spark.split(".")[:2])
-    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_BUILDS.get(line, spark)}"
+    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_BUILDS.get(_line(spark), spark)}"
+
+
+def delta_for(spark: str) -> str:
+    """Return the Maven coordinate of Delta for a version of Spark.
+
+    Args:
+        spark: such as `4.1.4`.
+    """
+    return f"io.delta:delta-spark_{_line(spark)}_2.13:{_DELTA}"
+
+
+def _line(spark: str) -> str:
+    return ".".join(spark.split(".")[:2])
 
 
 def _installed() -> str:
     try:
         return metadata.version("pyspark")
     except metadata.PackageNotFoundError:  # a host that only submits, or reads DAGs
-        return _BUILDS["4.0"]
+        return _BUILDS[_DEFAULT]
 
 
 CONNECTOR: Final = connector_for(_installed())
@@ -55,7 +73,7 @@ CONNECTOR: Final = connector_for(_installed())
 POSTGRES_DRIVER: Final = "org.postgresql:postgresql:42.7.7"
 """The driver that executors write to a Postgres sink with, if no other source of it is named."""
 
-DELTA: Final = "io.delta:delta-spark_2.13:4.0.0"
+DELTA: Final = delta_for(_installed())
 """The library that file sinks of format `delta` are written with, if no other source of it is named."""
 
 DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"

@@ -16,6 +16,7 @@ from airflow_kcr.embedded.jars import JarSet, resolve, spark_connector
 from airflow_kcr.errors import BatchFailed, ConfigurationError
 from airflow_kcr.spark import BatchContext
 from airflow_kcr.spark.decoding import Avro, Decoded, Json, Protobuf, dead_letters_to_topic, decoded, decoding
+from airflow_kcr.spark.session import CONNECTOR
 from tests.integration.spark.batches import Bench, call
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ BAD = {
 }
 SPARK_AVRO = JarSet(
     name="spark-avro",
-    coordinates="org.apache.spark:spark-avro_2.13:4.0.0",
+    coordinates=f"org.apache.spark:spark-avro_2.13:{CONNECTOR.rpartition(':')[2]}",
     variable="KCR_SPARK_AVRO_JARS",
     without=spark_connector().without,
 )

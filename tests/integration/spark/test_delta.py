@@ -29,6 +29,7 @@ from airflow_kcr.sinks.files.delta import delta_table, require_delta
 from airflow_kcr.sinks.files.documents import Manifest, Undone
 from airflow_kcr.sinks.files.folder import Table
 from airflow_kcr.sinks.files.writer import FilesWriter
+from airflow_kcr.spark.session import DELTA
 from tests.support.driver import GROUP
 from tests.support.lake import READ, Lake, reset_order
 from tests.support.live_region import live_region
@@ -426,5 +427,5 @@ def test_a_spark_without_delta_or_its_extension_is_refused_with_what_to_add(
     )
     assert ran.returncode == 0, ran.stderr
     assert f"has format delta, and Delta {missing}" in ran.stdout
-    assert "--packages io.delta:delta-spark_2.13:4.0.0" in ran.stdout
+    assert f"--packages {DELTA}" in ran.stdout
     assert "--conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension" in ran.stdout

@@ -23,7 +23,7 @@ import airflow_kcr
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.consume import KcrConsumeOperator, indexes_of
 from airflow_kcr.protocol.values import RequestId
-from airflow_kcr.spark.session import DELTA, POSTGRES_DRIVER
+from airflow_kcr.spark.session import CONNECTOR, DELTA, POSTGRES_DRIVER
 from airflow_kcr.spec import parse
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
@@ -123,7 +123,7 @@ def test_the_application_is_started_with_its_members_and_the_connector(
         *("--read-option", "kafka.max.poll.records=7"),
     ]
     options = list(zip(given[:at:2], given[1:at:2], strict=True))
-    assert ("--packages", "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0") in options
+    assert ("--packages", CONNECTOR) in options
     assert ("--conf", "spark.executor.memory=1g") in options
     assert ("--name", "kcr flights g 0,1") in options
 
@@ -163,6 +163,7 @@ def test_a_group_with_a_sink_is_given_the_driver_of_its_database(
     [
         ({}, (DELTA,)),
         ({"packages": "io.delta:delta-spark_2.13:4.1.0"}, ("io.delta:delta-spark_2.13:4.1.0",)),
+        ({"packages": "io.delta:delta-spark_4.0_2.13:4.4.0"}, ("io.delta:delta-spark_4.0_2.13:4.4.0",)),
         ({"jars": "all.jar"}, ()),
     ],
 )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from importlib.machinery import ModuleSpec
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,7 @@ def test_a_pyspark_that_is_not_there_is_told_from_one_that_is_broken(monkeypatch
     broken = no_pyspark(ImportError("cannot import name 'SparkExecutorInfo'", name="pyspark.core.status"))
     assert broken.message == (
         "another package has overwritten a part of PySpark (cannot import name 'SparkExecutorInfo'): "
-        "`pip install --force-reinstall --no-deps 'pyspark>=4.0,<4.1'` mends it"
+        f"`pip install --force-reinstall --no-deps pyspark=={version('pyspark')}` mends it"
     )
 
 

@@ -21,6 +21,7 @@ from airflow_kcr.spark.session import (
     EXTENSIONS,
     SparkSettings,
     connector_for,
+    delta_for,
     missing_settings,
     open_session,
     refuse_settings,
@@ -41,6 +42,12 @@ KAFKA_SECRETS = (
 def test_the_connector_is_of_the_line_of_the_installed_spark(spark: str, build: str) -> None:
     assert connector_for(spark) == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{build}"
     assert connector_for(version("pyspark")) == CONNECTOR
+
+
+@pytest.mark.parametrize(("spark", "line"), [("4.0.5", "4.0"), ("4.1.0", "4.1"), ("4.2.1", "4.2")])
+def test_delta_is_of_the_line_of_the_installed_spark(spark: str, line: str) -> None:
+    assert delta_for(spark) == f"io.delta:delta-spark_{line}_2.13:4.4.0"
+    assert delta_for(version("pyspark")) == DELTA
 
 
 def test_what_is_given_stays_and_what_is_missing_is_set() -> None:
