@@ -277,7 +277,7 @@ KILLS = [*product(("east", "west"), PHASES), ("west", "staged"), ("west", "publi
 """One group's member is killed in each phase; the one that writes a table, in two more of a batch."""
 
 
-@pytest.mark.soak
+@pytest.mark.long
 @pytest.mark.parametrize(("side", "phase"), KILLS)
 def test_a_member_of_one_group_that_is_killed_in_any_phase_loses_or_doubles_no_record(
     pair: Pair, record_property: Note, side: str, phase: str
