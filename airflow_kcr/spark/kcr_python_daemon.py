@@ -29,14 +29,14 @@ _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED: Final = "01"
 
 
-class Task(Protocol):
+class WorkerTask(Protocol):
     """What a worker does for each task, in every line of Spark."""
 
     def __call__(self, sock: socket.socket, authenticated: bool) -> int:
         """Serve a task over a connection, which may have shown its secret already; return the worker's exit code."""
 
 
-def watched(task: Task) -> Task:
+def watched(task: WorkerTask) -> WorkerTask:
     """Return `task`, which is called for each task of a worker, with an eye on the connection while it works."""
 
     def work(sock: socket.socket, authenticated: bool) -> int:
