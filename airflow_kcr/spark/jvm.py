@@ -1,7 +1,7 @@
 """The places at which Spark's own objects are reached behind PySpark's public ones, all in one module.
 
 Spark offers no public way to ask which tasks of a job group still run, nor how often a plan read its source. What is
-used for it is there in 4.0 to 4.2; each use says what it becomes without it. Types are those of py4j, which has none.
+used for it is there in 4.0 and 4.2; each use says what it becomes without it. Types are those of py4j, which has none.
 """
 
 from __future__ import annotations

@@ -177,10 +177,11 @@ def test_the_connector_comes_without_what_spark_ships(connector_jars: tuple[Path
 
 
 def test_delta_comes_without_what_spark_ships(delta_jars: tuple[Path, ...]) -> None:
-    names = {jar.name.rsplit("-", 1)[0] for jar in delta_jars}
-    assert any(name.startswith("delta-spark_") for name in names)
-    assert "delta-storage" in names
-    assert not names & spark_connector().without
+    ((_, artifact, _),) = jars.delta().wanted
+    assert {jar.name.rsplit("-", 1)[0] for jar in delta_jars} == {
+        *(artifact, "delta-storage", "delta-kernel-api", "delta-kernel-defaults", "delta-kernel-unitycatalog"),
+        *("unitycatalog-client", "unitycatalog-hadoop", "jackson-datatype-jdk8"),
+    }
 
 
 def test_the_postgres_driver_can_be_fetched() -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors.exceptions.captured import PythonException
 
 from airflow_kcr.errors import BatchCancelled, BatchFailed
 from airflow_kcr.spark import engine as engine_module
 from airflow_kcr.spark import jvm
-from airflow_kcr.spark.engine import JobGroup
+from airflow_kcr.spark.engine import JobGroup, essential_line
 from tests.integration.spark.batches import WITHIN, Bench, call, noop, started, wait_until
 
 if TYPE_CHECKING:
@@ -273,6 +274,12 @@ def test_a_poison_record_fails_the_batch_with_its_error_and_nothing_runs_on(benc
         bench.engine(process).run(call(topic, ALL))
     assert caught.value.__cause__ is not None
     assert running_tasks(bench.spark) == 0
+
+
+@pytest.mark.parametrize("state", ["", "\nSQLSTATE: 38000"], ids=["4.0", "4.2"])
+def test_an_error_of_a_user_s_function_is_told_without_the_state_of_spark_s(spark: SparkSession, state: str) -> None:
+    said = f'Traceback (most recent call last):\n  File "job.py", line 3, in check\nKeyError: 7\n{state}'
+    assert essential_line(PythonException(desc=said, stackTrace="")) == "KeyError: 7"
 
 
 def test_an_error_inside_an_rdd_is_told_by_its_last_line(bench: Bench, topic: str) -> None:
