@@ -86,7 +86,15 @@ _EAGER: Final = (Assignor.RANGE, Assignor.ROUNDROBIN)
 _BROKERS: Final = (Assignor.UNIFORM, Assignor.RANGE)
 """The broker's own assignors, by the names that it has for them."""
 
+_IDLE: Final = "connections.max.idle.ms"
+
+_FORGOTTEN: Final[Mapping[str, str]] = {_IDLE: "180000"}
+"""For every client, librdkafka's and Java's: it closes an idle connection itself, before a load balancer or a NAT
+gateway drops it. Azure drops it after 4 minutes, AWS after 350 s, often without a word to either end; the next request
+on it then gets no answer at all. librdkafka's own default is not to close any, Java's is 9 minutes."""
+
 _QUICK: Final[Mapping[str, str]] = {
+    **_FORGOTTEN,
     "reconnect.backoff.ms": "100",
     "reconnect.backoff.max.ms": "2000",
     "socket.connection.setup.timeout.ms": "10000",
@@ -277,6 +285,7 @@ _SAME: Final[Mapping[str, str]] = {
     "bootstrap.servers": "bootstrap.servers",
     "metadata.broker.list": "bootstrap.servers",
     "client.rack": "client.rack",
+    _IDLE: _IDLE,
     "sasl.kerberos.service.name": "sasl.kerberos.service.name",
     "sasl.kerberos.kinit.cmd": "sasl.kerberos.kinit.cmd",
     "sasl.kerberos.min.time.before.relogin": "sasl.kerberos.min.time.before.relogin",
@@ -319,7 +328,9 @@ def spark_options(settings: Mapping[str, str]) -> dict[str, str]:
     refused = [f"{name}: {_UNTRANSLATED[name]}" for name in settings if name in _UNTRANSLATED and settings[name]]
     if refused:
         raise ConfigurationError("Kafka settings that Spark's client can't be given: " + "; ".join(sorted(refused)))
-    java = {_SAME[name]: value for name, value in settings.items() if name in _SAME}
+    java = {**_FORGOTTEN, **{_SAME[name]: value for name, value in settings.items() if name in _SAME}}
+    if java[_IDLE] == "0":
+        java[_IDLE] = "-1"  # what turns it off in Java
     security = settings.get("security.protocol", "plaintext").upper()
     java["security.protocol"] = security
     if security.startswith("SASL_"):

@@ -147,6 +147,9 @@ class Live:
     hosting: str = "tests.support.member_process"
     """The module that processes with members run."""
 
+    before: tuple[str, ...] = ()
+    """What is written before the command of a process, as what gives it names of hosts of its own."""
+
     processes: list[Process] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
@@ -190,7 +193,7 @@ class Live:
         log = folder / "log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", self.hosting, json.dumps(arguments)],
+                [*self.before, sys.executable, "-m", self.hosting, json.dumps(arguments)],
                 cwd=TOP,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

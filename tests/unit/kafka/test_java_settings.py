@@ -12,7 +12,16 @@ CERT = "-----BEGIN CERTIFICATE-----\ny\n-----END CERTIFICATE-----"
 
 
 def test_brokers_alone_are_enough() -> None:
-    assert spark_options(SERVERS) == {"kafka.bootstrap.servers": "a:1", "kafka.security.protocol": "PLAINTEXT"}
+    assert spark_options(SERVERS) == {
+        "kafka.bootstrap.servers": "a:1",
+        "kafka.connections.max.idle.ms": "180000",
+        "kafka.security.protocol": "PLAINTEXT",
+    }
+
+
+@pytest.mark.parametrize(("written", "java"), [("5000", "5000"), ("0", "-1")])
+def test_when_an_idle_connection_is_closed_is_the_users_to_say(written: str, java: str) -> None:
+    assert spark_options({**SERVERS, "connections.max.idle.ms": written})["kafka.connections.max.idle.ms"] == java
 
 
 def test_settings_without_a_meaning_in_java_are_left_out() -> None:
@@ -101,6 +110,7 @@ def test_pem_texts_travel_with_the_options() -> None:
     }
     assert spark_options(settings) == {
         "kafka.bootstrap.servers": "a:1",
+        "kafka.connections.max.idle.ms": "180000",
         "kafka.security.protocol": "SSL",
         "kafka.ssl.truststore.type": "PEM",
         "kafka.ssl.truststore.certificates": CERT,

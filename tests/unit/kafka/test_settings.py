@@ -103,6 +103,11 @@ def test_a_users_setting_wins_over_our_defaults_and_is_passed_untouched() -> Non
 
 
 @pytest.mark.parametrize("build", [settings, admin_settings])
+def test_a_client_closes_an_idle_connection_before_others_forget_it(build: object) -> None:
+    assert int(build(USER)["connections.max.idle.ms"]) < 240_000  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("build", [settings, admin_settings])
 def test_every_refused_setting_is_named_and_no_value_is_shown(build: object) -> None:
     user = {**USER, "enable.auto.commit": "secret-1", "group.id": "secret-2", "session.timeout.ms": "secret-3"}
     with pytest.raises(ConfigurationError) as refused:

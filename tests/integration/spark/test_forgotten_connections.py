@@ -1,0 +1,68 @@
+"""A member on Spark behind a box that forgets idle connections without a word, as NAT gateways do.
+
+The clients close what is idle before the box forgets it, here after a second, else after three minutes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_kcr.protocol.region import events
+from tests.conftest import StartKafka
+from tests.support.faults import finished, passed
+from tests.support.members import live
+from tests.support.networks import Forgetting, box_before
+from tests.support.spark_gated_pipeline import JARS
+
+SPEC = """\
+batch: {target: 2s, min_records: 50, max_records: 500, timeout: 90s}
+timeouts: {lease: 10s, renew: 1s, session: 30s, relaunch: 20s, reset: 120s, drain: 100s, commit: 20s, close: 8s}
+"""
+PASSWORD = "pass-word-1"
+RECORDS, MORE, WITHIN = 100, 20, 240.0
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.postgres]
+
+
+def test_a_member_on_spark_reads_on_after_its_idle_connections_would_have_been_forgotten(
+    kafka_set: StartKafka,
+    database_url: str,
+    tmp_path: Path,
+    connector_jars: tuple[Path, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FLIGHTS_PASSWORD", PASSWORD)
+    monkeypatch.setenv(JARS, ",".join(map(str, connector_jars)))
+    kafka = kafka_set(sasl_users={"flights": PASSWORD})
+    with box_before(kafka.broker(1), Forgetting.SILENT, 10.0) as box:
+        login = (
+            f", kafka: {{bootstrap.servers: '127.0.0.1:{box.port}', security.protocol: SASL_PLAINTEXT, "
+            "sasl.mechanism: PLAIN, sasl.username: flights, sasl.password: '${FLIGHTS_PASSWORD}', "
+            "connections.max.idle.ms: 1000}"
+        )
+        with live(
+            kafka,
+            database_url,
+            tmp_path / "region",
+            members=1,
+            partitions=2,
+            spec=SPEC,
+            group=login,
+            hosting="tests.support.spark_member_process",
+            pipeline="tests.support.spark_gated_pipeline:process",
+        ) as one:
+            member = one.start(0)
+            one.fill(RECORDS)
+            finished(one, WITHIN)
+            counter = one.region().counter
+            for _ in range(2):
+                one.until(passed(12), "longer than the box remembers")
+                one.fill(MORE)
+                finished(one, WITHIN)
+            assert [str(e.body) for e in one.events(counter) if isinstance(e.body, events.ResetBegun)] == []
+            assert sorted((row.partition, row.offset) for row in one.written()) == [
+                (number, offset) for number in range(2) for offset in range(RECORDS + 2 * MORE)
+            ]
+            assert "no answer" not in member.said()
