@@ -103,7 +103,7 @@ def ask_reset(member: MemberMachine, now: float) -> Driven:
 
 
 def plan(member: MemberMachine, now: float) -> Driven:
-    """Ask for the next ranges while the last ones are done, start what was planned."""
+    """Ask for the next ranges while the last ones are done, start what was planned; not where Kafka takes it away."""
     if member.plan is not None:
         return _planned(member, now)
     view = member.view
@@ -111,9 +111,10 @@ def plan(member: MemberMachine, now: float) -> Driven:
         return member, ()
     if "plan" in member.awaited or now < member.plan_after or not member.positions or member.view_is_stale:
         return member, ()
-    if member.revoking:
+    kept = OffsetMap({p: o for p, o in member.positions.items() if p not in member.revoking})
+    if not kept:
         return member, ()
-    return awaiting(member, "plan"), (effects.PlanRanges(positions=member.positions, view=view),)
+    return awaiting(member, "plan"), (effects.PlanRanges(positions=kept, view=view),)
 
 
 def _planned(member: MemberMachine, now: float) -> Driven:
@@ -132,14 +133,15 @@ def _planned(member: MemberMachine, now: float) -> Driven:
         )
     if told:
         member = replace(member, view_is_stale=True)
-    fits = all(member.positions.get(p) == r.from_ for p, r in plan.ranges.items())
-    usable = plan.ranges and fits and member.state is State.PROCESSING and member.batch is None and not plan.outside
-    if not usable or member.terminating or member.revoking:
+    ranges = {p: r for p, r in plan.ranges.items() if p not in member.revoking}
+    fits = all(member.positions.get(p) == r.from_ for p, r in ranges.items())
+    usable = ranges and fits and member.state is State.PROCESSING and member.batch is None and not plan.outside
+    if not usable or member.terminating:
         pause = 0.0 if told else min(max(PLAN_PAUSE, member.plan_pause * 1.25), LONGEST_PLAN_PAUSE)
         return replace(member, plan_after=now + pause, plan_pause=pause), tuple(told)
     batch = MyBatch(
         batch=plan.batch,
-        ranges=plan.ranges,
+        ranges=ranges,
         epoch=view.epoch,
         incarnation=state.own(member),
         phase=BatchPhase.STARTING,
@@ -150,6 +152,6 @@ def _planned(member: MemberMachine, now: float) -> Driven:
         member=member.member,
         incarnation=state.own(member),
         epoch=view.epoch,
-        ranges=plan.ranges,
+        ranges=ranges,
     )
     return replace(member, batch=batch, view_read_idle=False, plan_pause=0.0), (*told, Ask(command=start))

@@ -219,7 +219,7 @@ class MemberMachine:
     """None from a revoke to the next assignment."""
 
     revoking: frozenset[GroupPartition] = frozenset()
-    """What Kafka takes of the assignment; until it has it, nothing is started."""
+    """What Kafka takes of the assignment; nothing is started there any more, only on what is kept."""
 
     claimed: AssignmentId | None = None
     """The assignment whose claim was granted."""

@@ -18,10 +18,11 @@ from tests.support.answers import ME
 from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
 from tests.support.scripts import boundary
 
-B1 = BatchId("b1")
+B1, B2 = BatchId("b1"), BatchId("b2")
 SEEN = view_of(claims_of())
 CALLER = Caller(member=ME, incarnation=Incarnation(1), epoch=Epoch(1))
 RANGES = dict.fromkeys(MINE, Range(Offset(0), Offset(10)))
+BEGINNING, BEHIND = ({MINE[1]: Range(Offset(n), Offset(n + 10))} for n in (0, 10))
 
 
 def phase(lone: LoneMember) -> BatchPhase | None:
@@ -119,21 +120,31 @@ def test_and_so_is_one_of_who_holds_nothing_any_more() -> None:
 ONLY_FIRST = frozenset(MINE[:1])
 
 
-def test_while_kafka_takes_partitions_a_batch_there_may_end_and_no_other_begins() -> None:
+def test_while_kafka_takes_partitions_a_batch_there_may_end_and_what_is_kept_goes_on() -> None:
     lone = LoneMember().in_batch()
     lone.feed(events.Revoking(partitions=ONLY_FIRST))
     assert lone.wanted(effects.ReleasePartitions) == []
     lone.feed(events.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
     assert lone.wanted(commands.FinishBatch) != []
     assert lone.wanted(effects.ReleasePartitions) == [effects.ReleasePartitions(partitions=ONLY_FIRST)]
-    lone.feed(events.Tick())
-    assert (lone.wanted(effects.ReleasePartitions), lone.wanted(effects.PlanRanges)) == ([], [])
-    # What is left is claimed, and the work goes on there.
+    # Kafka may take its time, and so may the claim of what is left: meanwhile the work goes on there.
+    assert [plan.positions.keys() for plan in lone.wanted(effects.PlanRanges)] == [frozenset(MINE[1:])]
+    lone.feed(events.RangesPlanned(batch=B2, ranges=BEHIND), answers.batch_started(batch=B2, ranges=BEHIND))
+    assert [start.ranges for start in lone.wanted(commands.StartBatch)] == [BEHIND]
     lone.assign(MINE[1:], assignment=2)
     assert [claim.partitions for claim in lone.wanted(effects.ClaimAssignment)] == [frozenset(MINE[1:])]
     lone.grant(view_of({p: c for p, c in claims_of().items() if p in MINE[1:]}), assignment=2)
-    assert [plan.positions.keys() for plan in lone.wanted(effects.PlanRanges)] == [frozenset(MINE[1:])]
+    lone.feed(events.BatchFinished(batch=B2), answers.batch_accepted(batch=B2))
+    assert [finish.batch for finish in lone.wanted(commands.FinishBatch)] == [B2]
     assert lone.wanted(commands.RequestReset) == []
+
+
+def test_where_kafka_takes_everything_nothing_is_planned() -> None:
+    lone = LoneMember().in_batch()
+    lone.feed(events.Revoking(partitions=frozenset(MINE)))
+    lone.feed(events.BatchFinished(batch=B1), answers.batch_accepted(batch=B1), events.Tick())
+    assert lone.wanted(effects.ReleasePartitions) == [effects.ReleasePartitions(partitions=frozenset(MINE))]
+    assert lone.wanted(effects.PlanRanges) == []
 
 
 def test_where_nothing_runs_on_what_kafka_takes_it_is_released_at_once_and_the_batch_goes_on() -> None:
@@ -148,10 +159,19 @@ def test_where_nothing_runs_on_what_kafka_takes_it_is_released_at_once_and_the_b
     assert not lone.member.batch.doomed
 
 
-def test_a_plan_that_comes_while_kafka_takes_partitions_is_dropped() -> None:
+def test_of_a_plan_that_comes_while_kafka_takes_partitions_only_what_is_kept_is_started() -> None:
     lone = LoneMember().processing()
     lone.feed(events.Revoking(partitions=ONLY_FIRST))
     lone.plan()
+    assert [start.ranges for start in lone.wanted(commands.StartBatch)] == [BEGINNING]
+    assert lone.member.batch is not None
+    assert lone.member.batch.ranges == BEGINNING
+
+
+def test_a_plan_of_nothing_but_what_kafka_takes_starts_nothing() -> None:
+    lone = LoneMember().processing()
+    lone.feed(events.Revoking(partitions=ONLY_FIRST))
+    lone.feed(events.RangesPlanned(batch=B1, ranges={MINE[0]: RANGES[MINE[0]]}))
     assert lone.wanted(commands.StartBatch) == []
 
 
