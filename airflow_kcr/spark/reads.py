@@ -34,6 +34,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
     "kafka.receive.buffer.bytes": "-1",
     "kafka.fetch.max.wait.ms": "1",
+    "kafka.request.timeout.ms": "10000",
+    "kafka.default.api.timeout.ms": "10000",
     "kafkaConsumer.pollTimeoutMs": "10000",
 }
 """The connector's settings unless the user sets others; measured to be twice as fast as its own.
@@ -43,6 +45,15 @@ asks behind the fetch that its client has sent already, which the broker holds f
 log; nothing is gained by that, since what a batch reads is there. While a task works on a poll, the socket takes in the
 next fetch: with a buffer that the system sizes (-1), all of it, with Kafka's own 64 KiB, next to nothing. Fetches of
 more than 4 MiB are hardly faster then, and the consumer of every partition holds one.
+
+The connector can't be interrupted while it waits for a broker (`WAITS`).
+"""
+
+WAITS: Final = ("kafka.request.timeout.ms", "kafka.default.api.timeout.ms", "kafkaConsumer.pollTimeoutMs")
+"""What limits how long a batch waits for a broker that is away: a poll, then the ends of the log, or an admin's call.
+
+Until then a cancelled batch goes on; with Kafka's own settings for a minute, and its process would end itself first
+(`Timeouts.process_end_limit`). An admin client takes no shorter timeout for a call than for a request.
 """
 
 _EXACT: Final[Mapping[str, str]] = {"failOnDataLoss": "true", "kafka.isolation.level": "read_committed"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from airflow_kcr.ports import BatchCall, BatchReport
 from airflow_kcr.protocol.values import BatchId
 
 READ_WITHIN = 30.0
+LOOK = 0.1
+"""Seconds between two looks whether the batch is cancelled: with a broker away, nothing else ends a read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +104,14 @@ class PlainEngine:
         try:
             left = dict(call.ranges)
             consumer.assign([TopicPartition(p.topic, p.partition, r.from_) for p, r in left.items()])
+            silent_since = time.monotonic()
             while left and not self.cancelled.is_set():
-                message = consumer.poll(READ_WITHIN)
+                message = consumer.poll(LOOK)
                 if message is None:
-                    raise BatchFailed(f"batch {call.batch}: nothing came of {sorted(map(str, left))}")
+                    if time.monotonic() - silent_since > READ_WITHIN:
+                        raise BatchFailed(f"batch {call.batch}: nothing came of {sorted(map(str, left))}")
+                    continue
+                silent_since = time.monotonic()
                 place = next(
                     (p for p in left if (p.topic, p.partition) == (message.topic(), message.partition())), None
                 )

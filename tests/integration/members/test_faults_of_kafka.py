@@ -604,11 +604,12 @@ def test_a_commit_that_no_broker_answers_fails_visibly_and_fences_nobody(
 
 
 @pytest.mark.long
+@in_both_protocols
 def test_members_go_on_after_their_broker_was_away_in_the_middle_of_their_work(
-    kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note
+    kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note, spoken: str
 ) -> None:
     kafka = kafka_set(1)
-    with live(kafka, database_url, tmp_path, members=2, partitions=2) as region:
+    with live(kafka, database_url, tmp_path, members=2, partitions=2, group=spoken) as region:
         region.fill(3000)
         region.start(0, 1)
         region.until(lambda: len(region.written()) > 500, "in the middle")

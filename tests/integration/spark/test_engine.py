@@ -11,9 +11,11 @@ import pytest
 from pyspark.errors.exceptions.captured import PythonException
 
 from airflow_kcr.errors import BatchCancelled, BatchFailed
+from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spark import engine as engine_module
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.engine import JobGroup, essential_line
+from airflow_kcr.spark.reads import WAITS
 from tests.integration.spark.batches import WITHIN, Bench, call, noop, started, wait_until
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_kcr.spark.context import BatchContext
     from airflow_kcr.spark.pipelines import Pipeline
+    from tests.conftest import StartKafka
     from tests.support.kafka import Kafka
 
 RECORDS = 20_000
@@ -39,6 +42,9 @@ def topic(kafka: Kafka) -> str:
 
 ALL = {0: (0, RECORDS), 1: (0, RECORDS)}
 FEW = {0: (0, 10), 1: (0, 10)}
+SMALL_POLLS = {"kafka.max.poll.records": "50", "kafka.max.partition.fetch.bytes": "2000"}
+IMPATIENT = dict.fromkeys(WAITS, "3000")
+"""As long as it can't be interrupted; by the members' own settings as long as a test of them says."""
 
 
 def running_tasks(spark: SparkSession) -> int:
@@ -130,6 +136,34 @@ def test_a_scan_inside_the_jvm_is_cancelled_in_its_middle(bench: Bench, topic: s
         run.result(WITHIN)
     assert running_tasks(bench.spark) == 0
     assert not list(tmp_path.glob("*.csv/part*"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_reading", [False, True], ids=["as it begins", "in its middle"])
+def test_a_batch_whose_broker_is_away_is_cancelled_before_its_process_would_end_itself(
+    spark: SparkSession, kafka_set: StartKafka, tmp_path: Path, is_reading: bool
+) -> None:
+    kafka, out, called = kafka_set(1), tmp_path / "marks", threading.Event()
+    topic = kafka.topic(2)
+    kafka.fill(topic, {0: RECORDS, 1: RECORDS})
+
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        called.set()
+        slow_rdd(out)(batch, context)
+
+    engine, batch = Bench(spark, kafka).engine(process, options=SMALL_POLLS | IMPATIENT), call(topic, ALL)
+    if not is_reading:
+        kafka.broker(1).suspend()
+    run = started(engine, batch)
+    assert called.wait(WITHIN)
+    if is_reading:
+        wait_until(lambda: marks(out) >= 2, "both tasks at work")
+        kafka.broker(1).suspend()
+        wait_until(lambda: stays(out), "both tasks wait for the broker")
+    engine.cancel(batch.batch)
+    with pytest.raises(BatchCancelled):
+        run.result(Timeouts().process_end_limit.total_seconds())
+    assert running_tasks(spark) == 0
 
 
 def test_a_batch_cancelled_before_it_began_never_runs(bench: Bench, topic: str) -> None:

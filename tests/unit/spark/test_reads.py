@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import timedelta
 
 import pytest
 
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     GroupId,
     GroupPartition,
@@ -16,7 +18,7 @@ from airflow_kcr.protocol.values import (
     Timeline,
     TopicName,
 )
-from airflow_kcr.spark.reads import DEFAULTS, Source, offset_options, tasks_for
+from airflow_kcr.spark.reads import DEFAULTS, WAITS, Source, offset_options, tasks_for
 
 ONE = Timeline(1)
 KAFKA = {"bootstrap.servers": "127.0.0.1:9092"}
@@ -47,6 +49,12 @@ def test_a_read_is_exact_whatever_the_user_says() -> None:
     assert options["failOnDataLoss"] == "true"
     assert options["kafka.isolation.level"] == "read_committed"
     assert len({name.lower() for name in options}) == len(options)
+
+
+def test_a_cancelled_batch_waits_for_its_broker_for_less_time_than_its_process_has_to_end() -> None:
+    request, call, poll = (timedelta(milliseconds=int(DEFAULTS[name])) for name in WAITS)
+    assert request <= call  # an admin client takes no others
+    assert call + poll < Timeouts().process_end_limit
 
 
 def test_the_settings_of_the_project_can_be_overridden_in_any_case() -> None:
