@@ -174,10 +174,11 @@ def groups(calls: AdminCalls, request: Request) -> Json:
 _LIMITS: Final = ("group.min.session.timeout.ms", "group.max.session.timeout.ms")
 _CONSUMER: Final = (SESSION, HEARTBEAT)
 _PROTOCOLS: Final = "group.coordinator.rebalance.protocols"
+_MIGRATION: Final = "group.consumer.migration.policy"
 
 
 def times(calls: AdminCalls, request: Request) -> Json:
-    """Say which times the brokers set for the group, and the rebalance protocols that they speak.
+    """Say which times the brokers set for the group, which rebalance protocols they speak, and which they convert.
 
     Null: they don't tell this client, or have no such setting.
     """
@@ -188,6 +189,7 @@ def times(calls: AdminCalls, request: Request) -> Json:
         "limits": _milliseconds(broker, _LIMITS),
         "consumer": _milliseconds(group, _CONSUMER),
         "protocols": broker[_PROTOCOLS].split(",") if _PROTOCOLS in broker else None,
+        "migration": broker.get(_MIGRATION, "").lower() or None,
     }
 
 

@@ -111,6 +111,7 @@ class Groups:
             limits=None if limits is None else BrokerLimits(shortest_session=limits[0], longest_session=limits[1]),
             consumer=None if consumer is None else ConsumerProtocolTimes(session=consumer[0], heartbeat=consumer[1]),
             protocols=None if found["protocols"] is None else frozenset(found["protocols"]),
+            migration=found["migration"],
         )
 
     def unreadable(self, group: GroupId, topics: Collection[TopicName]) -> tuple[str, ...]:

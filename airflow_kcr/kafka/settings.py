@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Final, TypeAlias, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition, libversion
 from confluent_kafka.admin import AdminClient
 
 from airflow_kcr.confidential import is_secret, names_secret
@@ -32,6 +32,10 @@ T = TypeVar("T")
 
 _log = logging.getLogger("airflow_kcr.kafka.librdkafka")
 """The client's own log; its records are made in the thread that polls."""
+
+
+FIRST_OF_THE_BROKERS_PROTOCOL: Final = (2, 12)
+"""The first librdkafka whose consumer protocol is no preview (its changelog)."""
 
 
 def make_consumer(settings: KafkaSettings, on_error: OnError, on_commit: OnCommit) -> Consumer:
@@ -128,7 +132,8 @@ def member_settings(
         timeouts: the region's, found sound (`protocol.timeout_checks`).
 
     Raises:
-        ConfigurationError: with every setting that is refused; or the assignor is one that the protocol doesn't have.
+        ConfigurationError: with every setting that is refused; or the assignor is one that the protocol doesn't have;
+            or the client is too old for the protocol.
     """
     _check(user)
     agreed = _classic if rules.protocol is GroupProtocol.CLASSIC else _by_the_broker
@@ -162,6 +167,13 @@ def _classic(user: Mapping[str, str], rules: GroupRules, timeouts: Timeouts) -> 
 
 
 def _by_the_broker(user: Mapping[str, str], rules: GroupRules, _timeouts: Timeouts) -> dict[str, str]:
+    client, _ = libversion()
+    if tuple(map(int, client.split(".")[:2])) < FIRST_OF_THE_BROKERS_PROTOCOL:
+        raise ConfigurationError(
+            f"group {rules.group_id}: the Kafka client, librdkafka {client}, is too old for protocol: consumer, which "
+            f"needs {'.'.join(map(str, FIRST_OF_THE_BROKERS_PROTOCOL))}; install the confluent-kafka that airflow_kcr "
+            "asks for, or write protocol: classic"
+        )
     if rules.assignor not in _BROKERS:
         raise ConfigurationError(
             f"group {rules.group_id}: the broker has no {rules.assignor} assignor; write assignor: uniform or range"

@@ -74,6 +74,9 @@ class BrokerTimes:
     protocols: frozenset[str] | None = None
     """The rebalance protocols that the brokers speak."""
 
+    migration: str | None = None
+    """`group.consumer.migration.policy`: which conversions of a group with members the brokers allow."""
+
 
 @dataclass(frozen=True, slots=True)
 class Clash:

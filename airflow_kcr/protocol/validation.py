@@ -278,7 +278,7 @@ def times(region: Region, evidence: Evidence) -> Findings | None:
         return None
     timeouts, static = region.rules.timeouts, evidence.rules.static_membership
     if evidence.rules.protocol is GroupProtocol.CONSUMER:
-        return _brokers_times(timeouts, evidence.times)
+        return _brokers_times(timeouts, evidence.times, evidence.described)
     limits = evidence.times.limits
     clashes = timeout_checks.check(timeouts, static=static, limits=limits or BROKER_DEFAULTS)
     session = f"session {_seconds(timeouts.session_timeout(static=static))}"
@@ -290,13 +290,26 @@ def times(region: Region, evidence: Evidence) -> Findings | None:
     return Findings(failed=tuple(map(str, clashes)), fine=fine)
 
 
-def _brokers_times(timeouts: Timeouts, times: BrokerTimes) -> Findings:
+_UPGRADES: Final = frozenset({"upgrade", "bidirectional"})
+"""The policies by which a member of the consumer protocol may join a group that has classic ones."""
+
+
+def _brokers_times(timeouts: Timeouts, times: BrokerTimes, seen: GroupSeen | None) -> Findings:
     if times.protocols is not None and GroupProtocol.CONSUMER not in times.protocols:
         spoken = ", ".join(sorted(times.protocols))
         return Findings(
             failed=(
                 f"the brokers speak {spoken} (group.coordinator.rebalance.protocols) and not consumer, which Kafka 4.0 "
                 "has; write protocol: classic",
+            )
+        )
+    is_classic = seen is not None and seen.type == GroupProtocol.CLASSIC and bool(seen.members)
+    if is_classic and times.migration is not None and times.migration not in _UPGRADES:
+        return Findings(
+            failed=(
+                "the group has members of the classic protocol, and the brokers convert no such group "
+                f"(group.consumer.migration.policy is {times.migration}): stop them and wait until Kafka lists none "
+                "of them, let the policy be bidirectional, or write protocol: classic",
             )
         )
     if times.consumer is None:

@@ -95,7 +95,7 @@ def test_the_times_that_brokers_set_are_read_of_the_broker_and_of_the_group(kafk
     limits = BrokerLimits(shortest_session=timedelta(seconds=1), longest_session=timedelta(minutes=30))
     brokers = ConsumerProtocolTimes(session=timedelta(seconds=6), heartbeat=timedelta(milliseconds=500))
     found = groups.times(seen)
-    assert replace(found, protocols=None) == BrokerTimes(limits=limits, consumer=brokers)
+    assert replace(found, protocols=None, migration=None) == BrokerTimes(limits=limits, consumer=brokers)
     assert "classic" in (found.protocols or ())
     longer = ConfigEntry("consumer.session.timeout.ms", "9000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[longer])

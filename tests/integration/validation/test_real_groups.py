@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from airflow_kcr.api.validation import Validation, described, preflight, real_reader, report
@@ -19,6 +21,9 @@ from tests.integration.validation.foreign import Crowd
 from tests.support import streams_group
 from tests.support.kafka import Kafka
 from tests.support.kafka_tool import CONSOLE_SHARE_CONSUMER, allow, allow_share_groups, console_consumer
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 LOCAL = "127.0.0.1"
 
@@ -184,6 +189,33 @@ def test_brokers_that_do_not_speak_the_protocol_refuse_the_start_with_what_to_ch
         preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
     assert exit_status(refused.value) == 2
     assert kafka_untouched(scene)
+
+
+def test_brokers_that_convert_no_group_refuse_the_start_beside_classic_members_with_what_to_change(
+    kafka_set: StartKafka,
+) -> None:
+    kafka = kafka_set(settings={"group.consumer.migration.policy": "disabled"})
+    scene = make(kafka, Crowd(kafka.bootstrap_servers), subscribe="pattern: '^validation.*', protocol: consumer")
+    scene.crowd.join_member(scene.name, scene.member(0), scene.topic, static=False)
+    scene.crowd.settle(*scene.places())
+    with pytest.raises(
+        ConfigurationError, match=r"policy is disabled\): stop them .* write protocol: classic"
+    ) as refused:
+        preflight(scene.driver.store, scene.name, [scene.member(1)], real_reader, kafka_names)
+    assert exit_status(refused.value) == 2
+    # Kafka itself lets no such consumer in.
+    scene.crowd.join("newer", scene.group, scene.topic, group_protocol="consumer")
+    newer = scene.crowd.consumers["newer"]
+    assert happened(lambda: "group id does not exist" in error_of(newer.poll(0.1)), within=60)
+    scene.crowd.vanish("newer")
+    scene.crowd.leave(str(scene.member(0)))
+    assert preflight(scene.driver.store, scene.name, [scene.member(1)], real_reader, kafka_names).checks
+    assert kafka_untouched(scene)
+
+
+def error_of(message: Message | None) -> str:
+    """What a poll says that is wrong; empty: nothing."""
+    return "" if message is None else str(message.error() or "")
 
 
 def test_a_region_that_holds_goes_on_when_the_group_is_found_clean(kafka: Kafka, crowd: Crowd) -> None:

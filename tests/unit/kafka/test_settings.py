@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kcr.cli.output import exit_status
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.kafka.settings import (
     LONGEST_ID,
@@ -86,6 +87,25 @@ def test_what_only_the_broker_may_say_there_is_refused_with_the_brokers_setting(
         settings(protocol=GroupProtocol.CONSUMER, pattern="^a.*", exclude=("ab",))
     with pytest.raises(ConfigurationError, match="no eager uniform assignor"):
         settings(assignor=Assignor.UNIFORM)
+
+
+@pytest.mark.parametrize(
+    ("client", "is_refused"),
+    [("2.3.0", True), ("2.11.1", True), ("2.12.0", False), ("2.12.0-RC1", False), ("3.0", False)],
+)
+def test_a_client_that_is_too_old_for_the_brokers_protocol_is_refused_with_what_to_change(
+    monkeypatch: pytest.MonkeyPatch, client: str, is_refused: bool
+) -> None:
+    monkeypatch.setattr("airflow_kcr.kafka.settings.libversion", lambda: (client, 0))
+    assert settings()["group.protocol"] == "classic"
+    if not is_refused:
+        assert settings(protocol=GroupProtocol.CONSUMER)["group.protocol"] == "consumer"
+        return
+    with pytest.raises(
+        ConfigurationError, match=rf"librdkafka {client}.* needs 2\.12; install .*protocol: classic"
+    ) as no:
+        settings(protocol=GroupProtocol.CONSUMER)
+    assert exit_status(no.value) == 2
 
 
 def test_an_assignor_that_the_client_does_not_have_is_refused() -> None:

@@ -295,6 +295,15 @@ def test_where_the_broker_decides_its_protocol_and_its_times_are_what_counts() -
     assert check.detail == "session 45 s, heartbeat 5 s, by the broker"
     old = here.check(Question.TIMES, here.evidence(times=BrokerTimes(protocols=frozenset({"classic"}))))
     assert (old.verdict, "write protocol: classic" in old.detail) == (FAILED, True)
+    here.type = "classic"
+    for policy in ("disabled", "downgrade"):
+        mixed = here.check(Question.TIMES, here.evidence(times=BrokerTimes(migration=policy)))
+        assert (mixed.verdict, f"group.consumer.migration.policy is {policy}" in mixed.detail) == (FAILED, True)
+    for allowed in (BrokerTimes(migration="upgrade"), BrokerTimes(migration="bidirectional"), BrokerTimes()):
+        assert here.check(Question.TIMES, here.evidence(times=allowed)).verdict is WARNING
+    here.type = "consumer"
+    converted = BrokerTimes(migration="disabled", consumer=ConsumerProtocolTimes())
+    assert here.check(Question.TIMES, here.evidence(times=converted)).verdict is OK
     late = ConsumerProtocolTimes(session=timedelta(seconds=400))
     check = here.check(Question.TIMES, here.evidence(times=BrokerTimes(consumer=late)))
     assert (check.verdict, "consumer.session.timeout.ms" in check.detail) == (FAILED, True)
