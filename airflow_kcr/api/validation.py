@@ -29,8 +29,7 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.commands import ReportGroups
-from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen, MemberSeen
-from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.observations import ForeignConsumer, GroupSeen, LogBounds, MemberSeen
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import LogEnd

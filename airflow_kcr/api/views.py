@@ -15,8 +15,8 @@ from pathlib import PurePath
 from types import NoneType
 from typing import Final, Self
 
-from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.member.state import State
+from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import absent_partitions, boundaries, coverage, liveness, retirement, specs
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
 from airflow_kcr.protocol.region.rows import Absence, CheckpointPhase, DesiredState, RegionState, Requester

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_kcr import __version__
 from airflow_kcr.api.validation import GroupWatch, preflight, real_reader
-from airflow_kcr.driver.lines import RunningApplication
 from airflow_kcr.driver.parts import Parts, SpecTrial, load, told
-from airflow_kcr.driver.task import process_state
+from airflow_kcr.driver.task import RunningApplication, process_state
 from airflow_kcr.errors import ConfigurationError, MemberInUse, StoreError
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.kafka.control import ControlConsumer

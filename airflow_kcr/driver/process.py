@@ -27,9 +27,8 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_kcr.driver.application import Hosted, MemberRun, follow, hosting, prepare, still_wanted
-from airflow_kcr.driver.lines import LOG_FORMAT
 from airflow_kcr.driver.parent_watchdog import Jvm, ParentWatchdog
-from airflow_kcr.driver.task import Task
+from airflow_kcr.driver.task import LOG_FORMAT, Task
 from airflow_kcr.errors import BatchError, KcrError, RefusedError
 from airflow_kcr.protocol.values import MemberId
 from airflow_kcr.runtime.clocks import Clock, Seconds, boot_time

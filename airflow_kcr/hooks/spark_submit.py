@@ -1,9 +1,9 @@
-"""The Spark provider's hook, for an application that hosts members.
+"""What `spark-submit` is given for an application that hosts members, and the Spark provider's hook that runs it.
 
-It differs from the provider's in four ways. The application gets a session of its own, so that a kill of the task's
-process group leaves it time to drain. What it needs to know stands in its environment, secrets among it, and never in
-the command, where the provider would put it for YARN and Kubernetes. Of its output, what is for people goes to the
-task's log; the rest is kept for the case that it fails. And its exit status says whether a retry can help.
+The hook differs from the provider's in four ways. The application gets a session of its own, so that a kill of the
+task's process group leaves it time to drain. What it needs to know stands in its environment, secrets among it, and
+never in the command, where the provider would put it for YARN and Kubernetes. Of its output, what is for people goes to
+the task's log; the rest is kept for the case that it fails. And its exit status says whether a retry can help.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
-from airflow_kcr.driver.lines import RunningApplication, Sieve
-from airflow_kcr.driver.task import REQUEST_ID, process_state
+from airflow_kcr.confidential import is_secret, names_secret, secrets_in
+from airflow_kcr.driver.task import REQUEST_ID, RunningApplication, Sieve, process_state
 from airflow_kcr.errors import BatchError, ConfigurationError, KcrError, RefusedError, ServiceFailed, ToolMissing
 from airflow_kcr.spark.launch import PACKAGES, fetched_alone, submit_environment
+from airflow_kcr.spark.session import CONNECTOR, refuse_settings
 
 if TYPE_CHECKING:
     import subprocess
+
 
 CLUSTER: Final = "cluster"
 
@@ -245,3 +248,85 @@ class KcrSparkSubmitHook(SparkSubmitHook):
             os.kill(application.pid, signal.SIGUSR1)
         except (ProcessLookupError, PermissionError):
             return
+
+
+# Every user of the machine can read a command line, and Spark's own UI shows it. So the store's address goes through
+# the environment (`KCR_STORE_URL`), and client settings come from the region's spec; anything that may be a secret is
+# refused. The settings that members need are not among the arguments: the application sets what is missing as it
+# starts.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One application, as passed to `spark-submit` and Airflow's Spark provider.
+
+    Args:
+        application: path of the Python file that is the entry point.
+        arguments: the entry point's own.
+        name: as Spark's UI shows it.
+        master: None: as Spark's own files say.
+        conf: the user's settings; they win.
+        jars: paths of the connector's jar and of those that it needs; without them, it is had by its coordinate.
+        connector: the connector's Maven coordinate.
+        packages: further coordinates.
+        py_files: Python files and archives for driver and executors.
+
+    Raises:
+        ConfigurationError: a setting would break exactness, or may be a secret.
+    """
+
+    application: str
+    arguments: tuple[str, ...] = ()
+    name: str
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    jars: tuple[str, ...] = ()
+    connector: str = CONNECTOR
+    packages: tuple[str, ...] = ()
+    py_files: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        refuse_settings(self.conf)
+        seen = sorted(secrets_in(self.conf))
+        seen += [_argument(place, value) for place, value in enumerate(self.arguments) if _shows(value)]
+        texts = {"master": (self.master or "",), "jars": self.jars, "connector": (self.connector,)}
+        texts |= {"packages": self.packages, "py_files": self.py_files}
+        seen += [name for name, values in texts.items() if any(map(is_secret, values))]
+        if seen:
+            raise ConfigurationError(
+                f"a secret would stand in the command line of spark-submit: {', '.join(seen)}; hand the store's "
+                "address over as KCR_STORE_URL, and other secrets in the environment or in Spark's own files"
+            )
+
+    @property
+    def coordinates(self) -> tuple[str, ...]:
+        """The Maven coordinates to be resolved."""
+        return self.packages if self.jars else (self.connector, *self.packages)
+
+    def command(self, spark_submit: str = "spark-submit") -> tuple[str, ...]:
+        """Return the command as a list, ready for a process.
+
+        Args:
+            spark_submit: the program.
+        """
+        options: list[str] = [spark_submit, "--name", self.name]
+        if self.master is not None:
+            options += ["--master", self.master]
+        for option, values in (("--packages", self.coordinates), ("--jars", self.jars), ("--py-files", self.py_files)):
+            if values:
+                options += [option, ",".join(values)]
+        for name, value in sorted(self.conf.items()):
+            options += ["--conf", f"{name}={value}"]
+        return (*options, self.application, *self.arguments)
+
+
+def _shows(argument: str) -> bool:
+    """Whether an argument, or one of the form NAME=VALUE, holds a secret."""
+    name, _, value = argument.partition("=")
+    return is_secret(argument) or bool(secrets_in({name: value}))
+
+
+def _argument(place: int, text: str) -> str:
+    """Name an argument; with what stands before its `=`, where that is a name and no secret itself."""
+    name, equals, _ = text.partition("=")
+    return f"argument {place + 1}" + (f" ({name})" if equals and names_secret(name) and not is_secret(name) else "")

@@ -34,7 +34,7 @@ from airflow_kcr.errors import CredentialsRefused, KcrError
 from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.admin_calls import AdminCalls, BrokerQuestion
 from airflow_kcr.kafka_settings import KafkaSettings
-from airflow_kcr.protocol.group_members import SHARE_OR_STREAMS
+from airflow_kcr.protocol.observations import SHARE_OR_STREAMS
 from airflow_kcr.protocol.timeout_checks import HEARTBEAT, SESSION
 
 if TYPE_CHECKING:

@@ -17,15 +17,13 @@ from airflow.sdk import conf
 
 import airflow_kcr
 from airflow_kcr.confidential import is_secret, secrets_in
-from airflow_kcr.driver.lines import RunningApplication
-from airflow_kcr.driver.submit import Submission
-from airflow_kcr.driver.task import DRAIN_WITHIN, Task
+from airflow_kcr.driver.task import DRAIN_WITHIN, RunningApplication, Task
 from airflow_kcr.errors import ConfigurationError, KcrError, ServiceFailed
 from airflow_kcr.hooks import contexts
 from airflow_kcr.hooks.contexts import translated
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink, SparkUiLink
-from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook
+from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook, Submission
 from airflow_kcr.protocol.times import format_instant
 from airflow_kcr.protocol.values import region_name
 from airflow_kcr.spark.reads import REFUSED_BY_NAME

@@ -1,6 +1,6 @@
 """The verbs of the region store, as values: what members, operators and DAG runs ask of it, and the answer's type.
 
-The store handles a command (`store.verbs`, one table of rules); a member hears the answer beside the very same value,
+The store handles a command (`store.regions`, one table of rules); a member hears the answer beside the very same value,
 so that it knows what it answers. A command may be repeated: it names a batch, a token, an epoch, a request id or a
 checkpoint by which the store recognises what it has already done, and finds the first result again. Only
 `DeclareRegion` and `DeleteRegion` have nothing to be recognised by.
@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
-from airflow_kcr.protocol.group_members import ForeignConsumer
-from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import (
     Batch,

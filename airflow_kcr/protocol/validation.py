@@ -16,8 +16,7 @@ from typing import Final
 
 from airflow_kcr.errors import UnknownTopics
 from airflow_kcr.protocol import timeout_checks
-from airflow_kcr.protocol.group_members import OTHER_GROUP, ForeignConsumer, GroupSeen, MemberSeen
-from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.observations import OTHER_GROUP, ForeignConsumer, GroupSeen, LogBounds, MemberSeen
 from airflow_kcr.protocol.region import absent_partitions, coverage, liveness, out_of_range, recreated_topics, specs
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, LogEnd, Seen
 from airflow_kcr.protocol.region.rows import RESET_STATES, Committed, RegionState

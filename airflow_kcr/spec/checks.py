@@ -7,6 +7,7 @@ program builds as well. The rules are those of docs/reference/spec.md.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import PurePosixPath
@@ -20,13 +21,13 @@ from airflow_kcr.protocol.timeout_checks import check
 from airflow_kcr.protocol.values import group_id, region_name, topic_name
 from airflow_kcr.schedules import CronSchedule, Every
 from airflow_kcr.spec.findings import Finding, Path
-from airflow_kcr.spec.patterns import unlike
 from airflow_kcr.spec.sinks import sinks_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from airflow_kcr.spec.model import BatchSpec, CheckpointSpec, GroupSpec, HistorySpec, RegionSpec
+
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _PIPELINE: Final = re.compile(rf"(?:{_NAME}(?:\.{_NAME})*|[^:\s][^:]*\.py):{_NAME}")
@@ -303,3 +304,42 @@ def _refused(make: Callable[[_T], object], value: _T, path: Path) -> Iterator[Fi
         make(value)
     except ConfigurationError as error:
         yield Finding(path, error.message)
+
+
+# Three programs read a pattern of topics: this one, the Kafka client and, in the consumer protocol, the broker. Each
+# has its own regular expressions (Python's, POSIX extended, RE2/J). Only what all three read alike may be written: a
+# region whose rules expect a topic that its members don't subscribe to would wait for an owner of it for ever.
+
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<escape>\\.?)
+  | (?P<brackets>\[\^?\]?(?:\\.|[^\]\\])*\]?)
+  | (?P<extension>\(\?[^)\w]*\w?)
+  | (?P<quantifier>(?:[*+?]|\{[^}]*\})[*+?]*)
+  | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_READ_ALIKE: Final = re.compile(r"\\[][\\^$.|?*+(){}wWbB-]")
+_QUANTIFIERS: Final = re.compile(r"[*?]\??|\+|\{\d+(?:,\d*)?\}")
+"""A lazy `*?` or `??` matches the same names; a lazy `+?` may match nothing to the client."""
+
+_IN_BRACKETS: Final = re.compile(r"\\[^.]|\[[:.=]")
+
+
+def unlike(pattern: str) -> Iterator[str]:
+    """Yield what the client or the broker reads otherwise than the region does, each with what to write instead."""
+    for token in _TOKEN.finditer(pattern):
+        text = token.group()
+        match token.lastgroup:
+            case "escape" if not _READ_ALIKE.fullmatch(text):
+                yield f"{text!r} isn't known to the Kafka client; write the characters, such as [0-9]"
+            case "brackets" if found := _IN_BRACKETS.search(text, 1):
+                yield (
+                    f"{found.group()!r} in {text!r} means other characters to the Kafka client; write the characters "
+                    "themselves, '-' as the last one"
+                )
+            case "extension":
+                yield f"{text!r} isn't known to the Kafka client; write a plain group, or [Aa] for either case"
+            case "quantifier" if not _QUANTIFIERS.fullmatch(text):
+                yield f"{text!r} repeats otherwise in the Kafka client; write one of *, +, ?, {{n}}, {{n,}} or {{n,m}}"

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.errors import BatchRefused
 from airflow_kcr.protocol.commands import ReadRegion, ReportForeignConsumer, ReportGroups
-from airflow_kcr.protocol.group_members import ForeignConsumer
+from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, RegionRules
 from airflow_kcr.protocol.values import GroupId

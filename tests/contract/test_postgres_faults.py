@@ -65,10 +65,10 @@ from airflow_kcr.store.postgres import (
     PostgresTransactions,
     admission,
     build_engine,
-    leases,
     listeners,
     region_reads,
     rewinds,
+    transactions,
 )
 from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.regions import RegionStore
@@ -559,9 +559,9 @@ def test_a_lease_that_was_written_since_a_renewal_began_is_judged_as_it_is_now(
 ) -> None:
     asked = replace(_renewal(driver.name, driver.member(0)), lease=timedelta(hours=1))
     gate = " CROSS JOIN (SELECT pg_advisory_xact_lock_shared(1)) AS gate"
-    statement, regions = leases._RENEW.text, "JOIN kcr.region r ON r.name = u.region"
+    statement, regions = transactions._RENEW.text, "JOIN kcr.region r ON r.name = u.region"
     assert statement.count(regions) == 1
-    monkeypatch.setattr(leases, "_RENEW", text(statement.replace(regions, regions + gate)))
+    monkeypatch.setattr(transactions, "_RENEW", text(statement.replace(regions, regions + gate)))
     with (
         PostgresTransactions.connect(database_url, lambda _: rules, timeouts=PATIENT) as store,
         psycopg.connect(_dsn(database_url), autocommit=True) as other,

@@ -774,7 +774,7 @@ MUTANTS = (
     ),
     Mutant(
         what="an expired lease is not revived",
-        module="store.postgres.leases",
+        module="store.postgres.transactions",
         guard="        WHERE l.valid_until > clock_timestamp()\n        FOR NO KEY",
         without="        FOR NO KEY",
         killed_by="tests/contract/test_members_contract.py::test_an_expired_lease_is_never_revived",
@@ -835,7 +835,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a repeated finish is answered",
-        module="store.verbs",
+        module="store.regions",
         guard="if row is None or row.outcome is not Outcome.DONE or row.incarnation != incarnation:",
         without="if True:",
         killed_by=(
@@ -853,7 +853,7 @@ MUTANTS = (
     Mutant(
         what="a name is free once its region is deleted whole",
         module="store.postgres.transactions",
-        guard="                if deletion.find(session, name):",
+        guard="                if region_writes.find_doomed(session, name):",
         without="                if False:",
         killed_by=(
             "tests/contract/test_deletion_contract.py::"
@@ -863,7 +863,7 @@ MUTANTS = (
     Mutant(
         what="what is left of a deleted region is not listed",
         module="store.postgres.transactions",
-        guard=" if not deletion.is_doomed(name))",
+        guard=" if not region_writes.is_doomed(name))",
         without=")",
         killed_by=(
             "tests/contract/test_deletion_contract.py::"

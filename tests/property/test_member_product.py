@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from airflow_kcr.errors import IllegalEvent, MemberInUse
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Found, GroupStanding
-from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.events import Answered, Event, Refused
 from airflow_kcr.protocol.member.state import ACTIVE, MOVES, BatchPhase, MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import TABLE, Kind, step
-from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, BoundaryOffset, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion

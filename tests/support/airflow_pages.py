@@ -142,9 +142,9 @@ def _described(kind: str, modules: Iterable[str]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def common(package: str, name: str) -> str:
+def common(package: str, module: str, name: str) -> str:
     """Return the arguments that the operators or sensors built on one class have in common."""
-    (found,) = (one for one in classes(package, "base") if one.name == name)
+    (found,) = (one for one in classes(package, module) if one.name == name)
     return table_of(found)
 
 

@@ -35,7 +35,7 @@ from airflow_kcr.spark import reads
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
 from airflow_kcr.spec.fields import AsText, declared, parts_of
 from airflow_kcr.spec.sinks import Sinks
-from airflow_kcr.store import schema_upgrade, verbs
+from airflow_kcr.store import regions, schema_upgrade
 from airflow_kcr.store.postgres import tables
 from tests.mutants.catalogue import MUTANTS
 from tests.support import airflow_pages
@@ -770,7 +770,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "region-events": lambda: classes(events, get_args(events.Body)),
     "member-events": lambda: classes(member_events, [get_origin(e) or e for e in get_args(member_events.Event)]),
     "commands": lambda: classes(
-        commands, (c for c in vars(commands).values() if isinstance(c, type) and c in verbs.TABLE)
+        commands, (c for c in vars(commands).values() if isinstance(c, type) and c in regions.TABLE)
     ),
     "member-effects": lambda: classes(member_effects, get_args(member_effects.Effect)),
     "error-tree": error_tree,
@@ -792,11 +792,11 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "mutants": mutants,
     "airflow-connection": airflow_pages.connection_fields,
     "airflow-options": airflow_pages.options,
-    "airflow-operators-common": lambda: airflow_pages.common("operators", "RegionOperator"),
-    "airflow-operators-waiting": lambda: airflow_pages.common("operators", "WaitingOperator"),
+    "airflow-operators-common": lambda: airflow_pages.common("operators", "base", "RegionOperator"),
+    "airflow-operators-waiting": lambda: airflow_pages.common("operators", "base", "WaitingOperator"),
     "airflow-commands": airflow_pages.commands,
     "airflow-operators": lambda: airflow_pages.described("operators"),
-    "airflow-sensors-common": lambda: airflow_pages.common("sensors", "RegionSensor"),
+    "airflow-sensors-common": lambda: airflow_pages.common("sensors", "region", "RegionSensor"),
     "airflow-sensors": lambda: airflow_pages.described("sensors"),
     "airflow-notifiers": airflow_pages.notifiers,
 }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from airflow_kcr.protocol.invariants.accounting import Accounted
 from airflow_kcr.protocol.invariants.check import Invariant
 from airflow_kcr.protocol.invariants.checkpoints import Complete, Inside, OneAtATime, ReadBacks, RestorePointKept
 from airflow_kcr.protocol.invariants.fencing import Fenced, Increasing, ResolvedOnce, Resumed, Still
 from airflow_kcr.protocol.invariants.history import History, Violation
 from airflow_kcr.protocol.invariants.proof import Proof
-from airflow_kcr.protocol.invariants.replays import Accounted
 from airflow_kcr.protocol.invariants.requests import RequestsEnd
 from airflow_kcr.protocol.invariants.tiling import Tiled
 from airflow_kcr.protocol.values import EventNumber

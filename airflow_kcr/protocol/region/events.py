@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from airflow_kcr.protocol.group_members import ForeignConsumer
-from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import (
     CheckpointPurpose,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from airflow_kcr.protocol.group_members import ForeignConsumer
+from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import events, lifecycle, resets
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, CheckpointRequest
 from airflow_kcr.protocol.region.state import Region, record

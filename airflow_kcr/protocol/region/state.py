@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import TypeAlias, TypeVar
 
 from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StaleIncarnation, UnknownMember
-from airflow_kcr.protocol.group_members import ForeignConsumer
+from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.archive import NOTHING, Archive, Named

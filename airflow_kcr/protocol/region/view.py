@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from airflow_kcr.protocol.group_members import ForeignConsumer
+from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 from sqlalchemy import TextualSelect, text
 
-from airflow_kcr.protocol.group_members import ForeignConsumer
+from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import boundaries
 from airflow_kcr.protocol.region.rows import (

@@ -7,7 +7,7 @@ for everything else. Rows are read after it, and so is the clock: a transaction'
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Rows
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -20,12 +20,15 @@ from sqlalchemy import Connection, Engine, text
 from airflow_kcr.errors import (
     GroupInOtherRegion,
     KcrError,
+    RefusedError,
     RegionBeingDeleted,
     RegionExists,
     StoreBusy,
+    UnknownMember,
     UnknownRegion,
 )
 from airflow_kcr.ports import Heartbeats, Renewal, Replayed, Rule, Sign, Span
+from airflow_kcr.protocol.commands import Heartbeat
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import clusters
 from airflow_kcr.protocol.region.archive import ResetPage
@@ -49,24 +52,16 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.store.codec import event_from_json
 from airflow_kcr.store.collector import uncollected
-from airflow_kcr.store.postgres import (
-    admission,
-    archive,
-    deletion,
-    leases,
-    ledger,
-    region_reads,
-    region_writes,
-    rewinds,
-)
+from airflow_kcr.store.postgres import admission, archive, ledger, region_reads, region_writes, rewinds
 from airflow_kcr.store.postgres.chronicle import PostgresChronicle
 from airflow_kcr.store.postgres.connections import NO_LOCK, Connections, build_engine, read_again
 from airflow_kcr.store.postgres.listeners import NOTIFY, Listeners, payload
-from airflow_kcr.store.postgres.session import Found, Session
+from airflow_kcr.store.postgres.session import Found, Session, array
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
+
 
 V = TypeVar("V")
 
@@ -155,7 +150,7 @@ class PostgresTransactions(RegionStore):
         region: Region | None = None
         try:
             with self._connections.transaction(_EXCLUSIVE, region_key=_key(name)) as session:
-                if deletion.find(session, name):
+                if region_writes.find_doomed(session, name):
                     raise _being_deleted(name)
                 region = rule(session.rows(_NOW)[0][0])
                 return stored(region_writes.write_new(session, region))
@@ -209,20 +204,20 @@ class PostgresTransactions(RegionStore):
             rows = session.rows(region_reads.REGION, name=name)
             if rows:
                 check(region_reads.region_of(session, name, rows[0]), rows[0][0])
-                deletion.doom(session, name)
-            elif not deletion.find(session, name):
+                region_writes.doom(session, name)
+            elif not region_writes.find_doomed(session, name):
                 raise _unknown_in(session.connection, name)
-        rest, more = deletion.Deletion(), True
+        rest, more = region_writes.Deletion(), True
         while more:
             with self._connections.transaction(NO_LOCK) as session:
                 # Another one may have been faster.
-                more = deletion.find(session, name) and rest.forget_some(session)
+                more = region_writes.find_doomed(session, name) and rest.forget_some(session)
 
     # -- leases --------------------------------------------------------------------------------------------------
 
     def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
         """See `ports.Transactions.renew`."""
-        return leases.renew(self._connections, renewals, self.names)
+        return renew(self._connections, renewals, self.names)
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -258,7 +253,7 @@ class PostgresTransactions(RegionStore):
 
     def names(self) -> tuple[RegionName, ...]:
         """See `ports.Transactions.names`."""
-        return tuple(name for (name,) in self._connections.answer(_NAMES) if not deletion.is_doomed(name))
+        return tuple(name for (name,) in self._connections.answer(_NAMES) if not region_writes.is_doomed(name))
 
     @read_again
     def events(self, name: RegionName, after: EventNumber, limit: int = 1000) -> tuple[Event, ...]:
@@ -409,9 +404,9 @@ def _one_of(session: Session, name: RegionName, rows: Rows[Found]) -> Found:
 
 def _unknown_in(connection: Connection | None, name: RegionName) -> KcrError:
     found = [] if connection is None else [known for (known,) in connection.execute(_NAMES)]
-    if deletion.doomed(name) in found:
+    if region_writes.doomed(name) in found:
         return _being_deleted(name)
-    known = [one for one in found if not deletion.is_doomed(one)]
+    known = [one for one in found if not region_writes.is_doomed(one)]
     return UnknownRegion(f"there is no region {name!r} in this store; it has: {', '.join(known) or 'none'}")
 
 
@@ -428,3 +423,87 @@ def _key(name: RegionName, member: MemberId | None = None) -> int:
     """
     text_ = f"kcr\0{name}" if member is None else f"kcr\0{name}\0{member.group}\0{member.index}"
     return int.from_bytes(hashlib.blake2b(text_.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+# -- renewals ------------------------------------------------------------------------------------------------------
+#
+# One statement for all members of a process, whichever regions they are in, and no region lock.
+#
+# An expired lease is not revived, nor one of another incarnation. The statement waits for no row: a lease that
+# another transaction writes at that moment, a takeover for instance, is skipped and has no answer. So one member
+# never keeps the others of its process from being renewed, and two processes that renew the same rows never wait for
+# each other.
+
+# name: renew_leases — answered, renewed or not, with what tells a member whether anything is worth reading. A lease
+# that is `held` and not renewed was being written. What is `free` was judged as it was locked, and stays so. A region
+# that is not there has no row, a member that is not there has no incarnation.
+_RENEW: Final = text("""
+    WITH asked AS (
+        SELECT u.place, u.incarnation, u.lease, r.id AS region_id, u.group_id, u.member_index,
+               r.counter, r.epoch, r.reconcile_at
+        FROM unnest(CAST(:regions AS text[]), CAST(:groups AS text[]), CAST(:indexes AS bigint[]),
+                    CAST(:incarnations AS bigint[]), CAST(:leases AS interval[]))
+            WITH ORDINALITY AS u (region, group_id, member_index, incarnation, lease, place)
+        JOIN kcr.region r ON r.name = u.region
+    ), held AS (
+        SELECT a.place FROM asked a JOIN kcr.lease l USING (region_id, group_id, member_index, incarnation)
+        WHERE l.valid_until > clock_timestamp()
+    ), free AS (
+        SELECT a.place, a.region_id, a.group_id, a.member_index, a.incarnation, a.lease
+        FROM asked a JOIN kcr.lease l USING (region_id, group_id, member_index, incarnation)
+        WHERE l.valid_until > clock_timestamp()
+        FOR NO KEY UPDATE OF l SKIP LOCKED
+    ), renewed AS (
+        UPDATE kcr.lease l SET valid_until = clock_timestamp() + f.lease
+        FROM free f
+        WHERE l.region_id = f.region_id AND l.group_id = f.group_id AND l.member_index = f.member_index
+        RETURNING f.place
+    )
+    SELECT a.place, clock_timestamp(), a.counter, a.epoch, m.incarnation, a.reconcile_at,
+           a.place IN (SELECT place FROM renewed), a.place IN (SELECT place FROM held)
+    FROM asked a
+    LEFT JOIN kcr.member m USING (region_id, group_id, member_index)
+""")
+
+
+def renew(
+    connections: Connections, renewals: Collection[Renewal], known: Callable[[], Iterable[RegionName]]
+) -> Heartbeats:
+    """Renew leases; see `ports.Transactions.renew`.
+
+    Args:
+        connections: of the store.
+        renewals: each once.
+        known: asked for the names of all regions, where one is not there.
+    """
+    asked = [*dict.fromkeys(renewals)]
+    if not asked:
+        return {}
+    rows = connections.answer(
+        _RENEW,
+        regions=array([one.region for one in asked]),
+        groups=array([one.member.group for one in asked]),
+        indexes=array([one.member.index for one in asked]),
+        incarnations=array([one.incarnation for one in asked]),
+        leases=[one.lease for one in asked],
+    )
+    found: dict[Renewal, Heartbeat | RefusedError] = {}
+    for place, now, counter, epoch, incarnation, reconcile_at, renewed, held in rows:
+        one = asked[place - 1]
+        if incarnation is None:
+            found[one] = UnknownMember(f"{one.member} is not registered in region {one.region}; register it first")
+        elif renewed or not held:
+            found[one] = Heartbeat(
+                now=now,
+                counter=counter,
+                epoch=epoch,
+                incarnation=incarnation,
+                renewed=renewed,
+                reconcile_at=reconcile_at,
+            )
+    there = {asked[row[0] - 1] for row in rows}
+    return {**found, **{one: _unknown(one, known) for one in asked if one not in there}}
+
+
+def _unknown(renewal: Renewal, known: Callable[[], Iterable[RegionName]]) -> UnknownRegion:
+    return UnknownRegion(f"there is no region {renewal.region!r} in this store; it has: {', '.join(known()) or 'none'}")

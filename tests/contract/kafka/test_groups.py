@@ -16,7 +16,7 @@ from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BrokerUnavailable, GroupNotEmpty, KcrError
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.kafka.settings import admin_settings, participants
-from airflow_kcr.protocol.group_members import SHARE_OR_STREAMS
+from airflow_kcr.protocol.observations import SHARE_OR_STREAMS
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.rules import GroupProtocol, GroupRules
 from airflow_kcr.protocol.timeout_checks import BrokerLimits, BrokerTimes, ConsumerProtocolTimes

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_kcr.driver.submit import Submission
 from airflow_kcr.embedded.spark import environment, spark_home, start_standalone
+from airflow_kcr.hooks.spark_submit import Submission
 from tests.integration.spark.batches import WITHIN, wait_until
 
 if TYPE_CHECKING:

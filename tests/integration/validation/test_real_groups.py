@@ -11,7 +11,7 @@ from airflow_kcr.cli.output import exit_status
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BatchRefused, ConfigurationError, ForeignConsumerInGroup, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
-from airflow_kcr.protocol.group_members import SHARE_OR_STREAMS, ForeignConsumer
+from airflow_kcr.protocol.observations import SHARE_OR_STREAMS, ForeignConsumer
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.validation import CheckVerdict, Question

@@ -23,10 +23,10 @@ from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import GroupView, MemberView, RegionSummary, RegionView
 from airflow_kcr.ports import Certificate, Horizon, Replayed
 from airflow_kcr.protocol.delivery import UpsertSink
-from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.invariants.accounting import OffsetDelivery, Redelivery
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.member.state import State
+from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
 from airflow_kcr.protocol.region.rows import (

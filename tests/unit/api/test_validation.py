@@ -22,8 +22,14 @@ from airflow_kcr.errors import (
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
-from airflow_kcr.protocol.group_members import SHARE_OR_STREAMS, ForeignConsumer, GroupSeen, MemberSeen
-from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
+from airflow_kcr.protocol.observations import (
+    SHARE_OR_STREAMS,
+    ForeignConsumer,
+    GroupSeen,
+    LogBounds,
+    MemberSeen,
+    TimeAnswer,
+)
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import RegionState

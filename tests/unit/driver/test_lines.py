@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from airflow_kcr.driver.lines import KEPT, LOG_FORMAT, RunningApplication, Sieve
+from airflow_kcr.driver.task import KEPT, LOG_FORMAT, RunningApplication, Sieve
 
 APPLICATION = RunningApplication(
     application="local-1", ui="http://here:4040", host="here", pid=7, started=99, members={"g[0]": 3}

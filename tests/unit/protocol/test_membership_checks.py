@@ -9,8 +9,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.protocol.commands import KillRegion, ReportPartitions, StartRegion
-from airflow_kcr.protocol.group_members import SHARE_OR_STREAMS, ForeignConsumer, GroupSeen, MemberSeen
-from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.observations import SHARE_OR_STREAMS, ForeignConsumer, GroupSeen, LogBounds, MemberSeen
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import Committed, RegionState

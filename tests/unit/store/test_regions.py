@@ -67,7 +67,7 @@ from airflow_kcr.protocol.values import (
     RequestId,
 )
 from airflow_kcr.store.memory import MemoryTransactions
-from airflow_kcr.store.verbs import TABLE
+from airflow_kcr.store.regions import TABLE
 from tests.support.driver import Clock, Driver
 from tests.support.judging import causes, happened, judge, positions, state
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running

@@ -18,7 +18,7 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.group_members import ForeignConsumer
+from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import coverage, events, foreign_consumers
 from airflow_kcr.protocol.region.member_view import of_member
 from airflow_kcr.protocol.region.rows import (

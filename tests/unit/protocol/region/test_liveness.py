@@ -15,7 +15,7 @@ from airflow_kcr.protocol.commands import (
     RequestCheckpoint,
     StartRegion,
 )
-from airflow_kcr.protocol.group_members import ForeignConsumer
+from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LivenessVerdict, LogEnd, Rule, Seen, Wait
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState, ResetCause, SpecCheck

@@ -8,8 +8,8 @@ import pytest
 
 from airflow_kcr.errors import StaleIncarnation
 from airflow_kcr.protocol.commands import GroupStanding, KillRegion, ReportGroups, ReportPartitions, StartRegion
-from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.invariants import History, verify
+from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import coverage, events
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, RegionRules

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from airflow_kcr.driver.submit import Submission
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.hooks.spark_submit import Submission
 from airflow_kcr.spark.session import CONNECTOR
 
 
