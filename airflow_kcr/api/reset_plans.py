@@ -6,7 +6,7 @@ complete: it has the request and the epoch it was made under. The store keeps no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Final, Self
@@ -36,7 +36,7 @@ from airflow_kcr.protocol.targets import (
     target_from_json,
     target_to_json,
 )
-from airflow_kcr.protocol.times import checked_instant, parse_instant
+from airflow_kcr.protocol.times import checked_instant, format_instant, parse_instant
 from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, RequestId, TopicName, region_name
 from airflow_kcr.schedules import zone_named
 
@@ -160,14 +160,16 @@ class PlanView(View):
         return is_by_time and line.in_scope and line.target is not None and line.target == line.log_end
 
     def notes(self, line: PlanLine) -> list[str]:
-        """Return what to know of a line beside its numbers, but that its target can't be read."""
-        notes = []
+        """Return what to know of a line beside its numbers."""
+        notes = [] if line.in_scope else ["out of scope"]
         if self.finds_nothing(line):
             notes.append("no record since then, the log's end")
         if line.asked is not None:
             notes.append(f"clamped, asked for {line.asked}")
         if line.is_recreated:
             notes.append(line.RECREATED)
+        if line.is_unreachable:
+            notes.append(f"unreachable, the log has {line.log_start} to {line.log_end}")
         return notes
 
     @classmethod
@@ -209,6 +211,29 @@ class PlanView(View):
         """The partitions that move, the worst first."""
         moving = [line for line in self.lines if any(line.badness)]
         return tuple(sorted(moving, key=lambda line: line.badness, reverse=True))
+
+    def told(self, instant: Callable[[datetime], str] = format_instant) -> dict[str, str]:
+        """Return what a person reads above the partitions, by name; empty where there is nothing to say.
+
+        Args:
+            instant: how an instant is written.
+        """
+        totals = self.totals
+        return {
+            "target": self.target,
+            "scope": str(self.request.scope),
+            "moves": self.moves,
+            "records processed again": f"{totals.replay:,}",
+            "records skipped": f"{totals.skip:,}" if totals.skip else "",
+            "records skipped by name": ", ".join(f"{p} at {o}" for p, o in self.request.skip.items()),
+            "clamped into the log": f"{totals.clamped:,} partition(s)" if totals.clamped else "",
+            "not in the log any more": f"{totals.unreachable:,} partition(s)" if totals.unreachable else "",
+            "out of reach": f"from {instant(self.overtaken_at)} on, by retention" if self.overtaken_at else "",
+            "checkpoints undone": ", ".join(map(str, self.undoes)),
+            "DAG runs undone": ", ".join(f"{run.dag_id} / {run.run_id}" for run in self.runs),
+            "not restored, as mode upsert keeps no history": ", ".join(map(str, self.upserts)),
+            "not in the region": ", ".join(map(str, self.ignored)),
+        }
 
     @property
     def request_id(self) -> RequestId:

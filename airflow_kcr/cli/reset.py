@@ -13,7 +13,6 @@ import typer
 from airflow_kcr.cli.options import TEN_MINUTES, Name, Output, OutputFormat, Timeout, Url, Wait, region_of
 from airflow_kcr.cli.output import Answer, chosen, note, progress, reported, require_wait, show
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.times import format_instant
 
 if TYPE_CHECKING:
     from airflow_kcr.api import PlanView, Region, ResetView
@@ -357,45 +356,16 @@ def planned(plan: PlanView) -> Answer:
     is_big = len(plan.lines) > SHOWN
     lines = plan.worst[:SHOWN] if is_big else plan.lines
     shown = f"the worst {len(lines)} of {totals.partitions}; -o json has all" if is_big and lines else ""
-    facts = {
-        "region": plan.region,
-        "plan": plan.plan,
-        "epoch": plan.epoch,
-        "target": plan.target,
-        "scope": plan.request.scope,
-        "moves": plan.moves,
-        "processed again": f"{totals.replay:,} record(s)",
-        "skipped": f"{totals.skip:,} record(s)" if totals.skip else "",
-        "skipped by name": ", ".join(f"{p} at {o}" for p, o in plan.request.skip.items()),
-        "clamped": f"{totals.clamped} partition(s): the log does not have what was asked for" if totals.clamped else "",
-        "unreachable": f"{totals.unreachable} partition(s): it would be refused" if totals.unreachable else "",
-        "out of reach": f"from {format_instant(plan.overtaken_at)} on, by retention" if plan.overtaken_at else "",
-        "undoes": _undone(plan),
-        "not restored": ", ".join(map(str, plan.upserts)),
-        "not in the region": ", ".join(map(str, plan.ignored)),
-        "shown": shown,
-    }
     return Answer(
         document=plan.to_json(),
         columns=PLANNED,
         rows=[_row(plan, line) for line in lines],
-        facts=facts,
+        facts={"region": plan.region, "plan": plan.plan, "epoch": plan.epoch, **plan.told(), "shown": shown},
         numbers=_NUMBERS,
     )
 
 
-def _undone(plan: PlanView) -> str:
-    if not plan.undoes:
-        return ""
-    runs = ", ".join(f"{run.dag_id}/{run.run_id}" for run in plan.runs)
-    return f"checkpoint(s) {', '.join(map(str, plan.undoes))}" + (f" of the runs {runs}" if runs else "")
-
-
 def _row(plan: PlanView, line: PlanLine) -> dict[str, object]:
-    notes = [] if line.in_scope else ["out of scope"]
-    notes += plan.notes(line)
-    if line.is_unreachable:
-        notes.append(f"unreachable, the log has {line.log_start} to {line.log_end}")
     return {
         "group": line.partition.group,
         "topic": line.partition.topic,
@@ -405,7 +375,7 @@ def _row(plan: PlanView, line: PlanLine) -> dict[str, object]:
         "source": line.source,
         "replay": line.replay,
         "skip": line.skip,
-        "note": "; ".join(notes),
+        "note": "; ".join(plan.notes(line)),
     }
 
 

@@ -165,41 +165,26 @@ ROWS = 20
 def markdown(found: Planned) -> str:
     """Return a plan as markdown, with who chose its target and why."""
     plan = found.plan
-    totals = plan.totals
-    runs = ", ".join(f"{run.dag_id} / {run.run_id}" for run in plan.runs)
     facts = {
-        "Target": plan.target,
-        "Scope": str(plan.request.scope),
-        "Moves": plan.moves,
-        "Records processed again": f"{totals.replay:,}",
-        "Records skipped": f"{totals.skip:,}" if totals.skip else "",
-        "Records skipped by name": ", ".join(f"{p} at {o}" for p, o in plan.request.skip.items()),
-        "Clamped into the log": f"{totals.clamped:,} partition(s)" if totals.clamped else "",
-        "Not in the log any more": f"{totals.unreachable:,} partition(s)" if totals.unreachable else "",
-        "Out of reach": f"from {shown(plan.overtaken_at)} on, by retention" if plan.overtaken_at else "",
-        "Checkpoints undone": ", ".join(map(str, plan.undoes)),
-        "DAG runs undone": runs,
-        "Not restored, as mode upsert keeps no history": ", ".join(map(str, plan.upserts)),
-        "Forced": "yes: without a drain, from the last done positions" if found.forced else "",
-        "Consent to upsert": "yes" if found.consent_upsert and plan.upserts else "",
-        "Chosen by": found.by,
-        "Reason": found.reason,
-        "Epoch": str(plan.epoch),
+        **plan.told(shown),
+        "forced": "yes: without a drain, from the last done positions" if found.forced else "",
+        "consent to upsert": "yes" if found.consent_upsert and plan.upserts else "",
+        "chosen by": found.by,
+        "reason": found.reason,
+        "epoch": str(plan.epoch),
     }
-    parts = [table(("Reset of region", plan.region), [(name, value) for name, value in facts.items() if value])]
+    rows = [(name[0].upper() + name[1:], value) for name, value in facts.items() if value]
+    parts = [table(("Reset of region", plan.region), rows)]
     worst = plan.worst[:ROWS]
     if worst:
         head = ("Group", "Topic", "Partition", "Now", "Target", "Replayed", "Skipped", "Note")
         parts.append(table(head, (_row(plan, line) for line in worst), numbers=range(2, 7)))
-    if totals.moved > len(worst):
-        parts.append(f"Shown: the worst {len(worst)} of {totals.moved:,} partitions that move.")
+    if plan.totals.moved > len(worst):
+        parts.append(f"Shown: the worst {len(worst)} of {plan.totals.moved:,} partitions that move.")
     return "\n\n".join(parts)
 
 
 def _row(plan: PlanView, line: PlanLine) -> tuple[str, ...]:
-    notes = plan.notes(line)
-    if line.is_unreachable:
-        notes.append(f"the log has {line.log_start} to {line.log_end}")
     return (
         line.partition.group,
         line.partition.topic,
@@ -208,7 +193,7 @@ def _row(plan: PlanView, line: PlanLine) -> tuple[str, ...]:
         _number(line.target),
         _number(line.replay),
         _number(line.skip),
-        "; ".join(notes),
+        "; ".join(plan.notes(line)),
     )
 
 

@@ -48,6 +48,8 @@ def test_every_relative_link_resolves(path: Path) -> None:
 PACKAGE = TOP / "airflow_kcr"
 CODE = re.compile(r"`(?:airflow_kcr\.)?((?:api|hooks|protocol|runtime|sinks|spec|store|triggers)(?:\.\w+)+)`")
 
+FILE = re.compile(r"`((?:airflow_kcr|dags_example|tests)/[\w./-]+|pyproject\.toml)`")
+
 
 def is_in_the_package(name: str) -> bool:
     """Whether a dotted name is a module of the package, or a name in one."""
@@ -64,6 +66,12 @@ def is_in_the_package(name: str) -> bool:
 def test_every_place_in_the_code_that_a_page_names_is_there(path: Path) -> None:
     names = CODE.findall(path.read_text(encoding="utf-8"))
     assert [name for name in names if not is_in_the_package(name)] == []
+
+
+@pytest.mark.parametrize("path", [page for page in pages() if page.stem != "changelog"], ids=lambda path: path.stem)
+def test_every_file_that_a_page_names_is_there(path: Path) -> None:
+    names = FILE.findall(path.read_text(encoding="utf-8"))
+    assert [name for name in names if not (TOP / name).exists()] == []
 
 
 def test_every_page_can_be_reached_from_the_index() -> None:
