@@ -129,7 +129,8 @@ def test_the_table_has_the_sums_and_every_partition(kcr: Kcr, checkpoint: Driver
 def test_a_plan_that_moves_nothing_says_so(kcr: Kcr, checkpoint: Driver) -> None:
     newest = checkpoint.checkpoint("nothing since")
     called = kcr("reset", "plan", "flights", "--to-checkpoint", newest, "-o", "table")
-    assert "moves                    nothing: all 4 partition(s) are at their targets already" in called.stdout.splitlines()
+    lines = called.stdout.splitlines()
+    assert "moves                    nothing: all 4 partition(s) are at their targets already" in lines
 
 
 def test_a_plan_is_saved_beside_its_table(kcr: Kcr, checkpoint: Driver, tmp_path: Path) -> None:
