@@ -21,7 +21,7 @@ from typing import Final
 from airflow_kcr.api.clusters import client_settings
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.api.validation import real_reader, validate
-from airflow_kcr.errors import KcrError
+from airflow_kcr.errors import KcrError, ToolMissing
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.commands import DeclareRegion
 from airflow_kcr.protocol.region.state import Spec
@@ -30,7 +30,7 @@ from airflow_kcr.protocol.values import GroupId, region_name
 from airflow_kcr.sinks.custom.adapters import custom_targets
 from airflow_kcr.sinks.files.layout import file_targets
 from airflow_kcr.sinks.group import checked_sinks
-from airflow_kcr.spark.launch import no_pyspark, require_java
+from airflow_kcr.spark.launch import require_java, require_pyspark
 from airflow_kcr.spark.pipelines import load_pipeline
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.memory import MemoryTransactions
@@ -38,7 +38,7 @@ from airflow_kcr.store.postgres.connections import Server, server_at
 from airflow_kcr.store.regions import RegionStore
 
 OLDEST_JAVA: Final = 17
-"""What Spark 4 needs (https://spark.apache.org/docs/4.0.0/)."""
+"""What Spark 4 needs (https://spark.apache.org/docs/4.2.0/)."""
 
 OLDEST_AIRFLOW: Final = (3, 3)
 
@@ -103,17 +103,15 @@ def _diagnosis(group: str, check: str, probe: Callable[[], tuple[CheckVerdict, s
 
 def _spark() -> tuple[CheckVerdict, str]:
     try:
-        import pyspark
-        import pyspark.sql
-    except ImportError as error:
-        missing = no_pyspark(error)
+        version = require_pyspark()
+    except ToolMissing as missing:
         absent = _version_of("pyspark") is None
         return (
             (CheckVerdict.WARNING, f"{missing.message}; without it no member runs here") if absent else _failed(missing)
         )
     client = _version_of("pyspark-client")
     beside = f", beside pyspark-client {client}" if client else ""
-    return CheckVerdict.OK, f"PySpark {pyspark.__version__}{beside}"
+    return CheckVerdict.OK, f"PySpark {version}{beside}"
 
 
 def _java(environ: Mapping[str, str]) -> tuple[CheckVerdict, str]:

@@ -119,6 +119,32 @@ _INSTALL: Final = "install airflow-kcr[spark] where the tasks run, or set SPARK_
 _JAVA: Final = "install a Java runtime, version 17 or newer, where Spark is started"
 
 
+def require_pyspark() -> str:
+    """Return the version of PySpark, which can be imported whole.
+
+    Raises:
+        ToolMissing: it is not there, or another package has overwritten a part of it.
+    """
+    try:
+        import pyspark
+        import pyspark.sql
+    except ImportError as error:
+        raise no_pyspark(error) from error
+    try:
+        installed = metadata.distribution("pyspark")
+    except metadata.PackageNotFoundError:  # files without metadata, as those of a Spark that was unpacked
+        return pyspark.__version__
+    # An older part may be imported, and fails later. A Spark at another place, as SPARK_HOME names one, is whole.
+    is_here = Path(str(installed.locate_file("pyspark/__init__.py"))) == Path(pyspark.__file__ or "")
+    if is_here and _line(pyspark.__version__) != _line(installed.version):
+        raise _overwritten(f"PySpark {installed.version} says that it is {pyspark.__version__}")
+    return pyspark.__version__
+
+
+def _line(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
 def no_pyspark(error: ImportError) -> ToolMissing:
     """Return why PySpark can't be imported, and the command that mends it.
 
@@ -127,8 +153,12 @@ def no_pyspark(error: ImportError) -> ToolMissing:
     """
     if error.name == "pyspark" and find_spec("pyspark") is None:
         return ToolMissing("PySpark is not installed; install airflow-kcr[spark]")
+    return _overwritten(str(error))
+
+
+def _overwritten(seen: str) -> ToolMissing:
     mend = f"pip install --force-reinstall --no-deps {_written_last()}"
-    return ToolMissing(f"another package has overwritten a part of PySpark ({error}): `{mend}` mends it")
+    return ToolMissing(f"another package has overwritten a part of PySpark ({seen}): `{mend}` mends it")
 
 
 def _written_last() -> str:

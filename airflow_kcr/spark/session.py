@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from airflow_kcr.confidential import NAMES, is_secret, secrets_in
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.spark import jvm
-from airflow_kcr.spark.launch import launch, no_pyspark
+from airflow_kcr.spark.launch import launch, require_pyspark
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _BUILDS: Final[Mapping[str, str]] = {"4.0": "4.0.0", "4.1": "4.1.1", "4.2": "4.2.0"}
 """The build of Spark's Kafka connector for each line of Spark: the one that can be had with all that it needs."""
 
-_DEFAULT: Final = "4.0"
+_DEFAULT: Final = "4.2"
 """The line that is meant where no PySpark is installed: the one that airflow-kcr[spark] installs."""
 
 _DELTA: Final = "4.4.0"
@@ -183,11 +183,10 @@ def open_session(settings: SparkSettings) -> SparkSession:
         ToolMissing: there is no PySpark or no Java.
         ServiceFailed: Spark's JVM did not start; the message has its own words.
     """
-    try:
-        from pyspark import SparkConf
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise no_pyspark(error) from error
+    require_pyspark()
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
     _refuse_environment(os.environ)
     refuse_settings(dict(settings.conf))
     require_jars(settings.jars)

@@ -38,7 +38,7 @@ from airflow_kcr.sinks.files.documents import Manifest, Owner, Retired
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, Table
 from airflow_kcr.sinks.files.hadoop import HadoopFolder
 from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, file_targets
-from airflow_kcr.spark.launch import PACKAGES, launch, no_pyspark
+from airflow_kcr.spark.launch import PACKAGES, launch, require_pyspark
 from airflow_kcr.spark.session import SparkSettings, missing_extensions, names_library
 from airflow_kcr.spec import RegionSpec
 
@@ -353,11 +353,10 @@ def file_session(conf: Mapping[str, str], sinks: Iterable[FileTarget] = ()) -> I
         ServiceFailed: Spark's JVM did not start; the message has its own words.
         ConfigurationError: a setting holds a secret, which would stand in the command line of Spark's JVM.
     """
-    try:
-        from pyspark import SparkConf
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise no_pyspark(error) from error
+    require_pyspark()
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
     wanted = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.master": "local[1]", **conf}
     wanted |= _of_formats(wanted, sinks)
     settings = SparkConf(loadDefaults=False).setAll(list(wanted.items()))

@@ -45,6 +45,8 @@ def ran(command: Sequence[str], cwd: Path | None = None) -> str:
     """Run a program outside of this project's environment; one that fails is an AssertionError with what it said."""
     own = {"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"}
     environ = {name: value for name, value in os.environ.items() if name not in own}
+    # As after its activation: Spark's workers run the python3 that comes first, and need what the driver has.
+    environ["PATH"] = os.pathsep.join([str(Path(command[0]).parent), environ["PATH"]])
     done = subprocess.run(
         command,
         cwd=cwd,
@@ -86,7 +88,7 @@ def test_spark_and_airflow_work_in_what_pip_installs(fresh: Environment, wheel: 
     if extras != ("demo",):
         return
     # What overwrites half of PySpark afterwards is told with the command that mends it, and it does.
-    fresh.pip("install", "--quiet", "--no-deps", "--upgrade", "pyspark-client>=4.1")
+    fresh.pip("install", "--quiet", "--no-deps", "pyspark-client==4.1.*")
     told = fresh.python(
         "from airflow_kcr.errors import ToolMissing\n"
         "from airflow_kcr.spark.session import SparkSettings, open_session\n"

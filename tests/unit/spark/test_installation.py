@@ -11,7 +11,7 @@ from airflow_kcr.embedded.jars import pyspark_jars
 from airflow_kcr.errors import ConfigurationError, ToolMissing
 from airflow_kcr.sinks.files.cleanup import file_session
 from airflow_kcr.spark import launch
-from airflow_kcr.spark.launch import no_pyspark, submit_environment
+from airflow_kcr.spark.launch import no_pyspark, require_pyspark, submit_environment
 from airflow_kcr.spark.session import SparkSettings, open_session
 
 
@@ -112,3 +112,32 @@ def test_a_pyspark_whose_import_fails_ends_a_member_with_the_command_that_mends_
         pass
     with pytest.raises(ToolMissing, match="pip install --force-reinstall"):
         pyspark_jars()
+
+
+def pyspark_at(folder: Path, monkeypatch: pytest.MonkeyPatch, *, files: str, metadata: str = "") -> None:
+    """Have a PySpark be imported whose files say one version, and its metadata, if it has any, another."""
+    (folder / "pyspark" / "sql").mkdir(parents=True)
+    (folder / "pyspark" / "__init__.py").write_text(f"__version__ = '{files}'\n")
+    (folder / "pyspark" / "sql" / "__init__.py").write_text("")
+    if metadata:
+        (folder / "pyspark-1.dist-info").mkdir()
+        (folder / "pyspark-1.dist-info" / "METADATA").write_text(f"Name: pyspark\nVersion: {metadata}\n")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyspark"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def test_a_pyspark_of_which_an_older_package_has_overwritten_a_part_is_told_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyspark_at(tmp_path, monkeypatch, files="4.1.4", metadata="4.2.1")
+    with pytest.raises(ToolMissing, match=r"PySpark 4\.2\.1 says that it is 4\.1\.4.*--no-deps pyspark==4\.2\.1"):
+        open_session(SparkSettings(app_name="a"))
+
+
+@pytest.mark.parametrize("metadata", ["4.2.1", ""], ids=["of the same line", "without metadata of its own"])
+def test_a_pyspark_of_one_line_or_of_a_spark_elsewhere_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metadata: str
+) -> None:
+    pyspark_at(tmp_path, monkeypatch, files="4.2.0" if metadata else "3.5.1", metadata=metadata)
+    assert require_pyspark() == ("4.2.0" if metadata else "3.5.1")
