@@ -6,7 +6,7 @@ Real brokers, real store, members in processes of their own with an engine witho
 from __future__ import annotations
 
 import subprocess
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -72,32 +72,6 @@ def resets(region: Live, counter: int) -> list[str]:
 
 
 # -- idle connections --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("forgetting", Forgetting)
-def test_a_box_that_forgets_idle_connections_costs_no_reset_and_no_record(
-    guarded: KafkaSet, database_url: str, tmp_path: Path, record_property: Note, forgetting: Forgetting
-) -> None:
-    with ExitStack() as stack:
-        box = stack.enter_context(box_before(guarded.broker(1), forgetting, IDLE))
-        address = f"127.0.0.1:{box.port}"
-        region = stack.enter_context(
-            live(guarded, database_url, tmp_path, members=2, partitions=2, spec=PATIENT, group=login(address))
-        )
-        members = region.start(0), region.start(1)
-        region.shared(0, 1)
-        region.fill(100)
-        finished(region)
-        counter = region.region().counter
-        for _ in range(3):
-            forgot = box.forgot
-            region.until(lambda forgot=forgot: box.forgot > forgot, "a connection forgotten")  # type: ignore[misc]
-            region.until(passed(2 * IDLE), "nothing for a while")
-            region.fill(20)
-            finished(region, 100)
-        assert resets(region, counter) == []
-        assert all(member.running for member in members)
-        judged(region, record_property)
 
 
 def test_who_asks_through_a_box_that_has_closed_the_connection_has_an_answer_all_the_same(guarded: KafkaSet) -> None:
