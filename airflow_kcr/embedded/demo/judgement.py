@@ -321,11 +321,10 @@ def _killed(found: Happened) -> DemoCheck:
 
 
 def _refused(found: Happened) -> DemoCheck:
-    refused = found.viewer_refused.count("403")
     return DemoCheck(
         name="the viewer",
-        passed=refused == 3,
-        detail=f"was refused {refused} times (403): to trigger the reset, to choose, to approve",
+        passed=found.viewer_refused == 3,
+        detail=f"was refused {found.viewer_refused} times (403): to trigger the reset, to choose, to approve",
     )
 
 
