@@ -81,7 +81,7 @@ with DAG("NAME", schedule=None, max_active_tasks=16, default_args={"region": "NA
         KcrRegionStateSensor(task_id="runs"),
         KcrProgressSensor(task_id="progresses"),
         KcrLagSensor(task_id="caught_up", below=1),
-        KcrRegionStateSensor(task_id="rescheduled", deferrable=False, mode="reschedule", poke_interval=5),
+        KcrRegionStateSensor(task_id="rescheduled", deferrable=False, mode="reschedule", poke_interval=20),
         KcrRegionStateSensor(task_id="poked", poke_interval=2, **in_its_slot),
         KcrStartOperator(task_id="held", wait_for_completion=True, **in_its_slot),
     ]
