@@ -322,7 +322,7 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
     def membership(listener: MembershipListener) -> Membership:
         return ControlConsumer(settings, group=run.group, topics=subscription(group), listener=listener)
 
-    source = _source(prepared, member)
+    source = source_of(prepared, member)
     world = World(
         store=store,
         logs=shared.logs,
@@ -348,9 +348,16 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
     return MemberHost(who, rules.checkpoint, _limits(spec), world)
 
 
-def _source(prepared: Prepared, member: MemberId) -> Source:
+def source_of(prepared: Prepared, member: MemberId) -> Source:
+    """Return where and how a member of a run reads its batches."""
     kafka = {name.removeprefix("kafka."): value for name, value in spark_options(prepared.parts.kafka).items()}
-    return Source(region=prepared.run.region, member=member, kafka=kafka, options=prepared.run.reading)
+    return Source(
+        region=prepared.run.region,
+        member=member,
+        kafka=kafka,
+        options=prepared.run.reading,
+        ends_within=prepared.spec.rules().timeouts.process_end_limit,
+    )
 
 
 def _warm_up(prepared: Prepared, spark: SparkSession, logs: BrokerLogs) -> None:
@@ -358,7 +365,7 @@ def _warm_up(prepared: Prepared, spark: SparkSession, logs: BrokerLogs) -> None:
     group = prepared.spec.rules().groups[run.group]
     topics = {topic: count for topic, count in logs.topics().items() if group.subscribes(topic)}
     partitions = [GroupPartition(run.group, topic, n) for topic, count in topics.items() for n in range(count)]
-    warm_up(spark, _source(prepared, run.members[0]), logs.bounds(partitions), imports_of(prepared.parts.pipeline))
+    warm_up(spark, source_of(prepared, run.members[0]), logs.bounds(partitions), imports_of(prepared.parts.pipeline))
 
 
 def _limits(spec: RegionSpec) -> Limits:

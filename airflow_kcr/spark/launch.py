@@ -136,13 +136,14 @@ def require_pyspark() -> str:
         return pyspark.__version__
     # An older part may be imported, and fails later. A Spark at another place, as SPARK_HOME names one, is whole.
     is_here = Path(str(installed.locate_file("pyspark/__init__.py"))) == Path(pyspark.__file__ or "")
-    if is_here and _line(pyspark.__version__) != _line(installed.version):
+    if is_here and line_of(pyspark.__version__) != line_of(installed.version):
         raise _overwritten(f"PySpark {installed.version} says that it is {pyspark.__version__}")
     return pyspark.__version__
 
 
-def _line(version: str) -> list[str]:
-    return version.split(".")[:2]
+def line_of(version: str) -> str:
+    """Return the line of a version of Spark: `4.2` of `4.2.1`."""
+    return ".".join(version.split(".")[:2])
 
 
 def no_pyspark(error: ImportError) -> ToolMissing:

@@ -19,10 +19,12 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.confidential import secrets_in
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.timeouts import LONGEST_STORE_GRACE
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Range, RegionName, Timeline, checked_range
 
 if TYPE_CHECKING:
@@ -46,14 +48,15 @@ log; nothing is gained by that, since what a batch reads is there. While a task 
 next fetch: with a buffer that the system sizes (-1), all of it, with Kafka's own 64 KiB, next to nothing. Fetches of
 more than 4 MiB are hardly faster then, and the consumer of every partition holds one.
 
-The connector can't be interrupted while it waits for a broker (`WAITS`).
+The connector can't be interrupted while it waits for a broker (`WAITS`): these are the longest waits.
 """
 
 WAITS: Final = ("kafka.request.timeout.ms", "kafka.default.api.timeout.ms", "kafkaConsumer.pollTimeoutMs")
 """What limits how long a batch waits for a broker that is away: a poll, then the ends of the log, or an admin's call.
 
 Until then a cancelled batch goes on; with Kafka's own settings for a minute, and its process would end itself first
-(`Timeouts.process_end_limit`). An admin client takes no shorter timeout for a call than for a request.
+(`Timeouts.process_end_limit`). Two of them may follow each other, so each is at most a third of what a batch has. An
+admin client takes no shorter timeout for a call than for a request.
 """
 
 _EXACT: Final[Mapping[str, str]] = {"failOnDataLoss": "true", "kafka.isolation.level": "read_committed"}
@@ -108,6 +111,7 @@ class Source:
         kafka: client settings as Kafka's Java client names them (`bootstrap.servers`, `security.protocol`, …), secrets
             filled in, without the prefix `kafka.`.
         options: options of the connector, over `DEFAULTS`; those of the client have the prefix `kafka.`.
+        ends_within: how long a batch may go on after it was cancelled.
 
     Raises:
         ConfigurationError: options or client settings that would make reads inexact, all of them by name; no server;
@@ -118,6 +122,7 @@ class Source:
     member: MemberId
     kafka: Mapping[str, str] = field(repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ends_within: timedelta = LONGEST_STORE_GRACE
 
     def __post_init__(self) -> None:
         refused = refusals(self._given())
@@ -142,10 +147,14 @@ class Source:
         yield from ((f"kafka.{name}", value) for name, value in self.kafka.items())
         yield from self.options.items()
 
+    def _waits(self) -> Iterator[tuple[str, str]]:
+        third = self.ends_within / 3 // timedelta(milliseconds=1)
+        yield from ((name, str(min(third, int(DEFAULTS[name])))) for name in WAITS)
+
     def _settings(self) -> dict[str, str]:
         # The connector's options know no case, so neither do overrides.
         merged: dict[str, tuple[str, str]] = {}
-        for name, value in (*DEFAULTS.items(), *self._given(), *_EXACT.items()):
+        for name, value in (*DEFAULTS.items(), *self._waits(), *self._given(), *_EXACT.items()):
             merged[name.lower()] = (name, value)
         return dict(merged.values())
 

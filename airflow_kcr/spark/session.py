@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from airflow_kcr.confidential import NAMES, is_secret, secrets_in
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.spark import jvm
-from airflow_kcr.spark.launch import launch, require_pyspark
+from airflow_kcr.spark.launch import launch, line_of, require_pyspark
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -44,7 +44,7 @@ def connector_for(spark: str) -> str:
     Args:
         spark: such as `4.1.4`.
     """
-    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_BUILDS.get(_line(spark), spark)}"
+    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_BUILDS.get(line_of(spark), spark)}"
 
 
 def delta_for(spark: str) -> str:
@@ -53,11 +53,7 @@ def delta_for(spark: str) -> str:
     Args:
         spark: such as `4.1.4`.
     """
-    return f"io.delta:delta-spark_{_line(spark)}_2.13:{_DELTA}"
-
-
-def _line(spark: str) -> str:
-    return ".".join(spark.split(".")[:2])
+    return f"io.delta:delta-spark_{line_of(spark)}_2.13:{_DELTA}"
 
 
 def _installed() -> str:

@@ -66,6 +66,12 @@ timeouts: {lease: 4s, renew: 1s, session: 7s, relaunch: 4s, reset: 20s, drain: 1
 PATIENT = BRISK.replace("session: 7s", "session: 25s").replace("reset: 20s", "reset: 30s")
 """With a session that a process is sure to be back within, on a busy machine too."""
 
+UNHURRIED = """\
+batch: {target: 2s, min_records: 50, max_records: 500, timeout: 90s}
+timeouts: {lease: 10s, renew: 1s, session: 30s, relaunch: 20s, reset: 120s, drain: 100s, commit: 20s, close: 8s}
+"""
+"""For members on Spark, whose first batch is slow on a busy machine."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Process:
@@ -386,6 +392,30 @@ def live(
                 process.thaw()
                 process.kill()
         store.close()
+
+
+@contextmanager
+def on_spark(kafka: Kafka, url: str, folder: Path, group: str) -> Iterator[Live]:
+    """Lend a started region of one member on Spark over two partitions, whose pipeline writes what it reads.
+
+    Args:
+        kafka: the broker, as the test reaches it.
+        url: of the store.
+        folder: for what the processes leave.
+        group: further fields of the group, as how its member reaches the broker.
+    """
+    with live(
+        kafka,
+        url,
+        folder,
+        members=1,
+        partitions=2,
+        spec=UNHURRIED,
+        group=group,
+        hosting="tests.support.spark_member_process",
+        pipeline="tests.support.spark_gated_pipeline:process",
+    ) as one:
+        yield one
 
 
 @contextmanager

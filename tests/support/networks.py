@@ -56,29 +56,25 @@ class Box:
     """Passes connections on, and forgets each that was idle for too long, as load balancers and NAT gateways do.
 
     Args:
+        target: the port that it passes on to.
         forgetting: how.
         idle: seconds.
     """
 
-    def __init__(self, forgetting: Forgetting, idle: float) -> None:
-        self._forgetting, self._idle = forgetting, idle
+    def __init__(self, target: int, forgetting: Forgetting, idle: float) -> None:
+        self._target, self._forgetting, self._idle = target, forgetting, idle
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.forgot = 0
-        self._target = 0
         self._connections: list[_Connection] = []
         self._over = threading.Event()
+        for work in (self._accept, self._forget):
+            threading.Thread(target=work, daemon=True).start()
 
     @property
     def passing(self) -> int:
         """How many connections are open at both ends."""
         return sum(not one.closed for one in self._connections)
-
-    def lead_to(self, port: int) -> None:
-        """Pass on to this port from now on."""
-        self._target = port
-        for work in (self._accept, self._forget):
-            threading.Thread(target=work, daemon=True).start()
 
     def close(self) -> None:
         """Let no client through any more."""
@@ -116,11 +112,12 @@ class Box:
 @contextmanager
 def box_before(broker: Broker, forgetting: Forgetting, idle: float) -> Iterator[Box]:
     """Lend a box before the second listener of a broker, which is started anew for that."""
-    box = Box(forgetting, idle)
-    box.lead_to(broker.sasl_port)
-    advertise(broker, SASL=f"127.0.0.1:{box.port}")
-    yield box
-    box.close()
+    box = Box(broker.sasl_port, forgetting, idle)
+    try:
+        advertise(broker, SASL=f"127.0.0.1:{box.port}")
+        yield box
+    finally:
+        box.close()
 
 
 def advertise(broker: Broker, **listeners: str) -> None:

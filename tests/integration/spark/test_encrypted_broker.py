@@ -14,13 +14,9 @@ from airflow_kcr.api import Region
 from tests.conftest import StartKafka
 from tests.support.certificates import authority, broker_settings
 from tests.support.faults import finished
-from tests.support.members import live
+from tests.support.members import on_spark
 from tests.support.spark_gated_pipeline import JARS
 
-SPEC = """\
-batch: {target: 2s, min_records: 50, max_records: 500, timeout: 90s}
-timeouts: {lease: 10s, renew: 1s, session: 30s, relaunch: 20s, reset: 120s, drain: 100s, commit: 20s, close: 8s}
-"""
 SECRETS = {"FLIGHTS_PASSWORD": "pass-word-1", "STORE_PASSWORD": "store-word-1"}
 RECORDS, WITHIN = 100, 240.0
 
@@ -43,13 +39,14 @@ def test_a_member_on_spark_reads_over_tls_with_a_certificate_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trusted = authority("an authority of ours")
+    both = authority("the one before it").pem + trusted.pem
     own = trusted.sign("flights")
     secrets = SECRETS | {"OWN_KEY": own.key}
-    for name, value in (secrets | {"TRUSTED": trusted.pem, "OWN_CERTIFICATE": own.certificate}).items():
+    for name, value in (secrets | {"TRUSTED": both, "OWN_CERTIFICATE": own.certificate}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv(JARS, ",".join(map(str, connector_jars)))
     (tmp_path / "own.p12").write_bytes(own.key_store(SECRETS["STORE_PASSWORD"]))
-    (tmp_path / "trusted.pem").write_text(trusted.pem)
+    (tmp_path / "trusted.pem").write_text(both)
     broker = kafka_set(
         settings=broker_settings(tmp_path / "certificates", trusted),
         sasl_users={"flights": SECRETS["FLIGHTS_PASSWORD"]},
@@ -59,17 +56,7 @@ def test_a_member_on_spark_reads_over_tls_with_a_certificate_of_its_own(
         "sasl.mechanism: PLAIN, sasl.username: flights, sasl.password: '${FLIGHTS_PASSWORD}', "
         f"{certificates.replace('FOLDER', str(tmp_path))}}}"
     )
-    with live(
-        broker,
-        database_url,
-        tmp_path / "region",
-        members=1,
-        partitions=2,
-        spec=SPEC,
-        group=login,
-        hosting="tests.support.spark_member_process",
-        pipeline="tests.support.spark_gated_pipeline:process",
-    ) as one:
+    with on_spark(broker, database_url, tmp_path / "region", login) as one:
         member = one.start(0)
         one.fill(RECORDS)
         finished(one, WITHIN)

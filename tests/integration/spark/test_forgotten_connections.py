@@ -12,14 +12,10 @@ import pytest
 from airflow_kcr.protocol.region import events
 from tests.conftest import StartKafka
 from tests.support.faults import finished, passed
-from tests.support.members import live
+from tests.support.members import on_spark
 from tests.support.networks import Forgetting, box_before
 from tests.support.spark_gated_pipeline import JARS
 
-SPEC = """\
-batch: {target: 2s, min_records: 50, max_records: 500, timeout: 90s}
-timeouts: {lease: 10s, renew: 1s, session: 30s, relaunch: 20s, reset: 120s, drain: 100s, commit: 20s, close: 8s}
-"""
 PASSWORD = "pass-word-1"
 RECORDS, MORE, WITHIN = 100, 20, 240.0
 
@@ -42,17 +38,7 @@ def test_a_member_on_spark_reads_on_after_its_idle_connections_would_have_been_f
             "sasl.mechanism: PLAIN, sasl.username: flights, sasl.password: '${FLIGHTS_PASSWORD}', "
             "connections.max.idle.ms: 1000}"
         )
-        with live(
-            kafka,
-            database_url,
-            tmp_path / "region",
-            members=1,
-            partitions=2,
-            spec=SPEC,
-            group=login,
-            hosting="tests.support.spark_member_process",
-            pipeline="tests.support.spark_gated_pipeline:process",
-        ) as one:
+        with on_spark(kafka, database_url, tmp_path / "region", login) as one:
             member = one.start(0)
             one.fill(RECORDS)
             finished(one, WITHIN)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
-from airflow_kcr.driver.application import MemberRun, Prepared, follow
+from airflow_kcr.driver.application import MemberRun, Prepared, follow, source_of
 from airflow_kcr.driver.parts import Parts
 from airflow_kcr.protocol.commands import DeclareRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointRules
-from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
 from airflow_kcr.runtime.clocks import StoreClock
 from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.planner import Limits
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import RegionSpec, parse
+from tests.support.members import QUICK
 from tests.support.runtime_fakes import SharedTransactions
 
 if TYPE_CHECKING:
@@ -50,19 +51,24 @@ def spec(pipeline: str = "flights:first", more: str = "") -> RegionSpec:
     )
 
 
+def prepared(of: RegionSpec) -> Prepared:
+    """Return what an application is built from, at revision 1."""
+    return Prepared(
+        run=MemberRun(region=FLIGHTS, group=GroupId("flights"), indexes=(0,), spark=SparkSettings(app_name="flights")),
+        spec=of,
+        revision=1,
+        digest="",
+        parts=Parts(kafka={"bootstrap.servers": "broker:9092"}, pipeline=lambda batch, context: None),
+        store_clock=StoreClock(lambda: 0.0, datetime.now(UTC)),
+    )
+
+
 def followed(in_force: RegionSpec, seen: int) -> tuple[Watched, Prepared, Prepared]:
     """Let an application that was built from revision 1 look at a region whose revision 2 is `in_force`."""
     store = SharedTransactions()
     store.handle(FLIGHTS, DeclareRegion(spec=Spec(text=in_force.to_json_text(), rules=in_force.rules(), revision=2)))
     member_pool = Watched(seen)
-    before = Prepared(
-        run=MemberRun(region=FLIGHTS, group=GroupId("flights"), indexes=(0,), spark=SparkSettings(app_name="flights")),
-        spec=spec(),
-        revision=1,
-        digest="",
-        parts=Parts(kafka={}, pipeline=lambda batch, context: None),
-        store_clock=StoreClock(lambda: 0.0, datetime.now(UTC)),
-    )
+    before = prepared(spec())
     return member_pool, before, follow(store, before, cast("MemberPool", member_pool))
 
 
@@ -85,3 +91,9 @@ def test_without_news_nothing_is_read() -> None:
     member_pool, before, after = followed(spec(more="batch: {min_records: 10, max_records: 10}\n"), seen=1)
     assert member_pool.adopted == []
     assert after is before
+
+
+def test_a_member_whose_process_has_less_time_to_end_waits_less_for_its_broker() -> None:
+    quick = prepared(spec(more=QUICK.replace("reset: 40s", "reset: 80s")))
+    source = source_of(quick, MemberId(GroupId("flights"), 0))
+    assert source.ends_within == quick.spec.rules().timeouts.process_end_limit == timedelta(seconds=20)

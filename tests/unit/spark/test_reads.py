@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -51,10 +52,18 @@ def test_a_read_is_exact_whatever_the_user_says() -> None:
     assert len({name.lower() for name in options}) == len(options)
 
 
-def test_a_cancelled_batch_waits_for_its_broker_for_less_time_than_its_process_has_to_end() -> None:
-    request, call, poll = (timedelta(milliseconds=int(DEFAULTS[name])) for name in WAITS)
+@pytest.mark.parametrize("reset", [20, 80, 300])
+def test_a_cancelled_batch_waits_for_its_broker_for_less_time_than_its_process_has_to_end(reset: int) -> None:
+    limit = Timeouts(reset=timedelta(seconds=reset)).process_end_limit
+    settings = replace(source(), ends_within=limit).settings(ONE)
+    request, call, poll = (timedelta(milliseconds=int(settings[name])) for name in WAITS)
     assert request <= call  # an admin client takes no others
-    assert call + poll < Timeouts().process_end_limit
+    assert call + poll < limit
+
+
+def test_with_the_times_of_the_project_the_waits_are_those_that_the_page_shows() -> None:
+    settings = replace(source(), ends_within=Timeouts().process_end_limit).settings(ONE)
+    assert {name: settings[name] for name in WAITS} == {name: DEFAULTS[name] for name in WAITS}
 
 
 def test_the_settings_of_the_project_can_be_overridden_in_any_case() -> None:
