@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import FunctionType, ModuleType
+from types import FunctionType
 
 import pytest
 
@@ -71,35 +71,55 @@ from tests.support.scripts import boundary, hourly, running, started
 Flaws = Iterator[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class Without:
+    """A function of the rules, and what is left of it where a guard is taken away."""
+
+    function: Callable[..., object]
+    guard: str
+    rest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Guard:
-    """One condition of the rules."""
+    """One condition of the rules, and the misbehaviour that it is there for."""
 
     name: str
-    checkpoints: tuple[tuple[ModuleType, str, str, str], ...]
-    """Where it stands: module, function, the text of the guard, and what is left without it."""
-
     script: Callable[[], Flaws]
     """The misbehaviour, and what is wrong afterwards beside what the invariants say; nothing, behind the guard."""
 
-    also: tuple[tuple[ModuleType, str, str, str], ...] = ()
+    places: tuple[Without, ...]
+    also: tuple[Without, ...]
     """Another guard that stands before this one, taken away in both runs."""
 
 
-def taken_away(monkeypatch: pytest.MonkeyPatch, places: tuple[tuple[ModuleType, str, str, str], ...]) -> None:
+GUARDS: list[Guard] = []
+
+
+def behind(
+    name: str, *places: Without, also: tuple[Without, ...] = ()
+) -> Callable[[Callable[[], Flaws]], Callable[[], Flaws]]:
+    """Put a script and its guard into the list."""
+
+    def listed(script: Callable[[], Flaws]) -> Callable[[], Flaws]:
+        GUARDS.append(Guard(name, script, places, also))
+        return script
+
+    return listed
+
+
+def taken_away(monkeypatch: pytest.MonkeyPatch, places: tuple[Without, ...]) -> None:
     """Have functions do without a piece of their text, wherever they are held."""
-    copies: dict[tuple[str, str], str] = {}
-    for module, name, guard, rest in places:
-        key = module.__name__, name
-        text = copies.get(key) or textwrap.dedent(inspect.getsource(getattr(module, name)))
-        assert text.count(guard) == 1, f"{name} of {module.__name__} has no such guard any more: {guard}"
-        copies[key] = text.replace(guard, rest)
-    for (module_name, name), text in copies.items():
-        whole = getattr(sys.modules[module_name], name)
+    copies: dict[Callable[..., object], str] = {}
+    for place in places:
+        text = copies.get(place.function) or textwrap.dedent(inspect.getsource(place.function))
+        assert text.count(place.guard) == 1, f"{place.function} has no such guard any more: {place.guard}"
+        copies[place.function] = text.replace(place.guard, place.rest)
+    for function, text in copies.items():
         made: dict[str, FunctionType] = {}
-        code = compile(text, f"{module_name}.{name} without its guard", "exec", __future__.annotations.compiler_flag)
-        exec(code, vars(sys.modules[module_name]), made)
-        monkeypatch.setattr(whole, "__code__", made[name].__code__)
+        code = compile(text, f"{function} without its guard", "exec", __future__.annotations.compiler_flag)
+        exec(code, vars(sys.modules[function.__module__]), made)
+        monkeypatch.setattr(function, "__code__", made[function.__name__].__code__)
 
 
 def flaws(script: Callable[[], Flaws]) -> list[str]:
@@ -147,6 +167,9 @@ def started_as(driver: Driver, member: MemberId, batch: str, partition: GroupPar
 # -- the scripts ---------------------------------------------------------------------------------------------------
 
 
+@behind(
+    "the epoch", Without(region_state.require_epoch, "if epoch is not None and epoch != region.epoch:", "if False:")
+)
 def a_contribution_from_another_epoch() -> Flaws:
     driver = running()
     driver.request_checkpoint("n")
@@ -156,6 +179,14 @@ def a_contribution_from_another_epoch() -> Flaws:
     yield from judged(driver)
 
 
+@behind(
+    "the claim under a batch",
+    Without(
+        batches._require_claim,
+        "if claim is None or claim.owner != member or claim.incarnation != incarnation or claim.epoch != region.epoch:",
+        "if claim is None:",
+    ),
+)
 def a_batch_on_somebody_elses_partition() -> Flaws:
     driver = running()
     foreign = next(iter(driver.claims(driver.member(1))))
@@ -164,6 +195,9 @@ def a_batch_on_somebody_elses_partition() -> Flaws:
     yield from judged(driver)
 
 
+@behind(
+    "a batch begins at the position", Without(batches._require_range, "if range_.from_ != claim.position:", "if False:")
+)
 def a_batch_that_leaves_records_out() -> Flaws:
     driver = running()
     partition = next(iter(driver.claims(driver.member(0))))
@@ -172,6 +206,7 @@ def a_batch_that_leaves_records_out() -> Flaws:
     yield from judged(driver)
 
 
+@behind("one batch at a time on a partition", Without(batches._require_range, "if claim.is_in_flight:", "if False:"))
 def a_second_batch_beside_the_first() -> Flaws:
     driver = running()
     partition = next(iter(driver.claims(driver.member(0))))
@@ -181,6 +216,10 @@ def a_second_batch_beside_the_first() -> Flaws:
     yield from judged(driver)
 
 
+@behind(
+    "no contribution behind a begun batch",
+    Without(completion._require_own_positions, "if claim.is_in_flight:", "if False:"),
+)
 def a_checkpoint_while_a_batch_was_refused() -> Flaws:
     driver = running()
     batch = driver.start_batch(driver.member(0))
@@ -192,6 +231,15 @@ def a_checkpoint_while_a_batch_was_refused() -> Flaws:
         yield "the checkpoint is complete, a batch that was begun before it was not accepted and no reset followed"
 
 
+@behind(
+    "the participants: every member contributes",
+    Without(completion.lacking, "(*waiting, *gaps, *extra)", "(*gaps, *extra)"),
+    Without(
+        completion._completed,
+        "if any((checkpoint.sequence, member) not in region.contributions for member in checkpoint.participants):",
+        "if False:",
+    ),
+)
 def a_checkpoint_without_an_idle_member() -> Flaws:
     driver = running(partitions=1)
     driver.request_checkpoint("n")
@@ -199,6 +247,10 @@ def a_checkpoint_without_an_idle_member() -> Flaws:
     yield from judged(driver)
 
 
+@behind(
+    "the participants: nobody else contributes",
+    Without(completion.contribute, "if checkpoint.participants.get(part.member) != part.incarnation:", "if False:"),
+)
 def a_contribution_of_a_newcomer() -> Flaws:
     driver = Driver(members=3)
     driver.up()
@@ -214,6 +266,7 @@ def a_contribution_of_a_newcomer() -> Flaws:
     yield from judged(driver)
 
 
+@behind("coverage of a checkpoint", Without(completion.lacking, "(*waiting, *gaps, *extra)", "(*waiting, *extra)"))
 def a_checkpoint_without_a_partition_that_was_dropped() -> Flaws:
     driver = running()
     driver.request_checkpoint("n")
@@ -224,6 +277,10 @@ def a_checkpoint_without_a_partition_that_was_dropped() -> Flaws:
     yield from judged(driver)
 
 
+@behind(
+    "a contribution is what the store has",
+    Without(completion.contribute, "_require_own_positions(region, now, part)", "pass"),
+)
 def a_contribution_of_invented_positions() -> Flaws:
     driver = running()
     driver.request_checkpoint("n")
@@ -234,6 +291,12 @@ def a_contribution_of_invented_positions() -> Flaws:
     yield from judged(driver)
 
 
+@behind(
+    "coverage after a reset",
+    Without(coverage.covered, "if claim.epoch == region.epoch", "if True"),
+    Without(coverage.covered, "and claim.owner is not None", "and True"),
+    Without(coverage.covered, "and incarnations.get(claim.owner) == claim.incarnation", "and True"),
+)
 def a_member_that_never_claims_after_a_reset() -> Flaws:
     driver = running()
     driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
@@ -247,6 +310,10 @@ def a_member_that_never_claims_after_a_reset() -> Flaws:
         yield f"the region runs, {len(universe(region) - held)} partitions are nobody's"
 
 
+@behind(
+    "quiet: every member has acknowledged",
+    Without(coverage.busy, "if region.members[member].acknowledged != region.epoch:", "if False:"),
+)
 def a_member_that_never_acknowledges() -> Flaws:
     driver = running()
     driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
@@ -260,6 +327,12 @@ def a_member_that_never_acknowledges() -> Flaws:
         yield f"the region runs, {late[0]} has not acknowledged its epoch"
 
 
+@behind(
+    "quiet: no batch of an older epoch may write",
+    Without(
+        coverage.busy, "if batch.epoch != region.epoch and not is_batch_quiesced(region, batch, now):", "if False:"
+    ),
+)
 def a_batch_of_a_superseded_process() -> Flaws:
     driver = running()
     batch = driver.start_batch(driver.member(1))
@@ -273,6 +346,10 @@ def a_batch_of_a_superseded_process() -> Flaws:
         yield "the region runs, a batch of the superseded process may still write"
 
 
+@behind(
+    "first writer: initial offsets",
+    Without(claims._with_initial_offsets, "if (partition, topic_id) in region.initial:", "if False:"),
+)
 def a_start_position_that_is_resolved_again() -> Flaws:
     driver = running()
     member, process = driver.member(0), driver.processes[driver.member(0)]
@@ -289,6 +366,12 @@ def a_start_position_that_is_resolved_again() -> Flaws:
     yield from judged(driver)
 
 
+@behind(
+    "first writer: boundary offsets",
+    Without(
+        boundaries.store, "and (p, region.claims[p].topic_id, boundary) not in region.boundary_offsets", "and True"
+    ),
+)
 def a_boundary_that_is_found_again_elsewhere() -> Flaws:
     driver = hourly()
     member = driver.member(0)
@@ -301,6 +384,12 @@ def a_boundary_that_is_found_again_elsewhere() -> Flaws:
         yield f"the boundary was found at 30 first, the store has {row}"
 
 
+@behind(
+    "first writer: seek entries",
+    Without(resets.answer, "if entry is None or entry.offset is not None:", "if entry is None:"),
+    Without(resets.write_seek, "if p not in region.seek or region.seek[p].offset is None", "if True"),
+    Without(resets.write_seek, "region.seek.write(fresh)", "SeekMap({**region.seek, **fresh})"),
+)
 def an_open_entry_that_is_answered_again() -> Flaws:
     driver = started(Driver(delivery=Delivery.EXACTLY_ONCE))
     driver.process()
@@ -314,6 +403,12 @@ def an_open_entry_that_is_answered_again() -> Flaws:
         yield f"the sink was found at 10 first, the seek map says {driver.region.seek[partition].offset}"
 
 
+@behind(
+    "a reset burns a sequence",
+    Without(
+        resets.begin, "next_sequence=CheckpointNumber(region.next_sequence + 1),", "next_sequence=region.next_sequence,"
+    ),
+)
 def a_checkpoint_after_a_reset() -> Flaws:
     driver = running()
     driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
@@ -322,6 +417,10 @@ def a_checkpoint_after_a_reset() -> Flaws:
     yield from judged(driver)
 
 
+@behind(
+    "a checkpoint burns a sequence",
+    Without(checkpoints._open, "next_sequence=CheckpointNumber(sequence + 1),", "next_sequence=sequence,"),
+)
 def two_checkpoints() -> Flaws:
     driver = running()
     driver.checkpoint("n1")
@@ -329,6 +428,7 @@ def two_checkpoints() -> Flaws:
     yield from judged(driver)
 
 
+@behind("the incarnation", Without(region_state.require_member, "if row.incarnation != incarnation:", "if False:"))
 def an_acknowledgement_of_a_superseded_process() -> Flaws:
     driver = running()
     member = driver.member(0)
@@ -343,6 +443,14 @@ def an_acknowledgement_of_a_superseded_process() -> Flaws:
     yield from judged(driver)
 
 
+@behind(
+    "the incarnation at an end",
+    Without(
+        batches.finish,
+        "if batch.incarnation != incarnation or region.members[member].incarnation != incarnation:",
+        "if False:",
+    ),
+)
 def an_end_of_a_superseded_process() -> Flaws:
     driver = running()
     batch = driver.start_batch(driver.member(0))
@@ -352,6 +460,7 @@ def an_end_of_a_superseded_process() -> Flaws:
     yield from judged(driver)
 
 
+@behind("the lease", Without(region_state.require_member, "if not is_live(region, member, now):", "if False:"))
 def a_batch_after_the_lease() -> Flaws:
     driver = running()
     driver.clock.advance(60)
@@ -362,6 +471,14 @@ def a_batch_after_the_lease() -> Flaws:
             yield f"a batch was begun at {row.started_at}, the lease was over at {lease.until}"
 
 
+@behind(
+    "a contested claim resets",
+    Without(
+        claims._is_contested,
+        "is_unsettled(region, partition, row) and not _is_own(row, proposal, region.epoch)",
+        "False",
+    ),
+)
 def a_partition_that_moves_while_it_is_processed() -> Flaws:
     driver = running(partitions=2)
     driver.start_batch(driver.member(0))
@@ -372,6 +489,10 @@ def a_partition_that_moves_while_it_is_processed() -> Flaws:
         yield f"{stuck[0]} was begun by somebody else, its new owner can neither begin nor is there a reset"
 
 
+@behind(
+    "the current timeline: a rewind undoes",
+    Without(timelines.undone_by, "tuple(sorted(gone - _undone_now(region)))", "()"),
+)
 def a_rewind_behind_a_checkpoint() -> Flaws:
     driver = running()
     first = driver.checkpoint("n1")
@@ -383,6 +504,10 @@ def a_rewind_behind_a_checkpoint() -> Flaws:
     yield from judged(driver)
 
 
+@behind(
+    "a checkpoint waits for the publication before it",
+    Without(checkpoints.may_open, "and not timelines.unpublished(region)", "and True"),
+)
 def a_checkpoint_opens_before_the_last_one_is_published() -> Flaws:
     driver = running()
     driver.request_checkpoint("n1")
@@ -392,6 +517,11 @@ def a_checkpoint_opens_before_the_last_one_is_published() -> Flaws:
         yield f"a checkpoint is open, checkpoint {first} is not published"
 
 
+@behind(
+    "checkpoints are published in order",
+    Without(completion.publish, "if earlier:", "if False:"),
+    also=(Without(checkpoints.may_open, "and not timelines.unpublished(region)", "and True"),),
+)
 def the_second_of_two_checkpoints_is_published_first() -> Flaws:
     driver = running()
     driver.request_checkpoint("n1")
@@ -404,6 +534,9 @@ def the_second_of_two_checkpoints_is_published_first() -> Flaws:
             yield f"checkpoint {second} is published, checkpoint {first} before it is not"
 
 
+@behind(
+    "a reset waits for publications", Without(coverage.unready, "if is_unpublished(region, sequence):", "if False:")
+)
 def a_reset_that_does_not_wait_for_a_publication() -> Flaws:
     driver = running()
     driver.request_checkpoint("n1")
@@ -418,6 +551,14 @@ def a_reset_that_does_not_wait_for_a_publication() -> Flaws:
         yield f"the region runs after a reset to checkpoint {first}, which is not published"
 
 
+@behind(
+    "only the restore point is read back",
+    Without(
+        completion.read_back,
+        "if sequence != region.restore_point or region.restore_point_epoch is not None:",
+        "if False:",
+    ),
+)
 def an_read_back_of_an_older_checkpoint() -> Flaws:
     driver = running()
     first = driver.checkpoint("n1")
@@ -434,6 +575,14 @@ def an_read_back_of_an_older_checkpoint() -> Flaws:
     yield from judged(driver)
 
 
+@behind(
+    "only the holder commit read-backs",
+    Without(
+        completion.read_back,
+        "if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):",
+        "if claim is None:",
+    ),
+)
 def an_read_back_of_somebody_elses_partitions() -> Flaws:
     driver = running()
     driver.request_checkpoint("n1")
@@ -449,6 +598,10 @@ def an_read_back_of_somebody_elses_partitions() -> Flaws:
     yield from judged(driver)
 
 
+@behind(
+    "nothing begins unless the region runs",
+    Without(batches._require_processing, "if region.state is not RegionState.RUNNING:", "if False:"),
+)
 def a_batch_while_a_checkpoint_drains() -> Flaws:
     driver = running()
     driver.request_checkpoint("n")
@@ -457,6 +610,10 @@ def a_batch_while_a_checkpoint_drains() -> Flaws:
     yield from judged(driver)
 
 
+@behind(
+    "nothing ends in a halted region",
+    Without(batches.finish, "if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:", "if False:"),
+)
 def an_end_while_the_region_is_halted() -> Flaws:
     driver = running()
     batch = driver.start_batch(driver.member(0))
@@ -466,6 +623,15 @@ def an_end_while_the_region_is_halted() -> Flaws:
     yield from judged(driver)
 
 
+@behind(
+    "no batch crosses a boundary",
+    Without(
+        batches._require_range,
+        "if row is not None and range_.to > max(row.offset, range_.from_) "
+        "and not _may_overshoot(region, range_, row.offset):",
+        "if False:",
+    ),
+)
 def a_batch_across_the_boundary() -> Flaws:
     driver = hourly()
     member = driver.member(0)
@@ -481,6 +647,14 @@ def a_batch_across_the_boundary() -> Flaws:
         yield "records beyond the boundary were processed before its checkpoint"
 
 
+@behind(
+    "a lease that ends aborts its checkpoint",
+    Without(
+        checkpoints.lapsed,
+        "if not is_live(region, member, now) or region.members[member].incarnation != incarnation:",
+        "if False:",
+    ),
+)
 def a_lease_that_ends_under_a_checkpoint() -> Flaws:
     driver = running()
     driver.request_checkpoint("n")
@@ -491,6 +665,10 @@ def a_lease_that_ends_under_a_checkpoint() -> Flaws:
         yield f"checkpoint {opened} still waits for a member whose lease is over"
 
 
+@behind(
+    "a contribution while the checkpoint drains",
+    Without(completion.contribute, "or checkpoint.phase is not CheckpointPhase.DRAINING", "or False"),
+)
 def a_contribution_before_the_drain() -> Flaws:
     driver = hourly()
     driver.request_checkpoint("n", boundary=boundary(1))
@@ -498,260 +676,6 @@ def a_contribution_before_the_drain() -> Flaws:
         driver.contribute(driver.member(0))
     if driver.region.contributions:
         yield "a part of the checkpoint is stored, members still go on to its boundary"
-
-
-IS_CLAIM = (
-    "if claim is None or claim.owner != member or claim.incarnation != incarnation or claim.epoch != region.epoch:"
-)
-CROSSES = (
-    "if row is not None and range_.to > max(row.offset, range_.from_) "
-    "and not _may_overshoot(region, range_, row.offset):"
-)
-IS_READ_BACK = "if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):"
-UNPUBLISHED = (checkpoints, "may_open", "and not timelines.unpublished(region)", "and True")
-
-GUARDS = [
-    Guard(
-        name="the epoch",
-        checkpoints=((region_state, "require_epoch", "if epoch is not None and epoch != region.epoch:", "if False:"),),
-        script=a_contribution_from_another_epoch,
-    ),
-    Guard(
-        name="the claim under a batch",
-        checkpoints=((batches, "_require_claim", IS_CLAIM, "if claim is None:"),),
-        script=a_batch_on_somebody_elses_partition,
-    ),
-    Guard(
-        name="a batch begins at the position",
-        checkpoints=((batches, "_require_range", "if range_.from_ != claim.position:", "if False:"),),
-        script=a_batch_that_leaves_records_out,
-    ),
-    Guard(
-        name="one batch at a time on a partition",
-        checkpoints=((batches, "_require_range", "if claim.is_in_flight:", "if False:"),),
-        script=a_second_batch_beside_the_first,
-    ),
-    Guard(
-        name="no contribution behind a begun batch",
-        checkpoints=((completion, "_require_own_positions", "if claim.is_in_flight:", "if False:"),),
-        script=a_checkpoint_while_a_batch_was_refused,
-    ),
-    Guard(
-        name="the participants: every member contributes",
-        checkpoints=(
-            (completion, "lacking", "(*waiting, *gaps, *extra)", "(*gaps, *extra)"),
-            (
-                completion,
-                "_completed",
-                (
-                    "if any((checkpoint.sequence, member) not in region.contributions for member in "
-                    "checkpoint.participants):"
-                ),
-                "if False:",
-            ),
-        ),
-        script=a_checkpoint_without_an_idle_member,
-    ),
-    Guard(
-        name="the participants: nobody else contributes",
-        checkpoints=(
-            (completion, "contribute", "if checkpoint.participants.get(part.member) != part.incarnation:", "if False:"),
-        ),
-        script=a_contribution_of_a_newcomer,
-    ),
-    Guard(
-        name="coverage of a checkpoint",
-        checkpoints=((completion, "lacking", "(*waiting, *gaps, *extra)", "(*waiting, *extra)"),),
-        script=a_checkpoint_without_a_partition_that_was_dropped,
-    ),
-    Guard(
-        name="a contribution is what the store has",
-        checkpoints=((completion, "contribute", "_require_own_positions(region, now, part)", "pass"),),
-        script=a_contribution_of_invented_positions,
-    ),
-    Guard(
-        name="a contribution while the checkpoint drains",
-        checkpoints=((completion, "contribute", "or checkpoint.phase is not CheckpointPhase.DRAINING", "or False"),),
-        script=a_contribution_before_the_drain,
-    ),
-    Guard(
-        name="coverage after a reset",
-        checkpoints=(
-            (coverage, "covered", "if claim.epoch == region.epoch", "if True"),
-            (coverage, "covered", "and claim.owner is not None", "and True"),
-            (coverage, "covered", "and incarnations.get(claim.owner) == claim.incarnation", "and True"),
-        ),
-        script=a_member_that_never_claims_after_a_reset,
-    ),
-    Guard(
-        name="quiet: every member has acknowledged",
-        checkpoints=((coverage, "busy", "if region.members[member].acknowledged != region.epoch:", "if False:"),),
-        script=a_member_that_never_acknowledges,
-    ),
-    Guard(
-        name="quiet: no batch of an older epoch may write",
-        checkpoints=(
-            (
-                coverage,
-                "busy",
-                "if batch.epoch != region.epoch and not is_batch_quiesced(region, batch, now):",
-                "if False:",
-            ),
-        ),
-        script=a_batch_of_a_superseded_process,
-    ),
-    Guard(
-        name="first writer: initial offsets",
-        checkpoints=((claims, "_with_initial_offsets", "if (partition, topic_id) in region.initial:", "if False:"),),
-        script=a_start_position_that_is_resolved_again,
-    ),
-    Guard(
-        name="first writer: boundary offsets",
-        checkpoints=(
-            (
-                boundaries,
-                "store",
-                "and (p, region.claims[p].topic_id, boundary) not in region.boundary_offsets",
-                "and True",
-            ),
-        ),
-        script=a_boundary_that_is_found_again_elsewhere,
-    ),
-    Guard(
-        name="first writer: seek entries",
-        checkpoints=(
-            (resets, "answer", "if entry is None or entry.offset is not None:", "if entry is None:"),
-            (resets, "write_seek", "if p not in region.seek or region.seek[p].offset is None", "if True"),
-            (
-                resets,
-                "write_seek",
-                "region.seek.write(fresh)",
-                "SeekMap({**region.seek, **fresh})",
-            ),
-        ),
-        script=an_open_entry_that_is_answered_again,
-    ),
-    Guard(
-        name="a reset burns a sequence",
-        checkpoints=(
-            (
-                resets,
-                "begin",
-                "next_sequence=CheckpointNumber(region.next_sequence + 1),",
-                "next_sequence=region.next_sequence,",
-            ),
-        ),
-        script=a_checkpoint_after_a_reset,
-    ),
-    Guard(
-        name="a checkpoint burns a sequence",
-        checkpoints=(
-            (checkpoints, "_open", "next_sequence=CheckpointNumber(sequence + 1),", "next_sequence=sequence,"),
-        ),
-        script=two_checkpoints,
-    ),
-    Guard(
-        name="the incarnation",
-        checkpoints=((region_state, "require_member", "if row.incarnation != incarnation:", "if False:"),),
-        script=an_acknowledgement_of_a_superseded_process,
-    ),
-    Guard(
-        name="the incarnation at an end",
-        checkpoints=(
-            (
-                batches,
-                "finish",
-                "if batch.incarnation != incarnation or region.members[member].incarnation != incarnation:",
-                "if False:",
-            ),
-        ),
-        script=an_end_of_a_superseded_process,
-    ),
-    Guard(
-        name="the lease",
-        checkpoints=((region_state, "require_member", "if not is_live(region, member, now):", "if False:"),),
-        script=a_batch_after_the_lease,
-    ),
-    Guard(
-        name="a contested claim resets",
-        checkpoints=(
-            (
-                claims,
-                "_is_contested",
-                "is_unsettled(region, partition, row) and not _is_own(row, proposal, region.epoch)",
-                "False",
-            ),
-        ),
-        script=a_partition_that_moves_while_it_is_processed,
-    ),
-    Guard(
-        name="the current timeline: a rewind undoes",
-        checkpoints=((timelines, "undone_by", "tuple(sorted(gone - _undone_now(region)))", "()"),),
-        script=a_rewind_behind_a_checkpoint,
-    ),
-    Guard(
-        name="a checkpoint waits for the publication before it",
-        checkpoints=(UNPUBLISHED,),
-        script=a_checkpoint_opens_before_the_last_one_is_published,
-    ),
-    Guard(
-        name="checkpoints are published in order",
-        checkpoints=((completion, "publish", "if earlier:", "if False:"),),
-        script=the_second_of_two_checkpoints_is_published_first,
-        also=(UNPUBLISHED,),
-    ),
-    Guard(
-        name="a reset waits for publications",
-        checkpoints=((coverage, "unready", "if is_unpublished(region, sequence):", "if False:"),),
-        script=a_reset_that_does_not_wait_for_a_publication,
-    ),
-    Guard(
-        name="only the restore point is read back",
-        checkpoints=(
-            (
-                completion,
-                "read_back",
-                "if sequence != region.restore_point or region.restore_point_epoch is not None:",
-                "if False:",
-            ),
-        ),
-        script=an_read_back_of_an_older_checkpoint,
-    ),
-    Guard(
-        name="only the holder commit read-backs",
-        checkpoints=((completion, "read_back", IS_READ_BACK, "if claim is None:"),),
-        script=an_read_back_of_somebody_elses_partitions,
-    ),
-    Guard(
-        name="nothing begins unless the region runs",
-        checkpoints=((batches, "_require_processing", "if region.state is not RegionState.RUNNING:", "if False:"),),
-        script=a_batch_while_a_checkpoint_drains,
-    ),
-    Guard(
-        name="nothing ends in a halted region",
-        checkpoints=(
-            (batches, "finish", "if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:", "if False:"),
-        ),
-        script=an_end_while_the_region_is_halted,
-    ),
-    Guard(
-        name="no batch crosses a boundary",
-        checkpoints=((batches, "_require_range", CROSSES, "if False:"),),
-        script=a_batch_across_the_boundary,
-    ),
-    Guard(
-        name="a lease that ends aborts its checkpoint",
-        checkpoints=(
-            (
-                checkpoints,
-                "lapsed",
-                "if not is_live(region, member, now) or region.members[member].incarnation != incarnation:",
-                "if False:",
-            ),
-        ),
-        script=a_lease_that_ends_under_a_checkpoint,
-    ),
-]
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
@@ -762,5 +686,5 @@ def test_behind_the_guard_nothing_comes_of_the_misbehaviour(guard: Guard, monkey
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
 def test_without_the_guard_it_is_noticed(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken_away(monkeypatch, (*guard.also, *guard.checkpoints))
+    taken_away(monkeypatch, (*guard.also, *guard.places))
     assert flaws(guard.script) != []
