@@ -88,8 +88,12 @@ def test_a_lease_is_renewed_from_the_stores_clock(subject: Subject, drive: Drive
     driver.join(driver.member(0))
     subject.clock.advance(8)
     heartbeat = driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE))
-    assert heartbeat.renewed
-    assert (heartbeat.counter, heartbeat.epoch) == (driver.region.counter, driver.region.epoch)
+    assert (heartbeat.renewed, heartbeat.incarnation) == (True, 1)
+    assert (heartbeat.counter, heartbeat.epoch, heartbeat.reconcile_at) == (
+        driver.region.counter,
+        driver.region.epoch,
+        driver.region.reconcile_at,
+    )
     subject.clock.advance(8)
     region, now = driver.store.read(driver.name)
     assert timedelta(0) < region.leases[driver.member(0)].until - now < timedelta(seconds=3)
@@ -124,7 +128,7 @@ def test_an_expired_lease_is_never_revived(subject: Subject, drive: Drive) -> No
 def test_only_a_registered_member_renews(drive: Drive) -> None:
     driver = drive()
     driver.handle(StartRegion())
-    with pytest.raises(UnknownMember):
+    with pytest.raises(UnknownMember, match="register it first"):
         driver.handle(Renew(member=MemberId(GroupId("g"), 1), incarnation=Incarnation(1), lease=LEASE))
 
 
@@ -272,6 +276,8 @@ def test_a_batch_is_found_by_any_offset_in_it(subject: Subject, drive: Drive) ->
     assert found(0) == found(9) == [(0, 10)]
     assert found(10) == [(10, 20)]
     assert found(20) == []
+    assert subject.transactions.batches_with(driver.name, driver.partition(7), Offset(0)) == ()
+    assert subject.transactions.batch(driver.name, BatchId("unknown")) is None
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     driver.finish_reset()
     driver.process(width=10)

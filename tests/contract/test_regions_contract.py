@@ -66,12 +66,14 @@ from airflow_kcr.protocol.values import (
     Epoch,
     EventNumber,
     GroupId,
+    GroupPartition,
     Incarnation,
     MemberId,
     Offset,
     Range,
     RegionName,
     RequestId,
+    TopicName,
 )
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver, group_rules
@@ -194,7 +196,13 @@ def test_a_stopped_region_is_deleted_with_its_history_and_its_groups_are_free(su
 
 
 def test_an_unknown_region_is_refused_by_every_call_with_those_that_exist(subject: Subject) -> None:
-    store, nobody = subject.transactions, MemberId(GroupId("g"), 0)
+    store, nobody, log = (
+        subject.transactions,
+        MemberId(GroupId("g"), 0),
+        GroupPartition(GroupId("g"), TopicName("t"), 0),
+    )
+    with pytest.raises(UnknownRegion, match="it has: none"):
+        store.read(SEATS)
     store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("g"))))
     calls: list[Callable[[], object]] = [
         lambda: store.read(SEATS),
@@ -206,6 +214,11 @@ def test_an_unknown_region_is_refused_by_every_call_with_those_that_exist(subjec
         lambda: store.events(SEATS, EventNumber(0)),
         lambda: list(store.batches(SEATS)),
         lambda: store.batch(SEATS, BatchId("b")),
+        lambda: store.batches_with(SEATS, log, Offset(0)),
+        lambda: store.readers(SEATS, log.topic_partition),
+        lambda: store.registered(SEATS, nobody, Incarnation(1)),
+        lambda: store.read_as(SEATS, nobody, lambda region, now: region),
+        lambda: store.admit(SEATS, nobody, BatchId("b"), None, lambda region, now: region),
         lambda: store.wait(SEATS, EventNumber(0), timedelta(seconds=0)),
     ]
     for call in calls:
@@ -235,6 +248,7 @@ def test_events_are_numbered_without_gaps_and_read_back_as_they_were_decided(sub
     assert [e.number for e in events] == list(range(1, driver.region.counter + 1))
     assert list(events[1:]) == decided
     assert driver.store.events(driver.name, EventNumber(3), limit=2) == events[3:5]
+    assert driver.store.events(driver.name, driver.region.counter) == ()
 
 
 def test_texts_for_people_are_kept_whatever_is_in_them(drive: Drive) -> None:

@@ -808,9 +808,7 @@ MUTANTS = (
         module="store.memory",
         guard="row.incarnation == renewal.incarnation and is_live(region, member, now)",
         without="row.incarnation == renewal.incarnation",
-        killed_by=(
-            "tests/unit/store/test_memory.py::test_neither_an_expired_lease_nor_one_of_an_older_incarnation_is_renewed"
-        ),
+        killed_by="tests/contract/test_members_contract.py::test_an_expired_lease_is_never_revived",
     ),
     Mutant(
         what="a sink's progress changes no outcome that is settled",

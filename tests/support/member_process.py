@@ -25,7 +25,7 @@ from airflow_kcr.errors import BatchFailed
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
-from airflow_kcr.ports import BatchCall, CommitAnswer, CommittedOffset, Membership, MembershipListener, Sinks, always
+from airflow_kcr.ports import BatchCall, CommitAnswer, Membership, MembershipListener, Sinks, always
 from airflow_kcr.protocol.commands import Acknowledge, Command, Contribute, FinishBatch, ReportReadBack, StartBatch
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -133,23 +133,10 @@ class GatedSinks:
         self._inner.publish(sequence)
 
 
-class GatedMembership:
+class GatedMembership(ControlConsumer):
     """Waits before a commit is sent."""
 
-    def __init__(self, inner: Membership, gates: Gates) -> None:
-        self._inner, self._gates = inner, gates
-
-    def join(self) -> None:
-        """Join."""
-        self._inner.join()
-
-    def leave(self) -> None:
-        """Leave."""
-        self._inner.leave()
-
-    def close_keeping_slot(self) -> None:
-        """Close."""
-        self._inner.close_keeping_slot()
+    gates: Gates
 
     def commit(
         self,
@@ -162,20 +149,10 @@ class GatedMembership:
         """Commit, behind the gate `committing`."""
 
         def send() -> None:
-            self._gates.wait("committing")
-            self._inner.commit(offsets, metadata, timeout, answered, may_write)
+            self.gates.wait("committing")
+            super(GatedMembership, self).commit(offsets, metadata, timeout, answered, may_write)
 
         threading.Thread(target=send, daemon=True).start()
-
-    def committed(
-        self, partitions: frozenset[GroupPartition], timeout: timedelta
-    ) -> Mapping[GroupPartition, CommittedOffset]:
-        """Read."""
-        return self._inner.committed(partitions, timeout)
-
-    def end(self, timeout: timedelta) -> bool:
-        """End."""
-        return self._inner.end(timeout)
 
 
 def _before(gates: Gates, poison: frozenset[tuple[int, int]]) -> Callable[[BatchCall, threading.Event], None]:
@@ -214,8 +191,10 @@ def main(arguments: dict[str, Any]) -> int:
         settings = member_settings(user, region=name, member=member, rules=rules.groups[group], timeouts=rules.timeouts)
 
         def membership(listener: MembershipListener) -> Membership:
-            real = ControlConsumer(settings, group=group, topics=subscription(rules.groups[group]), listener=listener)
-            return GatedMembership(real, gates)
+            topics = subscription(rules.groups[group])
+            made = GatedMembership(settings, group=group, topics=topics, listener=listener)
+            made.gates = gates
+            return made
 
         before = _before(gates, poison)
         engine = PlainEngine(
