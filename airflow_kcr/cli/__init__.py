@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from airflow_kcr import __version__
-from airflow_kcr.cli import checkpoint, demo, dev, doctor, group, history, ledger, member, region, reset, store
+from airflow_kcr.cli import checkpoint, dev, group, history, member, region, reset, store
 
 app = typer.Typer(
     name="kcr",
@@ -22,10 +22,10 @@ app.add_typer(group.app)
 app.add_typer(member.app)
 app.add_typer(checkpoint.app)
 app.add_typer(reset.app)
-app.add_typer(ledger.app)
-app.add_typer(history.app)
-app.command()(demo.demo)
-app.command()(doctor.doctor)
+app.add_typer(history.ledger_app)
+app.add_typer(history.history_app)
+app.command()(dev.demo)
+app.command()(store.doctor)
 app.command()(history.lag)
 app.command()(history.events)
 app.command()(history.verify)

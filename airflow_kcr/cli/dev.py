@@ -1,16 +1,26 @@
-"""`kcr dev`: real Kafka, Postgres, Spark and Airflow on this machine, left running."""
+"""`kcr dev` and `kcr demo`: real services on this machine, left running, or performing a region and its checks."""
 
 from __future__ import annotations
 
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from airflow_kcr.cli.options import Output
 from airflow_kcr.cli.output import Answer, note, reported, show
 
 if TYPE_CHECKING:
+    from airflow_kcr.embedded.demo.judgement import Summary
+    from airflow_kcr.embedded.demo.stage import Audience, DemoPhase
     from airflow_kcr.embedded.services import StatusJson
 
 app = typer.Typer(
@@ -90,3 +100,175 @@ def _answer(found: StatusJson) -> Answer:
     }
     rows = [{"service": name, "up": address is not None, "address": address} for name, address in reached.items()]
     return Answer(document=found, columns=("service", "up", "address"), rows=rows)
+
+
+# `kcr demo`: the main job on real data, with everything real, and everything checked at the end.
+
+
+Keep = Annotated[bool, typer.Option("--keep", help="Leave everything running at the end; print addresses and logins.")]
+DemoFolder = Annotated[
+    Path | None,
+    typer.Option(help="The folder for all data and logs; must be empty or not exist yet.", show_default="a new one"),
+]
+
+
+@reported
+def demo(keep: Keep = False, folder: DemoFolder = None, output: Output = None) -> None:
+    """Run a region on real data and check every record.
+
+    Takes about 5 minutes and 4 to 5 GiB of memory. Starts its own Kafka, Postgres and Airflow and writes flights to a
+    topic. Airflow starts the consumers and checkpoints each data interval. The demo then kills a consumer, resets the
+    region to an earlier checkpoint through Airflow, and compares the results with Kafka. Exits with status 1 on any
+    difference.
+
+    Example: kcr demo --keep
+    """
+    from airflow_kcr.embedded.demo.judgement import own_folder, performed
+    from airflow_kcr.embedded.demo.stage import Curtain, tied
+    from airflow_kcr.embedded.services import ServiceRegister
+
+    with ExitStack() as stack:
+        stack.enter_context(_ended_by_signals())
+        home = _usable(folder) if folder is not None else stack.enter_context(own_folder(keep=keep))
+        audience = stack.enter_context(screen())
+        register, curtain = ServiceRegister(home), Curtain()
+        launches = register.launch if keep else tied
+        summary = stack.enter_context(performed(audience, home, curtain=curtain, launches=launches))
+        if keep:
+            register.is_ready("kafka", summary.addresses.kafka)
+            register.is_ready("postgres", summary.addresses.store_url)
+            register.is_ready("airflow", summary.addresses.airflow)
+            curtain.stays_open = True
+    show(_outcome(summary), output)
+    if keep:
+        _tell_where(summary)
+    if not summary.verdict.sound:
+        note("the demo found differences: see above what did not pass")
+        raise typer.Exit(1)
+
+
+def _usable(folder: Path) -> Path:
+    from airflow_kcr.errors import ConfigurationError
+
+    found = folder.expanduser().absolute()
+    if found.exists() and (not found.is_dir() or any(found.iterdir())):
+        raise ConfigurationError(f"{found} is not an empty folder; the demo begins with nothing: name another one")
+    return found
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Have SIGTERM end the demo as Ctrl-C does: everything that it has started is stopped."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _tell_where(summary: Summary) -> None:
+    found = summary.addresses
+    note(f"Airflow is at {found.airflow}")
+    for user in found.users:
+        note(f"  log in as {user.name} ({user.role}) with the password {user.password}")
+    note(f"export KCR_STORE_URL={found.store_url} KCR_KAFKA_BOOTSTRAP={found.kafka}")
+    note(
+        f"the region is stopped; trigger flights_consumers to resume it. To stop everything, run "
+        f"`kcr dev down --folder {found.folder}` and delete that folder"
+    )
+
+
+def _outcome(summary: Summary) -> Answer:
+    verdict = summary.verdict
+    intervals = [
+        {
+            "interval": f"{one.start:%H:%M:%S} to {one.end:%H:%M:%S}",
+            "run": one.run or None,
+            "checkpoint": None if one.sequence is None else f"{one.timeline}.{one.sequence}",
+            "in checkpoint": one.in_checkpoint,
+            "in topic": one.in_topic,
+            "same": one.sound,
+        }
+        for one in verdict.intervals
+    ]
+    produced = summary.happened.produced
+    facts: dict[str, object] = {
+        "flights": "none" if produced is None else str(produced),
+        **{one.name: f"{'passed' if one.passed else 'FAILED'}: {one.detail}" for one in verdict.checks},
+        "times": ", ".join(f"{name} {seconds:.0f} s" for name, seconds in summary.seconds.items()),
+        "in all": f"{sum(summary.seconds.values()):.0f} s",
+        "result": "no differences" if verdict.sound else "DIFFERENCES",
+    }
+    document = {
+        "sound": verdict.sound,
+        "records": 0 if produced is None else produced.records,
+        "intervals": intervals,
+        "checks": [{"name": one.name, "passed": one.passed, "detail": one.detail} for one in verdict.checks],
+        "seconds": {name: round(seconds, 1) for name, seconds in summary.seconds.items()},
+    }
+    columns = ("interval", "run", "checkpoint", "in checkpoint", "in topic", "same")
+    return Answer(
+        document=document,
+        columns=columns,
+        rows=intervals,
+        facts=facts,
+        numbers=frozenset({"in checkpoint", "in topic"}),
+    )
+
+
+# What the demo shows while it works: a bar for each phase on a terminal, else a line when one begins and ends.
+
+
+@contextmanager
+def screen() -> Iterator[Audience]:
+    """Lend whom the demo is shown to: standard error, as it is."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.fields[told]}", style="dim"), console=console) as progress:
+        yield _Bars(progress)
+
+
+@dataclass(slots=True)
+class _Bars:
+    """Bars on a terminal."""
+
+    progress: Progress
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[DemoPhase]:
+        task = self.progress.add_task(name, total=None, told="")
+        yield _Bar(self.progress, task)
+        self.progress.update(task, total=1, completed=1, told="")
+        self.progress.stop_task(task)
+
+
+@dataclass(slots=True)
+class _Bar:
+    progress: Progress
+    task: TaskID
+
+    def tell(self, done: float, total: float | None = None, text: str = "") -> None:
+        self.progress.update(self.task, completed=done, total=total, told=text)
+
+
+class _Lines:
+    """Lines if there is no terminal."""
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[DemoPhase]:
+        note(f"{name} …")
+        begun = time.monotonic()
+        yield _Silent()
+        note(f"{name}: done in {time.monotonic() - begun:.1f} s")
+
+
+class _Silent:
+    def tell(self, done: float, total: float | None = None, text: str = "") -> None:
+        """Show nothing: lines repeated twice a second don't help."""

@@ -1,4 +1,4 @@
-"""`kcr lag`, `kcr events` and `kcr verify`: a region's lag, its history, and checking that history."""
+"""`kcr lag`, `events`, `verify`, `history` and `ledger`: a region's lag, its history, and checking that history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_kcr.cli.options import Name, Output, OutputFormat, Url, region_of
 from airflow_kcr.cli.output import Answer, chosen, csv_line, note, reported, show, show_line
 
 if TYPE_CHECKING:
-    from airflow_kcr.api import Region
+    from airflow_kcr.api import RecordView, Region
     from airflow_kcr.protocol.region.events import Event
 
 LAG: Final = (
@@ -189,7 +189,7 @@ def verify(
 
 # `kcr history`: which of a region's history is certified and archived, and closing it.
 
-app = typer.Typer(
+history_app = typer.Typer(
     name="history",
     help="Archive and drop certified history, and list what is certified and archived.",
     no_args_is_help=True,
@@ -198,7 +198,7 @@ app = typer.Typer(
 CERTIFICATES: Final = ("number", "after", "upto", "batches", "digest", "archive", "bytes")
 
 
-@app.command()
+@history_app.command()
 @reported
 def close(name: Name, store: Url, output: Output = None) -> None:
     """Certify new history, then archive and drop history older than the spec's `history.keep`.
@@ -229,7 +229,7 @@ def close(name: Name, store: Url, output: Output = None) -> None:
         raise typer.Exit(1)
 
 
-@app.command("list")
+@history_app.command("list")
 @reported
 def list_(name: Name, store: Url, output: Output = None) -> None:
     """List a region's certificates, oldest first, with their archive files.
@@ -258,5 +258,112 @@ def list_(name: Name, store: Url, output: Output = None) -> None:
         rows=rows,
         numbers=frozenset({"number", "after", "upto", "batches", "bytes"}),
         empty=f"nothing of region {name} is certified; run `kcr verify {name}`",
+    )
+    show(answer, output)
+
+
+# `kcr ledger`: which batches processed a record, which offsets were started more than once, and why.
+
+
+ledger_app = typer.Typer(
+    name="ledger",
+    help="Show which batches processed a record, and which offsets were processed again.",
+    no_args_is_help=True,
+)
+
+STARTED: Final = (
+    *("group", "topic", "partition", "offset", "fate", "batch", "member_id", "incarnation", "process", "epoch"),
+    *("timeline", "sequence", "started_at", "finished_at", "outcome", "cause", "checkpoint", "runs"),
+)
+_STARTED_TABLE: Final = (
+    "group",
+    "fate",
+    "started_at",
+    "batch",
+    "member_id",
+    "epoch",
+    "outcome",
+    "cause",
+    "checkpoint",
+    "runs",
+)
+REPEATED: Final = (
+    *("group", "topic", "partition", "from_offset", "to_offset", "offsets", "cause", "epoch", "detail", "batch"),
+    "earlier",
+)
+_LEDGER_NUMBERS: Final = frozenset(
+    {
+        "partition",
+        "offset",
+        "incarnation",
+        "epoch",
+        "timeline",
+        "sequence",
+        "checkpoint",
+        "from_offset",
+        "to_offset",
+        "offsets",
+    }
+)
+
+Group = Annotated[
+    str | None, typer.Option("--group", "-g", metavar="GROUP", help="Only this group.", show_default=False)
+]
+
+
+@ledger_app.command()
+@reported
+def record(
+    name: Name,
+    place: Annotated[str, typer.Argument(metavar="TOPIC:PARTITION:OFFSET", help="The record.")],
+    store: Url,
+    group: Group = None,
+    output: Output = None,
+) -> None:
+    """Show every batch that started a record, with its member, checkpoint and DAG runs.
+
+    `fate` is `processed` (a batch with the record is done and not undone), `running`, `started` (batches with it were
+    discarded or undone), `skipped` or `not_started`.
+
+    Example: kcr ledger record flights departures:3:4711
+    """
+    with region_of(name, store) as region:
+        found = region.record(place, group=group)
+    rows = [row for one in found for row in _starts(one)]
+    document = [one.to_json() for one in found]
+    show(Answer(document=document, columns=STARTED, table=_STARTED_TABLE, rows=rows, numbers=_LEDGER_NUMBERS), output)
+
+
+def _starts(found: RecordView) -> list[dict[str, object]]:
+    """Return a row for each time that a record was started; one without a batch where it never was."""
+    head = dict.fromkeys(STARTED) | {key: value for key, value in found.to_json().items() if key != "starts"}
+    runs = (" ".join(f"{run.dag_id}/{run.run_id}" for run in start.runs) for start in found.starts)
+    return [head | start.to_json() | {"runs": text} for start, text in zip(found.starts, runs, strict=True)] or [head]
+
+
+@ledger_app.command()
+@reported
+def repeated(name: Name, store: Url, group: Group = None, output: Output = None) -> None:
+    """Show which offsets were started more than once, and because of which reset.
+
+    Includes offsets of batches that died before their pipeline wrote anything.
+
+    Example: kcr ledger repeated flights
+    """
+    from airflow_kcr.api.ledger import by_cause
+
+    with region_of(name, store) as region:
+        found = region.repeated(group=group)
+    rows = [one.to_json() for one in found]
+    answer = Answer(
+        document=rows,
+        columns=REPEATED,
+        table=REPEATED[:-2],
+        rows=[
+            row | {"earlier": " ".join(map(str, one.redelivery.earlier))} for row, one in zip(rows, found, strict=True)
+        ],
+        facts={cause: f"{offsets:,} offsets started again" for cause, offsets in by_cause(found).items()},
+        numbers=_LEDGER_NUMBERS,
+        empty=f"region {name} has started nothing twice",
     )
     show(answer, output)

@@ -44,9 +44,9 @@ from airflow_kcr.sinks.files.delta import with_formats
 from airflow_kcr.sinks.group import OpenedSinks, opened_files
 from airflow_kcr.sinks.postgres.writer import require_driver
 from airflow_kcr.spark.engine import SparkEngine
+from airflow_kcr.spark.pipelines import Warming, imports_of, warm_up
 from airflow_kcr.spark.reads import Source
 from airflow_kcr.spark.session import POSTGRES_DRIVER, SparkSettings, open_session, stop_session
-from airflow_kcr.spark.warmup import Warming, imports_of, warm_up
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
 from airflow_kcr.store.regions import RegionStore
 

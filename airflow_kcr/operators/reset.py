@@ -17,8 +17,19 @@ from airflow_kcr.hooks.contexts import translated
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.operators.base import RegionOperator, WaitingOperator
-from airflow_kcr.operators.reset_documents import Planned, answered, asking, given, markdown, planned, responder
-from airflow_kcr.operators.reset_form import shown, target_of, truth
+from airflow_kcr.operators.reset_form import (
+    Planned,
+    answered,
+    asking,
+    given,
+    markdown,
+    planned,
+    responder,
+    shown,
+    table,
+    target_of,
+    truth,
+)
 from airflow_kcr.triggers.payloads import ResetFinished
 
 if TYPE_CHECKING:
@@ -199,8 +210,6 @@ def _listed(texts: Sequence[str], most: int) -> str:
 
 
 def _body(found: Sequence[WayBack]) -> str:
-    from airflow_kcr.operators.reset_documents import table
-
     rows = [
         (
             str(one.checkpoint.sequence),

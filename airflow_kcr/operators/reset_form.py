@@ -1,13 +1,21 @@
-"""The form of a reset: the params that Airflow asks for when its DAG is triggered, and what an answer means.
+"""The form of a reset, what an answer to it means, and what the tasks of its DAG hand to one another.
 
 Airflow checks each field by itself, before there is a run: a partition that is no number is refused in the form. What
 a value has to be depends on the target, which Airflow can't check; the first task does, before it asks the store.
+
+Choice, plan and approval are small JSON, as XComs are. A plan travels as its summary: the request, the epoch, the sums
+and the twenty worst partitions. The store keeps no plan, and a thousand lines don't belong in an XCom; applying
+resolves the request again anyway, and `kcr reset plan` shows the whole plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 import pendulum
 from airflow.sdk import Param, conf
@@ -18,6 +26,11 @@ from airflow_kcr.protocol.times import format_instant
 
 if TYPE_CHECKING:
     from datetime import datetime, tzinfo
+
+    from airflow.sdk import BaseOperator, Context
+
+    from airflow_kcr.api import PlanView
+    from airflow_kcr.api.reset_plans import PlanLine
 
 CHOOSE_LATER: Final = "choose"
 """What the form has for a target if none was named: the next task shows the checkpoints."""
@@ -203,3 +216,192 @@ def shown(moment: datetime) -> str:
 
     zone: tzinfo = zone_named(zone_name())
     return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan, and what people have said on the way to it."""
+
+    plan: PlanView
+    by: str = ""
+    """Who approved it, or chose its target."""
+
+    reason: str = ""
+    forced: bool = False
+    """It is applied without a drain."""
+
+    consent_upsert: bool = False
+    """It is applied although tables can't be restored."""
+
+    def document(self) -> dict[str, object]:
+        """Return it as the task of a plan returns it: the plan's summary, and what was said beside what is usual."""
+        said = {name: text for name, text in (("by", self.by), ("reason", self.reason)) if text}
+        allowed = {"forced": self.forced, "consent_upsert": self.consent_upsert}
+        return {
+            **self.plan.summary(),
+            **({"choice": said} if said else {}),
+            **({"apply": allowed} if any(allowed.values()) else {}),
+        }
+
+
+def given(operator: BaseOperator, context: Context, value: object, argument: str) -> Mapping[str, object]:
+    """Return an argument that is the result of another task; by default of the only one right before this task.
+
+    Args:
+        operator: whose argument it is.
+        context: of its task.
+        value: the argument as it was rendered; None: it was left out.
+        argument: its name, for messages.
+
+    Raises:
+        ConfigurationError: there is no such result, or it is no JSON object.
+    """
+    if value is None:
+        before = sorted(operator.upstream_task_ids)
+        if len(before) != 1:
+            raise ConfigurationError(
+                f"task {operator.task_id}: say where its {argument} comes from, as {argument}=OTHER_TASK.output; only "
+                f"behind exactly one other task it may be left out (there are {len(before)})"
+            )
+        pull: Any = context["ti"].xcom_pull
+        value = pull(task_ids=before[0])
+        if value is None:
+            raise ConfigurationError(f"task {before[0]} has returned nothing that task {operator.task_id} could take")
+    if isinstance(value, str):
+        value = _parsed(value, operator.task_id, argument)
+    if isinstance(value, Mapping):
+        return value
+    raise ConfigurationError(f"task {operator.task_id}: {argument} is a JSON object, not {type(value).__name__}")
+
+
+def _parsed(text: str, task_id: str, argument: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"task {task_id}: {argument} is no JSON; hand it over as {argument}=OTHER_TASK.output, which a template in "
+            "quotes would turn into text"
+        ) from None
+
+
+def planned(document: Mapping[str, object]) -> Planned:
+    """Return the plan that the task of a plan, or of its approval, has returned.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    from airflow_kcr.api import PlanView
+
+    inner = document.get("plan")
+    whole = inner if isinstance(inner, Mapping) else document
+    said = document if isinstance(inner, Mapping) else _mapping(document.get("choice"))
+    allowed = _mapping(whole.get("apply"))
+    return Planned(
+        plan=PlanView.from_json(dict(whole)),
+        by=str(said.get("by") or ""),
+        reason=str(said.get("reason") or ""),
+        forced=allowed.get("forced") is True,
+        consent_upsert=allowed.get("consent_upsert") is True,
+    )
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def responder(event: Mapping[str, Any]) -> str:
+    """Return who has answered a task that waited for a person; empty: Airflow does not say."""
+    user = event.get("responded_by_user")
+    found = _mapping(user) if isinstance(user, Mapping) else {}
+    return str(found.get("name") or found.get("id") or "")
+
+
+def asking(operator: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a task that asks a person: without a default answer, and asking again where it was lost.
+
+    For some seconds after a task has asked, until its process is gone, Airflow 3.3 takes one that is answered already
+    for lost. With a retry left the question is asked once more; without, the run would fail by a quick click.
+
+    Args:
+        operator: its class, for messages.
+        arguments: as the author gave them; what they say of retries counts.
+
+    Raises:
+        ConfigurationError: there is a default answer: a reset is a person's decision.
+    """
+    if arguments.get("defaults") is not None:
+        raise ConfigurationError(f"{operator} takes no defaults: without an answer in time, nothing may be reset")
+    return {"retries": 2, "retry_delay": timedelta(seconds=1), **arguments}
+
+
+@contextmanager
+def answered() -> Iterator[None]:
+    """Run what reads an answer; a missing answer is no reason to ask again.
+
+    Raises:
+        AirflowFailException: there is none.
+    """
+    from airflow.providers.standard.exceptions import HITLTimeoutError
+    from airflow.sdk.exceptions import AirflowFailException
+
+    try:
+        yield
+    except HITLTimeoutError as error:
+        raise AirflowFailException("no answer within response_timeout; nothing is reset") from error
+
+
+# A plan for the person who approves it: sums first, then the worst partitions; the buttons stay on the screen.
+
+ROWS = 20
+"""How many partitions are shown at most: Airflow puts the buttons below the last row."""
+
+
+def markdown(found: Planned) -> str:
+    """Return a plan as markdown, with who chose its target and why."""
+    plan = found.plan
+    facts = {
+        **plan.told(shown),
+        "forced": "yes: without a drain, from the last done positions" if found.forced else "",
+        "consent to upsert": "yes" if found.consent_upsert and plan.upserts else "",
+        "chosen by": found.by,
+        "reason": found.reason,
+        "epoch": str(plan.epoch),
+    }
+    rows = [(name[0].upper() + name[1:], value) for name, value in facts.items() if value]
+    parts = [table(("Reset of region", plan.region), rows)]
+    worst = plan.worst[:ROWS]
+    if worst:
+        head = ("Group", "Topic", "Partition", "Now", "Target", "Replayed", "Skipped", "Note")
+        parts.append(table(head, (_row(plan, line) for line in worst), numbers=range(2, 7)))
+    if plan.totals.moved > len(worst):
+        parts.append(f"Shown: the worst {len(worst)} of {plan.totals.moved:,} partitions that move.")
+    return "\n\n".join(parts)
+
+
+def _row(plan: PlanView, line: PlanLine) -> tuple[str, ...]:
+    return (
+        line.partition.group,
+        line.partition.topic,
+        str(line.partition.partition),
+        _number(line.current),
+        _number(line.target),
+        _number(line.replay),
+        _number(line.skip),
+        "; ".join(plan.notes(line)),
+    )
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
+    """Return a table as markdown; the columns of these numbers are aligned to the right."""
+    right = set(numbers)
+    rule = ["---:" if place in right else "---" for place in range(len(head))]
+    return "\n".join(f"| {' | '.join(_cell(cell) for cell in row)} |" for row in (head, rule, *rows))
+
+
+def _cell(text: str) -> str:
+    """Return a text that stays in its cell, whatever a group's name or a reason holds."""
+    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())

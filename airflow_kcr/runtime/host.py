@@ -58,14 +58,12 @@ from airflow_kcr.protocol.region.rows import CheckpointPhase, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Timeline
 from airflow_kcr.runtime.clocks import Clock, Seconds, StoreClock
-from airflow_kcr.runtime.group_effects import Grouping, Happening
+from airflow_kcr.runtime.effects import Grouping, Happening, Worker, Working
 from airflow_kcr.runtime.identity import Identity, later_note
 from airflow_kcr.runtime.metrics import Counts, Metrics, Snapshot
 from airflow_kcr.runtime.planner import BatchSize, Limits, Linger, Planner
 from airflow_kcr.runtime.positions import Places
 from airflow_kcr.runtime.renewals import Renewals
-from airflow_kcr.runtime.work_effects import Working
-from airflow_kcr.runtime.workers import Worker
 
 TICK: Final = 0.25
 """Seconds after which the machine is asked again when nothing happened, and it does not know itself when to be."""

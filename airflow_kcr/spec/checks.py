@@ -20,7 +20,7 @@ from airflow_kcr.protocol.rules import Assignor, CheckpointMode, GroupProtocol
 from airflow_kcr.protocol.timeout_checks import check
 from airflow_kcr.protocol.values import group_id, region_name, topic_name
 from airflow_kcr.schedules import CronSchedule, Every
-from airflow_kcr.spec.findings import Finding, Path
+from airflow_kcr.spec.fields import Finding, Path
 from airflow_kcr.spec.sinks import sinks_findings
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from airflow_kcr.errors import ConfigurationError, SpecError
 from airflow_kcr.protocol.times import format_duration, parse_duration
-from airflow_kcr.spec.fields import OWN_SENTENCE, declared
-from airflow_kcr.spec.findings import Finding, Path, path_text, unknown
+from airflow_kcr.spec.fields import OWN_SENTENCE, Finding, Path, declared, path_text, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

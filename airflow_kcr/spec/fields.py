@@ -2,11 +2,15 @@
 
 Pydantic reads plain values by these declarations and writes them again. Every sentence about what doesn't fit is our
 own, because Pydantic's would quote what was written, which may be a secret in the wrong place.
+
+What is wrong is a finding, with its place in the file: `groups[0].start`, `kafka.bootstrap.servers`. Its text says what
+to do; it never holds a value of the Kafka settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -29,10 +33,47 @@ from airflow_kcr.protocol.rules import (
 from airflow_kcr.protocol.start_positions import StartPosition, format_start, parse_start
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.times import format_duration, parse_duration
-from airflow_kcr.spec.findings import not_one_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+Path = tuple[str | int, ...]
+"""Where something is in the file: names of fields, and places in lists from 0."""
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong."""
+
+    path: Path
+    text: str
+
+
+def path_text(path: Path) -> str:
+    """Return a path as it is shown, `groups[0].start`; the whole file is `spec`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".") or "spec"
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """Return the sentence for an unknown name, with the nearest known one.
+
+    Args:
+        name: what was written.
+        known: what would have been accepted here.
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name.lower(), names, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"no such field; {hint}known are {', '.join(names)}"
+
+
+def not_one_of(value: str, accepted: Iterable[str]) -> str:
+    """Return the sentence for a word that is not among those accepted."""
+    words = list(accepted)
+    near = difflib.get_close_matches(value.lower(), words, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"{value!r} is not accepted{hint}: use {', '.join(words)}"
+
 
 OWN_SENTENCE: Final = "kcr"
 """The error type whose message is ours already."""

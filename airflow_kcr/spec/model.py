@@ -51,8 +51,8 @@ from airflow_kcr.spec.fields import (
     Start,
     TakesEffect,
     Truth,
+    path_text,
 )
-from airflow_kcr.spec.findings import path_text
 from airflow_kcr.spec.sinks import SinkKind, Sinks
 
 

@@ -20,7 +20,7 @@ import yaml
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.spec.codec import from_plain
-from airflow_kcr.spec.findings import Finding, Path, path_text
+from airflow_kcr.spec.fields import Finding, Path, path_text
 from airflow_kcr.spec.model import RegionSpec
 
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from airflow_kcr.sinks.files.documents import Manifest, Undone
-from airflow_kcr.sinks.files.layout import CheckpointName
+from airflow_kcr.sinks.files.layout import CheckpointName, Manifest, Undone
 from tests.support.sink_files import LocalFolder, Record, records_in
 
 

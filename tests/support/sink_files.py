@@ -32,9 +32,8 @@ from airflow_kcr.protocol.values import (
 from airflow_kcr.sinks.files import FileSink, FileTarget, layout
 from airflow_kcr.sinks.files.cleanup import Cleaned, Cleaner, GivenUp
 from airflow_kcr.sinks.files.contents import RegionLedger, checkpoints_on, shelves, timelines_in
-from airflow_kcr.sinks.files.documents import Manifest, Timelines
 from airflow_kcr.sinks.files.folder import NO_TABLE, Table
-from airflow_kcr.sinks.files.layout import TEMPORARY
+from airflow_kcr.sinks.files.layout import TEMPORARY, Manifest, Timelines
 from tests.support.driver import GROUP, Driver
 
 SCHEMA = '{"fields":[],"type":"struct"}'

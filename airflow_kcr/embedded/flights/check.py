@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from airflow_kcr.embedded.flights import data, ledger, result
+from airflow_kcr.embedded.flights import data, result
 from airflow_kcr.embedded.flights.result import RecordCounts, ResultComparison
 from airflow_kcr.embedded.flights.spec import GROUP
 from airflow_kcr.errors import CheckpointNotUsable
@@ -88,13 +88,13 @@ def judge(spark: SparkSession, question: FlightsQuestion) -> FlightsJudgement:
         ConfigurationError: there is no output.
         ToolMissing: the package with the tables is not installed.
     """
-    end = ledger.checkpoint_offsets(question.region, question.group, question.sequence)
+    end = result.checkpoint_offsets(question.region, question.group, question.sequence)
     begin = initial_offsets(question.region)
     ranges = {place: Range(begin.get(place, Offset(0)), offset) for place, offset in end.items()}
     read = partial(_read, spark, question)
     if not any(range_.width for range_ in ranges.values()):
         raise CheckpointNotUsable(f"the checkpoint of region {question.region.name} has no records to compare")
-    pieces = ledger.pieces(question.batches, question.group, end)
+    pieces = result.pieces(question.batches, question.group, end)
     file = question.flights
     with (
         _kept(result.read_output(spark, question.output)) as written,

@@ -3,25 +3,145 @@
 The result is the sum of what accepted batches wrote; it is compared group by group, and records are counted, for a sum
 can be right by accident. Read region and ledger when the region is at rest: a reset in between would undo what was just
 added up.
+
+Which part of a pipeline's output counts, the ledger alone says. A folder of output is there whether its batch was
+accepted or not: the batch may have been discarded, its member may have vanished, a reset may have undone it. Only
+accepted ranges below a checkpoint's offsets describe that checkpoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
 from airflow_kcr.embedded.flights import pipeline
-from airflow_kcr.embedded.flights.ledger import BatchPart, Standing
 from airflow_kcr.embedded.flights.pipeline import FLIGHT, KEY, MALFORMED, MAXIMA, OUTPUT_SCHEMA, SUMS
-from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.values import GroupPartition, Range
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.retirement import newest_usable
+from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.region.state import Region, checkpoint_of, offsets_of
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, GroupId, GroupPartition, Offset, Range
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+
+class Standing(StrEnum):
+    """How the output of one batch for one partition stands towards a checkpoint."""
+
+    WHOLE = "whole"
+    """All of it counts."""
+
+    PART = "part"
+    """A reset undid it from an offset within the range on; what is below that counts."""
+
+    LATER = "later"
+    """It was accepted, and is of a later checkpoint."""
+
+    OPEN = "open"
+    """The batch has not ended."""
+
+    VOID = "void"
+    """It does not count: discarded, of a vanished member, or undone. Its records are processed a second time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPart:
+    """One partition of one batch."""
+
+    batch: BatchId
+    place: GroupPartition
+    range_: Range
+    standing: Standing
+    counts_to: Offset
+    """Where that which counts ends; the start of the range, if nothing does."""
+
+    @property
+    def counted(self) -> Range:
+        """The offsets that count."""
+        return Range(self.range_.from_, self.counts_to)
+
+
+def pieces(
+    batches: Iterable[Batch], group: GroupId, checkpoint: Mapping[GroupPartition, Offset]
+) -> tuple[BatchPart, ...]:
+    """Return how each partition of each batch of a group stands towards a checkpoint.
+
+    Args:
+        batches: the ledger.
+        group: whose batches.
+        checkpoint: its offsets; a partition that it does not have was found later.
+    """
+    return tuple(
+        _piece(batch, place, range_, checkpoint.get(place, Offset(0)))
+        for batch in batches
+        if batch.member.group == group
+        for place, range_ in sorted(batch.ranges.items())
+    )
+
+
+_NAMED: Final = 20
+"""Checkpoints among which a message searches for others to choose."""
+
+
+def _usable(region: Region) -> list[str]:
+    rows = {row.sequence: row for row in region.archive.checkpoints(last=_NAMED)} | dict(region.checkpoints)
+    return [str(sequence) for sequence, row in sorted(rows.items()) if row.is_complete and row.is_current]
+
+
+def checkpoint_offsets(region: Region, group: GroupId, sequence: CheckpointNumber | None = None) -> OffsetMap:
+    """Return the offsets that a checkpoint has for one group.
+
+    Args:
+        region: as the store has it.
+        group: whose partitions.
+        sequence: of the checkpoint; None: the newest one.
+
+    Raises:
+        UnknownCheckpoint: there is none, or none of that sequence.
+        CheckpointNotUsable: it is open, aborted, undone or retired, so the ledger can't be compared with it.
+    """
+    if sequence is None:
+        newest = newest_usable(region)
+        sequence = None if newest is None else newest.sequence
+    found = None if sequence is None else checkpoint_of(region, sequence)
+    if sequence is None or found is None:
+        wanted = "no checkpoint yet" if sequence is None else f"no checkpoint {sequence}"
+        raise UnknownCheckpoint(
+            f"region {region.name} has {wanted}; let it make a checkpoint: kcr region drain {region.name}"
+        )
+    offsets = offsets_of(region, sequence)
+    if offsets is None or not found.is_current:
+        what = "undone" if found.undone_by is not None else found.state.value
+        raise CheckpointNotUsable(
+            f"checkpoint {sequence} of region {region.name} is {what}; those that can be compared with are "
+            f"{', '.join(_usable(region)) or 'none'}"
+        )
+    return OffsetMap({place: offset for place, offset in offsets.items() if place.group == group})
+
+
+def _piece(batch: Batch, place: GroupPartition, range_: Range, checkpoint: Offset) -> BatchPart:
+    standing, to = _standing(batch, place, range_, checkpoint)
+    return BatchPart(batch=batch.batch, place=place, range_=range_, standing=standing, counts_to=to)
+
+
+def _standing(batch: Batch, place: GroupPartition, range_: Range, checkpoint: Offset) -> tuple[Standing, Offset]:
+    if batch.outcome is None:
+        return Standing.OPEN, range_.from_
+    undone_from = batch.undone_from.get(place, range_.to)
+    if batch.outcome is not Outcome.DONE or undone_from <= range_.from_:
+        return Standing.VOID, range_.from_
+    if checkpoint <= range_.from_:
+        return Standing.LATER, range_.from_
+    to = min(range_.to, undone_from, checkpoint)
+    return (Standing.WHOLE if to == range_.to else Standing.PART), to
+
 
 SHOWN: Final = 10
 """How many differences are listed one by one."""
@@ -121,11 +241,11 @@ def accepted_output(written: DataFrame, pieces: Iterable[BatchPart], read: Read)
 
     Args:
         written: see `read_output`.
-        pieces: how the output stands, see `ledger.pieces`.
+        pieces: how the output stands, see `pieces`.
         read: for the parts.
     """
     pieces = tuple(pieces)
-    whole = _standing(written, pieces).where(F.col("standing") == Standing.WHOLE.value)
+    whole = _with_standing(written, pieces).where(F.col("standing") == Standing.WHOLE.value)
     columns = ["kind", *_PLACE, *KEY, "records", *SUMS, *MAXIMA]
     parts = [
         pipeline.partial_sums(read({piece.place: piece.counted})).select(columns)
@@ -171,7 +291,7 @@ def count(written: DataFrame, pieces: Iterable[BatchPart], accepted: DataFrame, 
 
     Args:
         written: see `read_output`.
-        pieces: how the output stands, see `ledger.pieces`.
+        pieces: how the output stands, see `pieces`.
         accepted: see `accepted_output`.
         topic: the topic's records up to the checkpoint, as Spark's Kafka connector gives them.
     """
@@ -202,7 +322,7 @@ def _sums() -> list[Column]:
     return [F.sum(name).alias(name) for name in SUMS] + [F.max(name).alias(name) for name in MAXIMA]
 
 
-def _standing(written: DataFrame, pieces: tuple[BatchPart, ...]) -> DataFrame:
+def _with_standing(written: DataFrame, pieces: tuple[BatchPart, ...]) -> DataFrame:
     """The output with the standing of each row; stray where the ledger does not know its batch."""
     rows = [(piece.batch, piece.place.topic, piece.place.partition, piece.standing.value) for piece in pieces]
     judged = written.sparkSession.createDataFrame(
@@ -213,7 +333,7 @@ def _standing(written: DataFrame, pieces: tuple[BatchPart, ...]) -> DataFrame:
 
 
 def _records_by_standing(written: DataFrame, pieces: tuple[BatchPart, ...]) -> dict[str, int]:
-    rows = _standing(written, pieces).groupBy("standing").agg(F.sum("records").alias("n")).collect()
+    rows = _with_standing(written, pieces).groupBy("standing").agg(F.sum("records").alias("n")).collect()
     return {row["standing"]: row["n"] for row in rows}
 
 

@@ -20,9 +20,8 @@ from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Outcome
 from airflow_kcr.protocol.region.state import Region, checkpoint_of
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, Range, RegionName, Timeline
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.documents import Timelines, Undone
 from airflow_kcr.sinks.files.folder import Folder, Table
-from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget
+from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, Timelines, Undone
 from airflow_kcr.store.regions import RegionStore
 
 _LOG = logging.getLogger(__name__)

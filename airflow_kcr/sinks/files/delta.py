@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.delivery import FileFormat
 from airflow_kcr.sinks.files import FileTarget, layout
-from airflow_kcr.sinks.files.documents import Manifest, Undone
 from airflow_kcr.sinks.files.folder import NO_TABLE, Table
-from airflow_kcr.sinks.files.layout import CheckpointName
+from airflow_kcr.sinks.files.layout import CheckpointName, Manifest, Undone
 from airflow_kcr.sinks.files.reader import COORDINATES, rows_of
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.session import CATALOG, DELTA, DELTA_CATALOG, DELTA_EXTENSION, EXTENSIONS, SparkSettings

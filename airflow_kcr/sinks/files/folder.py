@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.values import Range, TopicPartition
-from airflow_kcr.sinks.files.documents import Manifest, Undone
+from airflow_kcr.sinks.files.layout import Manifest, Undone
 
 
 class FolderRefused(SinkError):

@@ -22,10 +22,9 @@ from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownC
 from airflow_kcr.protocol.targets import ToRun
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.contents import checkpoints_on, newest_first, timelines_in
-from airflow_kcr.sinks.files.documents import Manifest, Owner
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.hadoop import HadoopFolder
-from airflow_kcr.sinks.files.layout import CheckpointName
+from airflow_kcr.sinks.files.layout import CheckpointName, Manifest, Owner
 from airflow_kcr.sinks.files.writer import read_files
 
 if TYPE_CHECKING:

@@ -24,9 +24,21 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.contents import CheckpointContents, Ledger, Piece, brought_up_to_date, timelines_in
-from airflow_kcr.sinks.files.documents import LAYOUT, BatchList, DataFile, Manifest, Owner, Retired, Timelines
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, FolderRefused, Rewriter, Table
-from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, attempt, batch_list, compacted
+from airflow_kcr.sinks.files.layout import (
+    LAYOUT,
+    BatchList,
+    CheckpointName,
+    DataFile,
+    FileTarget,
+    Manifest,
+    Owner,
+    Retired,
+    Timelines,
+    attempt,
+    batch_list,
+    compacted,
+)
 
 FEWEST: Final = 16
 """This many small files of one schema are left alone."""

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, RegionName, TopicName
+from airflow_kcr.spark.pipelines import warm_up
 from airflow_kcr.spark.reads import Source
-from airflow_kcr.spark.warmup import warm_up
 from tests.integration.spark.batches import GROUP, REGION, Bench
 from tests.support.kafka import Record
 

@@ -34,7 +34,7 @@ from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.target_resolution import Situation, resolve
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import AssignmentId, BatchId, ClusterId, GroupPartition, RegionName
-from airflow_kcr.runtime.work_effects import TRY_AGAIN
+from airflow_kcr.runtime.effects import TRY_AGAIN
 from airflow_kcr.store.regions import RegionStore
 from tests.support.simulation.broker import HEARTBEAT, Broker, Consumer, NotInGroup, Unavailable
 from tests.support.simulation.planner import plan

@@ -28,7 +28,7 @@ from airflow_kcr.errors import (
     UnknownReset,
     UpsertNeedsConsent,
 )
-from airflow_kcr.operators.reset_documents import Planned, markdown
+from airflow_kcr.operators.reset_form import Planned, markdown
 from airflow_kcr.protocol.commands import Reconcile, RequestReset
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import RegionState, Requester, ResetCause

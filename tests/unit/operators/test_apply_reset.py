@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.operators import base
 from airflow_kcr.operators.reset import KcrApplyResetOperator
-from airflow_kcr.operators.reset_documents import Planned, markdown
+from airflow_kcr.operators.reset_form import Planned, markdown
 from airflow_kcr.protocol.commands import RequestReset
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.targets import ToCheckpoint

@@ -12,7 +12,7 @@ from airflow_kcr.api import PlanView, Region, ResetRequest
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.links import region_path
 from airflow_kcr.operators.reset import KcrApproveResetOperator
-from airflow_kcr.operators.reset_documents import Planned, markdown
+from airflow_kcr.operators.reset_form import Planned, markdown
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.targets import ByDuration, ToCheckpoint, ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, TopicName

@@ -11,7 +11,7 @@ from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Incarnation, Offset, Timeline
-from airflow_kcr.runtime.group_effects import Grouping, Happening
+from airflow_kcr.runtime.effects import Grouping, Happening
 from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.metrics import Metrics
 from tests.support.driver import group_rules

@@ -21,7 +21,7 @@ from airflow_kcr.protocol.targets import ByDuration, ToDatetime, ToEarliest, ToL
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupPartition, Offset
 from airflow_kcr.runtime.clocks import StoreClock
-from airflow_kcr.runtime.group_effects import Grouping
+from airflow_kcr.runtime.effects import Grouping
 from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.metrics import Metrics
 from airflow_kcr.runtime.positions import Places

@@ -30,14 +30,13 @@ from airflow_kcr.protocol.values import (
     Range,
     Timeline,
 )
-from airflow_kcr.runtime import work_effects
+from airflow_kcr.runtime import effects as runtime_effects
 from airflow_kcr.runtime.clocks import StoreClock
-from airflow_kcr.runtime.group_effects import Grouping, Happening
+from airflow_kcr.runtime.effects import Grouping, Happening, Working
 from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.metrics import Metrics
 from airflow_kcr.runtime.planner import Planner
 from airflow_kcr.runtime.positions import Places
-from airflow_kcr.runtime.work_effects import Working
 from tests.support.driver import group_rules
 from tests.support.runtime_fakes import (
     FLIGHTS,
@@ -76,7 +75,7 @@ AWAY = BrokerUnavailable("localhost:1 does not answer")
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried again is tried again at once."""
-    monkeypatch.setattr(work_effects, "TRY_AGAIN", 0.001)
+    monkeypatch.setattr(runtime_effects, "TRY_AGAIN", 0.001)
 
 
 class Desk:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from airflow_kcr.runtime.workers import Worker
+from airflow_kcr.runtime.effects import Worker
 
 
 def test_tasks_are_done_one_after_the_other_in_the_order_in_which_they_were_posted() -> None:

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from airflow_kcr.spark.warmup import Warming, imports_of
+from airflow_kcr.spark.pipelines import Warming, imports_of
 from tests.support.runtime_fakes import eventually
 
 

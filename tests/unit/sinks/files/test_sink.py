@@ -11,7 +11,7 @@ from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber, RegionName
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.documents import Owner, Undone
+from airflow_kcr.sinks.files.layout import Owner, Undone
 from tests.support.driver import Driver
 from tests.support.sink_files import SCHEMA, Files, Killed, LocalFolder
 

@@ -19,7 +19,7 @@ from airflow_kcr.protocol.targets import ShiftBy, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks.files import FileSink, FileTarget, layout
 from airflow_kcr.sinks.files.contents import RegionLedger
-from airflow_kcr.sinks.files.documents import Owner
+from airflow_kcr.sinks.files.layout import Owner
 from tests.support.driver import GROUP, Driver
 from tests.support.record_table import RecordTable, Rows
 from tests.support.sink_files import Files, Killed, LocalFolder, RecordRewriter

@@ -1,27 +1,216 @@
-"""The effects that read logs, run batches and move sinks; each blocks, so none runs in the loop."""
+"""The effects of a member: those that concern its Kafka group, and those that read logs, run batches and move sinks.
+
+What the Kafka client tells comes in its event thread; it is put into the loop's queue and nothing else. Reading,
+batches and sinks block, so each has a thread of its own, and none runs in the loop.
+"""
 
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from airflow_kcr.errors import BatchCancelled, BatchError, KcrError, SinkAhead, SinkError
-from airflow_kcr.ports import BatchCall, CommittedOffset, Engine, Sinks
+from airflow_kcr.ports import BatchCall, CommitAnswer, CommittedOffset, Engine, Membership, Sinks
 from airflow_kcr.protocol.commands import ClaimPartitions, Found, ReportOutOfRange, ReportPublished
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.seek_map import SeekSource
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupPartition, Timeline
+from airflow_kcr.protocol.values import AssignmentId, BatchId, CheckpointNumber, Epoch, GroupPartition, Timeline
 from airflow_kcr.runtime.clocks import Clock, Seconds
-from airflow_kcr.runtime.group_effects import Happening
-from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.identity import CommitNote, Identity
+from airflow_kcr.runtime.metrics import Counts, Metrics
 from airflow_kcr.runtime.planner import Planner
 from airflow_kcr.runtime.positions import Places
-from airflow_kcr.runtime.workers import Worker
+
+Task: TypeAlias = Callable[[], None]
+
+
+class Worker:
+    """Runs tasks one after the other in a thread of its own.
+
+    A task that raises is a fault of the program, or one that a member can't answer: it ends the worker and is reported.
+
+    Args:
+        name: the thread's.
+        failed: told what a task raised, in this thread.
+        thread: makes the thread; where tasks run Spark jobs, one that inherits the properties of its maker.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        failed: Callable[[BaseException], None],
+        thread: Callable[..., threading.Thread] = threading.Thread,
+    ) -> None:
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._failed = failed
+        self._thread = thread(target=self._run, name=name)
+        self._thread.daemon = True
+        self._thread.start()
+
+    def post(self, task: Task) -> None:
+        """Have a task done after all that were posted before."""
+        self._tasks.put(task)
+
+    def end(self) -> None:
+        """End after the tasks that were posted before; returns at once."""
+        self._tasks.put(None)
+
+    def join(self, timeout: float) -> bool:
+        """Wait until the worker has ended; return whether it has, within `timeout` seconds."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                task()
+            except BaseException as error:  # noqa: BLE001 - reported, not swallowed: the worker's owner ends
+                self._failed(error)
+                return
+
+
+Happening: TypeAlias = "events.Event | Callable[[], None]"
+"""What the loop's queue holds: an event for the machine, or something to do in the loop."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class Grouping:
+    """A member's place in its group, as its loop sees it; a `MembershipListener`.
+
+    Args:
+        who: the member.
+        happened: the loop's queue.
+        failed: ends the member because of an error.
+        metrics: written in the loop only.
+    """
+
+    def __init__(
+        self,
+        who: Identity,
+        happened: Callable[[Happening], None],
+        failed: Callable[[BaseException], None],
+        metrics: Metrics,
+    ) -> None:
+        self._who, self._happened, self._fail, self._metrics = who, happened, failed, metrics
+        self._assignments = 0
+        self._released: Callable[[], None] = lambda: None
+        self._revoking: frozenset[GroupPartition] = frozenset()
+        self._membership: Membership | None = None
+
+    def use(self, membership: Membership) -> None:
+        """Take the client; it was made with this object as its listener, so it can't be there before."""
+        self._membership = membership
+
+    @property
+    def membership(self) -> Membership:
+        """The client.
+
+        Raises:
+            RuntimeError: there is none yet.
+        """
+        if self._membership is None:
+            raise RuntimeError("the member has no Kafka client yet")
+        return self._membership
+
+    # -- what the client tells, in its thread --------------------------------------------------------------------
+
+    def assigned(self, partitions: frozenset[GroupPartition]) -> None:
+        """The assignment is these partitions now."""
+        self._assignments += 1
+        self._happened(events.Assigned(assignment=AssignmentId(self._assignments), partitions=partitions))
+        self._happened(self._count_rebalance)
+
+    def revoking(self, partitions: frozenset[GroupPartition], released: Callable[[], None]) -> None:
+        """Kafka takes these partitions as soon as nothing runs on them."""
+        self._revoking, self._released = partitions, released
+        self._happened(events.Revoking(partitions=partitions))
+
+    def revoked(self) -> None:
+        """Kafka revoked all of the assignment, or it was lost."""
+        self._happened(events.Revoked())
+
+    def left(self) -> None:
+        """The group was left, or the client closed keeping its slot."""
+        self._happened(events.LeftGroup())
+
+    def fenced(self, why: str) -> None:
+        """Kafka fenced the client; whether this process is still the member, the store says."""
+        _LOG.warning("%s: Kafka fenced the client, it joins anew if its lease holds: %s", self._who.member, why)
+        self._happened(lambda: self._metrics.troubled(why))
+        self._happened(events.InstanceFenced())
+
+    def failed(self, error: Exception) -> None:
+        """The client can't continue."""
+        self._fail(error)
+
+    def troubled(self, why: str) -> None:
+        """The client complained."""
+        _LOG.warning("%s: %s", self._who.member, why)
+        self._happened(lambda: self._metrics.troubled(why))
+
+    def _count_rebalance(self) -> None:
+        self._metrics.add(Counts(rebalances=1))
+
+    # -- effects -------------------------------------------------------------------------------------------------
+
+    def release(self, effect: effects.ReleasePartitions) -> None:
+        """Let Kafka take what it is revoking; where it has not waited so long, nothing happens."""
+        if effect.partitions == self._revoking:
+            self._released()
+
+    def commit(self, effect: effects.Commit, timeline: Timeline, may_write: Callable[[], bool]) -> None:
+        """Commit the restore point, while the member may write.
+
+        What Kafka holds afterwards, as read, is the commit read-back.
+        """
+        note = CommitNote(region=self._who.region, timeline=timeline, sequence=effect.sequence, epoch=effect.epoch)
+
+        def heard(answer: CommitAnswer) -> None:
+            if answer.failure:
+                self._failed(f"the commit of checkpoint {effect.sequence}: {answer.failure}")
+            held = OffsetMap({p: row.offset for p, row in answer.held.items() if p in effect.offsets})
+            answered = events.CommitAnswered(sequence=effect.sequence, offsets=held, failed=bool(answer.failure))
+            self._happened(answered)
+
+        self.membership.commit(effect.offsets, note.text(), self._who.timeouts.commit, heard, may_write)
+
+    def commit_seek(
+        self,
+        effect: effects.CommitSeek,
+        timeline: Timeline,
+        sequence: CheckpointNumber,
+        noted: Callable[[str], None],
+        may_write: Callable[[], bool],
+    ) -> None:
+        """Tell Kafka where the member resumed after a reset, while it may write.
+
+        `noted` gets why that failed, or an empty text.
+        """
+        note = CommitNote(region=self._who.region, timeline=timeline, sequence=sequence, epoch=effect.caller.epoch)
+
+        def answered(answer: CommitAnswer) -> None:
+            if answer.failure:
+                self._failed(f"the commit of where epoch {effect.caller.epoch} resumed: {answer.failure}")
+            noted(answer.failure)
+
+        self.membership.commit(effect.offsets, note.text(), self._who.timeouts.commit, answered, may_write)
+
+    def _failed(self, why: str) -> None:
+        _LOG.warning("%s: %s", self._who.member, why)
+
+        def count() -> None:
+            self._metrics.add(Counts(failed_commits=1))
+            self._metrics.troubled(why)
+
+        self._happened(count)
+
 
 T = TypeVar("T")
 
