@@ -25,6 +25,7 @@ from airflow_kcr.protocol.values import NO_CLUSTER, AssignmentId, ClusterId, Eve
 from airflow_kcr.store.regions import RegionStore
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver, group_rules
+from tests.support.judging import halt_of
 from tests.support.stores import Subject
 from tests.support.twin import plain
 
@@ -156,9 +157,7 @@ def test_a_claim_in_another_cluster_halts_the_region_and_moves_nothing(drive: Dr
     claim(driver, EAST)
     before = driver.region.claims
     claim(driver, WEST)
-    halt = driver.region.halt
-    assert halt is not None
-    assert (driver.region.state, halt.reason) == (RegionState.HALTED, HaltReason.OTHER_CLUSTER)
+    assert (driver.region.state, halt_of(driver).reason) == (RegionState.HALTED, HaltReason.OTHER_CLUSTER)
     assert driver.region.claims == before
     assert driver.region.clusters == {driver.member(0).group: EAST}
     assert found(driver) == [(driver.member(0).group, EAST)]
@@ -212,6 +211,4 @@ def test_no_policy_decides_about_logs_of_another_cluster(drive: Drive, policy: O
     other = {p: replace(log, topic_id=TopicId("of the other cluster")) for p, log in driver.logs.items()}
     report = ReportOutOfRange(caller=driver.caller(driver.member(0)), observed=other, cluster=WEST)
     driver.handle(report)
-    halt = driver.region.halt
-    assert halt is not None
-    assert halt.reason is HaltReason.OTHER_CLUSTER
+    assert halt_of(driver).reason is HaltReason.OTHER_CLUSTER

@@ -6,11 +6,12 @@ from typing import TypeVar
 
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.rows import Outcome, RegionState, ResetCause
+from airflow_kcr.protocol.region.rows import Checkpoint, Halt, Outcome, RegionState, ResetAttempt, ResetCause
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, Range
 from tests.support.driver import Driver
 
 Body = TypeVar("Body", bound=events.Body)
+Row = TypeVar("Row")
 
 
 def judge(driver: Driver) -> None:
@@ -77,3 +78,23 @@ def state(driver: Driver) -> RegionState:
 def open_checkpoint(driver: Driver) -> CheckpointNumber | None:
     """Return the open checkpoint's sequence."""
     return driver.region.open_checkpoint
+
+
+def checkpoint_of(driver: Driver) -> Checkpoint:
+    """Return the open checkpoint; fail where none is open."""
+    return _there(driver.region.checkpoint)
+
+
+def reset_of(driver: Driver) -> ResetAttempt:
+    """Return the reset that runs; fail where none does."""
+    return _there(driver.region.reset)
+
+
+def halt_of(driver: Driver) -> Halt:
+    """Return why the region is halted; fail where it is not."""
+    return _there(driver.region.halt)
+
+
+def _there(row: Row | None) -> Row:
+    assert row is not None
+    return row

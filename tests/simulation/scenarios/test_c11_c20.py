@@ -25,7 +25,7 @@ from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import BatchId, Incarnation, Offset
 from tests.support import answers
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
-from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
+from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, state
 from tests.support.lone_member import LoneMember, view_of
 from tests.support.scripts import boundary, hourly, located, running
 
@@ -229,8 +229,7 @@ def test_c16_a_region_that_is_hours_behind_approaches_the_boundary_without_a_dra
     located(driver, boundary(1), 100)
     driver.wait(3 * 3600)
     asked = driver.request_checkpoint("run1", boundary=boundary(1))
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
+    checkpoint = checkpoint_of(driver)
     assert (asked.state, checkpoint.phase, checkpoint.drain_deadline) == (
         RequestState.OPEN,
         CheckpointPhase.APPROACHING,
@@ -334,8 +333,7 @@ def test_c18_a_joining_member_aborts_a_checkpoint_that_another_has_contributed_t
     driver.claim(driver.member(2), [driver.partition(2)])
     aborted = [body.sequence for body in happened(driver, region_events.CheckpointAborted)]
     assert first in aborted
-    second = driver.region.checkpoint
-    assert second is not None
+    second = checkpoint_of(driver)
     assert set(second.participants) == set(driver.all_members())
     assert driver.clock.now == before
     assert driver.complete() == second.sequence

@@ -29,7 +29,7 @@ from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Offset, Range, Timeline
 from tests.support.driver import Driver
-from tests.support.judging import accepted, causes, happened, judge, open_checkpoint, positions, state
+from tests.support.judging import accepted, causes, halt_of, happened, judge, open_checkpoint, positions, state
 from tests.support.lone_member import LoneMember, claims_of, view_of
 from tests.support.scripts import all_crash, checkpoints_of_ten, published, running, started
 from tests.support.simulation.sinks import FencedSink
@@ -61,8 +61,7 @@ def poisoned() -> Driver:
 
 def test_c41_batches_that_fail_again_and_again_halt_the_region_with_the_reason_and_the_choices() -> None:
     driver = poisoned()
-    halt = driver.region.halt
-    assert halt is not None
+    halt = halt_of(driver)
     assert halt.reason is HaltReason.FAILURES
     assert "record 12 can't be read" in halt.text
     assert any("forced reset" in choice for choice in halt.choices)

@@ -31,7 +31,7 @@ from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
 from airflow_kcr.protocol.values import AssignmentId, CheckpointNumber, Epoch, EventNumber, Offset, Range, RequestId
 from tests.support import answers
 from tests.support.driver import Driver
-from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
+from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, state
 from tests.support.lone_member import MINE, LoneMember, claims_of, view_of
 from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, hourly, located, rewind, running
 
@@ -210,8 +210,7 @@ def approaching() -> tuple[Driver, CheckpointNumber]:
     driver = hourly()
     driver.process()
     driver.request_checkpoint("run2", boundary=boundary(2))
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
+    checkpoint = checkpoint_of(driver)
     assert checkpoint.phase is CheckpointPhase.APPROACHING
     return driver, checkpoint.sequence
 

@@ -16,6 +16,7 @@ from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
+from tests.support.judging import halt_of
 from tests.support.mail import mail_server
 
 
@@ -51,8 +52,7 @@ def test_of_a_halted_region_is_said_why_and_what_a_person_can_do(driver: Driver)
     driver.handle(ReportForeignConsumer(text="intruder@host"))
     pager = Pager()
     KcrRegionNotifier(region="flights", notifiers=pager)(failed())
-    halt = driver.region.halt
-    assert halt is not None
+    halt = halt_of(driver)
     assert pager.said == [f"flights is halted: {halt.text}; choices: {'; '.join(halt.choices)}"]
 
 

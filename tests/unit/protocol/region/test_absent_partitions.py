@@ -14,7 +14,7 @@ from airflow_kcr.protocol.region.state import universe
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupPartition, TopicId
 from tests.support.driver import Driver
-from tests.support.judging import happened, judge
+from tests.support.judging import halt_of, happened, judge
 from tests.support.scripts import started
 
 BOUNDARY = Timeouts().rejoin_after.total_seconds()
@@ -204,9 +204,7 @@ def test_a_partition_that_is_there_again_as_another_topic_is_left_to_its_policy(
     driver.finish_reset()
     driver.logs[partition] = replace(driver.logs[driver.partition(0)], topic_id=TopicId("id-2"))
     driver.spread()
-    halt = driver.region.halt
-    assert halt is not None
-    assert halt.reason is HaltReason.OUT_OF_RANGE
+    assert halt_of(driver).reason is HaltReason.OUT_OF_RANGE
 
 
 def test_a_region_that_stopped_forgets_nothing_of_what_is_gone() -> None:

@@ -23,7 +23,7 @@ from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Incarnation, Offset, RequestId
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.judging import causes, happened, judge, open_checkpoint, state
+from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, state
 from tests.support.scripts import boundary, hourly, located, running, started
 
 
@@ -58,9 +58,7 @@ def test_a_member_without_a_lease_is_not_among_the_participants() -> None:
     driver.crash(idle)
     driver.wait(30)
     driver.request_checkpoint("n")
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
-    assert idle not in checkpoint.participants
+    assert idle not in checkpoint_of(driver).participants
 
 
 def test_a_checkpoint_waits_until_current_claims_cover_the_partitions() -> None:
@@ -125,8 +123,7 @@ def test_a_request_for_a_later_boundary_releases_those_who_hold_at_an_earlier_on
 def test_without_a_boundary_a_checkpoint_drains_at_once_and_its_clock_runs() -> None:
     driver = running()
     driver.request_checkpoint("n")
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
+    checkpoint = checkpoint_of(driver)
     assert (checkpoint.phase, state(driver)) == (CheckpointPhase.DRAINING, RegionState.DRAINING)
     assert checkpoint.drain_deadline == driver.clock.now + driver.region.rules.timeouts.drain
 
@@ -138,8 +135,7 @@ def test_with_a_boundary_members_go_on_to_it_and_the_clock_runs_from_when_the_la
     driver.process(driver.member(0))
     driver.handle(Reconcile())
     assert (phase(driver), state(driver)) == (CheckpointPhase.APPROACHING, RegionState.RUNNING)
-    assert driver.region.checkpoint is not None
-    assert driver.region.checkpoint.drain_deadline is None
+    assert checkpoint_of(driver).drain_deadline is None
     driver.process(driver.member(1))
     driver.handle(Reconcile())
     assert (phase(driver), state(driver)) == (CheckpointPhase.DRAINING, RegionState.DRAINING)
@@ -303,8 +299,7 @@ def test_the_regions_own_checkpoints_and_a_stop_are_tried_again_by_themselves() 
     driver.handle(StopRegion())
     first = open_checkpoint(driver)
     driver.wait(181)
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
+    checkpoint = checkpoint_of(driver)
     assert checkpoint.sequence != first
     assert (checkpoint.purpose, checkpoint.phase) == (CheckpointPurpose.STOP, CheckpointPhase.DRAINING)
 

@@ -42,7 +42,7 @@ from airflow_kcr.protocol.values import (
     TopicId,
 )
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
+from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, state
 from tests.support.scripts import all_crash, boundary, hourly, located, running, started
 
 
@@ -567,9 +567,7 @@ def test_a_newcomer_that_holds_nothing_still_has_to_be_among_the_participants() 
     driver.join(driver.member(1))
     driver.claim(driver.member(1), [])
     assert aborted(driver, first)
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
-    assert driver.member(1) in checkpoint.participants
+    assert driver.member(1) in checkpoint_of(driver).participants
 
 
 def test_a_reset_is_asked_for_once_however_many_come_back_after_a_crash() -> None:

@@ -56,7 +56,7 @@ from airflow_kcr.protocol.values import (
     RequestId,
 )
 from tests.support.driver import Driver
-from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
+from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, state
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running, started
 
 
@@ -253,8 +253,7 @@ def test_a_double_claim_aborts_the_checkpoint_and_resets() -> None:
 
 def test_what_a_checkpoint_lacks_is_named_both_members_and_partitions() -> None:
     driver = draining()
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
+    checkpoint = checkpoint_of(driver)
     assert completion.lacking(driver.region, checkpoint) == (
         "g[0] has not contributed",
         "g[1] has not contributed",
@@ -289,9 +288,7 @@ def test_every_member_is_not_enough_where_nobody_contributed_a_partition() -> No
     driver.request_checkpoint("n")
     driver.claim(driver.member(1), [driver.partition(2)])
     driver.complete()
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
-    assert completion.lacking(driver.region, checkpoint) == ("no member contributed g:t-3",)
+    assert completion.lacking(driver.region, checkpoint_of(driver)) == ("no member contributed g:t-3",)
     driver.claim(driver.member(1), [driver.partition(2), driver.partition(3)])
     driver.complete()
     assert driver.region.requests[RequestId("n")].state is RequestState.ANSWERED

@@ -36,7 +36,7 @@ from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, ForeignC
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RequestId
 from airflow_kcr.schedules import Every
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.judging import causes, happened, judge, open_checkpoint, state
+from tests.support.judging import causes, checkpoint_of, halt_of, happened, judge, open_checkpoint, state
 from tests.support.scripts import HOUR, boundary, located, started
 
 STRANGER = ForeignConsumer(group=GROUP, client_id="console", host="/10.0.0.1")
@@ -126,8 +126,7 @@ def test_a_group_that_the_region_does_not_have_is_none_of_its_business() -> None
 def test_fail_halts_the_region_and_names_everybody() -> None:
     driver = region_of(ForeignConsumerPolicy.FAIL)
     found(driver, STRANGER, ANOTHER)
-    halt = driver.region.halt
-    assert halt is not None
+    halt = halt_of(driver)
     assert (state(driver), halt.reason) == (RegionState.HALTED, HaltReason.FOREIGN_CONSUMER)
     assert halt.text == f"{STRANGER}; {ANOTHER}"
     assert len(happened(driver, events.Halted)) == 1
@@ -141,8 +140,7 @@ def test_a_halted_region_keeps_its_reason() -> None:
             driver.finish_reset()
     found(driver, STRANGER)
     driver.handle(ReportForeignConsumer(text="a stranger"))
-    assert driver.region.halt is not None
-    assert driver.region.halt.reason is HaltReason.FAILURES
+    assert halt_of(driver).reason is HaltReason.FAILURES
     assert len(happened(driver, events.Halted)) == 1
 
 
@@ -229,8 +227,7 @@ def test_a_checkpoint_that_approaches_its_boundary_waits_and_goes_on_afterwards(
     with pytest.raises(BatchRefused, match="holds until"):
         driver.start_batch(driver.member(0))
     driver.handle(RequestCheckpoint(request_id=RequestId("n2"), purpose=CheckpointPurpose.DRAIN))
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
+    checkpoint = checkpoint_of(driver)
     assert (checkpoint.request_id, checkpoint.phase) == ("n1", CheckpointPhase.APPROACHING)
     driver.handle(ReportGroups(seen=CLEAN))
     assert answered(driver, "n2") is RequestState.OPEN

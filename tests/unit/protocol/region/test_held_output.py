@@ -26,7 +26,7 @@ from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ToCurrent, ToOffset
 from airflow_kcr.protocol.values import Offset, RequestId, TopicId
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.judging import causes, judge, positions, state
+from tests.support.judging import causes, halt_of, judge, positions, state
 from tests.support.scripts import started
 
 EARLIEST, LATEST = OutOfRangePolicy.EARLIEST, OutOfRangePolicy.LATEST
@@ -118,8 +118,7 @@ def test_where_the_log_still_has_the_records_it_goes_back_for_them() -> None:
 def test_and_what_it_finds_there_is_judged_by_its_own_policy() -> None:
     driver = held(overtaken=OutOfRangePolicy.FAIL)
     report(driver, 12, 15)
-    halt = driver.region.halt
-    assert halt is not None
+    halt = halt_of(driver)
     assert (halt.reason, state(driver)) == (HaltReason.OUT_OF_RANGE, RegionState.HALTED)
     assert "t-0 at 10: retention overtook it" in halt.text
 

@@ -39,7 +39,7 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, RequestId, Timeline
 from tests.support.driver import Driver
-from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
+from tests.support.judging import causes, checkpoint_of, halt_of, happened, judge, open_checkpoint, positions, state
 from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, hourly, located, running
 
 SOMEBODY = Requester(who="somebody")
@@ -159,8 +159,7 @@ def test_a_pause_waits_for_a_checkpoint_that_drains() -> None:
     driver = running()
     driver.request_checkpoint("n")
     driver.handle(PauseRegion())
-    assert driver.region.checkpoint is not None
-    assert driver.region.checkpoint.phase is CheckpointPhase.DRAINING
+    assert checkpoint_of(driver).phase is CheckpointPhase.DRAINING
     driver.complete()
     assert driver.region.desired_state is DesiredState.PAUSED
 
@@ -181,8 +180,7 @@ def test_a_stop_drains_publishes_and_commits_before_all_leave() -> None:
     driver = running()
     driver.process()
     driver.handle(StopRegion(requester=SOMEBODY))
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
+    checkpoint = checkpoint_of(driver)
     assert (checkpoint.purpose, checkpoint.request_id) == (CheckpointPurpose.STOP, "stop:1:1")
     drained(driver)
     assert state(driver) is RegionState.STOPPED
@@ -229,8 +227,7 @@ def test_a_stop_aborts_an_approaching_checkpoint() -> None:
     driver = hourly()
     driver.request_checkpoint("n", boundary=boundary(1))
     driver.handle(StopRegion())
-    assert driver.region.checkpoint is not None
-    assert driver.region.checkpoint.purpose is CheckpointPurpose.STOP
+    assert checkpoint_of(driver).purpose is CheckpointPurpose.STOP
 
 
 def test_a_stop_fails_a_persons_reset_that_waits() -> None:
@@ -263,9 +260,7 @@ def test_a_stop_that_a_crash_came_between_is_asked_for_again_after_the_reset() -
     driver.handle(StopRegion())
     failing(driver)
     driver.finish_reset()
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
-    assert checkpoint.purpose is CheckpointPurpose.STOP
+    assert checkpoint_of(driver).purpose is CheckpointPurpose.STOP
     assert len([b for b in happened(driver, events.CheckpointRequested) if b.purpose is CheckpointPurpose.STOP]) == 1
     drained(driver)
     assert state(driver) is RegionState.STOPPED
@@ -461,9 +456,7 @@ def test_what_no_region_gets_to_is_never_taken_over(later: dict[str, int], verb:
     driver = running()
     before = driver.region
     driver.handle(ReportNoted(partition=driver.partition(0), noted=note(driver, **later)))
-    halt = driver.region.halt
-    assert halt is not None
-    assert "another client has written this" in halt.text
+    assert "another client has written this" in halt_of(driver).text
     driver.handle(verb)
     region = driver.region
     assert region.epoch <= before.epoch + 1
@@ -480,9 +473,7 @@ def test_what_the_region_can_have_reached_is_taken_over_when_a_person_ends_the_h
     driver.handle(ReportNoted(partition=driver.partition(0), noted=note(driver, epoch=5, sequence=7, timeline=3)))
     # Another member has read a later one.
     driver.handle(ReportNoted(partition=driver.partition(0), noted=note(driver, epoch=6, sequence=6)))
-    halt = driver.region.halt
-    assert halt is not None
-    assert "the store was restored from an older state, or another client" in halt.text
+    assert "the store was restored from an older state, or another client" in halt_of(driver).text
     driver.handle(verb)
     region = driver.region
     assert region.epoch >= before.epoch + 6
@@ -515,8 +506,7 @@ def test_what_the_store_has_too_halts_nothing() -> None:
 def test_a_foreign_consumer_halts_the_region_with_the_choices() -> None:
     driver = running()
     driver.handle(ReportForeignConsumer(text="consumer c-1 of 10.0.0.1 is in group g"))
-    halt = driver.region.halt
-    assert halt is not None
+    halt = halt_of(driver)
     assert (halt.reason, halt.text) == (HaltReason.FOREIGN_CONSUMER, "consumer c-1 of 10.0.0.1 is in group g")
     assert len(halt.choices) == 2
 

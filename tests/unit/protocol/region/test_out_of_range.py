@@ -16,7 +16,7 @@ from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.values import Epoch, Offset, TopicId
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.judging import causes, judge, positions, state
+from tests.support.judging import causes, halt_of, judge, positions, state
 from tests.support.scripts import started
 
 FAIL, EARLIEST, LATEST = OutOfRangePolicy
@@ -82,8 +82,7 @@ def test_a_partition_without_a_row_or_a_position_has_no_place_to_be_wrong_at() -
 def test_with_the_policy_to_fail_the_region_halts_at_once_with_the_choices() -> None:
     driver = at_ten()
     report(driver, log(11, 99))
-    halt = driver.region.halt
-    assert halt is not None
+    halt = halt_of(driver)
     assert (state(driver), halt.reason) == (RegionState.HALTED, HaltReason.OUT_OF_RANGE)
     assert halt.text == "g:t-0 at 10: retention overtook it: the log now starts at 11"
     assert len(halt.choices) == 3

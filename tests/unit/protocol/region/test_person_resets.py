@@ -41,7 +41,7 @@ from airflow_kcr.protocol.targets import (
 )
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RequestId
 from tests.support.driver import BEGINNING, Driver
-from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
+from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, reset_of, state
 from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, hourly, running, started
 
 TO_START = ToOffset(offset=Offset(0))
@@ -74,8 +74,7 @@ def test_an_applied_reset_is_stored_with_who_asked_and_drains_to_a_checkpoint_fi
     driver.process()
     row = driver.reset(TO_START, request_id="r")
     assert (row.state, row.requester.who) == (PersonResetState.DRAINING, "somebody")
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
+    checkpoint = checkpoint_of(driver)
     assert (checkpoint.purpose, checkpoint.request_id) == (CheckpointPurpose.RESET, "r")
     accepted = happened(driver, events.PersonResetAccepted)[0]
     assert (accepted.target, accepted.forced) == ("to-offset 0", False)
@@ -180,9 +179,7 @@ def accepted_while_a_checkpoint_drains(target: Target) -> Driver:
     driver.process()
     driver.request_checkpoint("n1")
     driver.reset(target, request_id="r")
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
-    assert checkpoint.request_id == "n1"
+    assert checkpoint_of(driver).request_id == "n1"
     return driver
 
 
@@ -252,9 +249,7 @@ def test_its_checkpoint_is_published_before_the_region_goes_on() -> None:
     driver.process()
     driver.reset(TO_START)
     checkpoint = driver.complete()
-    reset = driver.region.reset
-    assert reset is not None
-    assert reset.must_publish == (checkpoint,)
+    assert reset_of(driver).must_publish == (checkpoint,)
 
 
 def test_relative_targets_are_resolved_against_that_checkpoint() -> None:
@@ -279,8 +274,7 @@ def test_a_reset_does_not_wait_for_a_checkpoint_that_only_approaches_its_boundar
     driver = hourly()
     driver.request_checkpoint("n", boundary=boundary(1))
     driver.reset(TO_START)
-    assert driver.region.checkpoint is not None
-    assert driver.region.checkpoint.purpose is CheckpointPurpose.RESET
+    assert checkpoint_of(driver).purpose is CheckpointPurpose.RESET
 
 
 def test_if_the_log_no_longer_has_the_target_the_request_fails_and_the_region_goes_on_from_its_checkpoint() -> None:
@@ -336,9 +330,7 @@ def test_a_stop_waits_for_the_drain_of_a_reset_and_begins_none() -> None:
     assert (stands(driver), failure(driver)) == (PersonResetState.FAILED, "the region was stopped")
     assert causes(driver) == ["start"]
     driver.publish()
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
-    assert checkpoint.purpose is CheckpointPurpose.STOP
+    assert checkpoint_of(driver).purpose is CheckpointPurpose.STOP
     judge(driver)
 
 
@@ -467,9 +459,7 @@ def test_it_gives_up_complete_checkpoints_beyond_its_target_whose_publication_ma
     driver.request_checkpoint("stuck")
     stuck = driver.complete()
     driver.reset(ToCheckpoint(sequence=published), request_id="first", forced=True)
-    reset = driver.region.reset
-    assert reset is not None
-    assert reset.must_publish == (stuck,)
+    assert reset_of(driver).must_publish == (stuck,)
     driver.reset(ToCheckpoint(sequence=published), request_id="second", forced=True)
     assert driver.region.checkpoints[stuck].state is CheckpointState.RETIRED
     assert happened(driver, events.CheckpointsRetired) == [events.CheckpointsRetired(sequences=(stuck,))]

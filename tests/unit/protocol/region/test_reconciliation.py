@@ -29,7 +29,7 @@ from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Offset, RequestId
 from airflow_kcr.schedules import Every
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.judging import happened, judge, open_checkpoint, state
+from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint, state
 from tests.support.scripts import HOUR, all_crash, boundary, hourly, located, running, started
 
 LEASE = timedelta(seconds=10)
@@ -102,8 +102,7 @@ def test_a_region_checkpoints_itself_at_its_boundary() -> None:
     driver.wait(3_599)
     assert open_checkpoint(driver) is None
     driver.wait(1)
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
+    checkpoint = checkpoint_of(driver)
     assert (checkpoint.purpose, checkpoint.boundary, checkpoint.request_id) == (
         CheckpointPurpose.SCHEDULE,
         boundary(1),
@@ -130,9 +129,7 @@ def test_after_an_outage_the_latest_boundary_counts_or_each_in_its_turn(catchup:
     all_crash(driver)
     driver.clock.advance(5.5 * 3_600)
     driver.recover()
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
-    assert checkpoint.boundary == boundary(hours)
+    assert checkpoint_of(driver).boundary == boundary(hours)
     assert driver.region.next_boundary == boundary(hours)
 
 
@@ -150,8 +147,7 @@ def test_a_region_checkpoints_itself_by_count() -> None:
     driver = counting(20)
     driver.process()
     driver.handle(Reconcile())
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
+    checkpoint = checkpoint_of(driver)
     assert (checkpoint.purpose, checkpoint.phase) == (CheckpointPurpose.SCHEDULE, CheckpointPhase.DRAINING)
     driver.complete()
     driver.publish()

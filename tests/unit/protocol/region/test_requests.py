@@ -25,7 +25,7 @@ from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.values import CheckpointNumber, RequestId
 from tests.support.driver import Driver
-from tests.support.judging import happened, judge, open_checkpoint
+from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, rewind, running
 
 MINUTE = timedelta(minutes=1)
@@ -274,8 +274,7 @@ def test_what_a_person_waits_for_has_a_checkpoint_of_its_own(purpose: Checkpoint
     region = with_queue(driver, queued(driver, "person", purpose))
     driver.wait(1)
     driver.request_checkpoint("n")
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
+    checkpoint = checkpoint_of(driver)
     region = replace(region, requests={**region.requests, **driver.region.requests})
     assert (
         requests.release(region, driver.clock.now, checkpoint).requests[RequestId("person")].state
@@ -286,8 +285,7 @@ def test_what_a_person_waits_for_has_a_checkpoint_of_its_own(purpose: Checkpoint
 def test_a_completed_checkpoint_whose_own_request_is_not_open_any_more_answers_only_others() -> None:
     driver = running()
     driver.request_checkpoint("n")
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
+    checkpoint = checkpoint_of(driver)
     ended = requests.ended(
         driver.region, driver.clock.now, driver.region.requests[checkpoint.request_id], RequestState.SUPERSEDED, "gone"
     )
@@ -364,9 +362,7 @@ def test_a_checkpoint_that_drains_is_waited_for() -> None:
     driver = running()
     assert not requests.preempts(driver.region, queued(driver, "n", CheckpointPurpose.STOP))
     driver.request_checkpoint("open")
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
-    assert checkpoint.phase is CheckpointPhase.DRAINING
+    assert checkpoint_of(driver).phase is CheckpointPhase.DRAINING
     assert not requests.preempts(driver.region, queued(driver, "n", CheckpointPurpose.STOP))
 
 

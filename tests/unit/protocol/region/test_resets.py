@@ -28,7 +28,17 @@ from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, from_o
 from airflow_kcr.protocol.targets import ToCheckpoint, ToDatetime, ToOffset
 from airflow_kcr.protocol.values import Epoch, MemberId, Offset, RequestId, Timeline
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
-from tests.support.judging import accepted, causes, happened, judge, open_checkpoint, positions, state
+from tests.support.judging import (
+    accepted,
+    causes,
+    halt_of,
+    happened,
+    judge,
+    open_checkpoint,
+    positions,
+    reset_of,
+    state,
+)
 from tests.support.scripts import all_crash, checkpoints_of_ten, running, started
 
 
@@ -152,8 +162,7 @@ def test_a_further_attempt_still_carries_out_the_persons_request() -> None:
     driver.reset(ToOffset(offset=Offset(4)), request_id="r")
     driver.complete()
     fail(driver)
-    reset = driver.region.reset
-    assert reset is not None
+    reset = reset_of(driver)
     assert (reset.person, reset.attempt) == ("r", 2)
     driver.finish_reset()
     assert person(driver, "r") is PersonResetState.DONE
@@ -188,8 +197,7 @@ def test_attempts_expire_and_count_as_failures_and_say_what_was_missing() -> Non
     fail(driver)
     driver.wait(301)
     assert driver.region.epoch == 3
-    reset = driver.region.reset
-    assert reset is not None
+    reset = reset_of(driver)
     assert (reset.cause, reset.attempt) == (ResetCause.ATTEMPT_EXPIRED, 2)
     assert "g[0] has not acknowledged epoch 2" in reset.detail
     assert driver.region.failures == 2
@@ -202,14 +210,11 @@ def test_an_attempt_has_no_deadline_while_members_with_leases_can_not_cover_the_
     fail(driver)
     assert state(driver) is RegionState.RESETTING
     driver.wait(30)
-    reset = driver.region.reset
-    assert reset is not None
-    assert (state(driver), reset.deadline) == (RegionState.STARTING, None)
+    assert (state(driver), reset_of(driver).deadline) == (RegionState.STARTING, None)
     driver.wait(3600)
     assert driver.region.epoch == 2
     driver.join(driver.member(1))
-    again = driver.region.reset
-    assert again is not None
+    again = reset_of(driver)
     assert (state(driver), again.attempt) == (RegionState.RESETTING, 1)
     assert again.deadline == driver.clock.now + driver.region.rules.timeouts.reset
     judge(driver)
@@ -282,9 +287,7 @@ def test_it_publishes_every_complete_checkpoint_first() -> None:
     driver.request_checkpoint("n")
     checkpoint = driver.complete()
     fail(driver)
-    reset = driver.region.reset
-    assert reset is not None
-    assert reset.must_publish == (checkpoint,)
+    assert reset_of(driver).must_publish == (checkpoint,)
     for member in driver.all_members():
         driver.claim(member)
     for member in driver.all_members():
@@ -371,8 +374,7 @@ def test_failed_batches_and_used_up_attempts_halt_the_region_in_the_end() -> Non
         driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     fail(driver)
-    halt = driver.region.halt
-    assert halt is not None
+    halt = halt_of(driver)
     assert (state(driver), halt.reason) == (RegionState.HALTED, HaltReason.FAILURES)
     assert "3 resets since progress was last accepted" in halt.text
     assert "it broke" in halt.text

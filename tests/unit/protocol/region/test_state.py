@@ -43,6 +43,7 @@ from airflow_kcr.protocol.values import (
     TopicName,
 )
 from tests.support.driver import BEGINNING, Driver, group_rules
+from tests.support.judging import checkpoint_of
 from tests.support.scripts import checkpoints_of_ten, running, started
 
 
@@ -174,9 +175,7 @@ def test_a_new_region_has_neither_reset_nor_checkpoint_nor_seek_map() -> None:
 def test_an_open_checkpoint_is_found_by_its_sequence() -> None:
     driver = running()
     driver.request_checkpoint("n")
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
-    assert checkpoint.request_id == "n"
+    assert checkpoint_of(driver).request_id == "n"
 
 
 def test_the_initial_offset_is_that_of_the_topics_present_id() -> None:

@@ -26,6 +26,7 @@ from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.targets import ToDatetime
 from airflow_kcr.protocol.values import CheckpointNumber, Incarnation, MemberId, Offset
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
+from tests.support.judging import checkpoint_of
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running, started
 
 
@@ -196,9 +197,7 @@ def test_a_dead_member_has_no_turn_and_without_a_live_one_nobody_has() -> None:
 def test_a_checkpoint_that_is_not_over_is_nobodys_to_publish() -> None:
     driver = running()
     driver.request_checkpoint("n")
-    checkpoint = driver.region.checkpoint
-    assert checkpoint is not None
-    assert member_view.publisher(driver.region, checkpoint, driver.clock.now) is None
+    assert member_view.publisher(driver.region, checkpoint_of(driver), driver.clock.now) is None
     assert seen(driver).publish == ()
 
 
