@@ -36,8 +36,11 @@ AM_WAIT: Final = "spark.yarn.am.waitTime"
 """The setting that says how long YARN's application master waits for the driver's Spark."""
 
 _NAMES: Final = re.compile(
-    r"application_[0-9_]+|pod name: .+?-driver$|submission ID spark:.+?-driver|spark-app-selector -> spark-[a-z0-9]+"
+    r"application_[0-9_]+|pod name: .+?-driver$|submission ID \S+?-driver|spark-app-selector -> spark-[a-z0-9]+"
 )
+_SUBMITTED: Final = re.compile(r"submission ID [^\s:]+:(\S+) into Kubernetes")
+"""What Spark calls a driver's pod, after its namespace; the provider reads it for the namespace `spark` alone."""
+
 _STATUS: Final = re.compile(r"[eE]xit code: \d+")
 _PAGE: Final = re.compile(r"tracking URL: (https?://\S+)")
 """What YARN's client and Kubernetes' say of an application that the cluster has taken."""
@@ -154,7 +157,11 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         """
         program = str(self._connection["spark_binary"])
         given = {name: str(value) for name, value in (self._env_vars or {}).items()}
-        self._environment = {**submit_environment({**os.environ, **given}, program), **self._environment}
+        found = submit_environment({**os.environ, **given}, program)
+        if self.is_cluster:
+            # Spark has the driver's Python from here, and this machine's path leads nowhere there.
+            found.pop("PYSPARK_DRIVER_PYTHON", None)
+        self._environment = {**found, **self._environment}
         try:
             with ExitStack() as fetching:
                 self._fetching = fetching
@@ -224,6 +231,8 @@ class KcrSparkSubmitHook(SparkSubmitHook):
             if page := _PAGE.search(line):
                 self.application = RunningApplication(application=self.accepted, ui=page[1])
                 self._heard(self.application)
+            if pod := _SUBMITTED.search(line):
+                self._kubernetes_driver_pod = pod[1]
             names = set(_NAMES.findall(line))
             if names - seen or _STATUS.search(line):
                 seen |= names

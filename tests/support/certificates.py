@@ -51,10 +51,10 @@ class Authority:
         """The certificate to trust."""
         return _pem(self.own)
 
-    def sign(self, name: str) -> Certificate:
-        """Return a certificate of that name, good for a server at 127.0.0.1 too."""
+    def sign(self, name: str, *hosts: str) -> Certificate:
+        """Return a certificate of that name, good for a server at these addresses and names, or at 127.0.0.1."""
         key = ec.generate_private_key(ec.SECP256R1())
-        address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+        address = x509.SubjectAlternativeName([_host(host) for host in hosts or ("127.0.0.1",)])
         signed = (
             _drawn_up(name, key.public_key(), self.own.subject)
             .add_extension(address, critical=False)
@@ -92,6 +92,10 @@ def broker_settings(folder: Path, trusted: Authority) -> dict[str, str]:
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(folder / "trusted.pem"),
     }
+
+
+def _host(text: str) -> x509.GeneralName:
+    return x509.IPAddress(ip_address(text)) if text.replace(".", "").isdigit() else x509.DNSName(text)
 
 
 def _named(name: str) -> x509.Name:

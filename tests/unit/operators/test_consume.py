@@ -519,6 +519,8 @@ def test_a_connection_that_the_provider_refuses_is_not_tried_again(
     message: str,
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
+    # As where the provider for Kubernetes is not installed.
+    monkeypatch.delattr("airflow.providers.apache.spark.hooks.spark_submit.kube_client")
     with pytest.raises(AirflowFailException) as raised:
         consume()
     assert message in str(raised.value)
@@ -539,8 +541,6 @@ def test_on_kubernetes_the_program_is_one_of_the_image_and_the_store_s_address_a
     options: dict[str, Any],
     program: str,
 ) -> None:
-    # The provider asks for a further provider here, for what is not used.
-    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.kube_client", object(), raising=False)
     monkeypatch.setenv(
         "AIRFLOW_CONN_SPARK_DEFAULT",
         json.dumps({"conn_type": "spark", "host": "k8s://https://cluster", "extra": {"namespace": "kcr"}}),
@@ -551,12 +551,15 @@ def test_on_kubernetes_the_program_is_one_of_the_image_and_the_store_s_address_a
     )
     driver.up()
     reference = "spark.kubernetes.driver.secretKeyRef.KCR_STORE_URL"
-    deferred(conf={reference: "kcr:store-url"}, **options)
+    _, task = deferred(conf={reference: "kcr:store-url"}, **options)
+    assert task.xcoms["kcr_application"] == {"application": "kcr-flights-driver"}
     given = arguments(tmp_path)
     assert program in given
     assert f"{reference}=kcr:store-url" in given
     assert "spark.kubernetes.submission.waitAppCompletion=false" in given
     assert not any("postgresql" in argument for argument in given)
+    # Spark would have the driver started with it, in an image that has other paths.
+    assert "PYSPARK_DRIVER_PYTHON" not in environment(tmp_path)
 
 
 def test_a_kill_on_the_way_to_the_cluster_ends_the_hand_over(

@@ -1,0 +1,251 @@
+"""Consumers in deploy mode `cluster` on Kubernetes: Spark's own client and scheduler, on an API server's double.
+
+The manifest and the entry point are those of the page; what isn't on it isn't there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_kcr.embedded.jars import QUICK_START, java
+from airflow_kcr.embedded.spark import spark_home
+from airflow_kcr.triggers.payloads import Status
+from tests.support.airflow_home import connection_json
+from tests.support.consume import Task, consumers
+from tests.support.consume_in_cluster import PIPELINE, SPEC, ConsumersInCluster, trigger, undone
+from tests.support.consume_pipeline import OUTPUT
+from tests.support.kubelet import Image, KubernetesCluster, blocks, can_run_pods, kubernetes_cluster
+from tests.support.kubernetes import Json
+from tests.support.members import TOP, live
+
+if TYPE_CHECKING:
+    from tests.support.kafka import Kafka
+
+PAGE = TOP / "docs" / "how-to" / "run-consumers-on-kubernetes.md"
+SPACE = "kcr"
+CONF = {
+    "spark.kubernetes.namespace": SPACE,
+    "spark.kubernetes.container.image": "registry.example/kcr:1",
+    "spark.kubernetes.authenticate.driver.serviceAccountName": "kcr-driver",
+}
+
+pytestmark = pytest.mark.skipif(not can_run_pods(), reason="needs root: pods are processes in namespaces of their own")
+
+
+@dataclass(slots=True, kw_only=True)
+class OnKubernetes(ConsumersInCluster):
+    """A region whose consumers run on Kubernetes."""
+
+    cluster: KubernetesCluster
+    folder: Path
+
+    def options(self) -> Mapping[str, Any]:
+        """What the page on Kubernetes says, on this machine."""
+        conf = {
+            **CONF,
+            "spark.kubernetes.driver.secretKeyRef.KCR_STORE_URL": "kcr:store-url",
+            f"spark.kubernetes.driverEnv.{OUTPUT}": str(self.found.output),
+            "spark.executor.instances": "1",
+            "spark.executor.cores": "2",
+            "spark.executor.memory": "512m",
+            "spark.driver.memory": "512m",
+            "spark.driver.extraJavaOptions": " ".join(QUICK_START),
+            "spark.executor.extraJavaOptions": " ".join(QUICK_START),
+        }
+        jars = ",".join(f"local://{jar}" for jar in self.found.jars)
+        environment = {"KUBECONFIG": str(self.cluster.client_configuration(self.folder, SPACE, "kcr-submit"))}
+        return {"master": self.cluster.master, "conf": conf, "jars": jars, "environment": environment}
+
+    def ended(self, task: Task) -> bool | None:
+        """Whether the driver's pod has succeeded; one that was deleted has not."""
+        phase = next((pod["status"]["phase"] for pod in self.pods("driver") if self.is_of(pod, task)), "Failed")
+        return None if phase in ("Pending", "Running") else phase == "Succeeded"
+
+    def is_of(self, pod: Json, task: Task) -> bool:
+        """Whether a pod is the driver's of a task."""
+        return bool(pod["metadata"]["name"] == self.application(task))
+
+    def pods(self, role: str) -> list[Json]:
+        """Return the drivers, or the executors."""
+        return self.cluster.pods(SPACE, spark_role=role)
+
+    def driver(self, task: Task) -> Json:
+        """Return the pod of a task's driver."""
+        (pod,) = (pod for pod in self.pods("driver") if self.is_of(pod, task))
+        return pod
+
+    def running_executors(self) -> set[str]:
+        """Return the executors' pods that run."""
+        return {pod["metadata"]["uid"] for pod in self.pods("executor") if pod["status"]["phase"] == "Running"}
+
+
+@contextmanager
+def on_kubernetes(
+    kafka: Kafka, url: str, folder: Path, jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OnKubernetes]:
+    monkeypatch.setenv("AIRFLOW_CONN_KCR_DEFAULT", connection_json(url))
+    with (
+        kubernetes_cluster(folder / "kubernetes", image(folder)) as cluster,
+        live(kafka, url, folder, members=1, partitions=2, spec=SPEC, pipeline=PIPELINE) as region,
+        consumers(region, jars, folder) as found,
+    ):
+        cluster.api.apply(manifest())
+        cluster.api.secret(SPACE, "kcr", {"store-url": url})
+        yield OnKubernetes(found=found, cluster=cluster, folder=folder)
+
+
+def image(folder: Path) -> Image:
+    """Return what stands for the page's image: this machine's files, and the page's entry point."""
+    (entry_point,) = (block for block in blocks(PAGE.read_text(), "bash") if block.startswith("#!"))
+    file = folder / "entrypoint.sh"
+    file.write_text(entry_point + "\n")
+    return Image(
+        entry_point=("bash", str(file)),
+        environment={
+            "PATH": f"{java().resolve().parent}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(folder),
+            "SPARK_HOME": str(spark_home()),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": str(TOP),
+        },
+    )
+
+
+def manifest() -> str:
+    (found,) = (block for block in blocks(PAGE.read_text(), "yaml") if "kind: Role" in block)
+    return found
+
+
+def test_sparks_client_hands_a_driver_over_with_the_rights_of_the_page(tmp_path: Path) -> None:
+    with kubernetes_cluster(tmp_path / "cluster", image(tmp_path)) as cluster:
+        cluster.api.apply(manifest())
+        configuration = cluster.client_configuration(tmp_path, SPACE, "kcr-submit")
+        conf = {**CONF, "spark.kubernetes.submission.waitAppCompletion": "true", "spark.driver.memory": "512m"}
+        ran = subprocess.run(
+            [
+                *(str(spark_home() / "bin" / "spark-submit"), "--master", cluster.master, "--deploy-mode", "cluster"),
+                *(each for name, value in conf.items() for each in ("--conf", f"{name}={value}")),
+                "local:///opt/jobs/nothing.py",
+            ],
+            env={**os.environ, "KUBECONFIG": str(configuration)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert cluster.api.refused() == [], ran.stdout
+        (pod,) = cluster.pods(SPACE, spark_role="driver")
+        # The driver got as far as its program, which isn't there: so its configuration was.
+        said = cluster.node.said(pod["metadata"]["uid"])
+        assert "can't open file '/opt/jobs/nothing.py'" in said, f"{ran.stdout}\n{said}"
+        assert pod["status"]["phase"] == "Failed"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_task_hands_its_application_over_and_succeeds_when_the_region_stops(
+    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on_kubernetes(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
+        task = here.hand_over()
+        here.work()
+
+        # The store's address comes from the cluster's secret alone.
+        api, uid = here.cluster.api, here.driver(task)["metadata"]["uid"]
+        lines = here.cluster.node.command_lines(uid)
+        assert any("org.apache.spark.deploy.SparkSubmit" in line for line in lines)
+        stored = api.objects.everything(but="secrets")
+        shown = [*lines, json.dumps(stored), task.said(), json.dumps(task.xcoms), json.dumps(task.ended)]
+        assert "postgresql" not in "\n".join([*shown, here.cluster.node.said(uid)])
+
+        here.finish(task)
+        here.found.until(lambda: here.pods("executor") == [], "its executors gone")
+        assert api.refused() == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_cleared_or_failed_task_ends_its_application_and_the_next_try_goes_on_without_a_reset(
+    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on_kubernetes(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
+        cleared = here.hand_over()
+        here.work()
+        asyncio.run(trigger(cleared).on_kill())
+        failed = here.hand_over(try_number=2)
+        here.until_over(cleared)
+        assert here.ended(cleared)
+        said = here.cluster.node.said(here.driver(cleared)["metadata"]["uid"])
+        assert "everything that was processed is in checkpoint" in said
+
+        here.work()
+        asyncio.run(trigger(failed).on_kill())
+        here.until_over(failed)
+        assert here.ended(failed)
+        here.found.until(lambda: here.pods("executor") == [], "no executor left")
+
+        last = here.hand_over(try_number=3)
+        here.work()
+        assert undone(here.found, 1) == []
+        assert undone(here.found, 2) == []
+        here.finish(last)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_spark_replaces_a_lost_executor_and_the_application_goes_on(
+    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on_kubernetes(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
+        task = here.hand_over()
+        here.work()
+        (lost,) = here.running_executors()
+        here.cluster.node.kill(lost)
+        here.found.until(lambda: bool(here.running_executors() - {lost}), "another executor")
+        # A watch that comes back after this finds that it is too late.
+        here.cluster.api.objects.compact()
+        here.work()
+        assert len(here.found.incarnations(here.found.live.member(0))) == 1
+        here.finish(task)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("fault", ["driver lost", "pod deleted"])
+def test_a_lost_application_fails_its_task_and_the_next_try_takes_over(
+    kafka: Kafka,
+    database_url: str,
+    tmp_path: Path,
+    connector_jars: tuple[Path, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+) -> None:
+    with on_kubernetes(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
+        first = here.hand_over()
+        here.work()
+        pod = here.driver(first)["metadata"]
+        if fault == "driver lost":
+            here.cluster.node.kill(pod["uid"])
+        else:
+            here.cluster.api.objects.delete("pods", SPACE, pod["name"], {})
+        here.until_over(first)
+        assert not here.ended(first)
+        answer = here.answer(first)
+        assert answer.status is not Status.REACHED
+        here.found.until(lambda: here.running_executors() == set(), "its executors over")
+
+        second = here.hand_over(try_number=2)
+        here.work()
+        here.finish(second)
