@@ -41,16 +41,8 @@ LEASE = timedelta(seconds=10)
 
 
 def request(driver: Driver, batch: str, width: int = 5) -> StartBatch:
-    member = driver.member(0)
-    caller = driver.caller(member)
-    held = {p: c.position for p, c in driver.claims(member).items() if c.position is not None}
-    return StartBatch(
-        batch=BatchId(batch),
-        member=member,
-        incarnation=caller.incarnation,
-        epoch=caller.epoch,
-        ranges={p: Range(o, Offset(o + width)) for p, o in held.items()},
-    )
+    held = {p: c.position for p, c in driver.claims(driver.member(0)).items() if c.position is not None}
+    return driver.batch_of(driver.member(0), {p: Range(o, Offset(o + width)) for p, o in held.items()}, batch)
 
 
 def test_an_incarnation_is_registered_with_a_fresh_lease(drive: Drive) -> None:

@@ -29,7 +29,6 @@ from airflow_kcr.errors import NotClaimed, OutcomeUnknown, StoreBusy, StoreError
 from airflow_kcr.ports import Renewal
 from airflow_kcr.protocol.commands import (
     Command,
-    Contribute,
     DeclareRegion,
     DeleteRegion,
     FinishBatch,
@@ -44,7 +43,6 @@ from airflow_kcr.protocol.commands import (
     StartBatch,
     StartRegion,
 )
-from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import batches
 from airflow_kcr.protocol.region.rows import Lease, Member, Outcome
 from airflow_kcr.protocol.region.state import Region, Spec
@@ -52,7 +50,6 @@ from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     BatchId,
-    CheckpointNumber,
     EventNumber,
     Incarnation,
     MemberId,
@@ -231,13 +228,7 @@ def test_a_backend_ended_before_commit_changes_nothing(database_url: str, driver
     def failed(region: Region, now: datetime) -> Region:
         return replace(rule(region, now), failures=region.failures + 1)
 
-    request = StartBatch(
-        batch=BatchId("b"),
-        member=driver.member(0),
-        incarnation=Incarnation(1),
-        epoch=driver.region.epoch,
-        ranges={place: Range(Offset(0), Offset(7))},
-    )
+    request = driver.batch_of(driver.member(0), {place: Range(Offset(0), Offset(7))})
 
     def begun(region: Region, now: datetime) -> Region:
         return batches.start(rule(region, now), now, request)
@@ -457,11 +448,8 @@ def _noting(region: Region, now: datetime, *, waited: list[int], admission: list
 
 
 def test_a_batch_that_is_begun_twice_at_once_is_begun_once(driver: Driver) -> None:
-    view = driver.handle(ReadRegion(member=driver.member(0)))
-    ranges = {p: Range(Offset(0), Offset(5)) for p in view.claims}
-    request = StartBatch(
-        batch=BatchId("b"), member=driver.member(0), incarnation=Incarnation(1), epoch=view.epoch, ranges=ranges
-    )
+    member = driver.member(0)
+    request = driver.batch_of(member, dict.fromkeys(driver.claims(member), Range(Offset(0), Offset(5))))
     with ThreadPoolExecutor(8) as threads:
         rows = list(threads.map(lambda _: driver.handle(request), range(16)))
     assert rows == [driver.batches[0]] * 16
@@ -652,13 +640,9 @@ def test_a_lost_answer_to_commit_is_found_out_and_the_work_done_once(
 def _do(verb: str, driver: Driver, store: RegionStore, batch: BatchId | None, arm: Callable[[], None]) -> int:
     """Do one verb with its COMMIT lost, and return how often it was done."""
     member = driver.member(0)
-    claims, region = driver.claims(member), driver.region
     match verb:
         case "begin":
-            ranges = {p: Range(Offset(10), Offset(20)) for p in claims}
-            request = StartBatch(
-                batch=BatchId("b"), member=member, incarnation=Incarnation(1), epoch=region.epoch, ranges=ranges
-            )
+            request = driver.batch_of(member, dict.fromkeys(driver.claims(member), Range(Offset(10), Offset(20))))
             arm()
             row = store.handle(driver.name, request)
             return [b for b in driver.batches if b.batch == "b"].count(row)
@@ -677,14 +661,7 @@ def _do(verb: str, driver: Driver, store: RegionStore, batch: BatchId | None, ar
             store.handle(driver.name, RequestCheckpoint(request_id=RequestId("n1")))
             return sum(e.kind == "CheckpointRequested" for e in driver.events)
         case _:
-            part = Contribute(
-                sequence=region.open_checkpoint or CheckpointNumber(0),
-                member=member,
-                incarnation=Incarnation(1),
-                epoch=region.epoch,
-                offsets=OffsetMap({p: c.position for p, c in claims.items() if c.position is not None}),
-                bounds={p: driver.logs[p] for p in claims},
-            )
+            part = driver.part_of(member)
             arm()
             store.handle(driver.name, part)
             return sum(e.kind == "Contributed" for e in driver.events)
@@ -799,13 +776,7 @@ def test_a_begin_and_an_end_are_three_statements_each(
     place = driver.partition(0)
     begin = driver.region.claims[place].position
     assert begin is not None
-    request = StartBatch(
-        batch=BatchId("b"),
-        member=driver.member(0),
-        incarnation=Incarnation(1),
-        epoch=driver.region.epoch,
-        ranges={place: Range(begin, Offset(begin + 1))},
-    )
+    request = driver.batch_of(driver.member(0), {place: Range(begin, Offset(begin + 1))})
     run.clear()
     driver.handle(request)
     assert len(run) == 3, run
@@ -873,13 +844,7 @@ def test_an_end_without_its_claim_is_refused_and_the_batch_keeps_its_ranges(data
     place = driver.partition(0)
     begin = driver.region.claims[place].position
     assert begin is not None
-    request = StartBatch(
-        batch=BatchId("b"),
-        member=driver.member(0),
-        incarnation=Incarnation(1),
-        epoch=driver.region.epoch,
-        ranges={place: Range(begin, Offset(begin + 1))},
-    )
+    request = driver.batch_of(driver.member(0), {place: Range(begin, Offset(begin + 1))})
     driver.handle(request)
     execute(database_url, "DELETE FROM kcr.claim")
     with pytest.raises(NotClaimed):

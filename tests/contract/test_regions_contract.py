@@ -272,18 +272,7 @@ class Refusal:
 
 
 def _part(driver: Driver, index: int = 0, **changes: object) -> Contribute:
-    member = driver.member(index)
-    held = {p: c.position for p, c in driver.claims(member).items() if c.position is not None}
-    caller = driver.caller(member)
-    part = Contribute(
-        sequence=driver.region.open_checkpoint or CheckpointNumber(0),
-        member=member,
-        incarnation=caller.incarnation,
-        epoch=caller.epoch,
-        offsets=OffsetMap(held),
-        bounds={p: driver.logs[p] for p in held},
-    )
-    return replace(part, **changes)  # type: ignore[arg-type]
+    return replace(driver.part_of(driver.member(index)), **changes)  # type: ignore[arg-type]
 
 
 def _proposal(driver: Driver, offset: int, *, group: str = "g") -> ClaimPartitions:

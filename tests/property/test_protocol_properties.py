@@ -148,16 +148,7 @@ def test_a_double_claim_that_reaches_a_checkpoint_is_a_reset_and_not_a_checkpoin
     part = region.contributions[checkpoint, MEMBERS[1]]
     wrong = replace(part, offsets=part.offsets.replace({stolen: place}))
     region = replace(region, contributions={**region.contributions, (checkpoint, MEMBERS[1]): wrong})
-    mine = OffsetMap({p: Offset(0) for p, owner in zip(PARTITIONS, held_by, strict=False) if owner == MEMBERS[0]})
-    last = Contribute(
-        sequence=checkpoint,
-        member=MEMBERS[0],
-        incarnation=Incarnation(1),
-        epoch=region.epoch,
-        offsets=mine,
-        bounds={p: driver.logs[p] for p in mine},
-    )
-    after = completion.contribute(region, driver.clock.now, last)
+    after = completion.contribute(region, driver.clock.now, driver.part_of(MEMBERS[0]))
     assert after.epoch == region.epoch + 1
     assert after.resets[after.epoch].cause is ResetCause.DOUBLE_CLAIM
     assert after.checkpoints[checkpoint].state is CheckpointState.ABORTED
@@ -218,15 +209,7 @@ def test_contributing_the_same_part_twice_changes_nothing_and_another_one_is_ref
         before = driver.region
         driver.contribute(member)
         assert driver.region == before
-        other = OffsetMap({PARTITIONS[0]: Offset(999)})
-        part = Contribute(
-            sequence=before.open_checkpoint or CheckpointNumber(0),
-            member=member,
-            incarnation=Incarnation(1),
-            epoch=before.epoch,
-            offsets=other,
-            bounds={},
-        )
+        part = replace(driver.part_of(member), offsets=OffsetMap({PARTITIONS[0]: Offset(999)}), bounds={})
         with pytest.raises(ConflictingContribution):
             driver.handle(part)
         assert driver.region == before

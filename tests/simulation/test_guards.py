@@ -25,14 +25,12 @@ from airflow_kcr.protocol.commands import (
     AssignedPartition,
     Caller,
     ClaimPartitions,
-    Contribute,
     DiscardBatch,
     Found,
     PublishCheckpoint,
     ReportForeignConsumer,
     ReportReadBack,
     RequestReset,
-    StartBatch,
     StoreBoundaryOffsets,
 )
 from airflow_kcr.protocol.delivery import Delivery
@@ -56,12 +54,8 @@ from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import (
     AssignmentId,
-    BatchId,
-    CheckpointNumber,
     Epoch,
-    GroupPartition,
     Incarnation,
-    MemberId,
     Offset,
     Range,
 )
@@ -135,35 +129,6 @@ def judged(driver: Driver) -> Flaws:
     yield from map(str, verify(History(events=driver.events, batches=driver.batches)))
 
 
-def part_of(driver: Driver, member: MemberId, **changes: object) -> Contribute:
-    """Return what a member would rightly contribute, with changes."""
-    caller, region = driver.caller(member), driver.region
-    offsets = {p: c.position for p, c in driver.claims(member).items() if c.position is not None}
-    part = Contribute(
-        sequence=region.open_checkpoint or CheckpointNumber(0),
-        member=member,
-        incarnation=caller.incarnation,
-        epoch=caller.epoch,
-        offsets=OffsetMap(offsets),
-        bounds=dict(driver.logs),
-    )
-    return replace(part, **changes)  # type: ignore[arg-type]
-
-
-def started_as(driver: Driver, member: MemberId, batch: str, partition: GroupPartition, range_: Range) -> BatchId:
-    """Let a member begin a batch of one range, rightly or not."""
-    caller = driver.caller(member)
-    request = StartBatch(
-        batch=BatchId(batch),
-        member=member,
-        incarnation=caller.incarnation,
-        epoch=caller.epoch,
-        ranges={partition: range_},
-    )
-    driver.handle(request)
-    return BatchId(batch)
-
-
 # -- the scripts ---------------------------------------------------------------------------------------------------
 
 
@@ -175,7 +140,7 @@ def a_contribution_from_another_epoch() -> Flaws:
     driver.request_checkpoint("n")
     member = driver.member(0)
     with suppress(KcrError):
-        driver.handle(part_of(driver, member, epoch=Epoch(driver.region.epoch - 1)))
+        driver.handle(replace(driver.part_of(member), epoch=Epoch(driver.region.epoch - 1)))
     yield from judged(driver)
 
 
@@ -191,7 +156,7 @@ def a_batch_on_somebody_elses_partition() -> Flaws:
     driver = running()
     foreign = next(iter(driver.claims(driver.member(1))))
     with suppress(KcrError):
-        started_as(driver, driver.member(0), "foreign", foreign, Range(Offset(0), Offset(10)))
+        driver.start_ranges(driver.member(0), {foreign: Range(Offset(0), Offset(10))})
     yield from judged(driver)
 
 
@@ -202,7 +167,7 @@ def a_batch_that_leaves_records_out() -> Flaws:
     driver = running()
     partition = next(iter(driver.claims(driver.member(0))))
     with suppress(KcrError):
-        driver.finish_batch(started_as(driver, driver.member(0), "beyond", partition, Range(Offset(5), Offset(10))))
+        driver.finish_batch(driver.start_ranges(driver.member(0), {partition: Range(Offset(5), Offset(10))}))
     yield from judged(driver)
 
 
@@ -210,9 +175,9 @@ def a_batch_that_leaves_records_out() -> Flaws:
 def a_second_batch_beside_the_first() -> Flaws:
     driver = running()
     partition = next(iter(driver.claims(driver.member(0))))
-    for batch in ("first", "second"):
+    for _ in range(2):
         with suppress(KcrError):
-            started_as(driver, driver.member(0), batch, partition, Range(Offset(0), Offset(10)))
+            driver.start_ranges(driver.member(0), {partition: Range(Offset(0), Offset(10))})
     yield from judged(driver)
 
 
@@ -260,7 +225,7 @@ def a_contribution_of_a_newcomer() -> Flaws:
     driver.request_checkpoint("n")
     driver.join(driver.member(2))
     with suppress(KcrError):
-        driver.handle(part_of(driver, driver.member(2)))
+        driver.handle(driver.part_of(driver.member(2)))
     for index in (0, 1):
         driver.contribute(driver.member(index))
     yield from judged(driver)
@@ -287,7 +252,7 @@ def a_contribution_of_invented_positions() -> Flaws:
     for member in sorted(driver.processes):
         offsets = OffsetMap({p: Offset(7) for p in driver.claims(member)})
         with suppress(KcrError):
-            driver.handle(part_of(driver, member, offsets=offsets))
+            driver.handle(replace(driver.part_of(member), offsets=offsets))
     yield from judged(driver)
 
 

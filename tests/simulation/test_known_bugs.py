@@ -27,7 +27,6 @@ from airflow_kcr.errors import (
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import (
     Acknowledge,
-    Contribute,
     Reconcile,
     ReportReadBack,
     RequestReset,
@@ -381,15 +380,9 @@ def test_b3_what_a_member_contributes_is_what_the_store_knows_or_it_is_refused()
     driver = running()
     driver.process()
     driver.request_checkpoint("n1")
-    member, region = driver.member(0), driver.region
-    part = Contribute(
-        sequence=region.open_checkpoint or CheckpointNumber(0),
-        member=member,
-        incarnation=driver.processes[member].incarnation,
-        epoch=region.epoch,
-        offsets=OffsetMap({driver.partition(0): Offset(10), driver.partition(1): Offset(9)}),
-        bounds=driver.logs,
-    )
+    region = driver.region
+    wrong = OffsetMap({driver.partition(0): Offset(10), driver.partition(1): Offset(9)})
+    part = replace(driver.part_of(driver.member(0)), offsets=wrong)
     with pytest.raises(ConflictingContribution, match="the store has 10"):
         driver.handle(part)
     fewer = replace(part, offsets=OffsetMap({driver.partition(0): Offset(10)}))
@@ -614,17 +607,8 @@ def test_librdkafka_2782_a_position_comes_from_the_store_and_never_from_what_kaf
     driver.process()
     driver.request_checkpoint("n1")
     for member in driver.all_members():
-        region, held = driver.region, driver.claims(member)
-        part = Contribute(
-            sequence=region.open_checkpoint or CheckpointNumber(0),
-            member=member,
-            incarnation=driver.processes[member].incarnation,
-            epoch=region.epoch,
-            offsets=OffsetMap({p: c.position for p, c in held.items() if c.position is not None}),
-            committed=OffsetMap(dict.fromkeys(held, Offset(700))),
-            bounds=driver.logs,
-        )
-        driver.handle(part)
+        part = driver.part_of(member)
+        driver.handle(replace(part, committed=OffsetMap(dict.fromkeys(part.offsets, Offset(700)))))
     driver.publish()
     driver.crash(driver.member(0))
     driver.recover()
@@ -667,14 +651,6 @@ def test_a_member_that_nobody_expects_contributes_nothing() -> None:
     driver = running()
     driver.process()
     driver.request_checkpoint("n1")
-    stranger = replace(driver.processes[driver.member(0)], incarnation=Incarnation(1))
-    part = Contribute(
-        sequence=open_checkpoint(driver) or CheckpointNumber(0),
-        member=stranger.member,
-        incarnation=Incarnation(2),
-        epoch=driver.region.epoch,
-        offsets=EMPTY,
-        bounds={},
-    )
+    part = replace(driver.part_of(driver.member(0)), incarnation=Incarnation(2), offsets=EMPTY, bounds={})
     with pytest.raises((StrangeContribution, FencedError)):
         driver.handle(part)

@@ -395,12 +395,16 @@ class Driver:
 
     def start_ranges(self, member: MemberId, ranges: Mapping[GroupPartition, Range]) -> BatchId:
         """Start a batch of exactly these ranges."""
-        batch, caller = BatchId(self._fresh("batch")), self.caller(member)
-        request = StartBatch(
-            batch=batch, member=member, incarnation=caller.incarnation, epoch=caller.epoch, ranges=ranges
-        )
+        request = self.batch_of(member, ranges, self._fresh("batch"))
         self.handle(request)
-        return batch
+        return request.batch
+
+    def batch_of(self, member: MemberId, ranges: Mapping[GroupPartition, Range], batch: str = "b") -> StartBatch:
+        """Return what a member asks for to start a batch of exactly these ranges."""
+        caller = self.caller(member)
+        return StartBatch(
+            batch=BatchId(batch), member=member, incarnation=caller.incarnation, epoch=caller.epoch, ranges=ranges
+        )
 
     def commit_output(self, batch: BatchId) -> None:
         """Let a fenced sink commit a batch's output, whatever becomes of the batch."""
@@ -455,17 +459,20 @@ class Driver:
 
     def contribute(self, member: MemberId) -> None:
         """Contribute a member's positions to the open checkpoint."""
-        region, caller = self.held, self.caller(member)
+        self.handle(self.part_of(member))
+
+    def part_of(self, member: MemberId) -> Contribute:
+        """Return what a member has to contribute to the open checkpoint."""
+        caller = self.caller(member)
         offsets = {p: c.position for p, c in self.claims(member).items() if c.position is not None}
-        part = Contribute(
-            sequence=region.open_checkpoint or CheckpointNumber(0),
+        return Contribute(
+            sequence=self.held.open_checkpoint or CheckpointNumber(0),
             member=member,
             incarnation=caller.incarnation,
             epoch=caller.epoch,
             offsets=OffsetMap(offsets),
             bounds={p: self.logs[p] for p in offsets},
         )
-        self.handle(part)
 
     def complete(self) -> CheckpointNumber:
         """Let every process contribute to the open checkpoint, and return its sequence."""

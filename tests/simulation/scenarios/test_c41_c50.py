@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kcr.errors import BatchRefused, NotClaimed, RefusedError, RegionInState
 from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import KillRegion, PauseRegion, StartBatch, StartRegion
+from airflow_kcr.protocol.commands import KillRegion, PauseRegion, StartRegion
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import EMPTY
@@ -287,14 +287,8 @@ def test_c46_begins_and_ends_of_different_members_do_not_depend_on_their_order_a
     driver = running(partitions=6, members=3)
     region, now = driver.region, driver.clock.now
     requests = [
-        StartBatch(
-            batch=BatchId(f"b{n}"),
-            member=driver.member(n),
-            incarnation=driver.processes[driver.member(n)].incarnation,
-            epoch=region.epoch,
-            ranges={p: Range(Offset(0), Offset(10)) for p in driver.claims(driver.member(n))},
-        )
-        for n in range(3)
+        driver.batch_of(m, dict.fromkeys(driver.claims(m), Range(Offset(0), Offset(10))), f"b of {m}")
+        for m in driver.all_members()
     ]
     outcomes = []
     for order in permutations(requests):

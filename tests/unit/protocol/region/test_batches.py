@@ -43,14 +43,7 @@ def asked(driver: Driver, from_: int = 0, to: int = 10, *, partition: int = 0) -
 
 
 def request(driver: Driver, ranges: Mapping[GroupPartition, Range]) -> StartBatch:
-    caller = driver.caller(driver.member(0))
-    return StartBatch(
-        batch=BatchId("b"),
-        member=caller.member,
-        incarnation=caller.incarnation,
-        epoch=caller.epoch,
-        ranges=ranges,
-    )
+    return driver.batch_of(driver.member(0), ranges)
 
 
 def begin(driver: Driver, wanted: StartBatch, *, region: Region | None = None) -> Region:

@@ -70,20 +70,8 @@ def draining(*, partitions: int = 4, members: int = 2) -> Driver:
 
 def part_of(driver: Driver, member: MemberId, offsets: Mapping[GroupPartition, int] | None = None) -> Contribute:
     """Return what a member has to contribute; or other offsets instead."""
-    held = driver.claims(member)
-    told = {p: Offset(o) for p, o in offsets.items()} if offsets is not None else _known(driver, member)
-    return Contribute(
-        sequence=driver.region.open_checkpoint or CheckpointNumber(0),
-        member=member,
-        incarnation=driver.processes[member].incarnation,
-        epoch=driver.region.epoch,
-        offsets=OffsetMap(told),
-        bounds={p: driver.logs[p] for p in held},
-    )
-
-
-def _known(driver: Driver, member: MemberId) -> dict[GroupPartition, Offset]:
-    return {p: c.position for p, c in driver.claims(member).items() if c.position is not None}
+    part = driver.part_of(member)
+    return part if offsets is None else replace(part, offsets=OffsetMap({p: Offset(o) for p, o in offsets.items()}))
 
 
 def refused(

@@ -10,16 +10,14 @@ from types import FrameType
 
 import pytest
 
-from airflow_kcr.protocol.commands import Contribute
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogView
-from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import completion, plans, resets
 from airflow_kcr.protocol.region.resolution import NoTimes
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import CheckpointNumber, Incarnation, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, RequestId
 from tests.support.driver import Driver
 
 NARROW, WIDE = 250, 1_000
@@ -52,17 +50,7 @@ def driven(partitions: int) -> Driver:
 def completed(partitions: int) -> Callable[[], object]:
     driver = driven(partitions)
     driver.request_checkpoint("n1")
-    region = driver.held
-    offsets = {p: c.position for p, c in region.claims.items() if c.position is not None}
-    part = Contribute(
-        sequence=region.open_checkpoint or CheckpointNumber(0),
-        member=driver.member(0),
-        incarnation=Incarnation(1),
-        epoch=region.epoch,
-        offsets=OffsetMap(offsets),
-        bounds={p: driver.logs[p] for p in offsets},
-    )
-    return partial(completion.contribute, region, driver.clock.now, part)
+    return partial(completion.contribute, driver.held, driver.clock.now, driver.part_of(driver.member(0)))
 
 
 def begun(partitions: int) -> Callable[[], object]:
