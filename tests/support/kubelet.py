@@ -76,6 +76,7 @@ class Node:
     folder: Path
     image: Image
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _killed: set[str] = field(default_factory=set)
     _threads: list[threading.Thread] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
     _addresses: int = 1
@@ -107,6 +108,7 @@ class Node:
 
     def kill(self, uid: str) -> None:
         """End a container from outside, as the kernel does for want of memory."""
+        self._killed.add(uid)
         with suppress(psutil.NoSuchProcess):
             for first in psutil.Process(self._processes[uid].pid).children():
                 first.kill()
@@ -216,7 +218,8 @@ class Node:
             if killed_at is not None and time.monotonic() > killed_at:
                 self.kill(metadata["uid"])
             self._over.wait(POLL)
-        return process.returncode if process.returncode >= 0 else 128 - process.returncode
+        # What `unshare` returns for a child that was killed is its own failure.
+        return 128 + signal.SIGKILL if pod["metadata"]["uid"] in self._killed else process.returncode
 
     def _report(self, pod: Json, phase: str, state: Json, *, ready: bool, address: str) -> None:
         """Write a pod's status."""

@@ -445,6 +445,9 @@ class _Handler(BaseHTTPRequestHandler):
             if url.path == "/version":
                 self._send(200, {"major": "1", "minor": "34", "gitVersion": "v1.34.0"})
                 return
+            if (discovered := _discovered(url.path)) is not None:
+                self._send(200, discovered)
+                return
             matched = _PATH.fullmatch(url.path)
             if matched is None or _KINDS.get(matched["plural"], ("?", ""))[0] != (matched["group"] or ""):
                 raise Refusal(404, "NotFound", "the server could not find the requested resource")
@@ -512,6 +515,29 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
 
+def _discovered(path: str) -> Json | None:
+    """Return what the server tells `kubectl` of itself at a path; None: that is no such path."""
+    groups = sorted({group for group, _ in _KINDS.values()} - {""})
+    match path.strip("/").split("/"):
+        case ["api"]:
+            return {"kind": "APIVersions", "versions": ["v1"]}
+        case ["apis"]:
+            versions = {one: {"groupVersion": f"{one}/v1", "version": "v1"} for one in groups}
+            told = [{"name": one, "versions": [each], "preferredVersion": each} for one, each in versions.items()]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": told}
+        case ["api", "v1"] | ["apis", _, "v1"] as parts:
+            wanted = "" if parts[0] == "api" else parts[1]
+            verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+            held = [
+                {"name": plural, "singularName": kind.lower(), "kind": kind, "namespaced": True, "verbs": verbs}
+                for plural, (group, kind) in _KINDS.items()
+                if group == wanted
+            ]
+            version = f"{wanted}/v1" if wanted else "v1"
+            return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": held}
+    return None
+
+
 class _Call:
     """What one request asks for."""
 
@@ -521,6 +547,8 @@ class _Call:
         self.user, self.verb, self.query, self.content = user, verb, query, content
         self.namespace, self.plural = path["namespace"], path["plural"]
         self.name, self.part = path["name"] or "", path["part"] or ""
+        if "protobuf" in content:
+            raise Refusal(415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {content}")
         try:
             # Every JSON is YAML, and a patch that is applied comes as the latter.
             self.body: Json = (yaml.safe_load(body) or {}) if body else {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_kcr.embedded.jars import QUICK_START, java
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.embedded.spark import spark_home
 from airflow_kcr.triggers.payloads import Status
 from tests.support.airflow_home import connection_json
@@ -125,6 +127,38 @@ def image(folder: Path) -> Image:
 def manifest() -> str:
     (found,) = (block for block in blocks(PAGE.read_text(), "yaml") if "kind: Role" in block)
     return found
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_kubectl_takes_the_manifest_and_the_pods_commands_of_the_page(tmp_path: Path) -> None:
+    with kubernetes_cluster(tmp_path / "cluster", image(tmp_path)) as cluster:
+        configuration = cluster.client_configuration(tmp_path, SPACE)
+        (tmp_path / "kcr.yaml").write_text(manifest())
+
+        def kubectl(arguments: str) -> str:
+            ran = subprocess.run(
+                ["kubectl", "--cache-dir", str(tmp_path / "cache"), *arguments.split()],
+                env={**os.environ, "KUBECONFIG": str(configuration)},
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert ran.returncode == 0, ran.stderr
+            return ran.stdout
+
+        # The double has no schema to validate with.
+        kubectl("apply --validate=false -f kcr.yaml")
+        container = {"name": "main", "image": "any", "command": ["echo", "done"]}
+        spec = {"containers": [container], "serviceAccountName": "kcr-driver"}
+        pod = {"metadata": {"name": "pod", "labels": {"spark-role": "driver"}}, "spec": spec}
+        cluster.api.objects.create("pods", SPACE, pod)
+        selected = "--selector spark-role=driver --field-selector status.phase==Succeeded"
+        assert happened(lambda: "pod" in kubectl(f"--namespace kcr get pods {selected}"), within=30)
+        assert "done" in kubectl("--namespace kcr logs pod")
+        kubectl(f"--namespace kcr delete pods {selected}")
+        assert cluster.pods(SPACE) == []
 
 
 def test_sparks_client_hands_a_driver_over_with_the_rights_of_the_page(tmp_path: Path) -> None:

@@ -147,6 +147,16 @@ def test_a_pod_has_its_environment_its_files_and_its_exit_code(cluster: Kubernet
         assert "postgresql://store a file kcr" in admin.read_namespaced_pod_log("a", SPACE)
 
 
+def test_a_killed_container_has_the_exit_code_of_its_signal(cluster: KubernetesCluster, tmp_path: Path) -> None:
+    with client(cluster, tmp_path) as admin:
+        made = admin.create_namespaced_pod(SPACE, pod("a", "echo up; exec sleep 60"))
+        assert happened(lambda: "up" in admin.read_namespaced_pod_log("a", SPACE), within=WITHIN)
+        cluster.node.kill(made.metadata.uid)
+        assert happened(lambda: phase(admin, "a") == "Failed", within=WITHIN)
+        (status,) = admin.read_namespaced_pod("a", SPACE).status.container_statuses
+        assert status.state.terminated.exit_code == 137
+
+
 def test_a_deleted_pod_has_its_grace_and_what_it_owns_goes_with_it(cluster: KubernetesCluster, tmp_path: Path) -> None:
     with client(cluster, tmp_path) as admin:
         polite = admin.create_namespaced_pod(
