@@ -13,9 +13,9 @@ import pytest
 
 from airflow_kcr import api
 from airflow_kcr.api.checkpoints import CheckpointSummary, ways_back
-from airflow_kcr.api.reset_views import page
+from airflow_kcr.api.reset_views import of_page
 from airflow_kcr.api.verdict import Verdict
-from airflow_kcr.plugins.page import Overview
+from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.commands import DeleteRegion, KillRegion, ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import retirement, timelines
@@ -211,7 +211,7 @@ def test_a_look_at_many_partitions_touches_each_as_often(database_url: str, stat
 LOOKS: tuple[Callable[[Region, datetime], object], ...] = (
     lambda region, now: CheckpointSummary.newest_of(region, before=None, last=None),
     lambda region, now: ways_back(region, 5),
-    lambda region, now: page(region, before=None, last=None),
+    lambda region, now: of_page(region.name, region.archive.reset_page(before=None, last=None), None),
     lambda region, now: Overview.of(region, now, NOTHING_SEEN),
     lambda region, now: timelines.undone_by(region, OffsetMap()),
     lambda region, now: retirement.protected(region),
