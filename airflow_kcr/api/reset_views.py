@@ -145,28 +145,19 @@ def of_plan(region: StoredRegion, request_id: RequestId) -> ResetView:
     return _view(region, () if first is None else _attempts(region, first), asked)
 
 
-def page(region: StoredRegion, *, before: int | None, last: int | None) -> tuple[ResetView, ...]:
-    """Return resets of a region, the oldest first; what it costs depends on how many, not on how many there were.
-
-    Args:
-        region: as stored.
-        before: only those that were asked for, or began by themselves, before one burned this number; None: all.
-        last: the newest N of these that began, and at most N that were requested between them and never began; None:
-            all.
-    """
-    return of_page(region.name, region.archive.reset_page(before=_number(before), last=last), last)
-
-
 def counted_page(
     store: RegionStore, name: RegionName, *, before: int | None, last: int | None
 ) -> tuple[ResetView, ...]:
-    """Return resets of a region with what each made to be processed again; see `page`.
+    """Return resets of a region with what each made to be processed again, the oldest first.
+
+    What it costs depends on how many there are, not on how many there were.
 
     Args:
         store: where the region is.
         name: the region's.
-        before: as of `page`.
-        last: as of `page`.
+        before: only those that were asked for, or began by themselves, before one burned this number; None: all.
+        last: the newest N of these that began, and at most N that were requested between them and never began; None:
+            all.
     """
     rows = store.reset_page(name, before=_number(before), last=last)
     return _counted(store, name, of_page(name, rows, last), rows.following)
@@ -196,7 +187,7 @@ def of_page(name: RegionName, rows: ResetPage, last: int | None) -> tuple[ResetV
     Args:
         name: the region's.
         rows: the page.
-        last: as of `page`.
+        last: as of `counted_page`.
     """
     chains = _chains(rows.resets)
     is_whole = last is None or len(rows.resets) <= last * ATTEMPTS

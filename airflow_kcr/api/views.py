@@ -126,7 +126,6 @@ class MemberView(View):
     version: str = ""
     """Of the package that it runs, or ran last; empty: it did not say."""
 
-    lease_until: datetime | None = None
     start_failure: str = ""
     """Why it could not start with the spec in force, since it last lived."""
 
@@ -139,7 +138,7 @@ class MemberView(View):
                 owned[claim.owner].append(partition.topic_partition)
         failures = {c.member: c.refusal for c in specs.start_failures(region, now)}
         for member in members:
-            row, lease = region.members.get(member), region.leases.get(member)
+            row = region.members.get(member)
             yield cls(
                 member=member,
                 incarnation=0 if row is None else row.incarnation,
@@ -148,7 +147,6 @@ class MemberView(View):
                 partitions=tuple(owned.get(member, ())),
                 label="" if row is None else row.label,
                 version="" if row is None else row.version,
-                lease_until=None if lease is None else lease.until,
                 start_failure=failures.get(member, ""),
             )
 

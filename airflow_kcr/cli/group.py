@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from airflow_kcr.cli.options import Name, Output, Url, complete_regions, region_of, store_of
+from airflow_kcr.cli.options import Name, Output, Url, complete_regions, region_of, store_of, text_in
 from airflow_kcr.cli.output import Answer, reported, show
 from airflow_kcr.cli.region import compact
 from airflow_kcr.errors import ConfigurationError
@@ -196,11 +195,7 @@ def _of_region(name: str, store: str, members: int | None, assignor: Assignor | 
 
 def _document(file: str) -> object:
     try:
-        return json.loads(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{file} can't be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{file} is not UTF-8: byte {error.start}") from None
+        return json.loads(text_in(file))
     except json.JSONDecodeError as error:
         raise ConfigurationError(f"{file}, line {error.lineno}, is not JSON: {error.msg}") from None
 

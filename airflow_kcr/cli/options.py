@@ -155,6 +155,20 @@ def store_of(store: str) -> Iterator[RegionStore]:
         yield found
 
 
+def text_in(file: str) -> str:
+    """Return the text of a file; `-` is standard input.
+
+    Raises:
+        ConfigurationError: it can't be read.
+    """
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{file} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{file} is not UTF-8: byte {error.start}") from None
+
+
 def spec_in(file: Path) -> RegionSpec:
     """Return the spec in a file; `-` is standard input.
 

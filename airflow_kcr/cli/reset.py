@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from airflow_kcr.cli.options import TEN_MINUTES, Name, Output, OutputFormat, Timeout, Url, Wait, region_of
+from airflow_kcr.cli.options import TEN_MINUTES, Name, Output, OutputFormat, Timeout, Url, Wait, region_of, text_in
 from airflow_kcr.cli.output import Answer, chosen, note, progress, reported, require_wait, show
 from airflow_kcr.errors import ConfigurationError
 
@@ -155,19 +154,11 @@ def _read_target(region: Region, kind: str, value: str | None, scope: Scope, tim
         raise typer.BadParameter("needs --to-datetime", param_hint="--timezone")
     match kind:
         case TargetKind.FROM_FILE:
-            return region.offsets_file(_text(value or ""), scope)
+            return region.offsets_file(text_in(value or ""), scope)
         case TargetKind.TO_DATETIME:
             return ToDatetime(instant=local_instant(value or "", timezone))
         case _:
             return parse_target(kind, value)
-
-
-def _text(file: str) -> str:
-    """Return the text of a file, or of standard input."""
-    try:
-        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file} can't be read: {error}") from None
 
 
 def _write(file: Path, text: str) -> None:
@@ -249,7 +240,7 @@ def apply(
 def _read_plan(file: str) -> PlanView:
     from airflow_kcr.api import PlanView
 
-    text = _text(file)
+    text = text_in(file)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):

@@ -14,12 +14,12 @@ import shutil
 import subprocess
 import sys
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +30,16 @@ from sqlalchemy.engine import URL, make_url
 
 from airflow_kcr.embedded.airflow_client import AirflowClient, heartbeats
 from airflow_kcr.embedded.jars import resolve, spark_connector
-from airflow_kcr.embedded.processes import Launch, Recorded, ServiceProcess, free_port, happened, start_tied, tail
+from airflow_kcr.embedded.processes import (
+    Launch,
+    Recorded,
+    ServiceProcess,
+    free_port,
+    happened,
+    start_tied,
+    tail,
+    together,
+)
 from airflow_kcr.embedded.spark import environment as spark_environment
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
 from airflow_kcr.protocol.times import format_duration
@@ -122,9 +131,8 @@ class Airflow:
 
     def stop(self) -> None:
         """Stop all of it, and whatever its tasks have started, wherever that has gone."""
-        children = [*self.children.values()]
         try:
-            _together(children)
+            together([partial(child.stop, within=STOP_WITHIN) for child in self.children.values()])
         finally:
             end_strays(self.folder)
 
@@ -306,14 +314,6 @@ def _is_of(process: psutil.Process, folder: Path) -> bool:
         return process.pid != os.getpid() and process.environ().get(MARKER) == str(folder)
     except psutil.Error:  # it has ended, or belongs to another program
         return False
-
-
-def _together(children: Sequence[ServiceProcess]) -> None:
-    """Stop all at once, and raise what the first of them raised when all are done."""
-    with ThreadPoolExecutor(max_workers=max(1, len(children))) as pool:
-        running = [pool.submit(child.stop, within=STOP_WITHIN) for child in children]
-    for one in running:
-        one.result()
 
 
 ROLES: Final[Mapping[str, str]] = {"viewer": "viewer", "editor": "user", "admin": "admin"}

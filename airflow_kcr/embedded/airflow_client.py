@@ -302,7 +302,6 @@ class AirflowRun:
     dag_id: str
     run_id: str
     state: str
-    interval_start: datetime | None
     interval_end: datetime | None
     began: datetime | None
     ended: datetime | None
@@ -315,7 +314,6 @@ class AirflowRun:
             dag_id=found["dag_id"],
             run_id=found["dag_run_id"],
             state=found["state"],
-            interval_start=_instant(found["data_interval_start"]),
             interval_end=_instant(found["data_interval_end"]),
             began=_instant(found["start_date"]),
             ended=_instant(found["end_date"]),

@@ -10,15 +10,14 @@ import json
 import os
 import subprocess
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
 from airflow_kcr.embedded.jars import KAFKA_BROKER, QUICK_START, java, resolve
-from airflow_kcr.embedded.processes import EmbeddedServer, Launch, Recorded, accepts, free_port, start_tied
+from airflow_kcr.embedded.processes import EmbeddedServer, Launch, Recorded, accepts, free_port, start_tied, together
 from airflow_kcr.errors import ConfigurationError, ServiceFailed
 
 READY_WITHIN: Final = 90.0
@@ -123,11 +122,11 @@ class KafkaCluster:
 
     def start(self) -> None:
         """Start every broker that does not run, and wait until all serve."""
-        _together([broker.start for broker in self.brokers])
+        together([broker.start for broker in self.brokers])
 
     def stop(self) -> None:
         """Stop every broker."""
-        _together([broker.stop for broker in self.brokers])
+        together([broker.stop for broker in self.brokers])
 
 
 def start_cluster(
@@ -258,11 +257,3 @@ def java_command(classes: Sequence[Path], *arguments: str) -> list[str]:
 
 def _command(*arguments: str) -> list[str]:
     return java_command(resolve(KAFKA_BROKER), *arguments)
-
-
-def _together(actions: Sequence[Callable[[], None]]) -> None:
-    """Do all at once, and raise what the first of them raised when all are done."""
-    with ThreadPoolExecutor(max_workers=len(actions)) as pool:
-        running = [pool.submit(action) for action in actions]
-    for one in running:
-        one.result()

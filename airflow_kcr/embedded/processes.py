@@ -18,6 +18,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -384,6 +385,14 @@ def happened(condition: Callable[[], bool], *, within: float, pause: float = PAU
             return False
         time.sleep(pause)
     return True
+
+
+def together(actions: Sequence[Callable[[], None]]) -> None:
+    """Do all at once, and raise what the first of them raised when all are done."""
+    with ThreadPoolExecutor(max_workers=max(1, len(actions))) as pool:
+        running = [pool.submit(action) for action in actions]
+    for one in running:
+        one.result()
 
 
 def free_port() -> int:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Final, TypedDict
 
@@ -120,18 +119,16 @@ def up(folder: Path, report: Report, without: Collection[str] = ()) -> StatusJso
     """
     wanted = _wanted(without)
     with _locked(folder):
+        register = ServiceRegister(folder, _read(folder))
         for name, start in wanted.items():
-            services = _read(folder)
-            found = services.get(name, Service())
+            found = register.services.get(name, Service())
             if found.up:
                 report(f"{name}: is up")
                 continue
             for one in found.processes:  # what a crash has left of it
                 one.stop(STOP_SIGNALS.get(name, signal.SIGTERM))
-            service = services[name] = Service()
-            starting = Starting(folder=folder, running=services, launch=partial(_launch, folder, services, service))
-            service.address = start(folder / name, starting, report)
-            _write(folder, services)
+            starting = Starting(folder=folder, running=register.services, launch=register.launch(name))
+            register.is_ready(name, start(folder / name, starting, report))
             report(f"{name}: is up")
     return status(folder)
 
@@ -242,7 +239,7 @@ _STARTS: Final[dict[str, Callable[[Path, Starting, Report], str]]] = {
 
 @dataclass(slots=True)
 class ServiceRegister:
-    """Services that another process starts in a folder and may leave running; `status` and `down` reach them."""
+    """Services that are started in a folder and may be left running; `status` and `down` reach them."""
 
     folder: Path
     services: dict[str, Service] = field(default_factory=dict)
@@ -250,16 +247,19 @@ class ServiceRegister:
     """Services may be started side by side, by several threads."""
 
     def launch(self, name: str) -> Launch:
-        """Return how the processes of a service are launched: to stay, and written down at once."""
+        """Return how the processes of a service are launched: to stay, and written down at once as all that it has."""
         with self._turn:
             self.folder.mkdir(parents=True, exist_ok=True)
-            service = self.services.setdefault(name, Service())
+            service = self.services[name] = Service()
 
         def start(
             command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
         ) -> ServiceProcess:
             with self._turn:
-                return _launch(self.folder, self.services, service, command, name=name, log=log, env=env, user=user)
+                child = start_detached(command, name=name, log=log, env=env, user=user)
+                service.processes.append(child.recorded)
+                _write(self.folder, self.services)
+            return child
 
         return start
 
@@ -268,24 +268,6 @@ class ServiceRegister:
         with self._turn:
             self.services[name].address = address
             _write(self.folder, self.services)
-
-
-def _launch(
-    folder: Path,
-    services: Mapping[str, Service],
-    service: Service,
-    command: Sequence[str],
-    *,
-    name: str,
-    log: Path,
-    env: Mapping[str, str],
-    user: str | None = None,
-) -> ServiceProcess:
-    """Start a process that stays, and write down at once which it is."""
-    child = start_detached(command, name=name, log=log, env=env, user=user)
-    service.processes.append(child.recorded)
-    _write(folder, services)
-    return child
 
 
 def _read(folder: Path) -> dict[str, Service]:

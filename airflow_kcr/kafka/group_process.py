@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         AdminClient,
         ConfigEntry,
         ConsumerGroupDescription,
-        ListConsumerGroupsResult,
         TopicDescription,
     )
 
@@ -158,19 +157,6 @@ def alter(calls: AdminCalls, request: Request) -> Json:
     return _rows(_first(calls, question))
 
 
-def groups(calls: AdminCalls, request: Request) -> Json:
-    """List the consumer groups of the cluster."""
-
-    def ask(admin: AdminClient, keys: list[str], left: float) -> Mapping[str, Future[ListConsumerGroupsResult]]:
-        return {key: admin.list_consumer_groups(request_timeout=left) for key in keys}
-
-    found = _only(calls, request, BrokerQuestion("the list of", ["groups"], ask))
-    # With brokers away it does not raise: what they would have said is just missing.
-    if found.errors:
-        raise KcrError("; ".join(calls.told(failures.of(error)) for error in found.errors))
-    return {"groups": sorted(group.group_id for group in found.valid)}
-
-
 _LIMITS: Final = ("group.min.session.timeout.ms", "group.max.session.timeout.ms")
 _CONSUMER: Final = (SESSION, HEARTBEAT)
 _PROTOCOLS: Final = "group.coordinator.rebalance.protocols"
@@ -240,7 +226,6 @@ CALLS: Final[Mapping[str, Callable[[AdminCalls, Request], Json]]] = {
     "describe": describe,
     "committed": committed,
     "alter": alter,
-    "groups": groups,
     "times": times,
     "unreadable": unreadable,
 }

@@ -131,14 +131,6 @@ class Groups:
         """
         return tuple(self._read("unreadable", group=group, rows=[[t, 0, 0] for t in sorted(topics)])["unreadable"])
 
-    def groups(self) -> tuple[GroupId, ...]:
-        """Return the ids of all consumer groups; share groups are not among them.
-
-        Raises:
-            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
-        """
-        return tuple(GroupId(group) for group in self._read("groups")["groups"])
-
     def committed(
         self, group: GroupId, partitions: Collection[GroupPartition] = ()
     ) -> dict[GroupPartition, CommittedOffset]:

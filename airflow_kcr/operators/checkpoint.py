@@ -97,13 +97,7 @@ class KcrDrainOperator(WaitingOperator):
         for remark in self._remarks(context, row, previous):
             self.log.warning("%s", remark)
         self.log.info("Checkpoint %d of region %s, timeline %d, is published", row.sequence, self.region, row.timeline)
-        return {
-            "region": self.region,
-            "timeline": int(row.timeline),
-            "sequence": int(row.sequence),
-            "boundary": None if row.boundary is None else format_instant(row.boundary),
-            "inexact": bool(row.inexact),
-        }
+        return _document(self.region, row)
 
     def _boundary(self, context: Context, region: Region) -> datetime | None:
         if isinstance(self.until, datetime):
@@ -267,13 +261,7 @@ class KcrCommitCheckpointOperator(WaitingOperator):
         if row.committed is Committed.SUPERSEDED:
             self.log.info("Kafka holds, or is being told, the offsets of a later checkpoint or of a reset")
         self._emit(context, view)
-        return {
-            "region": self.region,
-            "timeline": int(row.timeline),
-            "sequence": int(row.sequence),
-            "boundary": None if row.boundary is None else format_instant(row.boundary),
-            "inexact": bool(row.inexact),
-        }
+        return _document(self.region, row)
 
     def _repaired(self, region: Region, view: CheckpointView) -> CheckpointView:
         """Return the checkpoint after committing its offsets to Kafka from here, if it is the restore point."""
@@ -312,6 +300,17 @@ class KcrCommitCheckpointOperator(WaitingOperator):
         event = context["outlet_events"][asset]
         event.extra = dict(published.to_json())
         event.add_partitions(published.partition_key)
+
+
+def _document(region: str, row: Checkpoint) -> dict[str, Any]:
+    """What drain and commit return of a checkpoint."""
+    return {
+        "region": region,
+        "timeline": int(row.timeline),
+        "sequence": int(row.sequence),
+        "boundary": None if row.boundary is None else format_instant(row.boundary),
+        "inexact": bool(row.inexact),
+    }
 
 
 def _is_known(region: object) -> bool:

@@ -24,6 +24,7 @@ from airflow_kcr.operators.reset_form import (
     given,
     markdown,
     planned,
+    reason_param,
     responder,
     shown,
     table,
@@ -140,12 +141,7 @@ class KcrChooseCheckpointOperator(HITLOperator):
                     values_display={str(one.checkpoint.sequence): _label(one) for one in found},
                     title="Checkpoint",
                 ),
-                "reason": Param(
-                    self.reason or None,
-                    type=["null", "string"],
-                    title="Reason",
-                    description="Others find it in the history.",
-                ),
+                "reason": reason_param(self.reason),
             }
         )
         super().execute(context)
@@ -466,12 +462,7 @@ class KcrApproveResetOperator(ApprovalOperator):
                     title="Plan",
                     description="The plan above; leave it as it is.",
                 ),
-                "reason": Param(
-                    found.reason or None,
-                    type=["null", "string"],
-                    title="Reason",
-                    description="Others find it in the history.",
-                ),
+                "reason": reason_param(found.reason),
             }
         )
         context["ti"].xcom_push(key=SHOWN, value=found.document())

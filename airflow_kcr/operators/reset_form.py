@@ -143,6 +143,15 @@ def reset_params(groups: Sequence[str] = (), *, consent_upsert: bool = False) ->
     }
 
 
+def reason_param(reason: object) -> Param:
+    """Return the field for why, in the forms of the tasks that ask a person.
+
+    Args:
+        reason: why, as far as it was said before.
+    """
+    return Param(reason or None, type=["null", "string"], title="Reason", description="Others find it in the history.")
+
+
 def _label(kind: TargetKind) -> str:
     return f"{kind}: {MEANINGS[kind]}"
 

@@ -147,7 +147,7 @@ def judged(play: Play) -> DemoVerdict:
 def _intervals(play: Play, last: datetime) -> Iterator[Interval]:
     every, since = play.script.every, play.found.since
     ends = list(interval_ends(since, last, every))
-    counted = count_by_interval(play.stage.settings, TOPIC, ends).by_interval
+    counted = count_by_interval(play.stage.settings, TOPIC, ends)
     checkpoints = {row.boundary: row for row in play.checkpoints()}
     runs = {run.interval_end: run for run in play.editor.runs(CHECKPOINT)}
     before = 0

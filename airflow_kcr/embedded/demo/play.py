@@ -107,7 +107,6 @@ class Production:
 
     future: Future[Produced]
     stop: threading.Event
-    latest: list[Produced] = field(default_factory=list)
 
     def end(self) -> Produced:
         """Stop writing, and return what was written once the broker has confirmed it."""
@@ -135,16 +134,12 @@ def declare(stage: Stage, script: Script) -> Happened:
 @contextmanager
 def producing(stage: Stage, script: Script) -> Iterator[Production]:
     """Write flights at a rate for as long as the block lasts, or until they are stopped."""
-    stop, latest = threading.Event(), list[Produced]()
-
-    def tell(so_far: Produced) -> None:
-        latest[:] = [so_far]
-
+    stop = threading.Event()
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="flights") as pool:
         order = Order(topic=producer.TOPIC, rate=script.rate)
-        running = pool.submit(producer.produce, {**stage.settings, **_SILENT}, order, tell, stop)
+        running = pool.submit(producer.produce, {**stage.settings, **_SILENT}, order, stop=stop)
         try:
-            yield Production(future=running, stop=stop, latest=latest)
+            yield Production(future=running, stop=stop)
         finally:
             stop.set()
 

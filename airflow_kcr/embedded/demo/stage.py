@@ -202,19 +202,8 @@ _AT_ONCE: Final = 5_000
 _NOTHING: Final = "-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """How many records of a topic came in each of some intervals."""
-
-    by_interval: tuple[int, ...]
-    """The first interval has everything before it as well."""
-
-    after: int
-    """Those that came after the last interval."""
-
-
-def count_by_interval(kafka: Mapping[str, str], topic: str, ends: Sequence[datetime]) -> Counted:
-    """Read a whole topic, and count its records by the intervals in which the broker took them.
+def count_by_interval(kafka: Mapping[str, str], topic: str, ends: Sequence[datetime]) -> tuple[int, ...]:
+    """Read a whole topic, and return how many of its records the broker took in each interval, and before the first.
 
     Args:
         kafka: client settings.
@@ -242,8 +231,7 @@ def count_by_interval(kafka: Mapping[str, str], topic: str, ends: Sequence[datet
                     del left[partition]
     finally:
         consumer.close()
-    counts = [found[number] for number in range(len(bounds) + 1)]
-    return Counted(by_interval=tuple(counts[:-1]), after=counts[-1])
+    return tuple(found[number] for number in range(len(bounds)))
 
 
 def committed_offsets(bootstrap: str, group: str) -> dict[tuple[str, int], int]:

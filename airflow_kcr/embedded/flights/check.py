@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.embedded.flights import data, result
 from airflow_kcr.embedded.flights.result import RecordCounts, ResultComparison
@@ -46,20 +46,6 @@ class FlightsQuestion:
     flights: Path | None = None
 
 
-class Carrier(NamedTuple):
-    """One line of the result by carrier."""
-
-    carrier: str
-    airline: str | None
-    flights: int
-    cancelled: int
-    dep_delay_sum: int | None
-    arr_delay_sum: int | None
-    with_precipitation: int
-    without_weather: int
-    dep_delay_max: int | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlightsJudgement:
     """The answer."""
@@ -70,8 +56,6 @@ class FlightsJudgement:
 
     with_file: ResultComparison | None
     """With the same computed from the CSV file; equal only when all of its flights are in the checkpoint."""
-
-    carriers: tuple[Carrier, ...]
 
     @property
     def sound(self) -> bool:
@@ -105,7 +89,6 @@ def judge(spark: SparkSession, question: FlightsQuestion) -> FlightsJudgement:
             counts=result.count(written, pieces, accepted, read(ranges)),
             with_topic=result.compare(found, from_topic(spark, read(ranges))),
             with_file=None if file is None else result.compare(found, from_csv(spark, file)),
-            carriers=tuple(Carrier(*row) for row in result.by_carrier(found).collect()),
         )
 
 

@@ -260,11 +260,6 @@ def fold(accepted: DataFrame) -> DataFrame:
     return accepted.where(F.col("kind") == FLIGHT).groupBy(*KEY).agg(*_sums())
 
 
-def by_carrier(result: DataFrame) -> DataFrame:
-    """Return the result by carrier, the one with most flights first: what a person wants to see."""
-    return result.groupBy("carrier", "airline").agg(*_sums()).orderBy(F.desc("flights"))
-
-
 def compare(result: DataFrame, direct: DataFrame) -> ResultComparison:
     """Compare the result with the same computed directly, every number of every carrier and hour.
 

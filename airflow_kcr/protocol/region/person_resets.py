@@ -20,7 +20,6 @@ from airflow_kcr.errors import (
     RegionInState,
     ResetInProgress,
     StalePlan,
-    UnknownCheckpoint,
 )
 from airflow_kcr.protocol.commands import ApplyReset, RequestCheckpoint
 from airflow_kcr.protocol.observations import LogBounds
@@ -50,7 +49,7 @@ from airflow_kcr.protocol.region.state import (
 )
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.targets import describe
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset
 
 
 def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
@@ -282,15 +281,3 @@ def fail_all(region: Region, now: datetime, why: str) -> Region:
         if reset.state in {PersonResetState.WAITING, PersonResetState.DRAINING} and reset.request_id != open_request_id:
             region = _failed(region, now, reset, why)
     return region
-
-
-def status(region: Region, request_id: RequestId) -> PersonReset:
-    """Return where a person's reset stands.
-
-    Raises:
-        UnknownCheckpoint: no request of that request id was accepted.
-    """
-    reset = person_reset_of(region, request_id)
-    if reset is None:
-        raise UnknownCheckpoint(f"region {region.name} has no reset {request_id}")
-    return reset

@@ -114,7 +114,6 @@ def test_offsets_of_an_empty_group_are_altered_and_read_back(kafka: Kafka, group
         1: (4, "by hand"),
     }
     assert groups.committed(group, logs_of(group, topic, 1)).keys() == logs_of(group, topic, 1)
-    assert group in groups.groups()
 
 
 def test_offsets_of_a_live_group_are_not_altered(kafka: Kafka, members: Members, groups: Groups) -> None:

@@ -1,4 +1,4 @@
-"""A Postgres of one's own, over TCP and its socket."""
+"""A Postgres of one's own."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ def execute(url: str, statement: str) -> list[tuple[object, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
-def test_it_is_reached_over_tcp_and_over_its_socket(postgres: Postgres) -> None:
+def test_a_database_is_made_once(postgres: Postgres) -> None:
     url = postgres.ensure_database("one")
     execute(url, "CREATE TABLE numbers AS SELECT 42 AS number")
     assert "127.0.0.1" in url
     assert postgres.ensure_database("one") == url
-    if len(str(postgres.data)) <= 80:
-        assert execute(postgres.socket_url("one"), "SELECT * FROM numbers") == [(42,)]
+    assert execute(url, "SELECT * FROM numbers") == [(42,)]
 
 
 def test_what_was_committed_is_there_after_a_kill_and_after_a_stop(postgres: Postgres) -> None:
@@ -64,16 +63,6 @@ def test_a_suspended_server_answers_once_it_is_resumed(postgres: Postgres) -> No
         execute(postgres.url() + "?connect_timeout=2", "SELECT 1")
     postgres.resume()
     assert execute(postgres.url(), "SELECT 1") == [(1,)]
-
-
-def test_in_a_deep_folder_there_is_no_socket_but_tcp(tmp_path: Path) -> None:
-    server = start_postgres(tmp_path / ("deep" * 20))
-    try:
-        assert execute(server.url(), "SELECT 1") == [(1,)]
-        with pytest.raises(ServiceFailed, match="too long a path for a Unix socket"):
-            server.socket_url()
-    finally:
-        server.stop()
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:

@@ -125,14 +125,6 @@ def test_a_region_that_can_not_drain_needs_to_be_forced() -> None:
         starting.reset(TO_START)
 
 
-def test_where_a_persons_reset_stands_can_be_asked() -> None:
-    driver = running()
-    driver.reset(TO_START, request_id="r")
-    assert person_resets.status(driver.region, RequestId("r")).state is PersonResetState.DRAINING
-    with pytest.raises(UnknownCheckpoint, match="no reset x"):
-        person_resets.status(driver.region, RequestId("x"))
-
-
 # -- online -----------------------------------------------------------------------------------------------------------
 
 
