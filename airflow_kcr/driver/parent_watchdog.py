@@ -227,6 +227,10 @@ def drain(store: RegionStore, name: RegionName, members: frozenset[MemberId], ta
                 _LOG.info("everything that was processed is in checkpoint %s", region.restore_point)
                 return
             known = request_of(region, request_id)
+            if known is not None and known.state is RequestState.ANSWERED and _is_beyond(region, members):
+                # The trigger's request was answered before the members were held: what they did since needs another.
+                request_id = RequestId(f"{request_id}/held")
+                known = request_of(region, request_id)
             if known is None or known.state is RequestState.ABORTED:
                 ask(store, name, request_id, Requester(who="airflow", reason="the task is gone"))
             store.wait(name, region.counter, timedelta(seconds=min(left, POLL_PERIOD)))
@@ -254,10 +258,15 @@ def may_go(region: Region, members: frozenset[MemberId]) -> bool:
     """
     if region.checkpoint is not None or any(batch.member in members for batch in region.running.values()):
         return False
-    own = {p: claim for p, claim in region.claims.items() if claim.owner in members}
-    if any(claim.position != claim.resume for claim in own.values()):
+    if _is_beyond(region, members):
         return False
+    own = {p: claim for p, claim in region.claims.items() if claim.owner in members}
     restore_point = None if region.restore_point is None else region.checkpoints.get(region.restore_point)
     if restore_point is None or restore_point.committed is not Committed.PENDING:
         return True
     return own.keys() <= region.read_backs.get(restore_point.sequence, EMPTY).keys()
+
+
+def _is_beyond(region: Region, members: frozenset[MemberId]) -> bool:
+    """Whether these members have processed anything since the newest checkpoint."""
+    return any(claim.owner in members and claim.position != claim.resume for claim in region.claims.values())

@@ -130,6 +130,24 @@ def test_a_drain_asks_for_one_checkpoint_and_returns_when_it_is_done(driver: Dri
     assert driver.region.requests[RequestId("n")].state is RequestState.ANSWERED
 
 
+def test_a_drain_asks_again_for_what_was_processed_after_its_request_was_answered(driver: Driver) -> None:
+    mine = frozenset({driver.member(0)})
+    driver.process(driver.member(0), width=10)
+    driver.checkpoint("n")  # the trigger's request, answered before the driver has seen it
+    driver.process(driver.member(0), width=10)
+    task = Task(request_id="n", drain=timedelta(seconds=WITHIN))
+    draining = threading.Thread(target=drain, args=(driver.store, driver.name, mine, task), daemon=True)
+    draining.start()
+    assert happened(lambda: RequestId("n/held") in driver.region.requests, within=WITHIN)
+    driver.complete()
+    driver.publish()
+    for member in driver.all_members():
+        driver.read_back(member)
+    draining.join(WITHIN)
+    assert not draining.is_alive()
+    assert may_go(driver.region, mine)
+
+
 def test_a_drain_of_nothing_asks_for_nothing(driver: Driver) -> None:
     drain(driver.store, driver.name, frozenset({driver.member(0)}), Task(pid=1, request_id="n"))
     assert driver.region.requests == {}
