@@ -222,7 +222,7 @@ def test_a_cleared_or_failed_task_ends_its_application_and_the_next_try_goes_on_
         here.until_over(cleared)
         assert here.ended(cleared)
         said = here.cluster.node.said(here.driver(cleared)["metadata"]["uid"])
-        assert "everything that was processed is in checkpoint" in said
+        assert "everything that was processed is in checkpoint" in said, "\n".join(map(str, here.found.live.events()))
 
         here.work()
         asyncio.run(trigger(failed).on_kill())
