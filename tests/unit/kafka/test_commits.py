@@ -92,10 +92,16 @@ class Story:
         return {p.partition: row.offset for p, row in self.answers[-1].held.items()}
 
 
-def test_a_commit_is_sent_answered_and_read() -> None:
+def asked(*, timeout: float = 8.0, **offsets: int) -> Story:
+    """Return a story in which a commit was asked for at 0, and has gone out."""
     story = Story()
-    story.add(p0=1, p1=2)
+    story.add(timeout=timeout, **offsets)
     story.step(0.0)
+    return story
+
+
+def test_a_commit_is_sent_answered_and_read() -> None:
+    story = asked(p0=1, p1=2)
     assert story.commits.busy
     story.step(0.1)
     assert story.answers == []
@@ -107,9 +113,7 @@ def test_a_commit_is_sent_answered_and_read() -> None:
 
 
 def test_a_commit_of_an_old_member_epoch_is_sent_again_after_a_pause_in_the_same_assignment() -> None:
-    story = Story()
-    story.add(p0=1)
-    story.step(0.0)
+    story = asked(p0=1)
     story.group_consumer.says(KafkaError.STALE_MEMBER_EPOCH)
     story.step(0.1)
     story.step(0.1 + STALE_PAUSE - 0.01)
@@ -131,9 +135,7 @@ def test_it_is_sent_again_only_for_so_long_and_not_where_a_partition_was_taken()
         story.step(turn * STALE_PAUSE)
     assert "STALE_MEMBER_EPOCH" in story.answers[0].failure
     assert len(story.group_consumer.sent) < 8 / STALE_PAUSE
-    taken = Story()
-    taken.add(p0=1)
-    taken.step(0.0)
+    taken = asked(p0=1)
     taken.group_consumer.says(KafkaError.STALE_MEMBER_EPOCH)
     taken.group_consumer.reassigned(P1)
     taken.step(0.1)
@@ -142,9 +144,7 @@ def test_it_is_sent_again_only_for_so_long_and_not_where_a_partition_was_taken()
 
 
 def test_one_whose_lease_is_over_by_then_is_not_sent_again() -> None:
-    story = Story()
-    story.add(p0=1)
-    story.step(0.0)
+    story = asked(p0=1)
     story.group_consumer.says(KafkaError.STALE_MEMBER_EPOCH)
     story.step(0.1)
     story.may_write = False
@@ -156,9 +156,7 @@ def test_one_whose_lease_is_over_by_then_is_not_sent_again() -> None:
     "code", [KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS]
 )
 def test_a_refused_generation_is_sent_again_only_after_the_next_assignment(code: int) -> None:
-    story = Story()
-    story.add(p0=1)
-    story.step(0.0)
+    story = asked(p0=1)
     story.group_consumer.says(code)
     for now in (0.1, 0.2):
         story.step(now)  # still assigned, as far as the client knows
@@ -174,9 +172,7 @@ def test_a_refused_generation_is_sent_again_only_after_the_next_assignment(code:
 
 
 def test_a_refused_generation_is_not_sent_again_where_the_partitions_went_elsewhere() -> None:
-    story = Story()
-    story.add(p0=1, p1=1)
-    story.step(0.0)
+    story = asked(p0=1, p1=1)
     story.group_consumer.says(KafkaError.ILLEGAL_GENERATION)
     story.step(0.1)
     story.group_consumer.reassigned(P0)
@@ -187,9 +183,7 @@ def test_a_refused_generation_is_not_sent_again_where_the_partitions_went_elsewh
 
 
 def test_nothing_that_was_asked_for_before_the_session_was_lost_is_sent_in_the_next_assignment() -> None:
-    story = Story()
-    story.add(p0=1)
-    story.step(0.0)
+    story = asked(p0=1)
     story.group_consumer.says(KafkaError.UNKNOWN_MEMBER_ID)
     story.step(0.1)
     story.group_consumer.assigned, story.group_consumer.lost_at = None, 0.2
@@ -213,9 +207,7 @@ def test_nothing_is_sent_when_its_time_is_over() -> None:
 
 
 def test_a_refused_generation_without_a_new_assignment_is_answered_in_time() -> None:
-    story = Story()
-    story.add(p0=1, timeout=8.0)
-    story.step(0.0)
+    story = asked(p0=1, timeout=8.0)
     story.group_consumer.says(KafkaError.UNKNOWN_MEMBER_ID)
     story.step(1.0)
     story.step(7.0)
@@ -225,9 +217,7 @@ def test_a_refused_generation_without_a_new_assignment_is_answered_in_time() -> 
 
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError._WAIT_COORD, KafkaError.REQUEST_TIMED_OUT])
 def test_an_answer_that_says_neither_yes_nor_no_is_read_and_not_repeated(code: int) -> None:
-    story = Story()
-    story.add(p0=1)
-    story.step(0.0)
+    story = asked(p0=1)
     story.group_consumer.says(code)
     story.group_consumer.holds = {P0: CommittedOffset(offset=Offset(1), metadata="m")}
     story.step(0.1)
@@ -249,9 +239,7 @@ def test_a_commit_without_an_answer_is_read_before_its_time_is_over() -> None:
 
 
 def test_none_is_sent_while_an_abandoned_one_is_on_its_way() -> None:
-    story = Story()
-    story.add(p0=1, timeout=4.0)
-    story.step(0.0)
+    story = asked(p0=1, timeout=4.0)
     story.step(3.5)
     story.add(at=4.0, p0=2)
     story.step(4.0)
@@ -265,9 +253,7 @@ def test_none_is_sent_while_an_abandoned_one_is_on_its_way() -> None:
 
 
 def test_one_that_waits_gives_way_to_a_newer_one() -> None:
-    story = Story()
-    story.add(p0=1)
-    story.step(0.0)
+    story = asked(p0=1)
     story.group_consumer.says(KafkaError.ILLEGAL_GENERATION)
     story.group_consumer.assigned = None
     story.step(0.1)
@@ -280,9 +266,7 @@ def test_one_that_waits_gives_way_to_a_newer_one() -> None:
 
 
 def test_a_partition_that_was_refused_is_named_and_the_others_are_held() -> None:
-    story = Story()
-    story.add(p0=1, p1=1)
-    story.step(0.0)
+    story = asked(p0=1, p1=1)
     story.group_consumer.says(KafkaError.UNKNOWN_TOPIC_OR_PART, partition=1)
     story.step(0.1)
     assert "t-1: UNKNOWN_TOPIC_OR_PART" in story.answers[0].failure
@@ -290,9 +274,7 @@ def test_a_partition_that_was_refused_is_named_and_the_others_are_held() -> None
 
 
 def test_a_partition_that_was_dropped_silently_is_named() -> None:
-    story = Story()
-    story.add(p0=1, p1=1)
-    story.step(0.0)
+    story = asked(p0=1, p1=1)
     story.group_consumer.says()
     del story.group_consumer.holds[P1]
     story.step(0.1)
@@ -300,9 +282,7 @@ def test_a_partition_that_was_dropped_silently_is_named() -> None:
 
 
 def test_an_offset_with_other_metadata_is_not_ours() -> None:
-    story = Story()
-    story.add(p0=1)
-    story.step(0.0)
+    story = asked(p0=1)
     story.group_consumer.says()
     story.group_consumer.holds[P0] = CommittedOffset(offset=Offset(1), metadata="somebody else's")
     story.step(0.1)
@@ -310,9 +290,7 @@ def test_an_offset_with_other_metadata_is_not_ours() -> None:
 
 
 def test_reading_is_tried_again_within_the_time_and_then_given_up() -> None:
-    story = Story()
-    story.add(p0=1, timeout=8.0)
-    story.step(0.0)
+    story = asked(p0=1, timeout=8.0)
     story.group_consumer.says()
     story.group_consumer.read_error = KafkaError._TIMED_OUT
     story.step(0.1)
@@ -343,9 +321,7 @@ def test_nothing_is_sent_for_a_member_whose_lease_is_over() -> None:
 
 
 def test_a_refused_commit_is_not_sent_again_in_the_next_assignment_once_the_lease_is_over() -> None:
-    story = Story()
-    story.add(p0=1)
-    story.step(0.0)
+    story = asked(p0=1)
     story.group_consumer.says(KafkaError.UNKNOWN_MEMBER_ID)
     story.step(0.1)
     story.may_write = False

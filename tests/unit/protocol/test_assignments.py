@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_kcr.protocol.assignments import NOTHING, Assignment, AssignmentChange
+from airflow_kcr.protocol.assignments import Assignment, AssignmentChange
 from airflow_kcr.protocol.values import AssignmentId, GroupId, GroupPartition, TopicName
 
 
@@ -14,26 +14,11 @@ def assigned(number: int, *numbers: int) -> Assignment:
     return Assignment(assignment=AssignmentId(number), partitions=partitions(*numbers))
 
 
-def test_a_rebalance_adds_keeps_and_takes_away() -> None:
-    change = assigned(2, 1, 2).since(assigned(1, 0, 1))
-    assert change == AssignmentChange(added=partitions(2), retained=partitions(1), removed=partitions(0))
-    assert change
-
-
 def test_after_a_revoke_everything_is_added() -> None:
     assert assigned(1, 0, 1).since(None) == AssignmentChange(added=partitions(0, 1))
-
-
-def test_an_idle_member_gives_everything_away() -> None:
-    assert assigned(2).since(assigned(1, 0)) == AssignmentChange(removed=partitions(0))
 
 
 def test_an_equal_assignment_changes_nothing_and_is_another_one() -> None:
     first, second = assigned(1, 0), assigned(2, 0)
     assert not second.since(first)
     assert first != second
-
-
-def test_nothing_is_nothing() -> None:
-    assert Assignment(assignment=AssignmentId(1)).partitions == NOTHING
-    assert not AssignmentChange()

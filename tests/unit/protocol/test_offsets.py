@@ -22,12 +22,6 @@ class TestMap:
         with pytest.raises(KeyError):
             found[P2]
 
-    def test_is_in_the_order_of_the_partitions_whatever_order_was_given(self) -> None:
-        assert list(offsets({P10: 1, P2: 2, P0: 3})) == [P0, P2, P10]
-
-    def test_can_be_made_of_pairs(self) -> None:
-        assert OffsetMap([(P1, Offset(6)), (P0, Offset(5))]) == offsets({P0: 5, P1: 6})
-
     def test_equals_and_hashes_by_its_offsets(self) -> None:
         assert offsets({P0: 5, P1: 6}) == offsets({P1: 6, P0: 5})
         assert hash(offsets({P0: 5, P1: 6})) == hash(offsets({P1: 6, P0: 5}))
@@ -56,10 +50,6 @@ class TestMap:
 
 
 class TestAdvance:
-    def test_goes_forward_stays_and_adds(self) -> None:
-        found = offsets({P0: 5, P1: 6}).advance({P0: Offset(8), P1: Offset(6), P2: Offset(0)})
-        assert found == offsets({P0: 8, P1: 6, P2: 0})
-
     def test_never_goes_back(self) -> None:
         before = offsets({P0: 5})
         with pytest.raises(OffsetRegression, match="etl:flights-0 would go back from 5 to 4"):
@@ -67,16 +57,7 @@ class TestAdvance:
         assert before == offsets({P0: 5})
 
 
-class TestRestrict:
-    def test_keeps_those_it_has_and_leaves_out_the_others(self) -> None:
-        assert offsets({P0: 5, P1: 6}).restrict([P1, P2]) == offsets({P1: 6})
-        assert offsets({P0: 5}).restrict([]) == EMPTY
-
-
 class TestUnion:
-    def test_has_both(self) -> None:
-        assert offsets({P0: 5}).union(offsets({P1: 6})) == offsets({P0: 5, P1: 6})
-
     @pytest.mark.parametrize("other", [5, 6])
     def test_of_two_owners_of_a_partition_is_refused_even_where_they_agree(self, other: int) -> None:
         with pytest.raises(OverlappingOffsets, match="etl:flights-0: more than one owner"):

@@ -54,11 +54,6 @@ def test_a_pattern_that_says_the_end_matches_no_longer_name() -> None:
     assert not group.subscribes(topic("flights.eu1"))
 
 
-def test_a_pattern_that_leaves_the_end_open_matches_longer_names_as_in_the_kafka_client() -> None:
-    group = GroupRules(group_id=ETL, pattern=r"^flights\.")
-    assert group.subscribes(topic("flights.eu"))
-
-
 def test_what_a_pattern_matches_is_excluded_by_its_whole_name() -> None:
     group = GroupRules(group_id=ETL, pattern=r"^flights\.", exclude=(topic("flights.eu"),))
     assert not group.subscribes(topic("flights.eu"))

@@ -11,7 +11,6 @@ from airflow_kcr.protocol.values import (
     Offset,
     Range,
     TopicName,
-    TopicPartition,
     checked,
     checked_range,
     group_id,
@@ -31,9 +30,6 @@ class TestNumbers:
     def test_what_the_store_cannot_hold_is_refused_by_name(self, number: int) -> None:
         with pytest.raises(NumberOutOfRange, match=f"the epoch is {number}; it must be between 0 and"):
             checked(number, "the epoch")
-
-    def test_the_largest_number_is_a_signed_64_bit_one(self) -> None:
-        assert MAX_NUMBER == 9_223_372_036_854_775_807
 
 
 class TestRanges:
@@ -62,9 +58,6 @@ class TestPlaces:
         assert str(PARTITION) == "etl:flights-3"
         assert str(PARTITION.topic_partition) == "flights-3"
         assert str(MemberId(GroupId("etl"), 2)) == "etl[2]"
-
-    def test_a_groups_partition_knows_its_log(self) -> None:
-        assert PARTITION.topic_partition == TopicPartition(TopicName("flights"), 3)
 
     def test_partitions_are_ordered_by_number_and_not_as_texts(self) -> None:
         two, ten = PARTITION._replace(partition=2), PARTITION._replace(partition=10)

@@ -1,4 +1,4 @@
-"""The ledger in memory; what a store promises besides, `tests/contract` asks of both."""
+"""The rows in memory; what a store promises besides, `tests/contract` asks of both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.protocol.commands import DeclareRegion
+from airflow_kcr.protocol.commands import DeclareRegion, RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import (
@@ -37,6 +37,7 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.store.memory import MemoryTransactions, proven
 from tests.support.driver import BEGINNING, Clock
+from tests.support.scripts import checkpoints_of_ten, hourly
 
 FLIGHTS = RegionName("flights")
 LEASE = timedelta(seconds=10)
@@ -45,6 +46,15 @@ MEMBER = MemberId(GroupId("g"), 0)
 
 def p(number: int) -> GroupPartition:
     return GroupPartition(GroupId("g"), TopicName("t"), number)
+
+
+def test_what_is_retired_is_forgotten_and_nothing_else() -> None:
+    driver = hourly(keep=2)
+    checkpoints = checkpoints_of_ten(driver, 4)
+    driver.handle(RetireCheckpoints())
+    region = driver.region
+    assert set(region.offsets) == set(region.read_backs) == {s for s, _ in region.contributions} == set(checkpoints[2:])
+    assert set(checkpoints) <= set(region.checkpoints)
 
 
 def test_every_kind_of_ledger_change_reaches_its_rows() -> None:

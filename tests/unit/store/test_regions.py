@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TypeVar
 
 import pytest
 
-from airflow_kcr.errors import BatchRefused, LeaseExpired, OutcomeUnknown, RegionInState
+from airflow_kcr.errors import BatchRefused, OutcomeUnknown
 from airflow_kcr.ports import Rule
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import (
@@ -16,44 +16,27 @@ from airflow_kcr.protocol.commands import (
     DeclareRegion,
     DeleteRegion,
     FinishBatch,
-    KeepSlot,
-    KillRegion,
     PauseRegion,
     PinCheckpoint,
-    ReadRegion,
     Reconcile,
     Register,
-    Renew,
-    RepairReadBack,
-    ReportForeignConsumer,
-    ReportLater,
-    ReportOutOfRange,
     ReportSeekCommit,
-    RequestCheckpoint,
     RetireCheckpoints,
     StartRegion,
     StopRegion,
     StoreBoundaryOffsets,
 )
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
-from airflow_kcr.protocol.region import events, plans, retirement
+from airflow_kcr.protocol.region import events, retirement
 from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
-    DesiredState,
     Outcome,
-    PersonReset,
-    PersonResetState,
-    RegionState,
-    Requester,
-    RequestState,
     ResetCause,
 )
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
-from airflow_kcr.protocol.scopes import EVERYTHING
-from airflow_kcr.protocol.targets import ShiftBy, ToOffset
+from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -64,12 +47,11 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     RegionName,
-    RequestId,
 )
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import TABLE
 from tests.support.driver import Clock, Driver
-from tests.support.judging import causes, happened, judge, positions, state
+from tests.support.judging import happened, judge, positions
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running
 
 A = TypeVar("A")
@@ -294,12 +276,6 @@ def test_what_the_store_can_not_recognise_is_not_done_again(command: Command[obj
         driver.store.handle(name, command)
 
 
-def test_a_region_is_declared_once() -> None:
-    driver = Driver()
-    assert driver.store.names() == (driver.name,)
-    assert driver.store.read(driver.name)[0].epoch == 0
-
-
 # -- ends -------------------------------------------------------------------------------------------------------------
 
 
@@ -321,49 +297,7 @@ def test_an_end_that_was_accepted_before_is_no_error_and_one_that_was_refused_is
     assert driver.row(other).outcome is Outcome.DISCARDED
 
 
-def test_the_answer_to_a_begin_is_its_row() -> None:
-    driver = running()
-    batch = driver.start_batch(driver.member(0))
-    assert [b for b in driver.store.batches(driver.name) if b.batch == batch] == [driver.region.running[batch]]
-
-
 # -- what members tell ------------------------------------------------------------------------------------------------
-
-
-def test_a_claim_is_answered_by_what_the_member_now_sees() -> None:
-    driver = running()
-    assert driver.handle(ReadRegion(member=driver.member(0))).claims.keys() == driver.claims(driver.member(0)).keys()
-
-
-def test_who_keeps_its_slot_gives_up_the_lease_only() -> None:
-    driver = running()
-    driver.handle(KeepSlot(member=driver.member(0), incarnation=Incarnation(1)))
-    assert driver.region.claims[driver.partition(0)].owner == driver.member(0)
-    with pytest.raises(LeaseExpired):
-        driver.start_batch(driver.member(0))
-
-
-def test_a_position_out_of_its_log_is_told_and_one_in_it_changes_nothing() -> None:
-    driver = running()
-    driver.process()
-    told = {driver.partition(0): LogBounds(start=Offset(0), end=Offset(50))}
-    driver.handle(ReportOutOfRange(caller=driver.caller(driver.member(0)), observed=told))
-    assert state(driver) is RegionState.RUNNING
-    told = {driver.partition(0): LogBounds(start=Offset(20), end=Offset(50))}
-    driver.handle(ReportOutOfRange(caller=driver.caller(driver.member(0)), observed=told))
-    assert state(driver) is RegionState.HALTED
-
-
-def test_a_restored_store_and_a_foreign_consumer_halt_the_region() -> None:
-    driver = running()
-    later = ReportLater(
-        member=driver.member(0), epoch=Epoch(9), incarnation=Incarnation(1), sequence=CheckpointNumber(1)
-    )
-    driver.handle(later)
-    assert state(driver) is RegionState.HALTED
-    other = running()
-    other.store.handle(other.name, ReportForeignConsumer(text="a stranger"))
-    assert state(other) is RegionState.HALTED
 
 
 def test_boundaries_are_stored_by_who_may_act_in_this_epoch() -> None:
@@ -384,91 +318,6 @@ def test_a_commit_after_a_reset_is_noted_with_its_failure() -> None:
     assert happened(driver, events.SeekCommitted) == [
         events.SeekCommitted(epoch=Epoch(1), member=driver.member(0), failure="the coordinator moved")
     ]
-
-
-def test_a_commit_read_back_is_repaired_while_the_groups_are_empty() -> None:
-    driver = running()
-    driver.process()
-    driver.request_checkpoint("n")
-    checkpoint = driver.complete()
-    driver.handle(RepairReadBack(sequence=checkpoint, offsets=driver.region.offsets[checkpoint]))
-    assert driver.region.checkpoints[checkpoint].committed == "yes"
-
-
-# -- people and DAG runs ----------------------------------------------------------------------------------------------
-
-
-def test_a_request_is_answered_by_where_it_stands() -> None:
-    driver = running()
-    row = driver.handle(
-        RequestCheckpoint(request_id=RequestId("n"), then=DesiredState.PAUSED, requester=Requester(who="me"))
-    )
-    assert (row.state, row.then, row.requester.who) == (RequestState.OPEN, DesiredState.PAUSED, "me")
-
-
-def test_checkpoints_are_retired_by_the_rules_of_the_region() -> None:
-    driver = hourly(keep=1)
-    checkpoints = checkpoints_of_ten(driver, 3)
-    driver.handle(RetireCheckpoints())
-    assert checkpoints[0] not in driver.region.offsets
-
-
-class NoTimes:
-    """No look-up was made."""
-
-    def first_at_or_after(self, partition: GroupPartition, instant: object) -> TimeAnswer:
-        raise KeyError(partition)
-
-
-def test_a_plan_changes_nothing_and_is_of_the_present_epoch() -> None:
-    driver = running()
-    driver.process()
-    wanted = PersonReset(
-        request_id=RequestId("r"),
-        target=ShiftBy(by=-3),
-        scope=EVERYTHING,
-        state=PersonResetState.WAITING,
-        requester=Requester(),
-        requested_at=driver.clock.now,
-        order=0,
-    )
-    before = driver.region
-    log = LogView(bounds=driver.logs, committed={}, times=NoTimes(), read_at=driver.clock.now)
-    plan = plans.plan(driver.held, driver.clock.now, wanted, log)
-    assert (plan.epoch, plan.replays) == (driver.store.read(driver.name)[0].epoch, 12)
-    assert driver.region == before
-
-
-def test_a_kill_and_a_delete() -> None:
-    driver = running()
-    driver.handle(KillRegion())
-    with pytest.raises(RegionInState):
-        driver.handle(DeleteRegion())
-    driver.clock.advance(60)
-    driver.handle(DeleteRegion())
-    assert driver.store.names() == ()
-
-
-def test_anybody_settles_what_is_due_and_a_renewal_says_what_is() -> None:
-    driver = running()
-    driver.request_checkpoint("n")
-    lease = timedelta(seconds=10)
-    driver.clock.advance(5)
-    heartbeats = [
-        driver.handle(Renew(member=member, incarnation=Incarnation(1), lease=lease)) for member in driver.all_members()
-    ]
-    assert {heartbeat.reconcile_at for heartbeat in heartbeats} == {driver.clock.now + lease / 2}
-    counter = driver.region.counter
-    assert driver.handle(Reconcile()).counter == counter
-    driver.clock.advance(15)
-    driver.handle(Reconcile())
-    assert driver.region.requests[RequestId("n")].state is RequestState.QUEUED
-
-
-def test_a_wait_is_a_hint_only() -> None:
-    driver = running()
-    driver.store.wait(driver.name, EventNumber(0), timedelta(seconds=1))
-    assert causes(driver) == ["start"]
 
 
 def test_every_command_has_its_row() -> None:

@@ -14,10 +14,6 @@ def at(state: State) -> MemberMachine:
     return MemberMachine(process=PROCESS, timeouts=Timeouts(), state=state)
 
 
-def test_a_member_begins_by_joining_without_a_lease() -> None:
-    assert (FRESH.state, FRESH.why, FRESH.incarnation, FRESH.in_group) == (State.JOINING, None, None, False)
-
-
 @pytest.mark.parametrize("before", State)
 @pytest.mark.parametrize("after", State)
 def test_a_move_is_in_the_table_or_it_raises_and_nothing_has_changed(before: State, after: State) -> None:
