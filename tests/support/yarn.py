@@ -203,8 +203,10 @@ class YarnCluster:
 
     def _asked(self, what: str) -> Mapping[str, object]:
         with urlopen(f"{self._address}/{what}", timeout=ANSWER_WITHIN) as answer:
-            found: dict[str, object] = json.loads(answer.read())
-            return found
+            # All answers are objects with one entry, which says what the answer is.
+            (found,) = json.loads(answer.read()).values()
+            told: dict[str, object] = found
+            return told
 
     def _answers(self) -> bool:
         try:
