@@ -40,6 +40,7 @@ from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointPurpose,
     CheckpointState,
+    Claim,
     Committed,
     Contribution,
     DesiredState,
@@ -213,7 +214,7 @@ def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
         digest=digest(offsets),
     )
     region = resets.resolve_commit(region, now, Committed.SUPERSEDED, f"checkpoint {checkpoint.sequence} is complete")
-    placed = {p: region.claims[p].at(o) for p, o in offsets.items()}
+    placed = {p: region.claims[p].at(o) for p, o in offsets.items()} | _gone(region)
     region = replace(
         with_checkpoint(region, complete),
         open_checkpoint=None,
@@ -235,6 +236,18 @@ def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
     )
     region = boundaries.after_completion(record(region, now, body), now, checkpoint.boundary)
     return _ended_in_what_asked(requests.release(region, now, complete), now, complete)
+
+
+def _gone(region: Region) -> dict[GroupPartition, Claim]:
+    """Return the claims of partitions that are gone, each where it stands.
+
+    A checkpoint doesn't hold them, but it has their batches: of what was accepted, nothing is left to go back for.
+    """
+    return {
+        p: claim.at(claim.position)
+        for p, absence in region.absent.items()
+        if absence.is_gone and (claim := region.claims.get(p)) is not None and not claim.is_in_flight
+    }
 
 
 def _left_out(region: Region, checkpoint: Checkpoint) -> dict[GroupPartition, Offset]:

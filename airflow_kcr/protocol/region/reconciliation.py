@@ -41,6 +41,7 @@ _RULES: Final[tuple[Callable[[Region, datetime], Region], ...]] = (
     specs.unattended,
     checkpoints.overdue,
     completion.overdue,
+    resets.output_lost,
     resets.progress,
     boundaries.past_answered,
     boundaries.held,

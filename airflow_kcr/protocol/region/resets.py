@@ -50,6 +50,7 @@ from airflow_kcr.protocol.region.state import (
     Region,
     initial_offset,
     initial_offsets,
+    is_live,
     moved_to,
     past_skips,
     put,
@@ -78,10 +79,21 @@ def restore_point_map(region: Region) -> SeekMap:
 
 
 def target(region: Region) -> SeekMap:
-    """Return the seek map of an automatic reset or a start, total over the region's partitions."""
-    partitions = universe_in_order(region)
-    restore_point = filled(restore_point_map(region), initial=initial_offsets(region), partitions=partitions)
-    return SeekMap({partition: _entry(region, partition, entry) for partition, entry in restore_point.items()})
+    """Return the seek map of an automatic reset or a start.
+
+    It is total over the region's partitions. Of those that are gone it has what a process may hold output of, so that
+    this is undone.
+    """
+    gone = (p for p, absence in region.absent.items() if absence.is_gone and _may_be_held(region, p))
+    known, claims = restore_point_map(region), region.claims
+    entries = filled(known, initial=initial_offsets(region), partitions=[*universe_in_order(region), *gone])
+    # What the restore point lacks was gone then, and goes where it was left; or it was first seen since.
+    left = {
+        p: SeekEntry(offset=claims[p].resume, source=SeekSource.RESUME_POINT)
+        for p in entries.keys() - known.keys()
+        if p in claims and claims[p].resume not in {None, entries[p].offset}
+    }
+    return SeekMap({p: _entry(region, p, left.get(p, entry)) for p, entry in entries.items()})
 
 
 def _entry(region: Region, partition: GroupPartition, restore_point: SeekEntry) -> SeekEntry:
@@ -153,13 +165,42 @@ def last_done(region: Region) -> OffsetMap:
 
 def _holding(region: Region) -> Iterator[tuple[GroupPartition, Claim]]:
     """Yield the partitions on which a batch has started whose output may be in a process alone, until a checkpoint."""
-    groups = {group for group, rules in region.rules.groups.items() if rules.is_done_by_checkpoints}
-    if not groups:
+    if not any(rules.is_done_by_checkpoints for rules in region.rules.groups.values()):
         return
-    for partition in universe_in_order(region):
-        claim = region.claims.get(partition, _UNCLAIMED)
-        if partition.group in groups and claim.is_started:
+    for partition, claim in region.claims.items():
+        if _may_be_held(region, partition):
             yield partition, claim
+
+
+def _may_be_held(region: Region, partition: GroupPartition) -> bool:
+    rules, claim = region.rules.groups.get(partition.group), region.claims.get(partition)
+    return (
+        rules is not None
+        and claim is not None
+        and claim.is_started
+        and rules.is_done_by_checkpoints
+        and rules.subscribes(partition.topic)
+    )
+
+
+def output_lost(region: Region, now: datetime) -> Region:
+    """Return the region after a reset, if a process has died that may have held output of a partition that is gone.
+
+    No member can claim the partition, so no claim begins that reset. A process that lives hands the output over with
+    the next checkpoint.
+    """
+    if region.state is not RegionState.RUNNING:
+        return region
+    for partition, absence in region.absent.items():
+        if absence.is_gone and _may_be_held(region, partition):
+            claim = region.claims[partition]
+            holder = claim.owner or claim.last_owner
+            lives = holder is not None and is_live(region, holder, now)
+            if holder is None or not lives or region.members[holder].incarnation != claim.incarnation:
+                return demand(
+                    region, now, ResetCause.LEASE_LOST, f"{holder} may have held output of {partition}, and is gone"
+                )
+    return region
 
 
 def gone_back_for_output(region: Region, now: datetime, cause: ResetCause) -> Region:
@@ -176,14 +217,15 @@ def gone_back_for_output(region: Region, now: datetime, cause: ResetCause) -> Re
     return begin(region, now, cause, detail=f"sinks may hold output of {named} that no checkpoint has")
 
 
-def without_progress(region: Region, partition: GroupPartition) -> Offset | None:
+def without_progress(region: Region, partition: GroupPartition, stood: Offset | None = None) -> Offset | None:
     """Return where a sink resumes that has no progress in this timeline.
 
-    The restore point's offset, else the initial one.
+    The restore point's offset; without one, where the partition stood, which was gone when the timeline was opened,
+    else the initial one.
     """
     place = restore_point_offset(region, partition)
-    if place is not None:
-        return place
+    if place is not None or stood is not None:
+        return stood if place is None else place
     initial = initial_offset(region, partition)
     return None if initial is None else initial.offset
 
@@ -487,7 +529,7 @@ def answer(region: Region, now: datetime, caller: Caller, found: Mapping[GroupPa
             continue
         offset = answered.offset
         if offset is None and entry.source is SeekSource.SINK_PROGRESS:
-            offset = without_progress(region, partition)
+            offset = without_progress(region, partition, entry.current)
         entries[partition] = replace(entry, offset=offset, clamped_from=answered.clamped_from)
         if answered.log is not None:
             logs[partition] = answered.log

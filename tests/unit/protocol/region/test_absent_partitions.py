@@ -11,6 +11,7 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import coverage, events, liveness
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import universe
+from airflow_kcr.protocol.targets import ToCurrent
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupPartition, TopicId
 from tests.support.driver import Driver
@@ -193,6 +194,30 @@ def test_a_partition_that_is_there_again_as_the_same_topic_goes_on_where_it_was(
     assert partition in universe(driver.region)
     assert report(driver) == GroupStanding()
     assert checkpoint(driver, "second") == {0, 1, 2, 3}
+    judge(driver)
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("delivery", Delivery)
+def test_a_partition_that_is_there_again_is_reset_to_where_the_checkpoints_without_it_left_it(
+    delivery: Delivery, opened: bool
+) -> None:
+    driver = region_of(delivery)
+    driver.process()
+    (partition,) = given_up(driver, 3)
+    driver.spread()
+    driver.finish_reset()
+    assert checkpoint(driver, "without it") == {0, 1, 2}
+    if opened:
+        driver.reset(ToCurrent(), forced=True)
+        driver.finish_reset()
+    driver.grow(partition, end=1_000)
+    driver.spread()
+    driver.finish_reset()
+    driver.request_reset(driver.member(0), ResetCause.SINK_FAILED)
+    driver.finish_reset()
+    assert driver.region.claims[partition].position == 10
+    assert checkpoint(driver, "with it") == {0, 1, 2, 3}
     judge(driver)
 
 

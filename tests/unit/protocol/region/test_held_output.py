@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.protocol.commands import ReportOutOfRange, StopRegion
+from airflow_kcr.protocol.commands import ReportOutOfRange, ReportPartitions, StopRegion
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.region.plans import Plan, plan
@@ -24,6 +24,7 @@ from airflow_kcr.protocol.region.rows import (
 from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ToCurrent, ToOffset
+from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import Offset, RequestId, TopicId
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import causes, halt_of, judge, positions, state
@@ -121,6 +122,57 @@ def test_and_what_it_finds_there_is_judged_by_its_own_policy() -> None:
     halt = halt_of(driver)
     assert (halt.reason, state(driver)) == (HaltReason.OUT_OF_RANGE, RegionState.HALTED)
     assert "t-0 at 10: retention overtook it" in halt.text
+
+
+def lose(driver: Driver) -> None:
+    """Have the brokers lose the second partition, for as long as it takes until the region goes on without it."""
+    (member,) = driver.all_members()
+    driver.logs.pop(driver.partition(1), None)
+    for _ in range(2):
+        incarnation = driver.processes[member].incarnation
+        driver.handle(ReportPartitions(member=member, incarnation=incarnation, partitions=frozenset(driver.logs)))
+        driver.wait(Timeouts().rejoin_after.total_seconds())
+    driver.claim(member, sorted(driver.logs))
+    driver.wait(0)
+
+
+def again(driver: Driver) -> None:
+    """Have the member's process die, with what it holds, and another one come."""
+    (member,) = driver.all_members()
+    driver.vanish(member)
+    driver.wait(60)
+    driver.join(member)
+
+
+@pytest.mark.parametrize("dies_first", [True, False])
+def test_what_a_dead_process_held_of_a_partition_that_is_gone_is_undone(dies_first: bool) -> None:
+    driver = held()
+    if dies_first:
+        again(driver)
+        lose(driver)
+    else:
+        lose(driver)
+        again(driver)
+        driver.claim(driver.member(0), sorted(driver.logs))
+    driver.finish_reset()
+    assert (state(driver), counting(driver)) == (RegionState.RUNNING, [(0, 10), (0, 10)])
+    driver.checkpoint("m")
+    assert positions(driver) == [10, 10]
+    judge(driver)
+
+
+def test_what_a_live_process_holds_of_a_partition_that_is_gone_is_in_the_next_checkpoint() -> None:
+    driver = held()
+    lose(driver)
+    driver.finish_reset()
+    driver.checkpoint("m")
+    assert causes(driver) == ["start"]
+    again(driver)
+    driver.claim(driver.member(0), sorted(driver.logs))
+    driver.reset(ToCurrent(), forced=True)
+    driver.finish_reset()
+    assert counting(driver) == [(0, 10), (0, 10), (10, 20), (10, 20)]
+    judge(driver)
 
 
 def planned(driver: Driver, *, forced: bool) -> Plan:
