@@ -5,7 +5,8 @@ the leader of a group rejoins when it sees that a topic has grown. So every memb
 claim and once a lease, and tells the store what it has not told yet; the store knows what has an owner.
 
 The old assignment may also hold partitions that are there no more. No member can claim those, so the brokers are asked
-then too, and once the store knows that they are gone the member joins again.
+then too. Once the store knows that they are gone, or the brokers have lacked one for as long that nobody ever claimed,
+the member joins again.
 """
 
 from __future__ import annotations
@@ -75,13 +76,13 @@ def rejoin(member: MemberMachine, now: float) -> Driven:
         return member, ()
     # What can't be claimed keeps a member from everything, a reset too; what has no owner waits until that is over.
     held = frozenset() if member.assignment is None else member.assignment.partitions
-    can_claim = member.claim_backoff == 0 or held.isdisjoint(known.gone)
+    can_claim = member.claim_backoff == 0 or (held.isdisjoint(known.gone) and not known.lacks)
     if can_claim and (not known.rejoin or view.state is not RegionState.RUNNING):
         return member, ()
     if view.state not in CLAIM_STATES or not state.is_well(member):
         return member, ()
     if known.rejoins and now - known.rejoined_at < REJOIN_PAUSE * REJOIN_FACTOR ** (known.rejoins - 1):
         return member, ()
-    left = replace(known, rejoin=False, rejoins=known.rejoins + 1, rejoined_at=now)
+    left = replace(known, rejoin=False, lacks_since=None, lacks=False, rejoins=known.rejoins + 1, rejoined_at=now)
     # Nothing is started on what is given back in the same breath.
     return awaiting(replace(member, discovery=left, assignment=None), "leave"), (effects.LeaveGroup(),)

@@ -147,6 +147,12 @@ class Discovery:
     claim_lacks_logs: bool = False
     """Whether the last claim was refused because the brokers did not have a log of the assignment."""
 
+    lacks_since: float | None = None
+    """When the brokers first said, without a break, that they do not have a partition of the assignment."""
+
+    lacks: bool = False
+    """Whether they have said so for long enough: the assignment is an old one, which can't be claimed."""
+
     gone: frozenset[GroupPartition] = frozenset()
     """Partitions that are no part of the region any more; an assignment with one of them can't be claimed."""
 

@@ -455,9 +455,13 @@ def _committed(member: MemberMachine, event: events.CommitAnswered, now: float) 
 
 
 def _partitions_discovered(member: MemberMachine, event: events.PartitionsDiscovered, now: float) -> MemberMachine:
-    return replace(
-        answered(member, "discover"), discovery=replace(member.discovery, found=event.partitions, rejoin=False)
-    )
+    known = replace(member.discovery, found=event.partitions, rejoin=False)
+    held = frozenset() if member.assignment is None else member.assignment.partitions
+    if event.partitions is not None:
+        since = None if held <= event.partitions else now if known.lacks_since is None else known.lacks_since
+        lacks = since is not None and now - since >= state.seconds(member.timeouts.rejoin_after)
+        known = replace(known, lacks_since=since, lacks=lacks)
+    return replace(answered(member, "discover"), discovery=known)
 
 
 def _partitions_reported(

@@ -213,6 +213,40 @@ def test_a_member_joins_its_group_anew_where_its_assignment_has_a_partition_that
     assert len(lone.wanted(effects.Join)) == 1
 
 
+def leaves(lone: LoneMember) -> int:
+    """How often it has left its group."""
+    return sum(isinstance(effect, effects.LeaveGroup) for effect in lone.all)
+
+
+def lacking(lone: LoneMember, there: frozenset[GroupPartition] | None, seconds: float) -> None:
+    """Have a claim refused, the brokers answer, and time pass."""
+    assert refused(lone) == 1
+    found(lone, there)
+    if leaves(lone) == 0:
+        told(lone, AGAIN)
+        lone.wait(seconds)
+
+
+def test_a_member_joins_its_group_anew_where_the_brokers_lack_for_long_what_nobody_ever_claimed() -> None:
+    lone = LoneMember().join().assign()
+    for _ in range(int(2 * LEASE)):
+        lacking(lone, frozenset(MINE[:1]), 1)
+        assert leaves(lone) == 0
+    lacking(lone, frozenset(MINE[:1]), 1)
+    assert leaves(lone) == 1
+
+
+@pytest.mark.parametrize(("between", "left"), [(ALL, 0), (None, 1)])
+def test_brokers_that_have_it_in_between_are_believed_and_those_that_do_not_answer_say_nothing(
+    between: frozenset[GroupPartition] | None, left: int
+) -> None:
+    lone = LoneMember().join().assign()
+    lacking(lone, frozenset(MINE[:1]), LEASE + 1)
+    lacking(lone, between, LEASE + 1)
+    lacking(lone, frozenset(MINE[:1]), 0)
+    assert leaves(lone) == left
+
+
 def test_a_claim_that_is_refused_for_another_reason_asks_nobody() -> None:
     assert refused(LoneMember().join().assign(), lacks_logs=False) == 0
 
