@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from airflow_kcr.embedded.kafka import SETTINGS
 from airflow_kcr.protocol.region import events
@@ -123,6 +124,41 @@ def test_rebalances(
     )
 
 
+@pytest.mark.parametrize("session", [6_000, 45_000])
+def test_a_kill_by_the_groups_session(
+    session: int, kafka: Kafka, durable_store: str, tmp_path: Path, scale: Scale, report: Callable[[str], Report]
+) -> None:
+    """Static ids or dynamic ones, and what a group's session (ms) that is lowered saves; 45 s is Kafka's own."""
+    spec = SPEC.replace(f"session: {SETTINGS['group.consumer.session.timeout.ms']}ms", f"session: {session}ms")
+    spec = spec.replace("reset: 20s", "reset: 60s")
+    found = defaultdict[str, list[Cost]](list)
+    for number in range(scale.rounds):
+        for place, (kind, group) in enumerate(KINDS.items()):
+            if "protocol: consumer" not in group:
+                continue
+            folder = tmp_path / f"{session}-{number}-{place}"
+            folder.mkdir()
+            with live(kafka, durable_store, folder, members=2, partitions=PARTITIONS, spec=spec, group=group) as region:
+                limit_session(kafka, region.group, session)
+                found[kind].append(cost(region, dies))
+    report(f"kills by session {session}").table(
+        f"a member of two is killed and started again, the group's session is {session} ms; medians",
+        ("protocol, members", "s without a batch", "s of the worst partition", "resets", "offsets again"),
+        [
+            (kind, *(median(getattr(one, name) for one in costs) for name in ("without", "worst", "resets", "again")))
+            for kind, costs in sorted(found.items())
+        ],
+    )
+
+
+def limit_session(kafka: Kafka, group: str, session: int) -> None:
+    """Have the broker keep the partitions of a group's silent member for so many milliseconds."""
+    entry = ConfigEntry("consumer.session.timeout.ms", str(session), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
+    for altered in kafka.admin.incremental_alter_configs([resource]).values():
+        altered.result(30)
+
+
 def cost(region: Live, happens: Callable[[Live, list[Process]], None]) -> Cost:
     """Have something happen to a region that works, and return what it cost."""
     members = [region.start(index) for index in ((0,) if happens is joins else (0, 1))]
@@ -134,6 +170,7 @@ def cost(region: Live, happens: Callable[[Live, list[Process]], None]) -> Cost:
         counter, since, before = region.region().counter, _newest(region), region.owners()
         happens(region, members)
         region.until(lambda: region.region().state is RegionState.RUNNING, "running", 60)
+        region.until(lambda: len(region.owners()) == PARTITIONS, "owned again", 120)
         after = region.owners()
         working(SETTLING)
     begun = [event for event in region.events(counter) if isinstance(event.body, events.ResetBegun)]
