@@ -58,8 +58,8 @@ class Surroundings:
     holds_output: bool = False
     """Whether a process keeps what its batches write for itself until a checkpoint is prepared."""
 
-    died_with_process: list[Batch] = field(default_factory=list)
-    """Batches whose output was in a process alone when that ended."""
+    processes: list[Host] = field(default_factory=list)
+    """Every process that there was, whether it lives or not."""
 
     store_back_at: float = 0.0
     """Until then no process reaches the store."""
@@ -140,6 +140,7 @@ class Host:
         self.assignments = 0
         self.batches = 0
         self.told_lost = False
+        around.processes.append(self)
         self._calls: deque[Callable[[], None]] = deque()
         self._calling = False
         self._tick()
@@ -184,7 +185,6 @@ class Host:
 
     def _ended(self, how: str) -> None:
         self.alive = False
-        self.around.died_with_process += [row for row, _ in self.held]
         self.on_end(self, how)
 
     def freeze(self, seconds: float) -> None:

@@ -9,11 +9,12 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Outcome
-from airflow_kcr.protocol.values import GroupPartition
+from airflow_kcr.protocol.values import EventNumber, GroupPartition
 from tests.support.simulation.handovers import Handovers
 
 if TYPE_CHECKING:
     from airflow_kcr.protocol.region.rows import Batch
+    from airflow_kcr.protocol.values import Incarnation, MemberId
     from tests.support.simulation.host import Surroundings
     from tests.support.simulation.run import Simulation
 
@@ -92,9 +93,7 @@ def _output(simulation: Simulation, side: Surroundings, batches: tuple[Batch, ..
     missing = sorted(k for k in wanted if written[k] < 1)
     if delivery is Delivery.AT_MOST_ONCE:
         rewound = _rewound(simulation)
-        unsure.update(
-            (p, o) for batch in side.died_with_process for p, r in batch.ranges.items() for o in range(r.from_, r.to)
-        )
+        unsure |= _lost_with_process(simulation, side, batches)
         double = sorted(k for k, n in written.items() if n > 1 + rewound[k])
         return _said("missing and not explained", [k for k in missing if k not in unsure]) + _said("doubled", double)
     unexplained = sorted(k for k, n in written.items() if n > begun[k])
@@ -103,6 +102,27 @@ def _output(simulation: Simulation, side: Surroundings, batches: tuple[Batch, ..
         + _said("written more often than begun", unexplained)
         + _said("in a checkpoint, and its sink was never asked to prepare them", _unprepared(simulation, side, batches))
     )
+
+
+def _lost_with_process(simulation: Simulation, side: Surroundings, batches: tuple[Batch, ...]) -> Places:
+    """What only a process has that was never asked for it: it ended before the next checkpoint, or was cut off from it.
+
+    One that is frozen to the end of a run is as lost as a dead one. One that contributed later was asked: what it has
+    not handed over by then is missing.
+    """
+    asked: dict[tuple[MemberId, Incarnation], EventNumber] = {}
+    for event in simulation.events():
+        if isinstance(event.body, events.Contributed):
+            asked[event.body.member, event.body.incarnation] = event.number
+    held = {row.batch for process in side.processes for row, _ in process.held}
+    return {
+        (partition, offset)
+        for batch in batches
+        if batch.batch in held and batch.finished_after is not None
+        if asked.get((batch.member, batch.incarnation), EventNumber(0)) <= batch.finished_after
+        for partition, range_ in batch.ranges.items()
+        for offset in range(range_.from_, range_.to)
+    }
 
 
 def _unprepared(
