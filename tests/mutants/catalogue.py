@@ -167,6 +167,26 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        what="a place that a sink has yet to say stays out of its log when the region goes back for output",
+        module="protocol.region.out_of_range",
+        guard="return (*found(back, {t.partition: t.bounds for t in troubles}), *unsaid)",
+        without="return found(back, {t.partition: t.bounds for t in troubles})",
+        killed_by=(
+            "tests/unit/protocol/region/test_held_output.py::"
+            "test_a_place_that_a_sink_has_yet_to_say_is_still_out_of_its_log"
+        ),
+    ),
+    Mutant(
+        what="going back for output takes nothing from what sinks with progress have done",
+        module="protocol.region.out_of_range",
+        guard="_opened(back, now, left, done)",
+        without="_opened(back, now, left, _done_by_sinks(back))",
+        killed_by=(
+            "tests/unit/protocol/region/test_held_output.py::"
+            "test_a_place_that_a_sink_has_yet_to_say_is_still_out_of_its_log"
+        ),
+    ),
+    Mutant(
         what="a forced reset undoes output that no checkpoint has",
         module="protocol.region.person_resets",
         guard="region = resets.gone_back_for_output(region, now, ResetCause.PERSON)\n    return",

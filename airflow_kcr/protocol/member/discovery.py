@@ -5,8 +5,8 @@ the leader of a group rejoins when it sees that a topic has grown. So every memb
 claim and once a lease, and tells the store what it has not told yet; the store knows what has an owner.
 
 The old assignment may also hold partitions that are there no more. No member can claim those, so the brokers are asked
-then too. Once the store knows that they are gone, or the brokers have lacked one for as long that nobody ever claimed,
-the member joins again.
+then too. Once the store knows that they are gone, or the brokers have lacked one for as long that no member ever
+claimed, the member joins again.
 """
 
 from __future__ import annotations

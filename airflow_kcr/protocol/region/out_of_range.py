@@ -75,28 +75,63 @@ def report(region: Region, now: datetime, told: ReportOutOfRange) -> Region:
 
 def handled(region: Region, now: datetime, troubles: tuple[OutOfRange, ...]) -> Region:
     """Return the region halted, or in a reset to where the policy says; the other partitions go where they would."""
-    text = "; ".join(f"{t.partition} at {t.position}: {t.why}" for t in troubles[:10])
-    if any(t.policy is OutOfRangePolicy.FAIL for t in troubles):
-        choices = (
-            "set out_of_range (retention) or beyond_end (truncated or recreated) to earliest or latest, then resume",
-            "apply a forced reset to a place that is in the log",
-            "for a recreated topic, stop the region, delete it and declare it anew",
-        )
-        return resets.halt(region, now, Halt(reason=HaltReason.OUT_OF_RANGE, text=text, choices=choices))
-    logs = {t.partition: t.bounds for t in troubles}
+    if _must_halt(troubles):
+        return _halted(region, now, troubles)
+    done = _done_by_sinks(region)
     back = resets.gone_back_for_output(region, now, ResetCause.OUT_OF_RANGE)
-    if back is not region:
-        # From there a position may be in its log, or be out of it in another way.
-        left = found(back, logs)
-        return handled(back, now, left) if left else back
-    before, region = region, recreated_topics.followed(region, now, logs)
-    # A sink's progress of an older timeline is none, so in this new one its partitions go where all is known to be
-    # done.
+    left = troubles if back is region else _left(back, troubles)
+    if not left:
+        return back
+    return _halted(back, now, left) if _must_halt(left) else _opened(back, now, left, done)
+
+
+def _must_halt(troubles: tuple[OutOfRange, ...]) -> bool:
+    return any(t.policy is OutOfRangePolicy.FAIL for t in troubles)
+
+
+def _halted(region: Region, now: datetime, troubles: tuple[OutOfRange, ...]) -> Region:
+    choices = (
+        "set out_of_range (retention) or beyond_end (truncated or recreated) to earliest or latest, then resume",
+        "apply a forced reset to a place that is in the log",
+        "for a recreated topic, stop the region, delete it and declare it anew",
+    )
+    return resets.halt(region, now, Halt(reason=HaltReason.OUT_OF_RANGE, text=_text(troubles), choices=choices))
+
+
+def _text(troubles: tuple[OutOfRange, ...]) -> str:
+    return "; ".join(f"{t.partition} at {t.position}: {t.why}" for t in troubles[:10])
+
+
+def _left(back: Region, troubles: tuple[OutOfRange, ...]) -> tuple[OutOfRange, ...]:
+    """Return what is out of its log after the region has gone back for output.
+
+    A position may be in its log now, or be out of it in another way. Where a sink has yet to say it, the partition
+    didn't go back, and is out of its log as before: left to the next report, which may come only when other groups have
+    processed again, the region would go back for their output for ever.
+    """
+    unsaid = (t for t in troubles if back.claims[t.partition].position is None)
+    return (*found(back, {t.partition: t.bounds for t in troubles}), *unsaid)
+
+
+def _done_by_sinks(region: Region) -> dict[GroupPartition, SeekEntry]:
+    """Return, of the partitions whose sinks would be asked, the places up to which all is known to be done.
+
+    A sink's progress of an older timeline is none, so in a new one they go there.
+    """
     done = resets.last_done(region)
-    entries: dict[GroupPartition, SeekEntry] = {
-        p: replace(e, offset=done.get(p), source=SeekSource.BATCH_END) if e.source is SeekSource.SINK_PROGRESS else e
+    return {
+        p: replace(e, offset=done.get(p), source=SeekSource.BATCH_END)
         for p, e in resets.target(region).items()
+        if e.source is SeekSource.SINK_PROGRESS
     }
+
+
+def _opened(
+    before: Region, now: datetime, troubles: tuple[OutOfRange, ...], done: Mapping[GroupPartition, SeekEntry]
+) -> Region:
+    logs = {t.partition: t.bounds for t in troubles}
+    region = recreated_topics.followed(before, now, logs)
+    entries: dict[GroupPartition, SeekEntry] = {**resets.target(region), **done}
     for trouble in troubles:
         log = trouble.bounds
         offset = log.start if trouble.policy is OutOfRangePolicy.EARLIEST else log.end
@@ -104,4 +139,4 @@ def handled(region: Region, now: datetime, troubles: tuple[OutOfRange, ...]) -> 
             offset=offset, source=SeekSource.OUT_OF_RANGE, current=trouble.position, clamped_from=trouble.position
         )
     opening = resets.Opening(seek=recreated_topics.told(before, entries, logs))
-    return resets.begin(region, now, ResetCause.OUT_OF_RANGE, opening=opening, detail=text)
+    return resets.begin(region, now, ResetCause.OUT_OF_RANGE, opening=opening, detail=_text(troubles))

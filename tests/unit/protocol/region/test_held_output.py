@@ -124,6 +124,40 @@ def test_and_what_it_finds_there_is_judged_by_its_own_policy() -> None:
     assert "t-0 at 10: retention overtook it" in halt.text
 
 
+def beside_exact(*, overtaken: OutOfRangePolicy = EARLIEST, beyond: OutOfRangePolicy = LATEST) -> Driver:
+    """Return `held` with a group beside it that processes exactly once, its checkpoint at 10, accepted up to 20."""
+    holding = replace(group_rules(members=1), holds_output=True)
+    exact = group_rules("h", members=1, delivery=Delivery.EXACTLY_ONCE)
+    rules = RegionRules(
+        groups={holding.group_id: holding, exact.group_id: exact}, out_of_range=overtaken, beyond_end=beyond
+    )
+    driver = started(Driver(partitions=2, rules=rules))
+    driver.process()
+    driver.checkpoint("n")
+    driver.process()
+    return driver
+
+
+@pytest.mark.parametrize(
+    ("read", "place"),
+    [
+        (LogBounds(start=Offset(30), end=Offset(99), topic_id=TopicId("id-1")), 30),
+        (LogBounds(start=Offset(0), end=Offset(15), topic_id=TopicId("id-1")), 15),
+        (LogBounds(start=Offset(0), end=Offset(99), topic_id=TopicId("id-2")), 99),
+    ],
+    ids=["retention", "end moved back", "recreated"],
+)
+def test_a_place_that_a_sink_has_yet_to_say_is_still_out_of_its_log(read: LogBounds, place: int) -> None:
+    driver = beside_exact()
+    partition = driver.partition(0, "h")
+    driver.logs[partition] = read
+    driver.handle(ReportOutOfRange(caller=driver.caller(driver.member(0, "h")), observed={partition: read}))
+    driver.finish_reset()
+    assert (positions(driver), positions(driver, "h")) == ([10, 10], [place, 20])
+    assert (driver.region.timeline, causes(driver)) == (2, ["start", "out_of_range", "out_of_range"])
+    judge(driver)
+
+
 def lose(driver: Driver) -> None:
     """Have the brokers lose the second partition, for as long as it takes until the region goes on without it."""
     (member,) = driver.all_members()
