@@ -446,6 +446,32 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        what="a clock that goes back does not revive who was built from an older spec",
+        module="protocol.region.specs",
+        guard="Lease(incarnation=Incarnation(0), until=min(lease.until, now))",
+        without="Lease(incarnation=lease.incarnation, until=min(lease.until, now))",
+        killed_by=(
+            "tests/unit/protocol/region/test_specs.py::test_a_clock_that_goes_back_does_not_bring_them_back_to_life"
+        ),
+    ),
+    Mutant(
+        what="a batch of one that died before the spec changed keeps its time",
+        module="protocol.region.specs",
+        guard="    for member in region.leases:\n        region = membership",
+        without="    for member in live_members(region, now):\n        region = membership",
+        killed_by="tests/unit/protocol/region/test_specs.py::test_a_batch_of_one_that_died_just_before_keeps_its_time",
+    ),
+    Mutant(
+        what="a corrected spec counts where members can not start",
+        module="protocol.region.specs",
+        guard="if not _is_blocked(region, now) or not is_accepted(region, now):",
+        without="if True:",
+        killed_by=(
+            "tests/unit/protocol/region/test_specs.py::"
+            "test_where_a_member_can_not_start_a_corrected_spec_counts_once_those_that_live_can_run_under_it"
+        ),
+    ),
+    Mutant(
         what="no member joins a stopped region",
         module="protocol.region.membership",
         guard="if region.state is RegionState.STOPPED:\n        raise",

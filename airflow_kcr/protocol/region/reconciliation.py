@@ -39,6 +39,7 @@ from airflow_kcr.protocol.values import RequestId
 _RULES: Final[tuple[Callable[[Region, datetime], Region], ...]] = (
     membership.lapse,
     specs.unattended,
+    specs.corrected,
     checkpoints.overdue,
     completion.overdue,
     resets.output_lost,

@@ -3,7 +3,8 @@
 What changes the members themselves (topics, number, pipeline, delivery) waits for a moment at which nothing is in
 flight: the completion of a checkpoint, where it is a reset to that very checkpoint, or the next start. Until then live
     members check whether they can run under it: one that can't refuses it, and the region keeps the spec that it has.
-    Nothing waits for a checkpoint that no member can take: without a live member, a changed spec counts at once.
+    Nothing waits for a checkpoint that no member can take: without a live member, a changed spec counts at once; in a
+    reset that members can't start for, as soon as those that live can run under it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from datetime import datetime
 
 from airflow_kcr.protocol.commands import ChangeSpec
 from airflow_kcr.protocol.region import boundaries, clusters, events, membership, resets
-from airflow_kcr.protocol.region.rows import Claim, DesiredState, Lease, RegionState, ResetCause, SpecCheck
+from airflow_kcr.protocol.region.rows import (
+    RESET_STATES,
+    Claim,
+    DesiredState,
+    Lease,
+    RegionState,
+    ResetCause,
+    SpecCheck,
+)
 from airflow_kcr.protocol.region.state import Region, Spec, is_live, live_members, put, record
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId
@@ -126,14 +135,31 @@ def unattended(region: Region, now: datetime) -> Region:
     return resets.begin(region, now, ResetCause.SPEC_CHANGED, detail="the spec changed while no member lived")
 
 
+def corrected(region: Region, now: datetime) -> Region:
+    """Return the region with a waiting spec in force, if a reset waits for members that can't start with the present.
+
+    That reset is never done, so no checkpoint is coming. Nothing has started in its epoch, so the members that live
+    lose nothing when they restart.
+    """
+    if not _is_blocked(region, now) or not is_accepted(region, now):
+        return region
+    detail = "the spec changed while members could not start with the one before"
+    return resets.begin(take_pending(region, now), now, ResetCause.SPEC_CHANGED, detail=detail)
+
+
+def _is_blocked(region: Region, now: datetime) -> bool:
+    return region.state in RESET_STATES and bool(start_failures(region, now))
+
+
 def _without_leases(region: Region, now: datetime) -> Region:
     """End every lease; claims stay until the next incarnations make theirs.
 
     A batch that still runs is quiesced when it would have been: its process does not know yet that its lease has ended.
+    The leases are no incarnation's any more, as a clock that goes back would give them back to those that had them.
     """
-    for member in live_members(region, now):
+    for member in region.leases:
         region = membership.with_predecessor_fenced(region, member)
-    ended = {m: Lease(incarnation=lease.incarnation, until=min(lease.until, now)) for m, lease in region.leases.items()}
+    ended = {m: Lease(incarnation=Incarnation(0), until=min(lease.until, now)) for m, lease in region.leases.items()}
     return replace(region, leases=put(region.leases, ended))
 
 
@@ -227,23 +253,27 @@ def start_failures(region: Region, now: datetime) -> tuple[SpecCheck, ...]:
 
 def told_start_failure(region: Region, now: datetime, failure: SpecCheck) -> str:
     """Return the sentence about a member that could not start with the spec in force, with the way out."""
-    counts = (
-        "which counts at the next checkpoint"
-        if live_members(region, now)
-        else "which counts at once, as no member lives"
-    )
+    counts = _counts(region, now) if live_members(region, now) else "at once, as no member lives"
     return (
         f"{failure.member} could not start with revision {failure.revision} of the spec, which is in force: "
-        f"{failure.refusal}; put that right, or apply a corrected spec, {counts}, and start the member again"
+        f"{failure.refusal}; put that right, or apply a corrected spec, which counts {counts}, and start the member "
+        "again"
     )
+
+
+def _counts(region: Region, now: datetime) -> str:
+    """Return when a changed spec counts, as the region now is, where members live."""
+    if not _is_blocked(region, now):
+        return "at the next checkpoint"
+    return f"once {', '.join(map(str, live_members(region, now)))} can run under it"
 
 
 def told(region: Region, now: datetime) -> Iterator[str]:
     """Yield what a person should know of a spec that waits, was given up, or can't be started with."""
     if region.next_spec is not None:
-        asked = unchecked(region, now)
+        asked = () if _is_blocked(region, now) else unchecked(region, now)
         looks = f"; first {', '.join(map(str, asked))} checks whether it can run under it" if asked else ""
-        yield f"a changed spec takes effect at the next checkpoint, with a restart of the members{looks}"
+        yield f"a changed spec takes effect {_counts(region, now)}, with a restart of the members{looks}"
     for refusal in refused(region):
         yield (
             f"revision {refusal.revision} of the spec was given up, revision {region.spec.revision} stays in force: "

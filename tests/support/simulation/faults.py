@@ -358,7 +358,15 @@ def converted(simulation: Simulation) -> None:
 
 def spec_that_none_can_start_with(simulation: Simulation) -> None:
     """The same with a mistake, which members that live find or not; it is put right some seconds later."""
-    simulation.change_spec(broken=True)
+    simulation.change_spec(keeps_out=simulation.members)
+    simulation.world.after(simulation.world.random.uniform(4, 14), simulation.change_spec)
+
+
+def spec_that_some_can_not_start_with(simulation: Simulation) -> None:
+    """The same with a mistake that keeps some out, as one group's pipeline or one machine has it; the others start."""
+    members = simulation.members
+    some = simulation.world.random.sample(members, simulation.world.random.randint(1, max(1, len(members) - 1)))
+    simulation.change_spec(keeps_out=some)
     simulation.world.after(simulation.world.random.uniform(4, 14), simulation.change_spec)
 
 
@@ -437,5 +445,10 @@ def killed_in_one_group(simulation: Simulation) -> None:
 OF_ONE: Final = (cluster_away, late_answers, reset_of_one_group, killed_in_one_group, retention, partition_added)
 """What strikes one of several groups or clusters; drawn where a region has several."""
 
-DRAWN_APART: Final = (*OF_ONE[:4], lost_while_down, reset_to_equal_ones, spec_changed, spec_that_none_can_start_with)
+MISTAKES: Final = (spec_that_none_can_start_with, spec_that_some_can_not_start_with)
+"""Changes of the spec that are to be put right."""
+
+OF_SPECS: Final = (spec_changed, *MISTAKES)
+
+DRAWN_APART: Final = (*OF_ONE[:4], lost_while_down, reset_to_equal_ones, *OF_SPECS)
 """Faults that are drawn by a chance of their own, with the shape of the region."""

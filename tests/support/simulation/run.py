@@ -9,7 +9,7 @@ replays a seed and prints its history; the second one in groups of the consumer 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
@@ -56,12 +56,13 @@ from tests.support.simulation.converting_broker import ConvertingBroker
 from tests.support.simulation.deciding_broker import DecidingBroker
 from tests.support.simulation.faults import (
     FAULTS,
+    MISTAKES,
     OF_ONE,
+    OF_SPECS,
     converted,
     lost_while_down,
     reset_to_equal_ones,
     spec_changed,
-    spec_that_none_can_start_with,
 )
 from tests.support.simulation.host import Host, Surroundings
 from tests.support.simulation.judge import judge
@@ -130,8 +131,8 @@ class Shape:
     clusters: tuple[tuple[float, str], ...] = ()
     """When something strikes one of several groups or brokers, and what: a name of `faults.OF_ONE`."""
 
-    specs: tuple[tuple[float, bool], ...] = ()
-    """When the spec is changed, and whether by one that none can start with."""
+    specs: tuple[tuple[float, str], ...] = ()
+    """When the spec is changed, and by what: a name of `faults.OF_SPECS`."""
 
     conversions: tuple[float, ...] = ()
     """When every group is given the other protocol."""
@@ -230,11 +231,24 @@ def _clusters(world: World) -> tuple[tuple[float, str], ...]:
     )
 
 
-def _specs(world: World) -> tuple[tuple[float, bool], ...]:
+def _specs(world: World) -> tuple[tuple[float, str], ...]:
     """Draw when the spec changes, in a quarter of the regions, by chance of its own: other draws stay as they are."""
     random = Random(f"spec {world.seed}")
     changes = random.choice((1, 1, 2)) if random.random() < 0.25 else 0
-    return tuple((random.uniform(3.0, FAULTS_END - 10.0), random.random() < 0.5) for _ in range(changes))
+    drawn = [(random.uniform(3.0, FAULTS_END - 10.0), random.random() < 0.5) for _ in range(changes)]
+    mistakes = Random(f"mistake {world.seed}")
+    return tuple((at, (mistakes.choice(MISTAKES) if broken else spec_changed).__name__) for at, broken in drawn)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mistake:
+    """What is wrong with a spec."""
+
+    keeps_out: frozenset[MemberId]
+    """Who can't start with it."""
+
+    is_found: bool
+    """Whether those of them that live find that out."""
 
 
 _BROKERS: Final[Mapping[GroupProtocol, type[Broker]]] = {
@@ -292,8 +306,8 @@ class Simulation:
         self.revision = 1
         """The newest one of the spec that a person has applied."""
 
-        self.broken: dict[str, bool] = {}
-        """By digest, the specs that none can start with, and whether members that live find that out."""
+        self.mistakes: dict[str, Mistake] = {}
+        """By digest, the specs that members can't start with."""
 
         self.waited: frozenset[Rule] = frozenset()
         """The rules that waited at some time, as `liveness` has them."""
@@ -384,7 +398,7 @@ class Simulation:
         if member in self.hosts:
             return
         spec = self.region.spec
-        if spec.digest in self.broken:
+        if (mistake := self.mistakes.get(spec.digest)) is not None and member in mistake.keeps_out:
             self._fails_to_start(member, spec)
             return
         (one,) = (one for one in self.shape.groups if one.group == member.group)
@@ -408,14 +422,14 @@ class Simulation:
 
     # -- the spec ------------------------------------------------------------------------------------------------
 
-    def change_spec(self, *, broken: bool = False) -> None:
-        """Apply a spec that members are built anew for; a broken one none can be built from."""
+    def change_spec(self, keeps_out: Collection[MemberId] = ()) -> None:
+        """Apply a spec that members are built anew for; some, or all, can't be built from it."""
         self.revision += 1
         region = self.region
         rules = (region.next_spec or region.spec).rules
         spec = Spec(text=f'{{"revision":{self.revision}}}', rules=rules, revision=self.revision)
-        if broken:
-            self.broken[spec.digest] = self.world.chance(0.5)
+        if keeps_out:
+            self.mistakes[spec.digest] = Mistake(keeps_out=frozenset(keeps_out), is_found=self.world.chance(0.5))
         self.person(lambda: self.store.handle(NAME, ChangeSpec(at_once=region.spec, later=spec)))
 
     def convert(self) -> None:
@@ -434,11 +448,13 @@ class Simulation:
         spec = self.region.next_spec
         if spec is None:
             return
-        refusal = "no such module" if self.broken.get(spec.digest) else ""
+        mistake = self.mistakes.get(spec.digest)
         for member in specs.unchecked(self.region, self.world.clock()):
             host = self.hosts.get(member)
             if host is not None:
-                host.soon(lambda h=host: h.try_spec(spec, refusal), 3.0)  # type: ignore[misc]
+                fails = mistake is not None and mistake.is_found and member in mistake.keeps_out
+                refusal = "no such module" if fails else ""
+                host.soon(lambda h=host, r=refusal: h.try_spec(spec, r), 3.0)  # type: ignore[misc]
 
     def _ended(self, host: Host, how: str) -> None:
         if self.hosts.get(host.member) is host:
@@ -499,8 +515,8 @@ class Simulation:
             self._try_specs()
         for at in self.shape.conversions:
             self.world.after(at, lambda: self._fault(converted))
-        for at, is_broken in self.shape.specs:
-            fault = spec_that_none_can_start_with if is_broken else spec_changed
+        for at, name in self.shape.specs:
+            (fault,) = (one for one in OF_SPECS if one.__name__ == name)
             self.world.after(at, lambda f=fault: self._fault(f))  # type: ignore[misc]
 
     def _fault(self, fault: Callable[[Simulation], None]) -> None:
@@ -558,7 +574,7 @@ class Simulation:
             side.poison = None
             side.slow = side.store_back_at = 0.0
             side.broker.heal()
-        if {s.digest for s in (self.region.spec, self.region.next_spec) if s is not None} & self.broken.keys():
+        if {s.digest for s in (self.region.spec, self.region.next_spec) if s is not None} & self.mistakes.keys():
             self.change_spec()
         self.person(lambda: self.store.handle(NAME, StartRegion()))
         for member in self.members:

@@ -14,9 +14,9 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
 )
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.region import events, specs
+from airflow_kcr.protocol.region import coverage, events, specs
 from airflow_kcr.protocol.region.rows import DesiredState, RegionState, ResetCause, SpecCheck
-from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.region.state import Spec, live_members
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
 from airflow_kcr.schedules import Every
 from tests.support.driver import GROUP, Driver, group_rules
@@ -130,6 +130,38 @@ def test_who_was_built_from_the_old_spec_can_do_nothing_any_more_and_comes_back_
     assert state(driver) is RegionState.RUNNING
     driver.process()
     assert causes(driver) == ["start", "spec_changed"]
+    judge(driver)
+
+
+@pytest.mark.parametrize("back", [1, 60])
+def test_a_clock_that_goes_back_does_not_bring_them_back_to_life(back: float) -> None:
+    driver = running()
+    driver.process()
+    change(driver, later=spec(driver.region.rules))
+    driver.accept_spec()
+    driver.request_checkpoint("n")
+    driver.complete()
+    driver.clock.advance(-back)
+    driver.heartbeat()
+    assert live_members(driver.region, driver.clock.now) == ()
+    for member in driver.all_members():
+        with pytest.raises(LeaseExpired):
+            driver.claim(member)
+    judge(driver)
+
+
+def test_a_batch_of_one_that_died_just_before_keeps_its_time() -> None:
+    driver = running()
+    batch = driver.start_batch(driver.member(1))
+    for member in driver.all_members():
+        driver.vanish(member)
+    driver.clock.advance(driver.region.rules.timeouts.lease.total_seconds() + 1)
+    until = driver.region.members[driver.member(1)].quiesced_after(driver.region.leases[driver.member(1)].until)
+    change(driver, later=spec(driver.region.rules))
+    region = driver.region
+    assert region.spec.revision == 2
+    assert not coverage.is_batch_quiesced(region, region.running[batch], driver.clock.now)
+    assert coverage.is_batch_quiesced(region, region.running[batch], until)
     judge(driver)
 
 
@@ -253,6 +285,67 @@ def test_who_can_not_start_with_the_spec_in_force_is_remembered_until_it_lives()
     assert specs.start_failures(driver.region, driver.clock.now) == ()
     driver.leave(one)
     assert specs.start_failures(driver.region, driver.clock.now) == ()
+
+
+# -- where a member can't start ---------------------------------------------------------------------------------------
+
+
+def one_that_can_not_start() -> Driver:
+    """Return a region under a changed spec that its first member has started with, and its second one can't."""
+    driver = running()
+    driver.process()
+    change(driver, later=spec(driver.region.rules))
+    driver.accept_spec()
+    driver.request_checkpoint("n")
+    driver.complete()
+    driver.join(driver.member(0), spec_revision=2)
+    driver.check_spec(driver.member(1), refusal="there is no module 'nowhere'")
+    return driver
+
+
+def test_where_a_member_can_not_start_a_corrected_spec_counts_once_those_that_live_can_run_under_it() -> None:
+    driver = one_that_can_not_start()
+    one, other = driver.all_members()
+    change(driver, later=spec(driver.region.rules, revision=3))
+    assert driver.region.spec.revision == 2
+    driver.check_spec(one)
+    region = driver.region
+    assert (region.spec.revision, region.next_spec, state(driver)) == (3, None, RegionState.STARTING)
+    for member in (one, other):
+        driver.join(member, spec_revision=3)
+    driver.spread()
+    driver.finish_reset()
+    assert state(driver) is RegionState.RUNNING
+    assert positions(driver) == [10] * 4
+    assert causes(driver) == ["start", "spec_changed", "spec_changed"]
+    judge(driver)
+
+
+def test_a_reset_where_every_member_lives_is_not_begun_anew_for_a_changed_spec() -> None:
+    driver = one_that_can_not_start()
+    driver.join(driver.member(1), spec_revision=2)
+    change(driver, later=spec(driver.region.rules, revision=3))
+    driver.accept_spec()
+    assert (driver.region.spec.revision, state(driver)) == (2, RegionState.RESETTING)
+
+
+def test_a_region_that_runs_takes_it_at_the_next_checkpoint_though_a_member_can_not_start() -> None:
+    driver = running()
+    one, other = driver.all_members()
+    driver.leave(other)
+    driver.check_spec(other, refusal="there is no module 'nowhere'")
+    change(driver, later=spec(driver.region.rules))
+    driver.check_spec(one)
+    assert (driver.region.spec.revision, state(driver)) == (1, RegionState.RUNNING)
+
+
+def test_the_way_out_is_named_as_it_is() -> None:
+    driver = one_that_can_not_start()
+    (told,) = specs.told(driver.region, driver.clock.now)
+    assert "apply a corrected spec, which counts once g[0] can run under it, and start the member again" in told
+    change(driver, later=spec(driver.region.rules, revision=3))
+    told, _ = specs.told(driver.region, driver.clock.now)
+    assert told == "a changed spec takes effect once g[0] can run under it, with a restart of the members"
 
 
 # -- where no member lives
