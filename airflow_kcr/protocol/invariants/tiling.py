@@ -186,10 +186,10 @@ class Tiled(Invariant):
     """R1a (V) accepted ranges since the previous complete checkpoint tile the way to a checkpoint once, per delivery.
 
     For every complete checkpoint and each of its partitions: the ranges that had been accepted by then, and not undone,
-    lie end to end from the restore point's offset (of the checkpoint or reset before; for a partition that it lacks,
-    where it was first told to begin) to the checkpoint's. Twice is never right. Missing is right for single skipped
-    offsets, and where `at_most_once` resumed beyond what was started and never accepted. Besides, where rows say what
-    resets have undone of them, it must be what the resets' maps say.
+    lie end to end from the restore point's offset (of the newest checkpoint or reset before that has the partition;
+    else where it was first told to begin) to the checkpoint's. Twice is never right. Missing is right for single
+    skipped offsets, and where `at_most_once` resumed beyond what was started and never accepted. Besides, where rows
+    say what resets have undone of them, it must be what the resets' maps say.
 
     It can't see what the sinks hold (R1b), nor records that were never in a range because a person or the
     out-of-range policy jumped over them: those open a timeline, whose map is the new restore point.
@@ -220,8 +220,9 @@ class Tiled(Invariant):
                 for partition in partitions:
                     self.way(partition)
             case CheckpointCompleted(sequence=sequence, offsets=offsets) if moment.is_current(sequence):
-                for partition in sorted({*self.ways, *offsets}):
-                    self._checkpoint(moment, partition, offsets.get(partition), findings)
+                # A partition that it lacks is gone; the first one that has it again shows the way since the last.
+                for partition, offset in offsets.items():
+                    self._checkpoint(moment, partition, offset, findings)
             case _:
                 pass
 
@@ -233,15 +234,11 @@ class Tiled(Invariant):
             if entry.offset is not None and self.judges_marks:
                 way.marks.seek(partition, entry.offset, findings)
 
-    def _checkpoint(
-        self, moment: Moment, partition: GroupPartition, offset: Offset | None, findings: Violations
-    ) -> None:
+    def _checkpoint(self, moment: Moment, partition: GroupPartition, offset: Offset, findings: Violations) -> None:
         way, number = self.way(partition), moment.number
         restore_point, done, twice = way.restore_point, way.done, way.twice
         gaps = [*way.gaps, *moment.skipped(partition)]
         way.rebase(offset)
-        if offset is None:
-            return
         where = f"{partition} in checkpoint {moment.restore_point}"
         if restore_point is None:
             findings.add(f"{where}: no start offset was given", number)

@@ -47,11 +47,7 @@ def _told(region: Region, now: datetime, rows: dict[GroupPartition, Absence]) ->
         return region
     before, after = gone(region), frozenset(p for p, row in rows.items() if row.is_gone)
     fresh = sorted(after - before)
-    given_back: dict[GroupPartition, Claim] = {
-        p: replace(c, owner=None, last_owner=c.owner)
-        for p in fresh
-        if (c := region.claims.get(p)) is not None and c.owner is not None
-    }
+    given_back = {p: _given_back(region, p, claim) for p in fresh if (claim := region.claims.get(p)) is not None}
     region = replace(region, absent=rows, claims=put(region.claims, given_back))
     if after == before:
         return region
@@ -66,6 +62,14 @@ def _told(region: Region, now: datetime, rows: dict[GroupPartition, Absence]) ->
             region, now, ResetCause.LEASE_LOST, f"{begun[0]} has a batch that no member finishes, and is gone"
         )
     return region
+
+
+def _given_back(region: Region, partition: GroupPartition, claim: Claim) -> Claim:
+    """Return the claim without its owner; no member is asked any more where it goes, so it is where that would be."""
+    if claim.resume is None:
+        entry = region.seek.get(partition)
+        claim = claim.at(resets.without_progress(region, partition, None if entry is None else entry.current))
+    return claim if claim.owner is None else replace(claim, owner=None, last_owner=claim.owner)
 
 
 def claimed(region: Region, partitions: Collection[GroupPartition]) -> Region:

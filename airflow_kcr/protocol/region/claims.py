@@ -189,10 +189,13 @@ def _with_initial_offsets(region: Region, now: datetime, proposal: ClaimPartitio
 
 
 def _with_resume_points(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
-    """Write the seek entries that only waited for an initial offset, and those of partitions never seen before."""
+    """Write the seek entries that only waited for an initial offset, and those of partitions that the reset lacks."""
     entries: dict[GroupPartition, SeekEntry] = {}
     for partition in proposal.partitions:
         entry, initial = region.seek.get(partition), initial_offset(region, partition)
+        if entry is None and region.state in RESET_STATES and region.claims[partition].resume is not None:
+            # The reset began without it, as the brokers did not have it.
+            entries[partition] = resets.late(region, partition)
         if region.claims[partition].resume is not None or initial is None:
             continue
         if entry is None:
@@ -230,10 +233,12 @@ def _is_contested(region: Region, partition: GroupPartition, proposal: ClaimPart
     """Whether another member, an earlier incarnation or a dropped claim has left something there that never ends well.
 
     In STARTING and RESETTING nothing has started in the epoch, so a claim there never begins a reset. A partition that
-    the last reset was done without, as a foreign consumer had it, was neither rolled back in the sinks nor told where
-    to go.
+    the last reset was done without, as a foreign consumer had it or the brokers did not, was neither rolled back in the
+    sinks nor told where to go.
     """
-    row = region.claims[partition]
+    row, entry = region.claims[partition], region.seek.get(partition)
+    if region.state not in RESET_STATES and entry is not None and entry.offset is None:
+        return True
     if Epoch(0) < row.epoch < region.epoch and (row.is_started or region.state not in RESET_STATES):
         return True
     return is_unsettled(region, partition, row) and not _is_own(row, proposal, region.epoch)

@@ -96,6 +96,12 @@ def target(region: Region) -> SeekMap:
     return SeekMap({p: _entry(region, p, left.get(p, entry)) for p, entry in entries.items()})
 
 
+def late(region: Region, partition: GroupPartition) -> SeekEntry:
+    """Return the seek entry of a partition that is there again in a reset that began without it."""
+    resume = region.claims[partition].resume
+    return _entry(region, partition, SeekEntry(offset=resume, source=SeekSource.RESUME_POINT))
+
+
 def _entry(region: Region, partition: GroupPartition, restore_point: SeekEntry) -> SeekEntry:
     claim = region.claims.get(partition, _UNCLAIMED)
     resume, current = claim.resume, claim.position

@@ -221,6 +221,45 @@ def test_a_partition_that_is_there_again_is_reset_to_where_the_checkpoints_witho
     judge(driver)
 
 
+@pytest.mark.parametrize("delivery", Delivery)
+def test_the_first_checkpoint_that_has_it_again_goes_on_from_the_last_one_that_had_it(delivery: Delivery) -> None:
+    driver = region_of(delivery)
+    driver.process()
+    (partition,) = given_up(driver, 3)
+    driver.spread()
+    driver.finish_reset()
+    assert checkpoint(driver, "without it") == {0, 1, 2}
+    driver.grow(partition, end=1_000)
+    driver.spread()
+    driver.finish_reset()
+    driver.process()
+    assert checkpoint(driver, "with it") == {0, 1, 2, 3}
+    judge(driver)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_partition_that_went_before_its_sink_had_said_its_place_has_not_lost_it(again: bool) -> None:
+    driver = region_of(Delivery.EXACTLY_ONCE)
+    driver.process()
+    checkpoint(driver, "second")
+    driver.request_reset(driver.member(0), ResetCause.SINK_FAILED)
+    driver.claim(driver.member(0), sorted(driver.logs))
+    (partition,) = given_up(driver, 3)
+    if again:
+        driver.grow(partition, end=1_000)
+    else:
+        driver.spread()
+    driver.finish_reset()
+    assert driver.region.state is RegionState.RUNNING
+    driver.grow(partition, end=1_000)
+    driver.spread()
+    driver.finish_reset()
+    assert driver.region.claims[partition].position == 10
+    driver.process()
+    assert checkpoint(driver, "third") == {0, 1, 2, 3}
+    judge(driver)
+
+
 def test_a_partition_that_is_there_again_as_another_topic_is_left_to_its_policy() -> None:
     driver = region_of()
     driver.process()
