@@ -220,7 +220,7 @@ class Tiled(Invariant):
                 for partition in partitions:
                     self.way(partition)
             case CheckpointCompleted(sequence=sequence, offsets=offsets) if moment.is_current(sequence):
-                # A partition that it lacks is gone; the first one that has it again shows the way since the last.
+                # What it lacks was gone, or not in the spec; the first that has it again shows the way since the last.
                 for partition, offset in offsets.items():
                     self._checkpoint(moment, partition, offset, findings)
             case _:
