@@ -67,7 +67,7 @@ def peaceful(seed: int, protocol: GroupProtocol, *, holds_output: bool = False) 
         )
         for one in shape.groups
     )
-    return replace(shape, groups=groups, faults=0, specs=(), clusters=(), loses_at=0.0, idle=(0.0, 0.0))
+    return replace(shape, groups=groups, faults=0, specs=(), clusters=(), loses_at=0.0, finds_at=0.0, idle=(0.0, 0.0))
 
 
 class Moves:

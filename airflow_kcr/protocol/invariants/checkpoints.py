@@ -327,9 +327,10 @@ def end_flaw(moment: Moment, batch: Batch) -> str:
 def proves(attempt: LatestAttempt, batch: Batch) -> bool:
     """Whether a reset that is done proves a batch done whose end was not accepted.
 
-    It has to be the one done next after the batch's epoch, which the caller sees to, in the same timeline, with entries
-    that are progress at or beyond the ends of all its ranges. A batch is one transaction of its sink, so a partition
-    that can't be placed, because the brokers no longer have it, says nothing if another partition of the batch does.
+    It has to be the first one done after the batch's epoch that `tells_of` it, which the caller sees to, in the same
+    timeline, with entries that are progress at or beyond the ends of all its ranges. A batch is one transaction of its
+    sink, so a partition that can't be placed, because the brokers no longer have it, says nothing if another partition
+    of the batch does.
     """
     if attempt.timeline != batch.timeline:
         return False
@@ -342,6 +343,16 @@ def proves(attempt: LatestAttempt, batch: Batch) -> bool:
             return False
         told = True
     return told
+
+
+def tells_of(attempt: LatestAttempt, batch: Batch) -> bool:
+    """Whether a reset that is done says what became of a batch; else a later one may.
+
+    It does unless it was done without any of the batch's partitions, as the brokers did not have them: then the sink
+    was not asked of them.
+    """
+    is_placed = any((entry := attempt.seek.get(p)) is not None and entry.offset is not None for p in batch.ranges)
+    return is_placed or not batch.ranges or attempt.timeline != batch.timeline
 
 
 # R4: what Kafka holds, and what the checkpoints say about it.

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from airflow_kcr.protocol.invariants.check import Invariant, Violations
-from airflow_kcr.protocol.invariants.checkpoints import WAS_DONE, end_flaw, proves
+from airflow_kcr.protocol.invariants.checkpoints import WAS_DONE, end_flaw, proves, tells_of
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.invariants.tiling import add, below, width
@@ -271,7 +271,7 @@ class Proof:
         if attempt is None or attempt.done != event.number:
             return
         for batch in [b for b in self.open.values() if b.epoch < attempt.epoch]:
-            if batch.finished_after is None and batch.outcome is None:
+            if (batch.finished_after is None and batch.outcome is None) or not tells_of(attempt, batch):
                 continue
             if batch.batch in self.doubted:
                 del self.open[batch.batch]

@@ -74,10 +74,11 @@ def rejoin(member: MemberMachine, now: float) -> Driven:
         or not {"claim", "leave"}.isdisjoint(member.awaited)
     ):
         return member, ()
-    # What can't be claimed keeps a member from everything, a reset too; what has no owner waits until that is over.
+    # What can't be claimed keeps a member from everything, a drain too; what has no owner waits until that is over.
     held = frozenset() if member.assignment is None else member.assignment.partitions
     can_claim = member.claim_backoff == 0 or (held.isdisjoint(known.gone) and not known.lacks)
-    if can_claim and (not known.rejoin or view.state is not RegionState.RUNNING):
+    is_asked = bool({"discover", "report_partitions"} & member.awaited)
+    if can_claim and (not known.rejoin or is_asked or view.state is RegionState.DRAINING):
         return member, ()
     if view.state not in CLAIM_STATES or not state.is_well(member):
         return member, ()

@@ -16,7 +16,7 @@ from typing import Final
 
 from airflow_kcr.protocol.commands import GroupStanding, ReportPartitions
 from airflow_kcr.protocol.region import absent_partitions, checkpoints, events
-from airflow_kcr.protocol.region.rows import CLAIM_STATES, Batch, Claim, RegionState, ResetCause
+from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, Batch, Claim, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, belongs, is_live, live_members, record, require_member, universe
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.times import format_instant
@@ -279,10 +279,6 @@ def horizon(region: Region, now: datetime) -> datetime | None:
     return min((m for m in moments if m > now), default=None)
 
 
-_COVERED = frozenset({RegionState.RUNNING, RegionState.DRAINING})
-"""States in which every partition that was known had an owner: only then does one without an owner mean anything."""
-
-
 def report(region: Region, now: datetime, inventory: ReportPartitions) -> Region:
     """Return the region knowing which partitions of one group have no owner, and which the brokers do not have.
 
@@ -298,10 +294,9 @@ def report(region: Region, now: datetime, inventory: ReportPartitions) -> Region
         StaleIncarnation, UnknownMember, LeaseExpired: the member may not act.
     """
     require_member(region, inventory.member, inventory.incarnation, now)
-    if region.state in CLAIM_STATES:
-        region = absent_partitions.seen(region, now, inventory.member.group, inventory.partitions)
-    if region.state not in _COVERED:
+    if region.state not in CLAIM_STATES:
         return region
+    region = absent_partitions.seen(region, now, inventory.member.group, inventory.partitions)
     others = {p: since for p, since in region.unowned.items() if p.group != inventory.member.group}
     bare = sorted(p for p in inventory.partitions if _is_bare(region, p))
     rows = others | {p: region.unowned.get(p, now) for p in bare}
@@ -341,11 +336,12 @@ def standing(region: Region, now: datetime, member: MemberId) -> GroupStanding:
     """Return what a member has to do about the partitions of its group that have no owner."""
     group = member.group
     gone = frozenset(p for p in absent_partitions.gone(region) if p.group == group)
-    if region.state not in _COVERED:
-        return GroupStanding(again=True, gone=gone)
-    if not any(p.group == group for p in unowned(region)):
+    is_reset = region.state in RESET_STATES
+    if not is_reset and not any(p.group == group for p in unowned(region)):
         return GroupStanding(again=any(p.group == group and p not in gone for p in region.absent), gone=gone)
-    late = any(p.group == group for p in overdue(region, now))
+    # A rebalance may cost a reset one more attempt; one that does not wait for the partition is done without it.
+    waited_for = universe(region) if is_reset else overdue(region, now).keys()
+    late = any(p.group == group and p in waited_for for p in overdue(region, now))
     return GroupStanding(again=True, rejoin=late and _would_help(region, now, member), gone=gone)
 
 
@@ -359,4 +355,5 @@ def _would_help(region: Region, now: datetime, member: MemberId) -> bool:
     live = [m for m in live_members(region, now) if m.group == group]
     owners = {c.owner for p, c in region.claims.items() if p.group == group and c.owner is not None}
     is_foreign = any(foreign_consumer.group == group for foreign_consumer in region.foreign_consumers)
-    return region.state is RegionState.RUNNING and live[:1] == [member] and owners <= set(live) and not is_foreign
+    drains = region.state is RegionState.DRAINING
+    return not drains and live[:1] == [member] and owners <= set(live) and not is_foreign

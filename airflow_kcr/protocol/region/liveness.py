@@ -30,7 +30,10 @@ from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPhase, Desire
 from airflow_kcr.protocol.region.state import Region, contributions_to, is_live, live_members
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.times import format_instant
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset
+from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset
+
+RESETS_IN_A_ROW: Final = 5
+"""How many resets without a checkpoint between them, while one is wanted, may each be in time."""
 
 _NAMED: Final = 3
 """How many members, partitions or reasons one wait names."""
@@ -213,6 +216,8 @@ def judge(region: Region, now: datetime, seen: Seen = NOTHING_SEEN) -> Liveness:
         waits += rule(region, now, seen, tuple(waits))
     settled = _settled(region, now)
     waits = [w if w.until is None or w.until >= settled else replace(w, until=settled) for w in waits]
+    # Members claim in each of these resets; that they have only just come explains nothing.
+    waits += _resets_without_end(region, now)
     last = datetime.max.replace(tzinfo=UTC)
     return Liveness(waits=tuple(sorted(waits, key=lambda w: (not w.is_over(now), w.since or last))), now=now)
 
@@ -260,7 +265,8 @@ def _partitions(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, 
     for gap in coverage.missing(region, now):
         gaps.setdefault(gap.partition.group, []).append(gap)
     for group, found in gaps.items():
-        since = max((moment for gap in found if (moment := _lost_at(region, now, gap)) is not None), default=None)
+        moments = (region.unowned.get(gap.partition) or _lost_at(region, now, gap) for gap in found)
+        since = max((moment for moment in moments if moment is not None), default=None)
         since = since or _running_since(region)
         until = None if since is None else since + patience(region)
         what = f"{_listed([str(gap) for gap in found])} without a living owner"
@@ -301,6 +307,48 @@ def _reset(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...])
     deadline = reset.started_at if reset.deadline is None else reset.deadline
     what = f"{reset.cause}: {_listed(list(coverage.unready(region, now)))}"
     yield Wait(rule=Rule.RESET, since=reset.started_at, what=what, until=deadline + patience(region))
+
+
+def _resets_without_end(region: Region, now: datetime) -> Waits:
+    """Resets that follow one another while a checkpoint is wanted: each alone is over in time, and nothing comes of it.
+
+    Rows of earlier resets are not read here; their epochs count them.
+    """
+    last = region.resets.get(region.epoch)
+    wanted = _checkpoint_wanted_since(region, now)
+    if last is None or wanted is None or not _is_on(region):
+        return
+    timeouts = region.rules.timeouts
+    resets = region.epoch - _restore_point_epoch(region)
+    until = max(wanted, _free_since_checkpoint(region)) + RESETS_IN_A_ROW * (timeouts.reset + patience(region))
+    is_recent = last.done_at is None or now - last.done_at < patience(region)
+    if resets >= RESETS_IN_A_ROW and is_recent and now >= until:
+        what = f"{resets} resets and no checkpoint since the restore point; the last one because of {last.cause}"
+        detail = f": {last.detail}" if last.detail else ""
+        yield Wait(rule=Rule.RESET, since=wanted, what=what + detail, until=until)
+
+
+def _restore_point_epoch(region: Region) -> Epoch:
+    if region.restore_point is None or region.restore_point_epoch is not None:
+        return region.restore_point_epoch or Epoch(0)
+    return region.checkpoints[region.restore_point].epoch
+
+
+def _free_since_checkpoint(region: Region) -> datetime:
+    restore_point = None if region.restore_point is None else region.checkpoints.get(region.restore_point)
+    return NEVER if restore_point is None else restore_point.finished_at or restore_point.opened_at
+
+
+def _checkpoint_wanted_since(region: Region, now: datetime) -> datetime | None:
+    """Since when a checkpoint has been asked for, or its boundary has passed; None: none is wanted."""
+    moments = [request.requested_at for request in requests.queue(region)]
+    if region.checkpoint is not None:
+        request = region.requests.get(region.checkpoint.request_id)
+        moments.append(region.checkpoint.opened_at if request is None else request.requested_at)
+    boundary = region.next_boundary
+    if boundary is not None and boundary <= now and region.rules.checkpoint.mode is CheckpointMode.AUTO:
+        moments.append(boundary)
+    return min(moments, default=None)
 
 
 def _checkpoint(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:

@@ -85,15 +85,21 @@ def target(region: Region) -> SeekMap:
     this is undone.
     """
     gone = (p for p, absence in region.absent.items() if absence.is_gone and _may_be_held(region, p))
-    known, claims = restore_point_map(region), region.claims
+    known = restore_point_map(region)
     entries = filled(known, initial=initial_offsets(region), partitions=[*universe_in_order(region), *gone])
     # What the restore point lacks was gone then, and goes where it was left; or it was first seen since.
     left = {
-        p: SeekEntry(offset=claims[p].resume, source=SeekSource.RESUME_POINT)
+        p: SeekEntry(offset=place, source=SeekSource.RESUME_POINT)
         for p in entries.keys() - known.keys()
-        if p in claims and claims[p].resume not in {None, entries[p].offset}
+        if (place := _left_at(region, p)) not in {None, entries[p].offset}
     }
     return SeekMap({p: _entry(region, p, left.get(p, entry)) for p, entry in entries.items()})
+
+
+def _left_at(region: Region, partition: GroupPartition) -> Offset | None:
+    """Return where a partition was left; an attempt before this one may not have come to ask its sink for it."""
+    claim, entry = region.claims.get(partition, _UNCLAIMED), region.seek.get(partition)
+    return entry.current if claim.resume is None and entry is not None else claim.resume
 
 
 def late(region: Region, partition: GroupPartition) -> SeekEntry:
@@ -105,6 +111,8 @@ def late(region: Region, partition: GroupPartition) -> SeekEntry:
 def _entry(region: Region, partition: GroupPartition, restore_point: SeekEntry) -> SeekEntry:
     claim = region.claims.get(partition, _UNCLAIMED)
     resume, current = claim.resume, claim.position
+    if current is None and restore_point.source is SeekSource.RESUME_POINT:
+        current = restore_point.offset
     # An entry that is still open is asked again, from where the partition was when it was first asked.
     asked_from = restore_point.current if restore_point.offset is None else current
     to_restore_point = SeekEntry(
@@ -446,14 +454,17 @@ def _with_ledger_resolved(region: Region, now: datetime, reset: ResetAttempt) ->
     placed = {p: e for p, e in region.seek.items() if e.offset is not None}
     if not any(e.source is SeekSource.SINK_PROGRESS for e in placed.values()):
         return region
+    progress = {p: _progress(e) for p, e in placed.items()}
     ran = region.archive.last_done(reset.epoch)
-    if ran is None or ran.timeline != reset.timeline:
-        # What a sink held of an older timeline is no progress in this one; the entries are this timeline's restore
-        # point.
-        return region
-    progress = OffsetMap({p: _progress(e) for p, e in placed.items()})
-    proven = BatchesProven(epoch=ran.epoch, proven_in=reset.epoch, progress=progress)
-    return replace(region, ledger=(*region.ledger, proven))
+    # What a sink held of an older timeline is no progress in this one; the entries are this timeline's restore point.
+    while progress and ran is not None and ran.timeline == reset.timeline:
+        proven = BatchesProven(epoch=ran.epoch, proven_in=reset.epoch, progress=OffsetMap(progress))
+        region = replace(region, ledger=(*region.ledger, proven))
+        # What the reset before was done without did not run in its epoch: the sink tells of the one before that.
+        then = region.archive.seek_map(ran.epoch) or NO_SEEK
+        progress = {p: offset for p, offset in progress.items() if p not in then or then[p].offset is None}
+        ran = region.archive.last_done(ran.epoch)
+    return region
 
 
 def _progress(entry: SeekEntry) -> Offset:

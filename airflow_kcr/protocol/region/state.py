@@ -115,8 +115,8 @@ class BatchesProven:
     A batch is one transaction of its sink. So a partition of which no sink can tell, because the brokers have it no
     more or a foreign consumer has it, is not asked for, where another one of the batch tells.
 
-    Only of the epoch that ran before: an older one has had its own reset, which found less, and its ranges were since
-    processed by others.
+    Of a partition, only of the epoch in which it ran before: an older one has had its own reset, which found less, and
+    its ranges were since processed by others.
     """
 
     epoch: Epoch

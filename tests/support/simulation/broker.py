@@ -112,6 +112,9 @@ class Broker:
         self.has_lost = False
         """Whether a partition was lost."""
 
+        self.lost: Log | None = None
+        """The log of the partition that was lost, until it is found again."""
+
         self.leader = 0
         """The number of the consumer that assigns; who takes a static place takes that over, too."""
 
@@ -175,7 +178,13 @@ class Broker:
         None is added afterwards: it would have the old one's name.
         """
         self.has_lost = True
-        self.logs.pop()
+        self.lost = self.logs.pop()
+
+    def find_partition(self) -> None:
+        """Have the lost partition again, with its log, as a cluster does that comes back with all its brokers."""
+        if self.lost is not None:
+            self.logs.append(self.lost)
+            self.lost = None
 
     # -- membership ----------------------------------------------------------------------------------------------
 

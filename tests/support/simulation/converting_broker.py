@@ -54,6 +54,10 @@ class ConvertingBroker(DecidingBroker):
         """Lose the last partition; noticed by who decides."""
         (Broker if self.is_classic else DecidingBroker).lose_partition(self)
 
+    def find_partition(self) -> None:
+        """Have the lost partition again; noticed by who decides."""
+        (Broker if self.is_classic else DecidingBroker).find_partition(self)
+
     def join(self, consumer: Consumer) -> None:
         """Let a consumer join, in whichever protocol it speaks."""
         if consumer.protocol is GroupProtocol.CLASSIC:

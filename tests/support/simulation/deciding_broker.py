@@ -113,6 +113,11 @@ class DecidingBroker(Broker):
         super().lose_partition()
         self._rebalance_soon()
 
+    def find_partition(self) -> None:
+        """Have the lost partition again; the broker itself notices it."""
+        super().find_partition()
+        self._rebalance_soon()
+
     # -- membership ----------------------------------------------------------------------------------------------
 
     def knows(self, number: int) -> bool:

@@ -129,6 +129,12 @@ def lost_while_down(simulation: Simulation) -> None:
     simulation.struck.broker.lose_partition()
 
 
+def found_again(simulation: Simulation) -> None:
+    """What was lost is there again, as it was."""
+    for side in simulation.sides:
+        side.broker.find_partition()
+
+
 def retention(simulation: Simulation) -> None:
     """Retention takes the older half of a log, perhaps beyond a member's position."""
     log = simulation.world.random.choice(simulation.struck.broker.logs)
@@ -450,5 +456,5 @@ MISTAKES: Final = (spec_that_none_can_start_with, spec_that_some_can_not_start_w
 
 OF_SPECS: Final = (spec_changed, *MISTAKES)
 
-DRAWN_APART: Final = (*OF_ONE[:4], lost_while_down, reset_to_equal_ones, *OF_SPECS)
+DRAWN_APART: Final = (*OF_ONE[:4], lost_while_down, found_again, reset_to_equal_ones, *OF_SPECS)
 """Faults that are drawn by a chance of their own, with the shape of the region."""

@@ -2,7 +2,7 @@
 
 Written from the words of the rule, not with `claims`: a partition is handed over at its position where everything that
 was started on it is accepted; where that isn't so, or its sink may hold output in the process of its owner before, the
-claim begins a reset.
+claim begins a reset. So does that of a partition that the last reset was done without.
 """
 
 from __future__ import annotations
@@ -64,6 +64,9 @@ class Handovers:
     resumed: dict[GroupPartition, EventNumber] = field(default_factory=dict)
     """Since which event the partition's resume point is in force: what was started before it is behind it."""
 
+    unplaced: set[GroupPartition] = field(default_factory=set)
+    """Which partitions the last reset was done without, as no member could say where they go."""
+
     during: During = During.RUNNING
     purpose: CheckpointPurpose = CheckpointPurpose.REQUEST
     found: list[Handover] = field(default_factory=list)
@@ -89,13 +92,16 @@ class Handovers:
         return self
 
     def _drop(self, member: MemberId, dropped: Collection[GroupPartition], epoch: Epoch) -> None:
-        self.owners |= dict.fromkeys(dropped, (member, Incarnation(0), epoch))
+        """What is dropped without having been claimed in the epoch has not gone to its place in it either."""
+        for partition in dropped:
+            before = self.owners.get(partition)
+            self.owners[partition] = (member, Incarnation(0), epoch if before is None else before[2])
 
     def _claimed(self, event: events.Event, body: events.Claimed) -> _Claim:
         """Return which partitions go to another owner, and whether one of them can't go on where it stands."""
         owner = (body.member, body.incarnation, body.epoch)
         moved: list[GroupPartition] = []
-        is_unsettled = False
+        is_unsettled = not self.unplaced.isdisjoint(body.partitions)
         for partition in body.partitions:
             before = self.owners.get(partition)
             if before is not None and before != owner:
@@ -141,5 +147,6 @@ class Handovers:
                 self.during = During.RUNNING
             case events.ResetBegun(seek=seek) | events.SeekWritten(seek=seek):
                 self.resumed |= dict.fromkeys(seek, event.number)
+                self.unplaced = {p for p in self.unplaced | seek.keys() if p not in seek or seek[p].offset is None}
             case _:
                 pass

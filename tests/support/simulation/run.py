@@ -60,6 +60,7 @@ from tests.support.simulation.faults import (
     OF_ONE,
     OF_SPECS,
     converted,
+    found_again,
     lost_while_down,
     reset_to_equal_ones,
     spec_changed,
@@ -128,6 +129,9 @@ class Shape:
     loses_at: float = 0.0
     """When a partition is lost while processes are down; 0: none is."""
 
+    finds_at: float = 0.0
+    """When it is there again; 0: never."""
+
     clusters: tuple[tuple[float, str], ...] = ()
     """When something strikes one of several groups or brokers, and what: a name of `faults.OF_ONE`."""
 
@@ -160,6 +164,7 @@ def drawn(world: World) -> Shape:
         faults=random.randint(0, 7),
         idle=idle,
         loses_at=_loses_at(world),
+        finds_at=_finds_at(world),
         specs=_specs(world),
         clusters=_clusters(world) if others else (),
     )
@@ -202,6 +207,13 @@ def _loses_at(world: World) -> float:
     """Draw when a partition is lost, in a sixth of the regions, by chance of its own: other draws stay as they are."""
     random = Random(f"lost {world.seed}")
     return random.uniform(4.0, FAULTS_END - 8.0) if random.random() < 1 / 6 else 0.0
+
+
+def _finds_at(world: World) -> float:
+    """Draw when it is there again, in half of these regions, by chance of its own."""
+    random = Random(f"found {world.seed}")
+    loses_at = _loses_at(world)
+    return loses_at + random.uniform(1.0, 18.0) if loses_at and random.random() < 0.5 else 0.0
 
 
 def _others(world: World) -> tuple[GroupShape, ...]:
@@ -508,6 +520,8 @@ class Simulation:
             self.world.after(self.shape.idle[1] - 8.0, lambda: self._fault(reset_to_equal_ones))
         if self.shape.loses_at:
             self.world.after(self.shape.loses_at, lambda: self._fault(lost_while_down))
+        if self.shape.finds_at:
+            self.world.after(self.shape.finds_at, lambda: self._fault(found_again))
         for at, name in self.shape.clusters:
             (of_one,) = (one for one in OF_ONE if one.__name__ == name)
             self.world.after(at, lambda f=of_one: self._fault(f))  # type: ignore[misc]

@@ -121,6 +121,15 @@ def test_a_member_leaves_its_group_and_joins_it_again_where_that_gives_a_partiti
     assert claim.partitions == ALL
 
 
+@pytest.mark.parametrize("state", sorted(CLAIM_STATES))
+def test_a_member_joins_anew_in_a_reset_too_but_not_in_a_drain(state: RegionState) -> None:
+    lone = LoneMember().join().assign()
+    lone.grant(replace(view_of(claims_of()), state=state))
+    found(lone)
+    told(lone, REJOIN)
+    assert len(lone.wanted(effects.LeaveGroup)) == (state is not RegionState.DRAINING)
+
+
 def test_a_member_joins_anew_between_two_batches() -> None:
     lone = LoneMember().processing().plan()
     found(lone)
@@ -137,18 +146,23 @@ def test_a_member_joins_anew_between_two_batches() -> None:
     assert lone.wanted(effects.PlanRanges) == []
 
 
-def test_a_claim_that_is_asked_for_is_answered_before_its_assignment_is_given_back() -> None:
+@pytest.mark.parametrize("state", [RegionState.RUNNING, RegionState.RESETTING])
+def test_a_claim_is_answered_and_the_store_asked_again_before_an_assignment_is_given_back(state: RegionState) -> None:
     lone = LoneMember().processing().plan()
     batch = lone.member.batch
     assert batch is not None
     lone.feed(answers.batch_started(batch=batch.batch))
     found(lone)
     told(lone, REJOIN)
-    lone.feed(answers.view_read(view=replace(view_of(claims_of()), epoch=Epoch(2), counter=EventNumber(20))))
+    view = replace(view_of(claims_of(epoch=2)), epoch=Epoch(2), counter=EventNumber(20), state=state)
+    lone.feed(answers.view_read(view=view))
     lone.feed(events.BatchQuiesced(batch=batch.batch), answers.discarded(batch=batch.batch))
     assert len(lone.wanted(effects.ClaimAssignment)) == 1
     assert lone.wanted(effects.LeaveGroup) == []
-    lone.grant(replace(view_of(claims_of(epoch=2)), epoch=Epoch(2), counter=EventNumber(21)))
+    lone.grant(view)
+    assert lone.wanted(effects.LeaveGroup) == [], "what was told of the epoch before is over"
+    found(lone)
+    told(lone, REJOIN)
     assert len(lone.wanted(effects.LeaveGroup)) == 1
 
 

@@ -9,7 +9,7 @@ import pytest
 from airflow_kcr.protocol.commands import GroupStanding, KillRegion, Reconcile, ReportPartitions, StartRegion
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import coverage, events, liveness
-from airflow_kcr.protocol.region.rows import HaltReason, RegionState, ResetCause
+from airflow_kcr.protocol.region.rows import HaltReason, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import universe
 from airflow_kcr.protocol.targets import ToCurrent
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -257,6 +257,56 @@ def test_a_partition_that_went_before_its_sink_had_said_its_place_has_not_lost_i
     assert driver.region.claims[partition].position == 10
     driver.process()
     assert checkpoint(driver, "third") == {0, 1, 2, 3}
+    judge(driver)
+
+
+@pytest.mark.parametrize("attempts", [0, 1, 2])
+@pytest.mark.parametrize("delivery", Delivery)
+def test_a_partition_that_is_there_again_in_a_reset_is_where_it_was_left_however_many_attempts_that_takes(
+    delivery: Delivery, attempts: int
+) -> None:
+    driver = region_of(delivery)
+    driver.process()
+    (partition,) = given_up(driver, 3)
+    driver.spread()
+    driver.finish_reset()
+    assert checkpoint(driver, "without it") == {0, 1, 2}
+    driver.reset(ToCurrent(), forced=True)
+    driver.finish_reset()
+    assert checkpoint(driver, "in another timeline") == {0, 1, 2}
+    driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
+    driver.grow(partition, end=1_000)
+    for _ in range(attempts):
+        driver.claim(driver.member(0), sorted(driver.logs))
+        driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
+    driver.spread()
+    driver.finish_reset()
+    assert driver.region.claims[partition].position == 10
+    assert checkpoint(driver, "with it") == {0, 1, 2, 3}
+    judge(driver)
+
+
+@pytest.mark.parametrize("resets", [0, 1, 2])
+def test_a_batch_that_the_sink_has_is_done_however_many_resets_its_partition_was_gone_for(resets: int) -> None:
+    driver = region_of(Delivery.EXACTLY_ONCE)
+    member, partition = driver.member(0), driver.partition(3)
+    batch = driver.start_batch(member, partitions=[partition])
+    driver.commit_output(batch)
+    driver.request_reset(member, ResetCause.BATCH_REFUSED)
+    driver.claim(member, sorted(driver.logs))
+    if resets:
+        given_up(driver, 3)
+        driver.spread()
+    driver.finish_reset()
+    for _ in range(resets - 1):
+        driver.request_reset(member, ResetCause.BATCH_REFUSED)
+        driver.finish_reset()
+    driver.grow(partition, end=1_000)
+    driver.spread()
+    driver.finish_reset()
+    assert driver.region.claims[partition].position == 10
+    assert (driver.row(batch).outcome, driver.row(batch).proven_in) == (Outcome.DONE, driver.region.epoch)
+    assert checkpoint(driver, "second") == {0, 1, 2, 3}
     judge(driver)
 
 

@@ -423,6 +423,39 @@ def test_partitions_that_kafka_assigns_to_nobody_are_a_stall_with_since_when() -
     assert wait.what == "g:t-2 without an owner; Kafka assigns 1 partition(s) to no member"
 
 
+def test_partitions_that_are_there_again_count_from_when_that_was_seen() -> None:
+    driver = running(partitions=2, members=1)
+    driver.wait(DAY.total_seconds())
+    driver.claim(driver.member(0), [driver.partition(0)])
+    now = driver.clock.now + DAY
+    lasting = {m: replace(row, until=now + DAY) for m, row in driver.region.leases.items()}
+    region = replace(driver.region, unowned={driver.partition(1): now}, leases=lasting, reconcile_at=None)
+    assert liveness.judge(region, now).verdict is LivenessVerdict.WAITING
+    assert liveness.judge(region, now + patience(driver)).verdict is LivenessVerdict.STALLED
+
+
+def test_resets_that_follow_one_another_while_a_checkpoint_is_wanted_are_a_stall() -> None:
+    driver = running()
+    driver.process()
+    driver.checkpoint("first")
+    driver.request_checkpoint("wanted")
+    since = driver.clock.now
+    timeouts, seen = driver.region.rules.timeouts, []
+    for resets in range(1, 15):
+        driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
+        driver.claim(driver.member(0))
+        found = [w for w in judged(driver).stalled if w.rule is Rule.RESET]
+        over = since + liveness.RESETS_IN_A_ROW * (timeouts.reset + patience(driver))
+        assert bool(found) == (resets >= liveness.RESETS_IN_A_ROW and driver.clock.now >= over)
+        seen += found
+        driver.wait(timeouts.reset.total_seconds() - 1)
+    assert seen[-1].since == since
+    assert "14 resets and no checkpoint since the restore point; the last one because of batch_refused" in seen[-1].what
+    driver.finish_reset()
+    driver.complete()
+    assert not [w for w in judged(driver).waits if w.rule is Rule.RESET]
+
+
 def test_members_that_can_not_start_say_why() -> None:
     driver = Driver(partitions=1, members=1)
     driver.handle(StartRegion())

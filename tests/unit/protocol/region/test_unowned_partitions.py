@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import StaleIncarnation
-from airflow_kcr.protocol.commands import GroupStanding, KillRegion, ReportGroups, ReportPartitions, StartRegion
+from airflow_kcr.protocol.commands import GroupStanding, KillRegion, ReportGroups, ReportPartitions
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import coverage, events
-from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState
+from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState, ResetCause
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Incarnation, RequestId
@@ -52,6 +53,11 @@ def grown(driver: Driver, number: int = 2, group: str = "g") -> GroupPartition:
     fresh = driver.partition(number, group)
     driver.grow(fresh, end=500)
     return fresh
+
+
+def resetting(driver: Driver) -> Region:
+    """The region in a reset, in which no member has claimed."""
+    return driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
 
 
 # -- noted ------------------------------------------------------------------------------------------------------------
@@ -113,17 +119,15 @@ def test_two_groups_are_told_of_apart() -> None:
     assert set(driver.region.unowned) == {there}
 
 
-def test_a_region_that_resets_can_say_nothing_yet_and_asks_to_be_told_again() -> None:
+def test_a_region_that_resets_notes_it_and_asks_to_be_told_again() -> None:
     driver = region_of()
-    grown(driver)
-    driver.crash(driver.member(0))
-    driver.handle(KillRegion())
-    driver.handle(StartRegion())
-    driver.wait(60)
-    driver.join(driver.member(0))
-    assert driver.region.state is RegionState.RESETTING
-    assert report(driver) == AGAIN
-    assert driver.region.unowned == {}
+    assert resetting(driver).state is RegionState.RESETTING
+    driver.claim(driver.member(0))
+    assert report(driver) == AGAIN, "another member of the group may drop what it has not claimed in this epoch"
+    fresh = grown(driver)
+    report(driver)
+    assert list(driver.region.unowned) == [fresh]
+    judge(driver)
 
 
 def test_a_process_that_is_not_the_member_any_more_is_not_believed() -> None:
@@ -155,6 +159,32 @@ def test_a_member_joins_anew_when_no_rebalance_comes_by_itself() -> None:
     driver.wait(1)
     assert (report(driver, 0), report(driver, 1)) == (REJOINS, AGAIN), "one of the group is enough"
     assert list(coverage.overdue(driver.region, driver.clock.now)) == [fresh]
+
+
+def test_a_member_joins_anew_for_what_a_reset_waits_for() -> None:
+    driver = region_of(members=2, partitions=2)
+    resetting(driver)
+    driver.claim(driver.member(0), [driver.partition(0)])
+    driver.claim(driver.member(1), [])
+    assert report(driver) == AGAIN
+    driver.wait(REJOIN)
+    assert (report(driver, 0), report(driver, 1)) == (REJOINS, AGAIN)
+    driver.spread()
+    driver.finish_reset()
+    assert driver.region.state is RegionState.RUNNING
+    assert report(driver) == QUIESCED
+    judge(driver)
+
+
+def test_nobody_joins_anew_in_a_reset_for_what_it_does_not_wait_for() -> None:
+    driver = region_of(members=2, partitions=2)
+    resetting(driver)
+    grown(driver)
+    driver.claim(driver.member(0), [driver.partition(0)])
+    driver.claim(driver.member(1), [driver.partition(1)])
+    report(driver)
+    driver.wait(REJOIN)
+    assert (report(driver, 0), report(driver, 1)) == (AGAIN, AGAIN)
 
 
 def test_nobody_joins_anew_while_an_owner_is_down_whose_slot_kafka_keeps() -> None:
