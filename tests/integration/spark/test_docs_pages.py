@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 from airflow.sdk.execution_time.context import set_current_context
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from airflow_kcr.errors import BatchFailed
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.sinks.contract import SinkOutput
+from airflow_kcr.spark.decoding import decoded, decoding
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.reads import Source
 from tests.integration.spark.batches import GROUP, REGION, Bench, call
@@ -26,9 +29,12 @@ from tests.support.lake import PATIENT, Lake, reset_order
 from tests.support.live_region import live_region
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from airflow_kcr.protocol.values import CheckpointNumber
+    from airflow_kcr.spark import BatchContext
 
 FENCE = re.compile(r"^```python(?: run)?\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 GOOD = b'{"carrier": "UA", "delay": 3, "hour": "2013-01-01T05:00:00Z"}'
@@ -74,7 +80,9 @@ class Kept:
 
 def test_the_pipelines_of_the_page_about_decoding_do_what_it_says(bench: Bench) -> None:
     kafka, topic, dead = bench.kafka, bench.kafka.topic(1), bench.kafka.topic(1)
-    failing, setting_aside = blocks("decode-records.md", {'"…"': repr(kafka.bootstrap_servers), "flights-dead": dead})
+    failing, setting_aside, _ = blocks(
+        "decode-records.md", {'"…"': repr(kafka.bootstrap_servers), "flights-dead": dead}
+    )
     kafka.produce(topic, [GOOD, BAD])
     names: dict[str, Any] = {}
     kept = Kept()
@@ -102,6 +110,66 @@ def test_the_pipelines_of_the_page_about_decoding_do_what_it_says(bench: Bench) 
     assert {header.key for header in letter.headers} == {
         f"kcr.{name}" for name in ("topic", "partition", "offset", "reason", "region", "batch")
     }
+
+
+GENERATED = """from google.protobuf import descriptor_pool
+from google.protobuf.internal import builder
+
+DESCRIPTOR = descriptor_pool.Default().AddSerializedFile({descriptor!r})
+builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
+builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "delay_pb2", globals())
+"""
+"""What `protoc --python_out` generates, but for comments and offsets."""
+
+NO_DELAYS = (b"\xff", b"\x0a\x09UA", b"\x0a\x02\xff\xfe", b"nothing")
+
+
+@pytest.fixture
+def delay_pb2(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module of a message, here and in the Python workers."""
+    described = FileDescriptorProto(name="delay.proto", syntax="proto3")
+    message = described.message_type.add(name="Delay")
+    message.field.add(name="carrier", number=1, type=9, label=1)
+    message.field.add(name="delay", number=2, type=5, label=1, oneof_index=0, proto3_optional=True)
+    message.oneof_decl.add(name="_delay")
+    module = tmp_path / "delay_pb2.py"
+    module.write_text(GENERATED.format(descriptor=described.SerializeToString()), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spark.sparkContext.addPyFile(str(module))
+    return importlib.import_module("delay_pb2")
+
+
+def test_the_page_decodes_protobuf_with_its_python_library(bench: Bench, delay_pb2: ModuleType) -> None:
+    *_, page = blocks("decode-records.md", {})
+    names: dict[str, Any] = {}
+    exec(page, names)
+    good = [delay_pb2.Delay(carrier="UA", delay=0), delay_pb2.Delay(carrier="AA"), delay_pb2.Delay()]
+    kafka, topic = bench.kafka, bench.kafka.topic(1)
+    kafka.produce(topic, [*(one.SerializeToString() for one in good), *NO_DELAYS])
+    kept, poison = Kept(), Kept()
+    member = call(topic, {0: (0, 1)}).member
+
+    def engine(process: Callable[[DataFrame, BatchContext], None]) -> SparkEngine:
+        source = Source(region=REGION, member=member, kafka=kafka.settings, options={})
+        return SparkEngine(bench.spark, process, source, lambda _: SinkOutput([("delays", kept), ("dead", poison)]))
+
+    def setting_aside(batch: DataFrame, context: BatchContext) -> None:
+        with decoding(batch, names["Delays"]()) as found:
+            context.sinks["delays"].write(found.rows)
+            context.sinks["dead"].write(found.poison)
+
+    report = engine(setting_aside).run(call(topic, {0: (0, len(good) + len(NO_DELAYS))}))
+    assert report.scans == 1
+    assert [(row.offset, row.carrier, row.delay) for row in kept.rows] == [(0, "UA", 0), (1, "AA", None), (2, "", None)]
+    assert [(row.offset, bytes(row.value), row.reason) for row in poison.rows] == [
+        (3 + number, value, "not a Delay") for number, value in enumerate(NO_DELAYS)
+    ]
+
+    def failing(batch: DataFrame, context: BatchContext) -> None:
+        context.sinks["delays"].write(decoded(batch, names["Delays"]()))
+
+    with pytest.raises(BatchFailed, match=f"poison record {topic}/0/3: not a Delay"):
+        engine(failing).run(call(topic, {0: (0, 4)}))
 
 
 # -- read a checkpoint
