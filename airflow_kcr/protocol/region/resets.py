@@ -153,15 +153,15 @@ def _reached(offset: Offset | None, resume: Offset, current: Offset | None) -> S
 def positions(region: Region) -> OffsetMap:
     """Return, per partition, up to where everything is accepted.
 
-    That is its position; while a reset has not yet found out where that is, the restore point's offset, else the
-    initial one.
+    That is its position; while a reset has not yet found out where that is, the restore point's offset, else where it
+    was left, else the initial one.
     """
     restore_point, initial = restore_point_offsets(region), initial_offsets(region)
     known: dict[GroupPartition, Offset] = {}
     for partition in universe_in_order(region):
-        claim = region.claims.get(partition)
-        place = None if claim is None else claim.position
-        place = restore_point.get(partition, initial.get(partition)) if place is None else place
+        place = region.claims.get(partition, _UNCLAIMED).position
+        for offset in (restore_point.get(partition), _left_at(region, partition), initial.get(partition)):
+            place = offset if place is None else place
         if place is not None:
             known[partition] = place
     return OffsetMap(known)

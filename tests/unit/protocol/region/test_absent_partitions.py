@@ -260,10 +260,11 @@ def test_a_partition_that_went_before_its_sink_had_said_its_place_has_not_lost_i
     judge(driver)
 
 
+@pytest.mark.parametrize("forced", [False, True])
 @pytest.mark.parametrize("attempts", [0, 1, 2])
 @pytest.mark.parametrize("delivery", Delivery)
 def test_a_partition_that_is_there_again_in_a_reset_is_where_it_was_left_however_many_attempts_that_takes(
-    delivery: Delivery, attempts: int
+    delivery: Delivery, attempts: int, forced: bool
 ) -> None:
     driver = region_of(delivery)
     driver.process()
@@ -279,6 +280,8 @@ def test_a_partition_that_is_there_again_in_a_reset_is_where_it_was_left_however
     for _ in range(attempts):
         driver.claim(driver.member(0), sorted(driver.logs))
         driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
+    if forced:
+        driver.reset(ToCurrent(), forced=True)
     driver.spread()
     driver.finish_reset()
     assert driver.region.claims[partition].position == 10
