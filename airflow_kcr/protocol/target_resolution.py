@@ -72,7 +72,7 @@ class Situation:
     """The offsets of the target checkpoint; None for targets that name none."""
 
     fills: SeekMap = field(default_factory=lambda: SeekMap({}))
-    """For an incomplete checkpoint (`allow_partial`): what fills its gaps, before the initial offsets do."""
+    """What fills the gaps of a checkpoint, before the initial offsets do."""
 
     recreated: Collection[GroupPartition] = ()
     """Partitions whose log is of another topic than everything that is stored: only the log itself names a place."""

@@ -82,7 +82,7 @@ class Needs(Flag):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToCheckpoint:
-    """The merge of a checkpoint; a partition that it lacks goes to its initial offset."""
+    """The merge of a checkpoint; what it lacks goes to an earlier checkpoint's place, else to its initial offset."""
 
     kind: ClassVar = TargetKind.TO_CHECKPOINT
     needs: ClassVar = Needs.CHECKPOINT | Needs.LOG_BOUNDS

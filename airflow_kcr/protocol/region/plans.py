@@ -76,10 +76,11 @@ def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Pla
         KeyError: the log was read without what the target needs.
     """
     resolution.require_usable(region, now, reset)
-    offsets, fills = resolution.checkpoint_offsets(region, resolution.target_checkpoint(region, reset))
+    partitions, sequence = universe_in_order(region), resolution.target_checkpoint(region, reset)
+    offsets, fills = resolution.checkpoint_offsets(region, sequence, partitions)
     is_undrained = reset.forced or region.state is RegionState.STOPPED
     situation = Situation(
-        partitions=universe_in_order(region),
+        partitions=partitions,
         current=resets.last_done(region) if is_undrained else resets.positions(region),
         initial=initial_offsets(region),
         log=log,

@@ -159,9 +159,12 @@ def positions(region: Region) -> OffsetMap:
     restore_point, initial = restore_point_offsets(region), initial_offsets(region)
     known: dict[GroupPartition, Offset] = {}
     for partition in universe_in_order(region):
-        place = region.claims.get(partition, _UNCLAIMED).position
-        for offset in (restore_point.get(partition), _left_at(region, partition), initial.get(partition)):
-            place = offset if place is None else place
+        claim = region.claims.get(partition)
+        place = None if claim is None else claim.position
+        if place is None:
+            place = restore_point.get(partition, _left_at(region, partition))
+        if place is None:
+            place = initial.get(partition)
         if place is not None:
             known[partition] = place
     return OffsetMap(known)

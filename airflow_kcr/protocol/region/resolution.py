@@ -7,8 +7,9 @@ log bounds that no contribution brought, stays open: the first owner of each par
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Final
 
 from airflow_kcr.errors import CheckpointNotUsable, InvalidTarget, UnknownCheckpoint
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
@@ -29,6 +30,9 @@ from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.target_resolution import Situation, resolve, times_needed
 from airflow_kcr.protocol.targets import ByDuration, FromFile, Needs, Target, ToCheckpoint, ToDatetime, ToInitial, ToRun
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
+
+LOOK_BACK: Final = 20
+"""How many checkpoints before the one that is gone to are searched for a partition that it lacks."""
 
 
 class NoTimes:
@@ -184,7 +188,7 @@ def seek_map(
         asked = in_scope & reset.target.entries.keys() if isinstance(reset.target, FromFile) else in_scope
         entries = {p: _still_open(p, current) if p in asked else _kept(region, p, current) for p in partitions}
         return SeekMap(entries)
-    offsets, fills = checkpoint_offsets(region, sequence)
+    offsets, fills = checkpoint_offsets(region, sequence, partitions)
     situation = Situation(
         partitions=partitions,
         current=current,
@@ -209,6 +213,29 @@ def takes_in_later_partitions(target: Target) -> bool:
     one may be behind it, and would step over records that no plan has shown.
     """
     return Needs.CHECKPOINT in target.needs or isinstance(target, ToInitial)
+
+
+def _left_by_earlier(
+    region: Region, sequence: CheckpointNumber, lacking: frozenset[GroupPartition]
+) -> dict[GroupPartition, SeekEntry]:
+    """Return where earlier checkpoints left partitions that one lacks, as the brokers did not have them then.
+
+    What was found later than that checkpoint is in none of them.
+    """
+    found: dict[GroupPartition, SeekEntry] = {}
+    before: CheckpointNumber | None = sequence
+    for _ in range(LOOK_BACK):
+        earlier = region.archive.newest_usable(before) if lacking else None
+        if earlier is None:
+            break
+        before = earlier.sequence
+        offsets = offsets_of(region, before) or EMPTY
+        has = lacking.intersection(offsets)
+        if has:
+            kept = has.difference(recreated_topics.lost_to(region, before))
+            found |= {p: SeekEntry(offset=offsets[p], source=SeekSource.PREVIOUS_CHECKPOINT) for p in kept}
+            lacking -= has
+    return found
 
 
 def _needs_owners(
@@ -242,13 +269,16 @@ def _kept(region: Region, partition: GroupPartition, current: OffsetMap) -> Seek
     return SeekEntry(offset=None if initial is None else initial.offset, source=SeekSource.INITIAL)
 
 
-def checkpoint_offsets(region: Region, sequence: CheckpointNumber | None) -> tuple[OffsetMap | None, SeekMap]:
-    """Return a checkpoint's offsets, and what fills the gaps of one that was never complete."""
+def checkpoint_offsets(
+    region: Region, sequence: CheckpointNumber | None, partitions: Collection[GroupPartition]
+) -> tuple[OffsetMap | None, SeekMap]:
+    """Return a checkpoint's offsets, and what fills its gaps: it never was complete, or some partitions were gone."""
     row = None if sequence is None else checkpoint_of(region, sequence)
     if sequence is None or row is None:
         return None, SeekMap({})
     if row.is_complete:
-        return offsets_of(region, sequence), SeekMap({})
+        complete = offsets_of(region, sequence) or EMPTY
+        return complete, SeekMap(_left_by_earlier(region, sequence, frozenset(partitions).difference(complete)))
     offsets, committed = EMPTY, EMPTY
     for _, part in sorted(contributions_to(region, sequence).items()):
         offsets, committed = offsets.union(part.offsets), committed.union(part.committed)

@@ -11,12 +11,12 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import coverage, events, liveness
 from airflow_kcr.protocol.region.rows import HaltReason, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import universe
-from airflow_kcr.protocol.targets import ToCurrent
+from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupPartition, TopicId
 from tests.support.driver import Driver
 from tests.support.judging import halt_of, happened, judge
-from tests.support.scripts import started
+from tests.support.scripts import rewind, started
 
 BOUNDARY = Timeouts().rejoin_after.total_seconds()
 GRACE = 1.0
@@ -257,6 +257,36 @@ def test_a_partition_that_went_before_its_sink_had_said_its_place_has_not_lost_i
     assert driver.region.claims[partition].position == 10
     driver.process()
     assert checkpoint(driver, "third") == {0, 1, 2, 3}
+    judge(driver)
+
+
+@pytest.mark.parametrize("checkpoints", [1, 3])
+@pytest.mark.parametrize("delivery", Delivery)
+def test_a_person_who_goes_back_to_a_checkpoint_without_it_goes_to_where_the_last_one_with_it_left_it(
+    delivery: Delivery, checkpoints: int
+) -> None:
+    driver = region_of(delivery)
+    driver.process()
+    checkpoint(driver, "with it")
+    driver.process()
+    (partition,) = given_up(driver, 3)
+    driver.spread()
+    driver.finish_reset()
+    for number in range(checkpoints):
+        driver.process()
+        assert checkpoint(driver, f"without it {number}") == {0, 1, 2}
+    without = driver.region.restore_point
+    assert without is not None
+    driver.grow(partition, end=1_000)
+    later = driver.partition(4)
+    driver.grow(later, end=1_000)
+    driver.spread()
+    driver.finish_reset()
+    driver.process()
+    assert checkpoint(driver, "with both") == {0, 1, 2, 3, 4}
+    rewind(driver, ToCheckpoint(sequence=without))
+    assert driver.region.claims[partition].position == 10
+    assert driver.region.claims[later].position == 0, "what was found later begins anew"
     judge(driver)
 
 

@@ -126,7 +126,7 @@ def test_or_up_to_the_initial_offset_where_the_restore_point_lacks_the_partition
     driver = after_a_checkpoint_at_10(Delivery.AT_LEAST_ONCE)
     region = replace(driver.region, claims={}, restore_point=None)
     assert resets.last_done(region) == OffsetMap()
-    claim = replace(driver.region.claims[driver.partition(0)], position=None)
+    claim = driver.region.claims[driver.partition(0)].at(None)
     region = replace(driver.region, claims={driver.partition(0): claim}, restore_point=None)
     assert resets.last_done(region) == OffsetMap({driver.partition(0): Offset(0)})
 
