@@ -9,7 +9,7 @@ from __future__ import annotations
 from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary, CheckpointView, WayBack
 from airflow_kcr.api.closure import Closing
 from airflow_kcr.api.clusters import Cluster, Clusters
-from airflow_kcr.api.goals import Goal
+from airflow_kcr.api.goals import Goal, Progress
 from airflow_kcr.api.ledger import RecordView, Repetition
 from airflow_kcr.api.partitions import Comparison, Lag
 from airflow_kcr.api.region import Region
@@ -18,7 +18,6 @@ from airflow_kcr.api.reset_plans import PlanView, ResetRequest
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import MemberView, RegionSummary, RegionView
-from airflow_kcr.api.waits import Progress
 
 __all__ = [
     "Applied",

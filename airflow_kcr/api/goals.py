@@ -1,7 +1,10 @@
-"""What can be waited for about a region, its checkpoints and members: when it is reached, and what is still missing.
+"""What can be waited for about a region, its checkpoints and members, and waiting for it, with a deadline.
 
 A goal reads only the region as stored. What it calls missing has names: members,
 partitions with their last owner, how far a partition still is from its boundary.
+
+A notification only shortens a wait: the row is read again, at least once a second, because the end of a batch moves
+no counter. A waiter also makes the transitions that are due in the region, because no member may be alive to make them.
 """
 
 from __future__ import annotations
@@ -9,11 +12,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from time import monotonic, sleep
 from typing import Final, TypeAlias
 
 from airflow_kcr.api.checkpoints import require_checkpoint, require_current
 from airflow_kcr.api.views import expected_members
-from airflow_kcr.errors import CheckpointRefused, RegionInState, ResetFailed, SpecRefused, TimedOut
+from airflow_kcr.errors import (
+    CheckpointRefused,
+    OutcomeUnknown,
+    RegionInState,
+    ResetFailed,
+    SpecRefused,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+    TimedOut,
+)
+from airflow_kcr.protocol.commands import Reconcile
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import boundaries, completion, coverage, specs, timelines
 from airflow_kcr.protocol.region.rows import (
@@ -38,7 +53,8 @@ from airflow_kcr.protocol.region.state import (
     universe,
 )
 from airflow_kcr.protocol.times import format_instant
-from airflow_kcr.protocol.values import CheckpointNumber, MemberId, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, MemberId, RegionName, RequestId
+from airflow_kcr.store.regions import RegionStore
 
 Predicate: TypeAlias = Callable[[StoredRegion, datetime], bool]
 """Asked of the region and the store's clock then; raises where it can't become true any more."""
@@ -432,3 +448,143 @@ def _has_place(region: StoredRegion, member: MemberId) -> bool:
 def _is_gone(region: StoredRegion, member: MemberId, now: datetime) -> bool:
     lease = region.leases.get(member)
     return not is_live(region, member, now) and (lease is None or lease.until + GONE_FOR < now)
+
+
+# Waiting for a goal.
+
+DEFAULT_TIMEOUT: Final = timedelta(minutes=10)
+"""How long to wait by default: longer than a drain and an attempt of a reset together, at their defaults."""
+
+POLL_PERIOD: Final = timedelta(seconds=1)
+"""How often the region is read while nothing is heard of it."""
+
+STORE_AWAY: Final = timedelta(seconds=30)
+"""How long a wait tolerates an unreachable store before it fails."""
+
+AWAY: Final = (StoreUnavailable, StoreBusy, OutcomeUnknown)
+"""What a store raises that may heal by itself."""
+
+_SHOWN_MISSING: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a wait has come."""
+
+    what: str
+    waited: timedelta
+    state: str
+    """The region's; empty while the store is away."""
+
+    missing: tuple[str, ...]
+    """Who or what is missing, by name."""
+
+    def __str__(self) -> str:
+        named = "; ".join(self.missing[:_SHOWN_MISSING])
+        more = f"; and {len(self.missing) - _SHOWN_MISSING} more" if len(self.missing) > _NAMED else ""
+        state = f" ({self.state})" if self.state else ""
+        return f"waiting for {self.what}{state}{': ' if named else ''}{named}{more}"
+
+
+OnProgress: TypeAlias = Callable[[Progress], None]
+"""Hears of every read of the region; may raise, which ends the wait and nothing else."""
+
+
+def silent(progress: Progress) -> None:
+    """Say nothing."""
+
+
+def wait_for(
+    store: RegionStore, name: RegionName, goal: Goal, *, timeout: timedelta, on_progress: OnProgress = silent
+) -> tuple[StoredRegion, datetime]:
+    """Return the region as it was when the goal was reached, and the store's clock then.
+
+    Args:
+        store: the region's store.
+        name: the region.
+        goal: what to wait for.
+        timeout: how long; 0 reads once.
+        on_progress: hears of every poll.
+
+    Raises:
+        TimedOut: it was not reached in time; the message names who is missing.
+        StoreError: the store was away for too long.
+        RefusedError: the goal can't be reached any more.
+    """
+    began = monotonic()
+    last_answer = began
+    while True:
+        try:
+            region, now = reconciled(store, name)
+            last_answer = monotonic()
+        except AWAY as error:
+            _go_on_without(error, began, last_answer, timeout)
+            waited = timedelta(seconds=monotonic() - began)
+            on_progress(Progress(what="the store", waited=waited, state="", missing=(error.message,)))
+            sleep(POLL_PERIOD.total_seconds())
+            continue
+        if goal.is_reached(region, now):
+            return region, now
+        progress = missing(region, now, goal, waited=timedelta(seconds=monotonic() - began))
+        left = timeout - progress.waited
+        if left <= timedelta(0):
+            raise TimedOut(f"gave up after {_seconds(timeout)} {progress}; nothing was undone, wait again if you like")
+        on_progress(progress)
+        # What was done between the read and now is noticed at once; whatever goes wrong is met by the next read.
+        store.wait(name, region.counter, min(left, POLL_PERIOD))
+
+
+def poll(
+    store: RegionStore, name: RegionName, goal: Goal, patience: timedelta = timedelta(0)
+) -> tuple[Progress | None, datetime]:
+    """Return how far a region is from a goal (None: it is reached), and the store's clock then.
+
+    Args:
+        store: the region's store.
+        name: the region.
+        goal: what is looked for.
+        patience: how long to wait for it before that is the answer.
+
+    Raises:
+        StoreError, RefusedError, TimedOut: as for `wait_for`; that the patience is over is none.
+    """
+    until = monotonic() + patience.total_seconds()
+    while True:
+        region, now = reconciled(store, name)
+        if goal.is_reached(region, now):
+            return None, now
+        left = timedelta(seconds=until - monotonic())
+        if left <= timedelta(0):
+            return missing(region, now, goal), now
+        store.wait(name, region.counter, min(left, POLL_PERIOD))
+
+
+def missing(region: StoredRegion, now: datetime, goal: Goal, *, waited: timedelta = timedelta(0)) -> Progress:
+    """Return how far a region is from a goal that is not reached."""
+    return Progress(
+        what=f"{region.name} {goal.what}",
+        waited=waited,
+        state=str(region.state),
+        missing=tuple(goal.missing(region, now)),
+    )
+
+
+def reconciled(store: RegionStore, name: RegionName) -> tuple[StoredRegion, datetime]:
+    """Return a region after whatever is due in it, and the store's clock then."""
+    region, now = store.read(name)
+    if region.reconcile_at is None or region.reconcile_at > now:
+        return region, now
+    store.handle(name, Reconcile())
+    return store.read(name)
+
+
+def _go_on_without(error: StoreError, began: float, last_answer: float, timeout: timedelta) -> None:
+    """Raise the store's error where there never was an answer, or none for too long."""
+    now = monotonic()
+    away = timedelta(seconds=now - last_answer)
+    if last_answer == began or away > STORE_AWAY or timedelta(seconds=now - began) >= timeout:
+        raise error
+
+
+def _seconds(span: timedelta) -> str:
+    return f"{span.total_seconds():g} s"

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from airflow_kcr.api import closure, goals, ledger, partitions, regions, reset_plans, reset_views, resets, waits
+from airflow_kcr.api import closure, goals, ledger, partitions, regions, reset_plans, reset_views, resets
 from airflow_kcr.api.archives import ArchiveFolder, ClosedRecords, WholeHistory
 from airflow_kcr.api.checkpoints import (
     CheckpointRequestView,
@@ -22,7 +22,7 @@ from airflow_kcr.api.checkpoints import (
 )
 from airflow_kcr.api.closure import Closing
 from airflow_kcr.api.clusters import Clusters
-from airflow_kcr.api.goals import Goal
+from airflow_kcr.api.goals import DEFAULT_TIMEOUT, Goal, OnProgress, Progress, silent
 from airflow_kcr.api.partitions import preview
 from airflow_kcr.api.regions import Applied, connect, require_groups, store_url
 from airflow_kcr.api.reset_plans import PlanView, ResetRequest
@@ -30,7 +30,6 @@ from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.validation import real_reader
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import RegionView
-from airflow_kcr.api.waits import DEFAULT_TIMEOUT, OnProgress, Progress, silent
 from airflow_kcr.errors import ArchiveError, ConfigurationError, StoreBusy
 from airflow_kcr.ports import Certificate, Chronicle
 from airflow_kcr.protocol.commands import (
@@ -288,7 +287,7 @@ class Region:
         """
         if not isinstance(goal, Goal):
             goal = Goal(what="to reach the caller's goal", is_reached=goal, missing=goals.nothing_known)
-        return RegionView.of(*waits.wait_for(self._store, self.name, goal, timeout=timeout, on_progress=on_progress))
+        return RegionView.of(*goals.wait_for(self._store, self.name, goal, timeout=timeout, on_progress=on_progress))
 
     def poll(self, goal: Goal, patience: timedelta = timedelta(0)) -> tuple[Progress | None, datetime]:
         """Return how far the region is from a goal, and the store's clock; None: it is reached. What is due is done.
@@ -301,7 +300,7 @@ class Region:
             TimedOut: it was not in time, for any waiter; requesting it again may help.
             RefusedError: it can't be reached any more.
         """
-        return waits.poll(self._store, self.name, goal, patience)
+        return goals.poll(self._store, self.name, goal, patience)
 
     def wait_for_checkpoint(
         self, request_id: str, timeout: timedelta = DEFAULT_TIMEOUT, on_progress: OnProgress = silent

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from airflow_kcr.api import Progress
-    from airflow_kcr.api.waits import OnProgress
+    from airflow_kcr.api.goals import OnProgress
 
 Row: TypeAlias = Mapping[str, object]
 

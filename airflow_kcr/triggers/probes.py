@@ -14,9 +14,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.api import goals, partitions
+from airflow_kcr.api.goals import AWAY, Progress, missing, reconciled
 from airflow_kcr.api.regions import connect
 from airflow_kcr.api.validation import validate
-from airflow_kcr.api.waits import AWAY, Progress, missing, reconciled
 from airflow_kcr.errors import BrokerUnavailable, KcrError, TimedOut
 from airflow_kcr.ports import Sign
 from airflow_kcr.protocol.region import liveness
