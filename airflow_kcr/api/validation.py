@@ -36,7 +36,7 @@ from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupProtocol
-from airflow_kcr.protocol.timeout_checks import BrokerTimes
+from airflow_kcr.protocol.timeouts import BrokerTimes
 from airflow_kcr.protocol.validation import (
     Check,
     CheckVerdict,

@@ -35,7 +35,7 @@ from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.admin_calls import AdminCalls, BrokerQuestion
 from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.protocol.observations import SHARE_OR_STREAMS
-from airflow_kcr.protocol.timeout_checks import HEARTBEAT, SESSION
+from airflow_kcr.protocol.timeouts import HEARTBEAT, SESSION
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import (

@@ -27,7 +27,7 @@ from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.observations import OTHER_GROUP, GroupSeen, MemberSeen
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.timeout_checks import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
+from airflow_kcr.protocol.timeouts import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName, TopicPartition
 
 TIMEOUT: Final = timedelta(seconds=10)

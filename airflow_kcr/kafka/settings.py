@@ -129,7 +129,7 @@ def member_settings(
         region: names the client, with `member`.
         member: its group is `group.id`.
         rules: of that group.
-        timeouts: the region's, found sound (`protocol.timeout_checks`).
+        timeouts: the region's, found sound (`protocol.timeouts.check`).
 
     Raises:
         ConfigurationError: with every setting that is refused; or the assignor is one that the protocol doesn't have;

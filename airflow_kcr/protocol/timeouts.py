@@ -1,14 +1,30 @@
-"""All times of a region in one value, and what follows from them.
+"""All times of a region in one value, what follows from them, and which of them contradict each other.
 
-The defaults and formulas are those of docs/reference/timeouts.md. What may
-not be combined is in `timeout_checks`: this module only derives.
+The defaults and formulas are those of docs/reference/timeouts.md. These rules are checked together at start, and each
+refusal names the two settings that clash:
+
+1. No time is below 10 ms: that is a mistake in the unit, and Postgres reads a timeout of 0 as "none".
+2. `max_poll_interval` >= 3 x max(`reset`, `drain`), and not above the client's limit of 24 h.
+3. The session timeout lies within the broker's limits, below `reset`, not above `max_poll_interval`, and, with static
+   membership, above `relaunch`.
+4. Three renewals fit into one `lease`.
+5. A dead member's batch is known to be over within one reset attempt: `lease` + `process_end_limit` < `reset`.
+6. `batch.timeout` < `drain`, unless `accept_aborted_drain`.
+7. `metadata_refresh` is at most what the client takes, 1 h.
+
+`commit`, `publish` and `close` clash with nothing: when they run out, that is an event and the members continue, or the
+batch is cancelled.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 DYNAMIC_SESSION: Final = timedelta(seconds=20)
 """The session timeout of a dynamic member: its partitions should move soon."""
@@ -172,7 +188,317 @@ class Timeouts:
     def statement_timeout(self) -> timedelta:
         """How long a statement may take.
 
-        Two thirds of a lease, as renewals come at most a third apart (`timeout_checks`, rule 4): one that needs all of
+        Two thirds of a lease, as renewals come at most a third apart (rule 4): one that needs all of
         this time is still answered before the lease is over.
         """
         return self.lease * 2 / 3
+
+
+RENEWALS_PER_LEASE: Final = 3
+"""How many renewals a lease has room for: two may be lost without the lease being over."""
+
+HEARTBEATS_PER_SESSION: Final = 3
+HEARTBEATS_PER_MOVE: Final = 2
+SESSION: Final = "consumer.session.timeout.ms"
+HEARTBEAT: Final = "consumer.heartbeat.interval.ms"
+
+SHORTEST: Final = timedelta(milliseconds=10)
+LONGEST_POLL_INTERVAL: Final = timedelta(hours=24)
+LONGEST_METADATA_REFRESH: Final = timedelta(hours=1)
+"""The last two are the limits of librdkafka's own settings (its CONFIGURATION.md)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLimits:
+    """Between which session timeouts the brokers accept a member; the defaults are Kafka's own."""
+
+    shortest_session: timedelta = timedelta(seconds=6)
+    """`group.min.session.timeout.ms`"""
+
+    longest_session: timedelta = timedelta(seconds=1800)
+    """`group.max.session.timeout.ms`"""
+
+
+BROKER_DEFAULTS: Final = BrokerLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerProtocolTimes:
+    """What the brokers decide for the members of one group of the consumer protocol; Kafka's defaults."""
+
+    session: timedelta = timedelta(seconds=45)
+    """`consumer.session.timeout.ms` of the group, else the broker's `group.consumer.session.timeout.ms`."""
+
+    heartbeat: timedelta = timedelta(seconds=5)
+    """`consumer.heartbeat.interval.ms` of the group, else the broker's `group.consumer.heartbeat.interval.ms`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerTimes:
+    """The times that a group's brokers set; what is None could not be read."""
+
+    limits: BrokerLimits | None = None
+    consumer: ConsumerProtocolTimes | None = None
+    protocols: frozenset[str] | None = None
+    """The rebalance protocols that the brokers speak."""
+
+    migration: str | None = None
+    """`group.consumer.migration.policy`: which conversions of a group with members the brokers allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """Two settings that contradict each other."""
+
+    setting: str
+    """As in the spec file."""
+
+    value: timedelta
+    other: str
+    """As in the spec file, or a limit that isn't ours."""
+
+    other_value: timedelta
+    _: KW_ONLY
+    rule: str
+    why: str
+    change: str
+    derived: str = ""
+    """Where `value` comes from if the spec file doesn't say it."""
+
+    def __str__(self) -> str:
+        source = f" ({self.derived})" if self.derived else ""
+        return (
+            f"{self.setting} is {_seconds(self.value)}{source} and {self.other} is {_seconds(self.other_value)}, "
+            f"but {self.rule}: {self.why}; {self.change}"
+        )
+
+
+def check(timeouts: Timeouts, *, static: bool, limits: BrokerLimits = BROKER_DEFAULTS) -> tuple[Clash, ...]:
+    """Return every clash, in a stable order; none means that the region may start.
+
+    Args:
+        timeouts: what the spec says, with the defaults for the rest.
+        static: whether the group's members are static; a region with both kinds is checked for each.
+        limits: what the group's brokers accept, where that is known to differ from Kafka's defaults.
+    """
+    too_short = tuple(_too_short(timeouts))
+    if too_short:
+        return too_short  # every other rule would only repeat it
+    return (*_poll(timeouts), *_session(timeouts, static, limits), *_members(timeouts))
+
+
+def check_consumer_protocol(timeouts: Timeouts, times: ConsumerProtocolTimes) -> tuple[Clash, ...]:
+    """Return every clash of a region's times with those that the brokers set for a group of the consumer protocol.
+
+    Args:
+        timeouts: as for `check`. The client refuses a `session` in this protocol, but the region counts on the spec's:
+            as the time after which Kafka has given up what a silent member owned.
+        times: what the brokers say of the group.
+    """
+    return tuple(_consumer_protocol(timeouts, times))
+
+
+def _consumer_protocol(timeouts: Timeouts, times: ConsumerProtocolTimes) -> Iterator[Clash]:
+    if timeouts.session is not None and timeouts.session < times.session:
+        yield Clash(
+            "timeouts.session",
+            timeouts.session,
+            SESSION,
+            times.session,
+            rule="the session that the region counts on must not be shorter than the group's",
+            why="Kafka keeps a silent member's partitions for the group's, whatever the spec says",
+            change=f"leave timeouts.session out, raise it to {_seconds(times.session)}, or lower {SESSION} of the "
+            "group",
+        )
+    if times.session >= timeouts.reset:
+        yield Clash(
+            SESSION,
+            times.session,
+            "timeouts.reset",
+            timeouts.reset,
+            rule="the session timeout must be shorter than a reset",
+            why="a dead member keeps its partitions until its session ends, so the first attempt would always expire",
+            change=f"lower {SESSION} of the group, or raise timeouts.reset",
+        )
+    if HEARTBEATS_PER_SESSION * times.heartbeat > times.session:
+        yield Clash(
+            HEARTBEAT,
+            times.heartbeat,
+            SESSION,
+            times.session,
+            rule=f"{HEARTBEATS_PER_SESSION} heartbeats must fit into one session",
+            why="one slow answer of the coordinator would cost the member its place",
+            change=f"lower {HEARTBEAT} or raise {SESSION} of the group",
+        )
+    if HEARTBEATS_PER_MOVE * times.heartbeat >= timeouts.rejoin_after:
+        yield Clash(
+            HEARTBEAT,
+            times.heartbeat,
+            "timeouts.lease",
+            timeouts.lease,
+            rule=f"{HEARTBEATS_PER_MOVE} heartbeats must be shorter than two leases",
+            why="the old owner hears with one that a partition moves, the new owner with another; a partition that has "
+            "no owner for longer makes a member leave the group and join it again",
+            change=f"lower {HEARTBEAT} of the group, or raise timeouts.lease",
+        )
+
+
+def setting_name(field: str) -> str:
+    """Return what the spec file calls a field of `Timeouts`."""
+    return {"batch": "batch.timeout", "max_poll": "timeouts.max_poll_interval"}.get(field, f"timeouts.{field}")
+
+
+def _too_short(timeouts: Timeouts) -> Iterator[Clash]:
+    for field in fields(timeouts):
+        value = getattr(timeouts, field.name)
+        if isinstance(value, timedelta) and value < SHORTEST:
+            yield Clash(
+                setting_name(field.name),
+                value,
+                "the shortest time",
+                SHORTEST,
+                rule="no time may be shorter",
+                why="that is a mistake in the unit, and Postgres reads a timeout of 0 as none",
+                change=f"give {setting_name(field.name)} with its unit, for example 10s",
+            )
+
+
+def _poll(timeouts: Timeouts) -> Iterator[Clash]:
+    longest = "reset" if timeouts.reset >= timeouts.drain else "drain"
+    interval, least = timeouts.max_poll_interval, POLL_FACTOR * max(timeouts.reset, timeouts.drain)
+    if interval < least:
+        yield Clash(
+            "timeouts.max_poll_interval",
+            interval,
+            setting_name(longest),
+            getattr(timeouts, longest),
+            rule=f"max.poll.interval must be at least {POLL_FACTOR} x max(reset, drain)",
+            why=f"a member that waits for the others during a {longest} would be thrown out of its group for it",
+            change=f"raise timeouts.max_poll_interval to {_seconds(least)}, or leave it out",
+        )
+    if interval > LONGEST_POLL_INTERVAL:
+        cause = longest if timeouts.max_poll is None else "max_poll"
+        yield Clash(
+            setting_name(cause),
+            getattr(timeouts, cause),
+            "the Kafka client's longest max.poll.interval",
+            LONGEST_POLL_INTERVAL,
+            rule=f"max.poll.interval, {_seconds(interval)}, must not be longer",
+            why="the client refuses to start",
+            change=f"lower {setting_name(cause)}",
+        )
+    if timeouts.metadata_refresh > LONGEST_METADATA_REFRESH:
+        yield Clash(
+            "timeouts.metadata_refresh",
+            timeouts.metadata_refresh,
+            "the Kafka client's longest topic.metadata.refresh.interval",
+            LONGEST_METADATA_REFRESH,
+            rule="the refresh must not be longer",
+            why="the client refuses to start, and new partitions would be seen that late",
+            change="lower timeouts.metadata_refresh",
+        )
+
+
+def _session(timeouts: Timeouts, static: bool, limits: BrokerLimits) -> Iterator[Clash]:
+    session = timeouts.session_timeout(static=static)
+    derived, lower = "", "lower timeouts.session"
+    if timeouts.session is None:
+        derived = f"the default of {'static' if static else 'dynamic'} members"
+        if static and session > STATIC_SESSION:
+            derived, lower = f"{RELAUNCH_MARGIN} x timeouts.relaunch", "lower timeouts.relaunch"
+    refused = "the broker refuses the member with INVALID_SESSION_TIMEOUT"
+    if session < limits.shortest_session:
+        yield Clash(
+            "timeouts.session",
+            session,
+            "the broker's group.min.session.timeout.ms",
+            limits.shortest_session,
+            rule="the session timeout must not be shorter",
+            why=refused,
+            change="raise timeouts.session",
+            derived=derived,
+        )
+    if session > limits.longest_session:
+        yield Clash(
+            "timeouts.session",
+            session,
+            "the broker's group.max.session.timeout.ms",
+            limits.longest_session,
+            rule="the session timeout must not be longer",
+            why=refused,
+            change=f"{lower}, or raise the broker's limit",
+            derived=derived,
+        )
+    if session >= timeouts.reset:
+        yield Clash(
+            "timeouts.session",
+            session,
+            "timeouts.reset",
+            timeouts.reset,
+            rule="the session timeout must be shorter than a reset",
+            why="a dead member keeps its partitions until its session ends, so the first attempt would always expire",
+            change=f"{lower}, or raise timeouts.reset",
+            derived=derived,
+        )
+    if session > timeouts.max_poll_interval:
+        yield Clash(
+            "timeouts.session",
+            session,
+            "timeouts.max_poll_interval",
+            timeouts.max_poll_interval,
+            rule="the session timeout must not be longer than max.poll.interval",
+            why="the Kafka client refuses to start",
+            change=f"{lower}, or raise timeouts.max_poll_interval",
+            derived=derived,
+        )
+    if static and session <= timeouts.relaunch:
+        yield Clash(
+            "timeouts.session",
+            session,
+            "timeouts.relaunch",
+            timeouts.relaunch,
+            rule="a static member's session must be longer than its relaunch",
+            why="a member that is started again would find its slot gone, and every restart would be a rebalance",
+            change=f"leave timeouts.session out, raise it to {_seconds(timeouts.relaunch * RELAUNCH_MARGIN)}, "
+            "or lower timeouts.relaunch",
+            derived=derived,
+        )
+
+
+def _members(timeouts: Timeouts) -> Iterator[Clash]:
+    if RENEWALS_PER_LEASE * timeouts.renew > timeouts.lease:
+        yield Clash(
+            "timeouts.renew",
+            timeouts.renew,
+            "timeouts.lease",
+            timeouts.lease,
+            rule=f"{RENEWALS_PER_LEASE} renewals must fit into one lease",
+            why="one slow answer of the store would cost the member its lease and its batch",
+            change="lower timeouts.renew or raise timeouts.lease",
+        )
+    if timeouts.lease + timeouts.process_end_limit >= timeouts.reset:
+        yield Clash(
+            "timeouts.lease",
+            timeouts.lease,
+            "timeouts.reset",
+            timeouts.reset,
+            rule=f"a lease and the {_seconds(timeouts.process_end_limit)} in which a process ends itself must be "
+            "shorter than a reset",
+            why="only then is a dead member's batch known to be over, so the first attempt would always expire",
+            change="lower timeouts.lease or raise timeouts.reset",
+        )
+    if timeouts.batch >= timeouts.drain and not timeouts.accept_aborted_drain:
+        yield Clash(
+            "batch.timeout",
+            timeouts.batch,
+            "timeouts.drain",
+            timeouts.drain,
+            rule="a batch must be shorter than a drain",
+            why="a checkpoint would be aborted by a batch that does nothing wrong",
+            change="lower batch.timeout, raise timeouts.drain, or set timeouts.accept_aborted_drain",
+        )
+
+
+def _seconds(time: timedelta) -> str:
+    text = f"{time / timedelta(seconds=1):.3f}".rstrip("0").rstrip(".")
+    return f"{text} s"

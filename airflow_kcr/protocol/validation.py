@@ -15,15 +15,13 @@ from enum import StrEnum
 from typing import Final
 
 from airflow_kcr.errors import UnknownTopics
-from airflow_kcr.protocol import timeout_checks
 from airflow_kcr.protocol.observations import OTHER_GROUP, ForeignConsumer, GroupSeen, LogBounds, MemberSeen
 from airflow_kcr.protocol.region import absent_partitions, coverage, liveness, out_of_range, recreated_topics, specs
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, LogEnd, Seen
 from airflow_kcr.protocol.region.rows import RESET_STATES, Committed, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, live_members, restore_point_offsets, universe
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupProtocol, GroupRules, RegionRules
-from airflow_kcr.protocol.timeout_checks import BROKER_DEFAULTS, BrokerTimes
-from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.timeouts import BROKER_DEFAULTS, BrokerTimes, Timeouts, check, check_consumer_protocol
 from airflow_kcr.protocol.times import format_instant
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, Offset, TopicName
 
@@ -279,7 +277,7 @@ def times(region: Region, evidence: Evidence) -> Findings | None:
     if evidence.rules.protocol is GroupProtocol.CONSUMER:
         return _brokers_times(timeouts, evidence.times, evidence.described)
     limits = evidence.times.limits
-    clashes = timeout_checks.check(timeouts, static=static, limits=limits or BROKER_DEFAULTS)
+    clashes = check(timeouts, static=static, limits=limits or BROKER_DEFAULTS)
     session = f"session {_seconds(timeouts.session_timeout(static=static))}"
     fine = (
         f"{session}; Kafka's own limits are assumed, as this client may not read the broker's"
@@ -315,7 +313,7 @@ def _brokers_times(timeouts: Timeouts, times: BrokerTimes, seen: GroupSeen | Non
         return Findings(
             warnings=("the group's session and heartbeat are the broker's, and this client may not read them",)
         )
-    clashes = timeout_checks.check_consumer_protocol(timeouts, times.consumer)
+    clashes = check_consumer_protocol(timeouts, times.consumer)
     fine = f"session {_seconds(times.consumer.session)}, heartbeat {_seconds(times.consumer.heartbeat)}, by the broker"
     return Findings(failed=tuple(map(str, clashes)), fine=fine)
 

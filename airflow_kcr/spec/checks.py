@@ -17,7 +17,7 @@ from airflow_kcr.confidential import secrets_in
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.kafka_settings import BROKERS_OWN, broken_references, refusals
 from airflow_kcr.protocol.rules import Assignor, CheckpointMode, GroupProtocol
-from airflow_kcr.protocol.timeout_checks import check
+from airflow_kcr.protocol.timeouts import check
 from airflow_kcr.protocol.values import group_id, region_name, topic_name
 from airflow_kcr.schedules import CronSchedule, Every
 from airflow_kcr.spec.fields import Finding, Path

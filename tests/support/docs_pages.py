@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from airflow_kcr import errors, kafka_settings
-from airflow_kcr.protocol import commands, delivery, seek_map, targets, timeout_checks, timeouts
+from airflow_kcr.protocol import commands, delivery, seek_map, targets, timeouts
 from airflow_kcr.protocol.invariants.verify import CHECKS
 from airflow_kcr.protocol.member import effects as member_effects
 from airflow_kcr.protocol.member import events as member_events
@@ -408,7 +408,7 @@ def timeout_table() -> str:
     for field in fields(timeouts.Timeouts):
         value = field.default
         shown = _span(value) if isinstance(value, timedelta) else "derived" if value is None else str(value).lower()
-        lines.append([code(timeout_checks.setting_name(field.name)), shown, notes.get(("Timeouts", field.name), "")])
+        lines.append([code(timeouts.setting_name(field.name)), shown, notes.get(("Timeouts", field.name), "")])
     return table(["Setting", "Default", "Meaning"], lines)
 
 
@@ -427,7 +427,7 @@ def derived_times() -> str:
 
 def timeout_rules() -> str:
     """Return the rules that the module of the checks states."""
-    return (timeout_checks.__doc__ or "").partition("settings that clash:\n\n")[2].strip()
+    return (timeouts.__doc__ or "").partition("settings that clash:\n\n")[2].strip()
 
 
 # -- the spec ------------------------------------------------------------------------------------------------------

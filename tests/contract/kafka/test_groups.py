@@ -19,7 +19,7 @@ from airflow_kcr.kafka.settings import admin_settings, participants
 from airflow_kcr.protocol.observations import SHARE_OR_STREAMS
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.rules import GroupProtocol, GroupRules
-from airflow_kcr.protocol.timeout_checks import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
+from airflow_kcr.protocol.timeouts import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.values import GroupId, Offset
 from tests.conftest import StartKafka
 from tests.contract.kafka.members import ASSIGNORS, REGION, WITHIN, Members, log, logs_of

@@ -34,7 +34,7 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.timeout_checks import BrokerTimes, ConsumerProtocolTimes
+from airflow_kcr.protocol.timeouts import BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.validation import Check, CheckVerdict, Question
 from airflow_kcr.protocol.values import (
     NO_CLUSTER,

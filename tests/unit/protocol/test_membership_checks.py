@@ -15,7 +15,7 @@ from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import Committed, RegionState
 from airflow_kcr.protocol.region.state import put, restore_point_offsets
 from airflow_kcr.protocol.rules import Assignor, ForeignConsumerPolicy, GroupProtocol, GroupRules, RegionRules
-from airflow_kcr.protocol.timeout_checks import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
+from airflow_kcr.protocol.timeouts import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.validation import (
     SHOWN,
     Check,

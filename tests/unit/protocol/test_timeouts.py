@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from airflow_kcr.protocol.timeout_checks import (
+from airflow_kcr.protocol.timeouts import (
     BrokerLimits,
     Clash,
     ConsumerProtocolTimes,
+    Timeouts,
     check,
     check_consumer_protocol,
     setting_name,
 )
-from airflow_kcr.protocol.timeouts import Timeouts
 
 
 def seconds(number: float) -> timedelta:

@@ -10,8 +10,7 @@ from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.delivery import Delivery, SinkMode
 from airflow_kcr.protocol.rules import Assignor, CheckpointMode, ForeignConsumerPolicy, OutOfRangePolicy, RetentionRules
 from airflow_kcr.protocol.start_positions import EARLIEST, parse_start
-from airflow_kcr.protocol.timeout_checks import setting_name
-from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.timeouts import Timeouts, setting_name
 from airflow_kcr.spec import (
     FOREVER,
     BatchSpec,
