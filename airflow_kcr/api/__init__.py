@@ -6,8 +6,8 @@ docs/reference/cli.md shows.
 
 from __future__ import annotations
 
+from airflow_kcr.api.archives import Closing
 from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary, CheckpointView, WayBack
-from airflow_kcr.api.closure import Closing
 from airflow_kcr.api.clusters import Cluster, Clusters
 from airflow_kcr.api.goals import Goal, Progress
 from airflow_kcr.api.ledger import RecordView, Repetition

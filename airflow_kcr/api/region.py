@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from airflow_kcr.api import closure, goals, ledger, partitions, regions, reset_plans, reset_views, resets
-from airflow_kcr.api.archives import ArchiveFolder, ClosedRecords, WholeHistory
+from airflow_kcr.api import archives, goals, ledger, partitions, regions, reset_plans, reset_views, resets
+from airflow_kcr.api.archives import ArchiveFolder, ClosedRecords, Closing, WholeHistory
 from airflow_kcr.api.checkpoints import (
     CheckpointRequestView,
     CheckpointSummary,
@@ -20,7 +20,6 @@ from airflow_kcr.api.checkpoints import (
     require_checkpoint,
     ways_back,
 )
-from airflow_kcr.api.closure import Closing
 from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.goals import DEFAULT_TIMEOUT, Goal, OnProgress, Progress, silent
 from airflow_kcr.api.partitions import preview
@@ -633,7 +632,7 @@ class Region:
             closed = self._store.chronicle(self.name).closed()
             upto = None if closed is None else closed.horizon.counter
             return Closing(region=self.name, upto=upto, violations=verdict.violations)
-        return closure.close(region, self._store.chronicle(self.name), Path(history.archive), now, history.keep)
+        return archives.close(region, self._store.chronicle(self.name), Path(history.archive), now, history.keep)
 
     def record(self, place: str, *, group: str | None = None) -> tuple[ledger.RecordView, ...]:
         """Return what became of a record, in each group that reads its topic; what it costs does not grow with time.

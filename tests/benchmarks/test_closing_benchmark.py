@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from airflow_kcr import check_history
-from airflow_kcr.api import closure
+from airflow_kcr.api import archives
 from airflow_kcr.api.archives import ArchiveFolder, WholeHistory
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.protocol.rules import RegionRules
@@ -69,10 +69,10 @@ class Region:
         verdict = Verdict.of(self.driver.name, self.driver.store.chronicle(self.driver.name))
         assert verdict.violations == ()
 
-    def close(self, root: Path) -> closure.Closing:
+    def close(self, root: Path) -> archives.Closing:
         region, now = self.driver.store.read(self.driver.name)
         chronicle = self.driver.store.chronicle(self.driver.name)
-        return closure.close(region, chronicle, root, now, timedelta(microseconds=1))
+        return archives.close(region, chronicle, root, now, timedelta(microseconds=1))
 
     def vacuum(self) -> None:
         """What autovacuum does by and by."""

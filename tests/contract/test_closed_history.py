@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from airflow_kcr.api import closure, ledger
-from airflow_kcr.api.archives import ArchiveFolder, ClosedRecords, WholeHistory
-from airflow_kcr.api.closure import Closing
+from airflow_kcr.api import archives, ledger
+from airflow_kcr.api.archives import ArchiveFolder, ClosedRecords, Closing, WholeHistory
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.errors import ArchiveError, ProtocolError, RefusedError
 from airflow_kcr.protocol.delivery import Delivery
@@ -38,7 +37,7 @@ LATER = timedelta(days=1)
 def closed(driver: Driver, root: Path, keep: timedelta = timedelta(0)) -> Closing:
     """Close what is certified, a day later."""
     region, now = driver.store.read(driver.name)
-    return closure.close(region, driver.store.chronicle(driver.name), root, now + LATER, keep)
+    return archives.close(region, driver.store.chronicle(driver.name), root, now + LATER, keep)
 
 
 def folder(driver: Driver, root: Path) -> ArchiveFolder:

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from airflow_kcr.api import archives, closure
+from airflow_kcr.api import archives
 from airflow_kcr.errors import KcrError
 from airflow_kcr.ports import Certificate, Dropped
 from airflow_kcr.protocol.values import CheckpointNumber, RegionName
@@ -101,7 +101,7 @@ def main(url: str, root: Path, moment: str) -> int:
         region, now = store.read(name)
 
         def close() -> None:
-            closure.close(region, store.chronicle(name), root, now, timedelta(microseconds=1))
+            archives.close(region, store.chronicle(name), root, now, timedelta(microseconds=1))
 
         try:
             if moment == "rights":

@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 import pytest
 
+from airflow_kcr.api.archives import Closing
 from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary, CheckpointView, Reach
-from airflow_kcr.api.closure import Closing
 from airflow_kcr.api.ledger import Fate, RecordStart, RecordView, Repetition
 from airflow_kcr.api.partitions import Comparison, Lag
 from airflow_kcr.api.regions import Applied, Change
