@@ -152,7 +152,8 @@ def checked(one: Live, found: dict[str, Any]) -> None:
     assert (found["pin"]["sequence"], found["pin"]["pinned_as"][:7]) == (sequence, "before ")
     assert found["unpin"]["pinned_as"] == ""
     assert found["retire"]["retired"] == []
-    assert found["verify"]["checked_batches"] > 0
+    # Where Airflow loses what the first try has reported, the second one continues from its certificate.
+    assert found["verify"]["checked_batches"] > 0 or found["verify"]["certified_upto"] > 0
     assert found["clean"] == {"region": one.name, "sinks": []}
     states = {task: found[task]["state"] for task in ("start", "held", "pause", "stop", "kill")}
     assert states == {"start": "running", "held": "running", "pause": "running", "stop": "stopped", "kill": "stopped"}
