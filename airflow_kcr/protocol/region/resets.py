@@ -66,6 +66,9 @@ from airflow_kcr.protocol.region.state import (
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, filled, from_offsets
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, RequestId, Timeline
 
+RESETS_BACK: Final = 100
+"""How many resets that were done without a partition may lie between a batch of it and the one that proves it done."""
+
 _UNCLAIMED: Final = Claim()
 
 
@@ -460,12 +463,15 @@ def _with_ledger_resolved(region: Region, now: datetime, reset: ResetAttempt) ->
     progress = {p: _progress(e) for p, e in placed.items()}
     ran = region.archive.last_done(reset.epoch)
     # What a sink held of an older timeline is no progress in this one; the entries are this timeline's restore point.
-    while progress and ran is not None and ran.timeline == reset.timeline:
+    for _ in range(RESETS_BACK):
+        if not progress or ran is None or ran.timeline != reset.timeline:
+            break
         proven = BatchesProven(epoch=ran.epoch, proven_in=reset.epoch, progress=OffsetMap(progress))
         region = replace(region, ledger=(*region.ledger, proven))
         # What the reset before was done without did not run in its epoch: the sink tells of the one before that.
         then = region.archive.seek_map(ran.epoch) or NO_SEEK
-        progress = {p: offset for p, offset in progress.items() if p not in then or then[p].offset is None}
+        told = (p for p in progress if placed[p].source is SeekSource.SINK_PROGRESS)
+        progress = {p: progress[p] for p in told if p not in then or then[p].offset is None}
         ran = region.archive.last_done(ran.epoch)
     return region
 

@@ -63,6 +63,16 @@ def given_up(driver: Driver, *numbers: int) -> frozenset[GroupPartition]:
     return found
 
 
+def gone_at_ten(driver: Driver) -> GroupPartition:
+    """Have the brokers lose a partition whose position is 10, and make a checkpoint without it."""
+    driver.process()
+    (partition,) = given_up(driver, 3)
+    driver.spread()
+    driver.finish_reset()
+    assert checkpoint(driver, "without it") == {0, 1, 2}
+    return partition
+
+
 @pytest.mark.parametrize("delivery", Delivery)
 def test_a_region_goes_on_without_partitions_that_the_brokers_lost(delivery: Delivery) -> None:
     driver = region_of(delivery)
@@ -203,11 +213,7 @@ def test_a_partition_that_is_there_again_is_reset_to_where_the_checkpoints_witho
     delivery: Delivery, opened: bool
 ) -> None:
     driver = region_of(delivery)
-    driver.process()
-    (partition,) = given_up(driver, 3)
-    driver.spread()
-    driver.finish_reset()
-    assert checkpoint(driver, "without it") == {0, 1, 2}
+    partition = gone_at_ten(driver)
     if opened:
         driver.reset(ToCurrent(), forced=True)
         driver.finish_reset()
@@ -224,11 +230,7 @@ def test_a_partition_that_is_there_again_is_reset_to_where_the_checkpoints_witho
 @pytest.mark.parametrize("delivery", Delivery)
 def test_the_first_checkpoint_that_has_it_again_goes_on_from_the_last_one_that_had_it(delivery: Delivery) -> None:
     driver = region_of(delivery)
-    driver.process()
-    (partition,) = given_up(driver, 3)
-    driver.spread()
-    driver.finish_reset()
-    assert checkpoint(driver, "without it") == {0, 1, 2}
+    partition = gone_at_ten(driver)
     driver.grow(partition, end=1_000)
     driver.spread()
     driver.finish_reset()
@@ -297,11 +299,7 @@ def test_a_partition_that_is_there_again_in_a_reset_is_where_it_was_left_however
     delivery: Delivery, attempts: int, forced: bool
 ) -> None:
     driver = region_of(delivery)
-    driver.process()
-    (partition,) = given_up(driver, 3)
-    driver.spread()
-    driver.finish_reset()
-    assert checkpoint(driver, "without it") == {0, 1, 2}
+    partition = gone_at_ten(driver)
     driver.reset(ToCurrent(), forced=True)
     driver.finish_reset()
     assert checkpoint(driver, "in another timeline") == {0, 1, 2}
