@@ -8,12 +8,12 @@ import pytest
 
 from airflow_kcr.protocol.commands import GroupStanding, KillRegion, Reconcile, ReportPartitions, StartRegion
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.region import coverage, events, liveness
+from airflow_kcr.protocol.region import coverage, events, liveness, resets
 from airflow_kcr.protocol.region.rows import HaltReason, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import universe
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import GroupPartition, TopicId
+from airflow_kcr.protocol.values import BatchId, GroupPartition, TopicId
 from tests.support.driver import Driver
 from tests.support.judging import halt_of, happened, judge
 from tests.support.scripts import rewind, started
@@ -317,28 +317,42 @@ def test_a_partition_that_is_there_again_in_a_reset_is_where_it_was_left_however
     judge(driver)
 
 
-@pytest.mark.parametrize("resets", [0, 1, 2])
-def test_a_batch_that_the_sink_has_is_done_however_many_resets_its_partition_was_gone_for(resets: int) -> None:
+def committed_and_gone_for(number: int) -> tuple[Driver, BatchId]:
+    """A batch that the sink has and no answer told of, whose partition was gone for so many resets and is back."""
     driver = region_of(Delivery.EXACTLY_ONCE)
     member, partition = driver.member(0), driver.partition(3)
     batch = driver.start_batch(member, partitions=[partition])
     driver.commit_output(batch)
     driver.request_reset(member, ResetCause.BATCH_REFUSED)
     driver.claim(member, sorted(driver.logs))
-    if resets:
+    if number:
         given_up(driver, 3)
         driver.spread()
     driver.finish_reset()
-    for _ in range(resets - 1):
+    for _ in range(number - 1):
         driver.request_reset(member, ResetCause.BATCH_REFUSED)
         driver.finish_reset()
     driver.grow(partition, end=1_000)
     driver.spread()
     driver.finish_reset()
-    assert driver.region.claims[partition].position == 10
+    return driver, batch
+
+
+@pytest.mark.parametrize("times", [0, 1, 2])
+def test_a_batch_that_the_sink_has_is_done_however_many_resets_its_partition_was_gone_for(times: int) -> None:
+    driver, batch = committed_and_gone_for(times)
+    assert driver.region.claims[driver.partition(3)].position == 10
     assert (driver.row(batch).outcome, driver.row(batch).proven_in) == (Outcome.DONE, driver.region.epoch)
     assert checkpoint(driver, "second") == {0, 1, 2, 3}
     judge(driver)
+
+
+def test_a_partition_that_stayed_away_for_years_costs_no_reset_all_of_those_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resets, "RESETS_BACK", 2)
+    driver, batch = committed_and_gone_for(2)
+    assert driver.row(batch).outcome is Outcome.DISCARDED
 
 
 def test_a_partition_that_is_there_again_as_another_topic_is_left_to_its_policy() -> None:
