@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from airflow_kcr.errors import RefusedError
-from airflow_kcr.protocol.commands import Command, Heartbeat
+from airflow_kcr.protocol.commands import Command, EventMark, Heartbeat
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
@@ -248,6 +248,9 @@ class Renewal:
 
     lease: timedelta
     """By how much, from now on."""
+
+    newest: EventMark | None = None
+    """The newest event that the member knows of."""
 
 
 Heartbeats: TypeAlias = "Mapping[Renewal, Heartbeat | RefusedError]"

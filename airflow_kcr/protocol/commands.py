@@ -94,6 +94,15 @@ class Register(Command[Incarnation]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventMark:
+    """One event of a region's history, as a member remembers it: no other history has it."""
+
+    number: EventNumber
+    at: datetime
+    """When it was recorded, by the store's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """What a renewal tells: enough to know whether anything is worth reading."""
 
@@ -111,6 +120,9 @@ class Heartbeat:
     reconcile_at: datetime | None
     """When a transition is due in the region without a request."""
 
+    is_other_history: bool
+    """Whether the store has another event by the number of the newest one that the member knows of."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew(Command[Heartbeat]):
@@ -120,6 +132,9 @@ class Renew(Command[Heartbeat]):
     incarnation: Incarnation
     lease: timedelta
     """By how much, from now on."""
+
+    newest: EventMark | None = None
+    """The newest event that the member knows of; compared with the one that the store has by this number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +179,9 @@ class ReportLater(Command[Region]):
 
     positions: OffsetMap = EMPTY
     """What the store had accepted, where it now says less of the same claim."""
+
+    event: EventMark | None = None
+    """An event that the store had, where it now has another one by this number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,13 @@ class LeaseCalls:
 
     def ask(self, region: RegionName, command: Renew) -> None:
         """Ask for a renewal, and deliver its answer; not again before that has come."""
-        renewal = Renewal(region=region, member=command.member, incarnation=command.incarnation, lease=command.lease)
+        renewal = Renewal(
+            region=region,
+            member=command.member,
+            incarnation=command.incarnation,
+            lease=command.lease,
+            newest=command.newest,
+        )
         self._asked, self._waiting_since = (renewal, command), self._clock()
         self._post(self)
 

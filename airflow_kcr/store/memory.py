@@ -32,7 +32,7 @@ from airflow_kcr.ports import (
     Sign,
     Span,
 )
-from airflow_kcr.protocol.commands import Heartbeat
+from airflow_kcr.protocol.commands import EventMark, Heartbeat
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import clusters
 from airflow_kcr.protocol.region.archive import Tables, working
@@ -140,7 +140,11 @@ class MemoryTransactions(RegionStore):
             incarnation=row.incarnation,
             renewed=renewed,
             reconcile_at=region.reconcile_at,
+            is_other_history=self._is_other(name, renewal.newest),
         )
+
+    def _is_other(self, name: RegionName, mark: EventMark | None) -> bool:
+        return mark is not None and any(e.number == mark.number and e.at != mark.at for e in self._events[name])
 
     def read(self, name: RegionName) -> tuple[Region, datetime]:
         """See `ports.Transactions.read`."""

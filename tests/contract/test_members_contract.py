@@ -20,6 +20,7 @@ from airflow_kcr.errors import (
 from airflow_kcr.ports import Renewal
 from airflow_kcr.protocol.commands import (
     DiscardBatch,
+    EventMark,
     FinishBatch,
     Heartbeat,
     Leave,
@@ -31,7 +32,7 @@ from airflow_kcr.protocol.commands import (
 )
 from airflow_kcr.protocol.region.rows import Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import BatchId, GroupId, Incarnation, MemberId, Offset, Range, RegionName
+from airflow_kcr.protocol.values import BatchId, EventNumber, GroupId, Incarnation, MemberId, Offset, Range, RegionName
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
 from tests.support.judging import causes, judge
@@ -101,6 +102,23 @@ def test_a_renewal_changes_nothing_but_the_lease(subject: Subject, drive: Drive)
     assert after.leases != before.leases
     assert (after.counter, after.reconcile_at) == (before.counter, before.reconcile_at)
     assert dict(after.members) == dict(before.members)
+
+
+def test_a_renewal_says_whether_the_store_has_the_newest_event_that_the_member_knows_of(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    region = driver.held
+    assert region.recorded_at is not None
+    mark = EventMark(number=region.counter, at=region.recorded_at)
+    another = replace(mark, at=mark.at + timedelta(microseconds=1))
+    unknown = replace(another, number=EventNumber(mark.number + 1))
+    said = [
+        driver.handle(
+            Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE, newest=newest)
+        ).is_other_history
+        for newest in (None, mark, another, unknown)
+    ]
+    assert said == [False, False, True, False]
 
 
 def test_an_expired_lease_is_never_revived(subject: Subject, drive: Drive) -> None:

@@ -52,6 +52,7 @@ def heartbeat(
     incarnation: Incarnation = FIRST,
     renewed: bool = True,
     needs_reconciling: bool = False,
+    is_other_history: bool = False,
 ) -> commands.Heartbeat:
     return commands.Heartbeat(
         now=NOW,
@@ -60,6 +61,7 @@ def heartbeat(
         incarnation=incarnation,
         renewed=renewed,
         reconcile_at=NOW if needs_reconciling else None,
+        is_other_history=is_other_history,
     )
 
 

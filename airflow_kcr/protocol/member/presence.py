@@ -28,7 +28,12 @@ def lease(member: MemberMachine, now: float) -> Driven:
     if age >= state.seconds(member.timeouts.lease):
         return state.without_lease(member), ()
     if (state.is_doubtful(member) or _is_due(member, now)) and "renew" not in member.awaited:
-        renewal = Renew(member=member.member, incarnation=member.incarnation, lease=member.timeouts.lease)
+        renewal = Renew(
+            member=member.member,
+            incarnation=member.incarnation,
+            lease=member.timeouts.lease,
+            newest=member.mark,
+        )
         return awaiting(member, "renew"), (Ask(command=renewal),)
     return member, ()
 
@@ -103,8 +108,17 @@ def report_later(member: MemberMachine, now: float) -> Driven:
         timeline=member.newest_timeline,
         counter=member.newest_counter,
         positions=member.forgotten,
+        event=member.lost_event,
     )
-    told = replace(member, view_is_stale=True, store_is_older=False, newest_counter=EventNumber(0), forgotten=EMPTY)
+    told = replace(
+        member,
+        view_is_stale=True,
+        store_is_older=False,
+        newest_counter=EventNumber(0),
+        forgotten=EMPTY,
+        mark=None,
+        lost_event=None,
+    )
     return told, (Ask(command=later),)
 
 

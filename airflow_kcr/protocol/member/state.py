@@ -13,7 +13,7 @@ from typing import Final
 
 from airflow_kcr.errors import IllegalEvent, KcrError
 from airflow_kcr.protocol.assignments import Assignment
-from airflow_kcr.protocol.commands import Found, Register
+from airflow_kcr.protocol.commands import EventMark, Found, Register
 from airflow_kcr.protocol.member.events import CommitAnswered, RangesPlanned, SinksPrepared
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, ResetCause
@@ -192,6 +192,12 @@ class MemberMachine:
     newest_sequence: CheckpointNumber = CheckpointNumber(0)
     newest_timeline: Timeline = Timeline(0)
     newest_counter: EventNumber = EventNumber(0)
+    mark: EventMark | None = None
+    """The newest event that a view has shown: a store that has another one by its number was restored."""
+
+    lost_event: EventMark | None = None
+    """An event that the store had shown, and has not; to be told."""
+
     store_is_older: bool = False
     """Whether the store was found to be older than what the member has seen; to be told."""
 

@@ -20,6 +20,7 @@ from airflow_kcr.protocol.commands import (
     Command,
     Contribute,
     DiscardBatch,
+    EventMark,
     FinishBatch,
     GroupStanding,
     Heartbeat,
@@ -46,7 +47,7 @@ from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Incarnation
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Incarnation
 
 E = TypeVar("E")
 C = TypeVar("C", bound=Command[object])
@@ -156,12 +157,13 @@ def _patience(member: MemberMachine) -> float:
 def _renewed(member: MemberMachine, event: events.Answered[Renew, Heartbeat], now: float) -> MemberMachine:
     member, heartbeat = _store_seen(answered(member, "renew")), event.result
     if not heartbeat.renewed:
-        return _without_renewal(_compared(member, heartbeat.epoch, heartbeat.counter), heartbeat.incarnation)
+        return _without_renewal(_compared(member, event), heartbeat.incarnation)
     due = heartbeat.reconcile_at is not None and heartbeat.reconcile_at <= heartbeat.now
     sent_at = max(member.lease_sent_at, event.sent_at)
     member = replace(member, lease_sent_at=sent_at, needs_reconciling=member.needs_reconciling or due)
     is_old = member.view is None or heartbeat.counter != member.view.counter
-    return _told(_compared(member, heartbeat.epoch, heartbeat.counter), heartbeat.counter) if is_old else member
+    member = _compared(member, event)
+    return _told(member, heartbeat.counter) if is_old else member
 
 
 def _renewal_refused(member: MemberMachine, event: events.Refused[Renew], now: float) -> MemberMachine:
@@ -177,12 +179,16 @@ def _without_renewal(member: MemberMachine, newest: Incarnation) -> MemberMachin
     return state.without_lease(replace(member, store_is_older=is_older))
 
 
-def _compared(member: MemberMachine, epoch: Epoch, counter: EventNumber) -> MemberMachine:
+def _compared(member: MemberMachine, event: events.Answered[Renew, Heartbeat]) -> MemberMachine:
     """Return the member after it heard where the region stands.
 
-    A late answer resembles a restored store; the store, asked about it, finds out, and nothing happens.
+    A late answer resembles a restored store; the store, asked about it, finds out, and nothing happens. A restored
+    store may have got as far again before the member hears of it: then it has other events by the same numbers.
     """
-    less = epoch < member.newest_epoch or counter < member.newest_counter
+    heartbeat = event.result
+    if heartbeat.is_other_history:
+        return replace(member, store_is_older=True, lost_event=event.command.newest)
+    less = heartbeat.epoch < member.newest_epoch or heartbeat.counter < member.newest_counter
     return replace(member, store_is_older=True) if less else member
 
 
@@ -250,6 +256,7 @@ def _seen(member: MemberMachine, view: MemberRegion, now: float) -> MemberMachin
         newest_sequence=max(member.newest_sequence, CheckpointNumber(view.next_sequence - 1)),
         newest_timeline=max(member.newest_timeline, view.timeline),
         newest_counter=max(member.newest_counter, view.counter),
+        mark=None if view.recorded_at is None else EventMark(number=view.counter, at=view.recorded_at),
     )
 
 

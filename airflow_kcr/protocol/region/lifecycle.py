@@ -158,15 +158,15 @@ def stop(region: Region, now: datetime, requester: Requester) -> Region:
 
 
 def ask_stop_checkpoint(region: Region, now: datetime) -> Region:
-    """Return the region with the checkpoint of its stop asked for, if none is under way.
+    """Return the region with the checkpoint of its stop asked for, if none is under way and one is possible.
 
-    Also after a reset came between.
+    Also after a reset came between; not where it was halted meanwhile, which a person ends.
     """
     request_id = RequestId(f"stop:{region.epoch}:{region.restore_point}")
     if (
         region.desired_state is not DesiredState.STOPPED
         or region.stopping is not None
-        or region.state is RegionState.STOPPED
+        or region.state in {RegionState.HALTED, RegionState.STOPPED}
     ):
         return region
     if any(r.purpose is CheckpointPurpose.STOP for r in requests.queue(region)):
@@ -235,6 +235,9 @@ def seen_later(region: Region, now: datetime, memory: ReportLater) -> Region:
         if seen > held
     ]
     later += [f"{partition} at {offset}, which the store has not" for partition, offset in memory.positions.items()]
+    if memory.event is not None:
+        number, at = memory.event.number, memory.event.at
+        later.append(f"event {number} recorded at {at.isoformat()}, and the store has another one by this number")
     if not later:
         return region
     text = f"the store was restored from an older state: {memory.member} has seen {'; '.join(later)}"

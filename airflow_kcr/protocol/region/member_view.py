@@ -49,6 +49,7 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberRegion:
     person = None if reset is None or reset.person is None else region.person_resets.get(reset.person)
     return MemberRegion(
         counter=region.counter,
+        recorded_at=region.recorded_at,
         epoch=region.epoch,
         timeline=region.timeline,
         state=region.state,

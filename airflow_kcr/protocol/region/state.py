@@ -189,6 +189,9 @@ class Region:
     timeline: Timeline = Timeline(0)
     next_sequence: CheckpointNumber = CheckpointNumber(1)
     counter: EventNumber = EventNumber(0)
+    recorded_at: datetime | None = None
+    """When the event of this number was recorded; None: nothing was, or its history was dropped before an upgrade."""
+
     restore_point: CheckpointNumber | None = None
     restore_point_epoch: Epoch | None = None
     """The epoch whose seek map is the restore point; None while the restore point is a checkpoint."""
@@ -292,7 +295,7 @@ def record(region: Region, now: datetime, body: events.Body) -> Region:
     """Return the region with one more event; the only place where the event counter moves."""
     number = EventNumber(region.counter + 1)
     event = events.Event(number=number, at=now, epoch=region.epoch, timeline=region.timeline, body=body)
-    return replace(region, counter=number, events=(*region.events, event))
+    return replace(region, counter=number, recorded_at=now, events=(*region.events, event))
 
 
 def stored(region: Region) -> Region:

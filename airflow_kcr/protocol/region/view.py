@@ -48,6 +48,9 @@ class MemberRegion:
     """The region, as one member sees it."""
 
     counter: EventNumber
+    recorded_at: datetime | None = None
+    """When the event of this number was recorded, by the store's clock; see `Region.recorded_at`."""
+
     epoch: Epoch
     timeline: Timeline
     state: RegionState

@@ -147,6 +147,7 @@ region: Final = table(
     Column("unowned", JSONB),
     instant_or_null("retire_at"),
     number_or_null("aligned"),
+    instant_or_null("recorded_at"),
     key("region", "id"),
     UniqueConstraint("name", name="region_name_key"),
 )

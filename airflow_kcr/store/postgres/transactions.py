@@ -436,14 +436,16 @@ def _key(name: RegionName, member: MemberId | None = None) -> int:
 
 # name: renew_leases — answered, renewed or not, with what tells a member whether anything is worth reading. A lease
 # that is `held` and not renewed was being written. What is `free` was judged as it was locked, and stays so. A region
-# that is not there has no row, a member that is not there has no incarnation.
+# that is not there has no row, a member that is not there has no incarnation. An event that a member knows of and
+# that the store has dropped says nothing.
 _RENEW: Final = text("""
     WITH asked AS (
         SELECT u.place, u.incarnation, u.lease, r.id AS region_id, u.group_id, u.member_index,
-               r.counter, r.epoch, r.reconcile_at
+               u.newest, u.newest_at, r.counter, r.epoch, r.reconcile_at
         FROM unnest(CAST(:regions AS text[]), CAST(:groups AS text[]), CAST(:indexes AS bigint[]),
-                    CAST(:incarnations AS bigint[]), CAST(:leases AS interval[]))
-            WITH ORDINALITY AS u (region, group_id, member_index, incarnation, lease, place)
+                    CAST(:incarnations AS bigint[]), CAST(:leases AS interval[]),
+                    CAST(:newest AS bigint[]), CAST(:newest_at AS timestamptz[]))
+            WITH ORDINALITY AS u (region, group_id, member_index, incarnation, lease, newest, newest_at, place)
         JOIN kcr.region r ON r.name = u.region
     ), held AS (
         SELECT a.place FROM asked a JOIN kcr.lease l USING (region_id, group_id, member_index, incarnation)
@@ -460,7 +462,9 @@ _RENEW: Final = text("""
         RETURNING f.place
     )
     SELECT a.place, clock_timestamp(), a.counter, a.epoch, m.incarnation, a.reconcile_at,
-           a.place IN (SELECT place FROM renewed), a.place IN (SELECT place FROM held)
+           a.place IN (SELECT place FROM renewed), a.place IN (SELECT place FROM held),
+           EXISTS (SELECT FROM kcr.event e
+                   WHERE e.region_id = a.region_id AND e.number = a.newest AND e.at <> a.newest_at)
     FROM asked a
     LEFT JOIN kcr.member m USING (region_id, group_id, member_index)
 """)
@@ -486,9 +490,11 @@ def renew(
         indexes=array([one.member.index for one in asked]),
         incarnations=array([one.incarnation for one in asked]),
         leases=[one.lease for one in asked],
+        newest=[None if one.newest is None else one.newest.number for one in asked],
+        newest_at=[None if one.newest is None else one.newest.at for one in asked],
     )
     found: dict[Renewal, Heartbeat | RefusedError] = {}
-    for place, now, counter, epoch, incarnation, reconcile_at, renewed, held in rows:
+    for place, now, counter, epoch, incarnation, reconcile_at, renewed, held, is_other in rows:
         one = asked[place - 1]
         if incarnation is None:
             found[one] = UnknownMember(f"{one.member} is not registered in region {one.region}; register it first")
@@ -500,6 +506,7 @@ def renew(
                 incarnation=incarnation,
                 renewed=renewed,
                 reconcile_at=reconcile_at,
+                is_other_history=is_other,
             )
     there = {asked[row[0] - 1] for row in rows}
     return {**found, **{one: _unknown(one, known) for one in asked if one not in there}}

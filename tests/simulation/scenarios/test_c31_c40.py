@@ -20,6 +20,7 @@ from airflow_kcr.protocol.commands import (
     ReportReadBack,
     StartRegion,
 )
+from airflow_kcr.protocol.member import events
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import coverage
 from airflow_kcr.protocol.region import events as region_events
@@ -35,7 +36,7 @@ from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, GroupRules, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToEarliest
 from airflow_kcr.protocol.validation import check_topics
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Incarnation, Offset, TopicName
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, TopicName
 from airflow_kcr.schedules import Every
 from tests.support import answers
 from tests.support.driver import GROUP, Driver, group_rules
@@ -169,6 +170,37 @@ def test_c33_a_member_that_is_given_an_incarnation_it_has_been_before_reports_it
     alone.see(replace(view_of(incarnation=5), state=RegionState.HALTED))
     assert alone.state is State.JOINING
     assert alone.wanted(commands.Register)
+
+
+def test_c33_a_member_reports_a_restored_store_that_has_got_as_far_again_before_it_heard_of_it() -> None:
+    alone = LoneMember().processing()
+    seen = replace(view_of(claims_of()), counter=EventNumber(alone.view.counter + 1), recorded_at=answers.NOW)
+    alone.see(seen)
+    alone.wait(alone.member.timeouts.renew.total_seconds() + 1, renewing=False)
+    (renewal,) = alone.wanted(commands.Renew)
+    mark = commands.EventMark(number=seen.counter, at=answers.NOW)
+    assert renewal.newest == mark
+    later = answers.heartbeat(seen.counter, epoch=seen.epoch, is_other_history=True)
+    alone.feed(events.Answered(command=renewal, result=later, sent_at=alone.now))
+    assert [e.event for e in alone.wanted(commands.ReportLater)] == [mark]
+
+
+def test_c33_a_region_whose_history_is_another_than_a_member_has_seen_halts_with_the_reason() -> None:
+    driver = running()
+    region = driver.region
+    mark = commands.EventMark(number=region.counter, at=driver.clock.now)
+    seen = ReportLater(
+        member=driver.member(0),
+        epoch=region.epoch,
+        incarnation=Incarnation(1),
+        sequence=CheckpointNumber(1),
+        event=mark,
+    )
+    driver.handle(seen)
+    halt = driver.region.halt
+    assert halt is not None
+    assert halt.reason is HaltReason.RESTORED
+    assert f"event {mark.number} recorded at {mark.at.isoformat()}, and the store has another one" in halt.text
 
 
 # -- C34 -------------------------------------------------------------------------------------------------------------

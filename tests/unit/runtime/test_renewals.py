@@ -37,6 +37,7 @@ def heartbeat(renewal: Renewal) -> Heartbeat:
         incarnation=renewal.incarnation,
         renewed=True,
         reconcile_at=None,
+        is_other_history=False,
     )
 
 

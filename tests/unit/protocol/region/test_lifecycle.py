@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -274,6 +275,32 @@ def test_a_stop_whose_last_member_dies_is_done_undrained() -> None:
     assert not lifecycle.is_stop_due(driver.region, driver.clock.now)
     all_crash(driver)
     driver.handle(Reconcile())
+    assert state(driver) is RegionState.STOPPED
+    assert happened(driver, events.Stopped) == [events.Stopped(drained=False)]
+
+
+HALTS: dict[str, Callable[[Driver], Command[object]]] = {
+    "foreign consumer": lambda driver: ReportForeignConsumer(text="a stranger"),
+    "restored store": lambda driver: memory(driver, epoch=5),
+    "later note": lambda driver: ReportNoted(partition=driver.partition(0), noted=note(driver, epoch=5)),
+}
+
+
+@pytest.mark.parametrize("halts", HALTS)
+@pytest.mark.parametrize("phase", ["asked", "complete", "published"])
+def test_whatever_halts_a_region_halts_it_in_every_phase_of_a_stop_too(halts: str, phase: str) -> None:
+    driver = running()
+    driver.process()
+    driver.handle(StopRegion())
+    if phase != "asked":
+        driver.complete()
+    if phase == "published":
+        driver.publish()
+    driver.store.handle(driver.name, HALTS[halts](driver))
+    assert state(driver) is RegionState.HALTED
+    driver.store.handle(driver.name, Reconcile())
+    assert state(driver) is RegionState.HALTED
+    driver.store.handle(driver.name, StopRegion())
     assert state(driver) is RegionState.STOPPED
     assert happened(driver, events.Stopped) == [events.Stopped(drained=False)]
 
