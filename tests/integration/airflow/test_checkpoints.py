@@ -36,7 +36,7 @@ WIDTH = 10
 DAGS = """\
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, PartitionedAssetTimetable, task
 
@@ -44,6 +44,7 @@ from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import checkpoint_of
 from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator
 from airflow_kcr.operators.checkpoint import KcrDrainOperator
+from airflow_kcr.sensors.region import KcrCheckpointSensor
 
 with DAG(
     "lined_checkpoint",
@@ -69,6 +70,12 @@ with DAG("lined_manual", schedule=None):
 with DAG("lined_template", schedule=None, params={"region": "lined"}):
     drain = KcrDrainOperator(task_id="drain", region="{{ params.region }}")
     drain >> KcrCommitCheckpointOperator(task_id="commit", region="{{ params.region }}", checkpoint=drain.output)
+
+with DAG("lined_outlasting", schedule=None, params={"next": 0}, default_args={"region": "lined", "retry_delay": 1}):
+    KcrDrainOperator(task_id="drain")
+    KcrDrainOperator(task_id="drain_for_a_second", timeout=timedelta(seconds=1))
+    KcrCheckpointSensor(task_id="next", sequence="{{ params.next }}")
+    KcrCheckpointSensor(task_id="next_within_a_second", sequence="{{ params.next }}", timeout=1)
 """
 
 
@@ -143,6 +150,7 @@ def members(airflow: LiveAirflow) -> Iterator[Members]:
             "lined_report",
             "lined_manual",
             "lined_template",
+            "lined_outlasting",
             "lined_checkpoint",
         )
         yield members
@@ -270,3 +278,48 @@ def test_what_a_killed_task_has_asked_for_still_happens_and_is_found_when_it_is_
     answer = airflow.editor.result("lined_manual", run.run_id, "drain")
     assert isinstance(answer, dict)
     assert answer["sequence"] == checkpoint.request.sequence
+
+
+OUTLASTING = ("drain", "drain_for_a_second", "next", "next_within_a_second")
+
+
+@pytest.mark.long
+def test_a_task_that_is_deferred_ends_right_though_no_triggerer_runs_for_longer_than_it_may_wait(
+    airflow: LiveAirflow, members: Members
+) -> None:
+    dag, editor = "lined_outlasting", airflow.editor
+    members.at_work.clear()
+    try:
+        # Two more than there are: one may just be in the making.
+        wanted = max(members.driver.region.checkpoints) + 2
+        run = editor.trigger(dag, {"next": wanted}).run_id
+        for task in OUTLASTING:
+            editor.wait_for_task(dag, run, task, {"deferred"})
+        airflow.airflow.kill(Component.TRIGGERER)
+    finally:
+        members.at_work.set()
+    try:
+        with airflow.region("lined") as region:
+            for number in range(2):
+                region.request_checkpoint(request_id=f"{dag}/{number}")
+                region.wait_for_checkpoint(f"{dag}/{number}", timedelta(seconds=60))
+            drained = {
+                task: region.wait_for_checkpoint(f"{dag}/{run}/{task}/-1", timedelta(seconds=60)).request.sequence
+                for task in ("drain", "drain_for_a_second")
+            }
+        # A minute after their own time, Airflow ends those that may wait for a second only.
+        late = editor.wait_for_task(dag, run, "next_within_a_second", within=180)
+        again = editor.wait_for_task(dag, run, "drain_for_a_second", within=180)
+        assert {editor.wait_for_task(dag, run, task, {"deferred"}).try_number for task in ("drain", "next")} == {1}
+    finally:
+        airflow.airflow.restart(Component.TRIGGERER)
+    # A sensor's time is over with that; an operator finds what it has asked for when it is tried again.
+    assert (late.state, late.try_number) == ("failed", 1)
+    assert (again.state, again.try_number) == ("success", 2)
+    for task in ("drain", "next"):
+        found = editor.wait_for_task(dag, run, task, within=180)
+        assert (found.state, found.try_number) == ("success", 1), editor.log(dag, run, task)
+    for task, sequence in drained.items():
+        answer = editor.result(dag, run, task)
+        assert isinstance(answer, dict)
+        assert answer["sequence"] == sequence
