@@ -28,7 +28,7 @@ from airflow_kcr.store.postgres import archive
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_history import keep, live_through, number_beyond
 from tests.support.long_ledger import Statistics
-from tests.support.plans import keep_unknown, statements, touched
+from tests.support.plans import keep_unknown, nothing_pruned, statements, touched
 from tests.support.scripts import checkpoints_of_ten
 from tests.support.stores import postgres_store
 from tests.support.transfer import transferred
@@ -52,7 +52,7 @@ def old_region(url: str, checkpoints: int, *, statistics: Statistics = Statistic
     """A region that is up, with so many checkpoints behind it."""
     keep_unknown(url)
     rules = RegionRules(groups={GROUP: group_rules(members=3)})
-    with postgres_store(url, lambda _: rules) as store:
+    with nothing_pruned(url), postgres_store(url, lambda _: rules) as store:
         driver = Driver(partitions=PARTITIONS, rules=rules, transactions=store)
         for partition in driver.logs:
             driver.grow(partition, end=1_000_000)

@@ -44,6 +44,18 @@ def keep_unknown(url: str) -> None:
             connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
 
 
+@contextmanager
+def nothing_pruned(url: str) -> Iterator[None]:
+    """Keep the server from pruning dead rows meanwhile, so that each page holds as many in every run.
+
+    Otherwise it does so by chance: a transaction of any other test on the same server keeps it from that. How many
+    pages a short table has decides whether it is walked through.
+    """
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        connection.execute(b"SELECT pg_current_xact_id()")
+        yield
+
+
 def _explained(driver: psycopg.Connection, statement: str, parameters: dict[str, Any]) -> sql.Composed:
     """Prepare a statement as `counted`, with the types that the driver gives its parameters; return its EXPLAIN."""
     query = PostgresQuery(Transformer(driver))
