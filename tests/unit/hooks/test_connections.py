@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from sqlalchemy.engine import make_url
 from airflow_kcr.api.regions import store_url as url_of_text
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.connections import kafka_settings, store_url
+from airflow_kcr.kafka.settings import admin_settings, spark_options
+from tests.support.docs_pages import DOCS
 
 
 def store(**fields: Any) -> Connection:  # noqa: ANN401 (what a person may enter)
@@ -110,3 +113,21 @@ def test_kafka_settings_that_can_not_be_used_are_refused_by_name(extra: object, 
 def test_a_connection_of_another_type_is_no_kafka_connection() -> None:
     with pytest.raises(ConfigurationError, match="Airflow connection k is of type http, not kafka"):
         kafka_settings(kafka({"bootstrap.servers": "b"}, "http"))
+
+
+EXTRAS = re.findall(
+    r"```json\n(.*?)```", (DOCS / "how-to" / "connect-to-a-secured-kafka.md").read_text(encoding="utf-8"), re.DOTALL
+)
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_as_the_how_to_shows_it_is_taken_by_both_clients(extra: str) -> None:
+    settings = kafka_settings(kafka(extra))
+    assert settings == json.loads(extra)
+    assert admin_settings(settings)
+    assert spark_options(settings)["kafka.security.protocol"] == settings["security.protocol"]
+
+
+def test_the_how_to_shows_an_extra_for_every_way_to_log_in() -> None:
+    shown = [json.loads(extra) for extra in EXTRAS]
+    assert [one.get("sasl.mechanism", "mTLS") for one in shown] == ["SCRAM-SHA-512", "mTLS", "OAUTHBEARER"]
