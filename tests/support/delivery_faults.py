@@ -169,7 +169,27 @@ def scene(
     hosting: str = "tests.support.member_process",
     pipeline: str = "none:none",
 ) -> Iterator[Scene]:
-    """Lend a region of a delivery whose two members have made a first checkpoint.
+    """Lend a region of a delivery whose two members have made a first checkpoint; see `first_scene`."""
+    with first_scene(kafka, store, target, delivery, folder, spec, hosting=hosting, pipeline=pipeline) as made:
+        made.one.fill(BEYOND)
+        finished(made.one, AT_MOST)
+        made._so_far = made.judged()
+        yield made
+
+
+@contextmanager
+def first_scene(
+    kafka: Kafka,
+    store: str,
+    target: str | Path,
+    delivery: Delivery,
+    folder: Path,
+    spec: str = SPEC,
+    *,
+    hosting: str = "tests.support.member_process",
+    pipeline: str = "none:none",
+) -> Iterator[Scene]:
+    """Lend a region of a delivery whose two members have made no checkpoint.
 
     Args:
         kafka: the broker.
@@ -204,9 +224,6 @@ def scene(
     ) as one:
         made = Scene(one=one, delivery=delivery, label=label, kept=kept, victim=one.start(0), other=one.start(1))
         one.until(made._is_shared, "shared", AT_MOST)
-        one.fill(BEYOND)
-        finished(one, AT_MOST)
-        made._so_far = made.judged()
         yield made
 
 

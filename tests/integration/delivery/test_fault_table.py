@@ -13,9 +13,9 @@ import pytest
 
 from airflow_kcr.protocol.delivery import Delivery
 from tests.conftest import StartKafka
-from tests.support.delivery_faults import STEPS, stage
+from tests.support.delivery_faults import STEPS, first_scene, stage
 from tests.support.delivery_servers import Servers, killing, noted
-from tests.support.faults import Note
+from tests.support.faults import Note, checkpoints
 from tests.support.kafka import Kafka
 
 FAULTS = ("process", "zombie", "store", "target", "outage", "broker")
@@ -56,3 +56,18 @@ def test_a_sample_of_the_table(kafka: Kafka, servers: Servers, tmp_path: Path, r
     deliveries = (Delivery.EXACTLY_ONCE, Delivery.AT_MOST_ONCE)
     with stage(kafka, servers.store.url(), servers.target.url(), tmp_path, deliveries) as regions:
         noted(regions.play("process", ("staged",)), record_property)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("step", ["processing", "staged", "published"])
+@pytest.mark.parametrize("delivery", Delivery)
+def test_a_member_killed_before_the_first_checkpoint_keeps_the_promise(
+    kafka: Kafka, servers: Servers, tmp_path: Path, record_property: Note, delivery: Delivery, step: str
+) -> None:
+    with first_scene(kafka, servers.store.url(), servers.target.url(), delivery, tmp_path / "region") as now:
+        now.is_held(step)
+        assert not checkpoints(now.one)
+        now.is_killed()
+        now.is_over("process", step)
+        noted(now.rows, record_property)
