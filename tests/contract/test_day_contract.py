@@ -166,6 +166,7 @@ def test_every_verb_of_a_life_is_measured(database_url: str) -> None:
 _PLANS = text("SELECT statement, generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%kcr.%'")
 
 
+@pytest.mark.long
 def test_statements_are_planned_once_however_often_the_server_looks_at_its_tables(database_url: str) -> None:
     with life(database_url) as (region, engine):
         region.live(11 * MINUTE)

@@ -265,6 +265,7 @@ def test_nothing_is_prepared_where_another_client_may_meet_it(dropping: str) -> 
     assert answers == [[number + client * 1000 for number in range(60)] for client in range(len(engines))]
 
 
+@pytest.mark.long
 def test_eight_writers_share_fewer_connections(dropping: str) -> None:
     writers, each = 8, 12
     rules = RegionRules(groups={GROUP: group_rules(members=writers)}, timeouts=Timeouts(lease=timedelta(minutes=5)))

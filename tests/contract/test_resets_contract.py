@@ -146,6 +146,7 @@ def test_a_persons_way_on_replays_nothing_and_its_way_back_does(drive: Drive) ->
     assert counts(driver) == [("person", 4 * 50, 4 * 10)], "from 70 to 20, and on to 30"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_both_stores_count_the_same(drive_twins: Drive, seed: int) -> None:
     chance, driver = Random(seed), drive_twins()

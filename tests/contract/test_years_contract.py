@@ -92,6 +92,7 @@ def rows_of_a_day(url: str, checkpoints: int, *, statistics: Statistics) -> Coun
     return rows
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("statistics", list(Statistics))
 def test_no_statement_touches_more_rows_after_years(
     database_url: str, other_database_url: str, statistics: Statistics
@@ -110,6 +111,7 @@ def test_a_decision_takes_as_many_statements_after_years(database_url: str, othe
     assert counts[0] == counts[1]
 
 
+@pytest.mark.long
 def test_a_decision_transfers_as_much_after_years(database_url: str, other_database_url: str) -> None:
     sizes = []
     for url, checkpoints in ((database_url, YOUNG), (other_database_url, 20_000)):
@@ -158,6 +160,7 @@ LOOKS: tuple[Callable[[Region], object], ...] = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("look", range(len(LOOKS)))
 def test_what_people_look_at_touches_what_it_shows(database_url: str, look: int) -> None:
     with old_region(database_url, 20_000) as driver:
@@ -228,6 +231,7 @@ def test_what_a_timeline_undoes_is_what_a_look_at_every_kept_checkpoint_says(kee
             assert undone == whole.undone_by(opening, covered, ()), (everywhere, there)
 
 
+@pytest.mark.long
 def test_a_decision_transfers_as_much_after_a_reset_far_back(keeping: Driver) -> None:
     """What it undid is a fact about checkpoints, and no later decision asks for it."""
     sizes = []
@@ -272,6 +276,7 @@ def retired_at_once(url: str, checkpoints: int) -> tuple[list[int], Counter[str]
     return pieces, rows, run
 
 
+@pytest.mark.long
 def test_twenty_thousand_are_retired_in_pieces_and_it_ends(database_url: str, other_database_url: str) -> None:
     few, rows_of_few, _ = retired_at_once(database_url, 2_000)
     many, rows, run = retired_at_once(other_database_url, 20_000)

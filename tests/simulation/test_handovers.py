@@ -112,6 +112,7 @@ def causes(simulation: Simulation) -> Counter[ResetCause]:
     return Counter(e.body.cause for e in simulation.events() if isinstance(e.body, events.ResetBegun))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", GroupProtocol)
 def test_members_that_leave_in_good_order_and_come_back_cost_no_reset(protocol: GroupProtocol) -> None:
     found, seen = [], Counter[During]()

@@ -218,6 +218,7 @@ EXPECTED: tuple[object, ...] = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_first_runs_break_none_either_and_see_every_fault_cause_outcome_and_end_that_they_claim_to(
     record_property: Property,

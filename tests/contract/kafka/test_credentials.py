@@ -40,6 +40,7 @@ def test_right_credentials_work_in_every_client(broken: KafkaSet, endangered: Me
         assert groups.committed(group).keys() == logs_of(group, topic, 0)
 
 
+@pytest.mark.long
 def test_wrong_credentials_are_told_at_once_and_never_shown(
     broken: KafkaSet, endangered: Members, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -83,6 +83,7 @@ def test_so_do_files(guarded: KafkaSet, trusted: Authority, entitled: dict[str, 
     assert BrokerLogs(admin_settings(settings)).bounds(logs_of("g", topic, 0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "lacking",
     [

@@ -71,6 +71,7 @@ def test_a_group_of_the_consumer_protocol_is_described_with_its_assignor_and_tar
         consumer.close()
 
 
+@pytest.mark.long
 def test_a_share_group_is_told_from_a_group_that_is_not_there_and_no_offsets_are_written_to_it(
     kafka_set: StartKafka,
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_process_that_hangs_is_ended_and_replaced(kafka: Kafka) -> None:
         assert groups.pid != first
 
 
+@pytest.mark.long
 def test_a_process_that_hangs_does_not_keep_who_asks_it_more_than_a_pipe_holds(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def test_every_client_gets_in(guarded: KafkaSet, tokens: Tokens, members: Member
         assert groups.committed(group).keys() == logs_of(group, topic, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_wrong_secret_is_told_at_once_and_never_shown(
     guarded: KafkaSet,
@@ -107,6 +108,7 @@ def test_tokens_are_renewed_and_every_client_stays_in_for_longer_than_one_lives(
     assert not [what for what, _ in member.heard.all if what in {"revoked", "failed", "fenced"}], member.heard.all
 
 
+@pytest.mark.long
 def test_a_token_endpoint_that_is_away_is_named(guarded: KafkaSet, tokens: Tokens) -> None:
     settings = entitled(guarded, tokens, "OAUTHBEARER")
     settings["sasl.oauthbearer.token.endpoint.url"] = "http://127.0.0.1:1/token"

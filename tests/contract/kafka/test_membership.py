@@ -194,6 +194,7 @@ def test_a_dynamic_member_that_leaves_frees_its_partitions_at_once(
     assert happened(lambda: groups.describe(GroupId(group)).state == "empty", within=4)
 
 
+@pytest.mark.long
 @only_consumer
 def test_a_static_member_that_leaves_frees_its_partitions_when_its_session_is_over(
     kafka: Kafka, members: Members, groups: Groups
@@ -308,6 +309,7 @@ def test_added_partitions_are_assigned_within_seconds(kafka: Kafka, members: Mem
     member.heard.wait_for(lambda: member.heard.holds == logs_of(group, topic, 0, 1, 2), within=15)
 
 
+@pytest.mark.long
 def test_a_new_topic_that_matches_the_pattern_is_assigned_within_seconds(kafka: Kafka, members: Members) -> None:
     prefix, group = kafka.group_id("pattern"), kafka.group_id()
     first = kafka.topic(1, name=f"{prefix}-a")
@@ -337,6 +339,7 @@ def test_a_pattern_that_matches_nothing_yet_waits_in_the_group(kafka: Kafka, mem
     member.heard.wait_for(lambda: member.heard.holds == logs_of(group, topic, 0), within=15)
 
 
+@pytest.mark.long
 def test_a_deleted_topic_is_revoked_and_complained_about(
     kafka: Kafka, members: Members, protocol: GroupProtocol
 ) -> None:

@@ -46,6 +46,7 @@ def member_process(
         process.communicate()
 
 
+@pytest.mark.long
 def test_a_zombie_neither_commits_what_it_lost_nor_fences_itself(
     kafka: Kafka, members: Members, protocol: GroupProtocol
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_client_that_closes_while_its_assignment_is_on_its_way_does_not_hang(
         closing.communicate()
 
 
+@pytest.mark.long
 def test_a_restart_of_the_broker_leaves_no_commit_and_no_question_unanswered(
     broken: KafkaSet, endangered: Members
 ) -> None:

@@ -161,6 +161,7 @@ def test_kubectl_takes_the_manifest_and_the_pods_commands_of_the_page(tmp_path: 
         assert cluster.pods(SPACE) == []
 
 
+@pytest.mark.long
 def test_sparks_client_hands_a_driver_over_with_the_rights_of_the_page(tmp_path: Path) -> None:
     with kubernetes_cluster(tmp_path / "cluster", image(tmp_path)) as cluster:
         cluster.api.apply(manifest())

@@ -156,6 +156,7 @@ def all_successful(found: Any, *tasks: str) -> bool:  # noqa: ANN401
     return bool(found["state"] == "success" and states(found) == dict.fromkeys(tasks, "success"))
 
 
+@pytest.mark.long
 def test_the_consumers_declare_the_region_and_one_application_after_the_other_is_started(ran: dict[str, Any]) -> None:
     flights = ran["flights_consumers"]
     assert all_successful(flights, "apply", "consume[0]", "consume[1]"), flights

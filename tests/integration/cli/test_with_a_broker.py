@@ -84,6 +84,7 @@ def test_a_start_asks_whether_the_topics_are_there(driver: Driver, kafka: Kafka,
     assert driver.region.state == "stopped"
 
 
+@pytest.mark.long
 def test_a_broker_that_does_not_answer_is_named_with_how_long_it_was_tried(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,6 +176,7 @@ def test_the_connector_comes_without_what_spark_ships(connector_jars: tuple[Path
     assert list(pyspark_jars().glob("hadoop-client-runtime-*"))  # the largest of what was left out
 
 
+@pytest.mark.long
 def test_delta_comes_without_what_spark_ships(delta_jars: tuple[Path, ...]) -> None:
     ((_, artifact, _),) = jars.delta().wanted
     assert {jar.name.rsplit("-", 1)[0] for jar in delta_jars} == {

@@ -104,6 +104,7 @@ def test_topics_are_not_made_by_asking_for_them(kafka: Kafka) -> None:
     assert kafka.partitions("no-such-topic") == 0
 
 
+@pytest.mark.long
 def test_a_broker_comes_back_with_its_data_after_a_stop_a_kill_and_a_suspension(kafka_set: StartKafka) -> None:
     kafka = kafka_set()
     (broker,) = kafka.brokers
@@ -168,6 +169,7 @@ def test_wrong_credentials_are_refused_and_right_ones_are_not(kafka_set: StartKa
     assert written.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.long
 def test_a_folder_has_the_set_that_it_was_made_for(tmp_path: Path) -> None:
     cluster = start_cluster(tmp_path)
     cluster.stop()

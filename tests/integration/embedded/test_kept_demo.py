@@ -117,6 +117,7 @@ def kcr(*arguments: object) -> dict[str, object]:
     return found
 
 
+@pytest.mark.long
 def test_what_is_kept_is_shown_serves_and_is_stopped_with_all_that_it_has_started(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +147,7 @@ def test_what_is_kept_is_shown_serves_and_is_stopped_with_all_that_it_has_starte
     assert kcr("dev", "status", "--folder", folder, "-o", "json") == NOTHING
 
 
+@pytest.mark.long
 def test_what_found_differences_is_kept_too_and_says_so_by_its_status(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def test_a_stop_does_not_wait_for_who_is_connected(postgres: Postgres) -> None:
             connection.execute("SELECT 1")
 
 
+@pytest.mark.long
 def test_a_suspended_server_answers_once_it_is_resumed(postgres: Postgres) -> None:
     postgres.suspend()
     with pytest.raises(psycopg.OperationalError):

@@ -28,6 +28,7 @@ def rows_of(run: Run) -> list[Row]:
     return sorted(result.read_output(run.spark, str(run.output)).collect(), key=str)
 
 
+@pytest.mark.long
 def test_the_output_says_whose_it_is(run: Run) -> None:
     row = result.read_output(run.spark, str(run.output)).where("batch_id = 'token-1'").first()
     assert row is not None

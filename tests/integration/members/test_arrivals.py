@@ -36,6 +36,7 @@ def test_members_that_come_one_after_the_other_cost_no_reset(lend: Lend, record_
         faults.judged(region, record_property)
 
 
+@pytest.mark.long
 def test_a_start_goes_on_without_a_member_that_never_comes_and_says_what_it_waits_for(
     lend: Lend, record_property: Note
 ) -> None:

@@ -64,6 +64,7 @@ def ended(one: Process) -> int:
 # -- asked to end ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_static_member_that_is_terminated_while_idle_keeps_its_slot_and_the_others_hear_nothing(
     lend: Lend, record_property: Note
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_static_member_that_is_terminated_while_idle_keeps_its_slot_and_the_ot
         assert region.region().epoch == before.epoch
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("group", ["", pytest.param(DYNAMIC, marks=pytest.mark.soak)], ids=["static", "dynamic"])
 def test_ctrl_c_in_a_batch_cancels_it_within_the_close_time_and_it_is_processed_again(
     lend: Lend, record_property: Note, group: str
@@ -98,6 +100,7 @@ def test_ctrl_c_in_a_batch_cancels_it_within_the_close_time_and_it_is_processed_
         settled(region, record_property, f"Ctrl-C in a batch, {'dynamic' if group else 'static'}")
 
 
+@pytest.mark.long
 def test_a_dynamic_member_that_is_terminated_leaves_and_the_others_take_over(lend: Lend, record_property: Note) -> None:
     with lend(group=DYNAMIC) as region:
         one = started(region, 1, 2)
@@ -111,6 +114,7 @@ def test_a_dynamic_member_that_is_terminated_leaves_and_the_others_take_over(len
         assert set(region.owners().values()) == {1, 2}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gate", ["", pytest.param("processing", marks=pytest.mark.soak)], ids=["idle", "in a batch"])
 def test_a_process_that_is_terminated_while_the_store_is_away_ends_all_the_same(
     lend: Lend, database_url: str, record_property: Note, gate: str
@@ -134,6 +138,7 @@ def test_a_process_that_is_terminated_while_the_store_is_away_ends_all_the_same(
 # -- no place ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_second_process_of_an_index_waits_two_leases_and_is_refused_with_nothing_consumed(
     lend: Lend, record_property: Note
 ) -> None:
@@ -178,6 +183,7 @@ def test_an_index_beyond_the_members_is_refused_with_the_indexes_that_there_are(
         assert region.region().counter == before.counter
 
 
+@pytest.mark.long
 def test_a_member_that_a_changed_spec_has_no_place_for_leaves_at_the_next_checkpoint_and_is_refused_later(
     lend: Lend, record_property: Note
 ) -> None:

@@ -70,6 +70,7 @@ def positions(region: Live) -> dict[int, int]:
 # -- partitions and topics ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @in_both_protocols
 def test_partitions_added_between_checkpoints_are_picked_up_from_their_beginning(
     region: Live, record_property: Note
@@ -114,6 +115,7 @@ def test_a_checkpoint_is_never_complete_without_partitions_that_were_added_while
     judged(region, record_property)
 
 
+@pytest.mark.long
 def test_a_checkpoint_waits_for_partitions_that_nobody_has_and_names_them(region: Live, record_property: Note) -> None:
     region.fill(100)
     region.start(0)
@@ -140,6 +142,7 @@ def missing(region: Live) -> tuple[coverage.Missing, ...]:
     return coverage.missing(*region.store.read(region.name))
 
 
+@pytest.mark.long
 def test_a_new_topic_that_matches_the_pattern_is_picked_up(
     kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
 ) -> None:
@@ -182,6 +185,7 @@ def recreate(region: Live, each: int) -> None:
     region.kafka.produce(region.topic, records)
 
 
+@pytest.mark.long
 @in_both_protocols
 def test_a_topic_that_was_recreated_halts_the_region_and_nothing_of_the_new_one_is_read(
     region: Live, record_property: Note
@@ -274,6 +278,7 @@ def test_retention_that_overtakes_a_position_is_a_reset_with_its_own_map_where_t
         judged(region, record_property, {p for p in left if p[1] == 1 or p[2] >= resumes_at} | first)
 
 
+@pytest.mark.long
 def test_a_restore_point_that_retention_has_overtaken_halts_at_once_and_burns_no_attempt(
     region: Live, record_property: Note
 ) -> None:
@@ -337,6 +342,7 @@ def foreigner(region: Live) -> Consumer:
     return Consumer({**region.kafka.settings, **QUIESCED, **settings, "session.timeout.ms": 6000})
 
 
+@pytest.mark.long
 def test_a_member_whose_static_id_somebody_else_used_takes_its_place_back(region: Live, record_property: Note) -> None:
     # Kafka fences for other reasons too: a broker that restarts has been seen to fence both members at once. The lease
     # says who the member is, so the client that was fenced is replaced, and no process ends.
@@ -381,6 +387,7 @@ def polled(consumer: Consumer) -> bool:
     return bool(consumer.assignment())
 
 
+@pytest.mark.long
 @in_both_protocols
 def test_a_commit_that_was_held_up_does_not_move_kafka_back(region: Live, record_property: Note) -> None:
     region.fill(100)
@@ -415,6 +422,7 @@ def test_a_commit_that_was_held_up_does_not_move_kafka_back(region: Live, record
 # -- transactions and timestamps ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_transactions_around_boundaries_keep_every_checkpoint_exact_and_nothing_open_is_read(
     kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
 ) -> None:
@@ -456,6 +464,7 @@ def test_transactions_around_boundaries_keep_every_checkpoint_exact_and_nothing_
         judged(region, record_property, {row.place for row in stored(kafka, region.topic)})
 
 
+@pytest.mark.long
 def test_a_record_from_the_far_future_stops_nobody_and_its_checkpoint_says_that_it_is_not_exact(
     kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
 ) -> None:

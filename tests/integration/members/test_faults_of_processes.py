@@ -180,6 +180,7 @@ def test_nothing_is_lost_and_only_what_a_reset_went_back_over_is_repeated_after_
 # -- back, in time or not ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_static_member_that_is_back_within_its_session_keeps_its_partitions_and_the_others_hear_nothing(
     lend: Lend, record_property: Note
 ) -> None:
@@ -274,6 +275,7 @@ def test_a_member_whose_batch_takes_longer_than_the_poll_interval_stays_in_its_g
         assert resets(region, before.counter) == []
 
 
+@pytest.mark.long
 def test_members_without_a_partition_take_part_in_checkpoints_and_stand_in(lend: Lend, record_property: Note) -> None:
     with lend(partitions=2) as region:
         processes = running(region, (0,), (1,), (2,))
@@ -290,6 +292,7 @@ def test_members_without_a_partition_take_part_in_checkpoints_and_stand_in(lend:
 # -- batches that fail, or never end -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_poison_record_halts_the_region_and_a_repaired_pipeline_goes_on_from_the_restore_point(
     lend: Lend, record_property: Note
 ) -> None:
@@ -308,6 +311,7 @@ def test_a_poison_record_halts_the_region_and_a_repaired_pipeline_goes_on_from_t
         settled(region, record_property, "a poison record, three failures, repaired")
 
 
+@pytest.mark.long
 def test_a_process_whose_batch_does_not_hear_its_cancellation_ends_itself_and_the_region_recovers(
     lend: Lend, record_property: Note
 ) -> None:

@@ -106,6 +106,7 @@ def test_members_go_on_after_the_store_was_restarted(
     judged(region, record_property)
 
 
+@pytest.mark.long
 def test_all_members_come_back_by_themselves_when_the_store_was_away_for_longer_than_a_lease(
     region: Live, server: Postgres, record_property: Note
 ) -> None:
@@ -120,6 +121,7 @@ def test_all_members_come_back_by_themselves_when_the_store_was_away_for_longer_
     judged(region, record_property)
 
 
+@pytest.mark.long
 def test_members_leave_their_group_while_the_store_is_away_and_come_back_with_it(
     region: Live, server: Postgres, record_property: Note
 ) -> None:
@@ -133,6 +135,7 @@ def test_members_leave_their_group_while_the_store_is_away_and_come_back_with_it
     judged(region, record_property)
 
 
+@pytest.mark.long
 def test_all_members_come_back_when_the_store_hung_for_longer_than_a_lease(
     region: Live, server: Postgres, record_property: Note
 ) -> None:

@@ -125,6 +125,7 @@ def named(one: Live) -> str:
         return region.show().note
 
 
+@pytest.mark.long
 @in_both_protocols
 def test_warn_goes_on_with_the_rest_through_a_reset_and_checkpoints_name_what_is_not_owned(
     kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, spoken: str
@@ -187,6 +188,7 @@ def test_hold_waits_through_a_reset_without_using_attempts_up_and_goes_on_by_its
         judged(one, record_property)
 
 
+@pytest.mark.long
 @in_both_protocols
 @pytest.mark.parametrize("way", ["remove", ForeignConsumerPolicy.HOLD, ForeignConsumerPolicy.WARN])
 def test_fail_halts_and_each_way_out_that_it_names_goes_on(
@@ -223,6 +225,7 @@ def looked(one: Live) -> tuple[object, ...]:
     return tuple(o for strangers in found.foreign_consumers.values() for o in strangers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("tool", "client", "policy"),
     [

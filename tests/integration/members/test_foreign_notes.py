@@ -60,6 +60,7 @@ def tried(action: Callable[[], object]) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["kcr checkpoint repair", "kafka-consumer-groups.sh --delete-offsets"])
 def test_a_number_that_no_region_gets_to_is_told_and_the_way_out_that_is_named_leads_out(
     region: Live, way: str

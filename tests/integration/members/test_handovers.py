@@ -70,6 +70,7 @@ def test_a_member_that_joins_takes_over_what_another_processes(lend: Lend, recor
         nothing_again(region, record_property, counter)
 
 
+@pytest.mark.long
 @of_every_kind
 def test_what_a_member_that_ends_in_good_order_has_processed_goes_on_with_the_other(
     lend: Lend, record_property: Note, group: str
@@ -86,6 +87,7 @@ def test_what_a_member_that_ends_in_good_order_has_processed_goes_on_with_the_ot
         nothing_again(region, record_property, counter)
 
 
+@pytest.mark.long
 @of_every_kind
 def test_members_that_are_restarted_one_after_the_other_go_on_where_they_were(
     lend: Lend, record_property: Note, group: str

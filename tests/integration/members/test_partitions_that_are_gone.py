@@ -50,6 +50,7 @@ def test_a_topic_made_anew_with_fewer_partitions_while_members_are_down_is_read(
         region.checkpoint()
 
 
+@pytest.mark.long
 @in_both_protocols
 def test_a_listed_topic_deleted_while_the_member_was_down_is_given_up_and_the_others_are_read(
     kafka: Kafka, database_url: str, tmp_path: Path, spoken: str
@@ -72,6 +73,7 @@ def test_a_listed_topic_deleted_while_the_member_was_down_is_given_up_and_the_ot
         assert {p.topic for p in gone(region)} == {other}
 
 
+@pytest.mark.long
 @in_both_protocols
 def test_a_listed_topic_deleted_while_its_reader_lives_is_given_up(
     kafka: Kafka, database_url: str, tmp_path: Path, spoken: str

@@ -51,6 +51,7 @@ def test_partitions_added_while_the_only_member_is_down_are_read_when_it_is_back
         faults.judged(region, record_property)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("down", [(0,), (1, 2)], ids=["the leader", "two of three"])
 def test_partitions_added_while_some_members_are_down_are_read_when_all_are_back(
     lend: Lend, record_property: Note, down: tuple[int, ...]
@@ -71,6 +72,7 @@ def test_partitions_added_while_some_members_are_down_are_read_when_all_are_back
         faults.judged(region, record_property)
 
 
+@pytest.mark.long
 def test_a_topic_that_a_pattern_matches_and_that_was_made_while_the_member_was_down_is_read(
     kafka: Kafka, database_url: str, tmp_path: Path
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_topic_that_a_pattern_matches_and_that_was_made_while_the_member_was_d
         region.until(lambda: len(region.region().claims) == 4 and region.consumed(fresh), "the new topic read", 90)
 
 
+@pytest.mark.long
 def test_a_topic_that_was_made_anew_with_more_partitions_while_the_member_was_down_is_read(lend: Lend) -> None:
     with lend(members=1, partitions=2, spec=f"out_of_range: earliest\nbeyond_end: earliest\n{PATIENT}") as region:
         first = region.start(0)
@@ -100,6 +103,7 @@ def test_a_topic_that_was_made_anew_with_more_partitions_while_the_member_was_do
         region.until(lambda: set(region.owners()) == set(range(4)) and region.consumed(), "the new topic read", 90)
 
 
+@pytest.mark.long
 def test_partitions_added_while_all_dynamic_members_are_down_are_read(lend: Lend, record_property: Note) -> None:
     with lend(members=2, partitions=2, spec=PATIENT.replace("session: 25s", "session: 7s"), group=DYNAMIC) as region:
         processes = [region.start(index) for index in range(2)]
@@ -116,6 +120,7 @@ def test_partitions_added_while_all_dynamic_members_are_down_are_read(lend: Lend
         faults.judged(region, record_property)
 
 
+@pytest.mark.long
 def test_partitions_added_while_the_region_was_stopped_are_read(lend: Lend, record_property: Note) -> None:
     with lend(members=1, partitions=2, spec=PATIENT) as region:
         first = region.start(0)
@@ -132,6 +137,7 @@ def test_partitions_added_while_the_region_was_stopped_are_read(lend: Lend, reco
         faults.judged(region, record_property)
 
 
+@pytest.mark.long
 def test_partitions_added_while_the_only_member_is_down_are_read_though_the_coordinator_moved(
     kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note
 ) -> None:
@@ -151,6 +157,7 @@ def test_partitions_added_while_the_only_member_is_down_are_read_though_the_coor
         faults.judged(region, record_property)
 
 
+@pytest.mark.long
 def test_partitions_added_during_a_start_with_a_member_down_are_read(lend: Lend, record_property: Note) -> None:
     with lend(members=2, partitions=2, spec=PATIENT) as region:
         first, second = region.start(0, gates=("resetting",)), region.start(1)
@@ -168,6 +175,7 @@ def test_partitions_added_during_a_start_with_a_member_down_are_read(lend: Lend,
         faults.judged(region, record_property)
 
 
+@pytest.mark.long
 def test_partitions_added_during_a_reset_are_read(lend: Lend, record_property: Note) -> None:
     with lend(members=2, partitions=2, spec=PATIENT) as region:
         first, second = region.start(0, gates=("resetting",)), region.start(1)
@@ -188,6 +196,7 @@ def test_partitions_added_during_a_reset_are_read(lend: Lend, record_property: N
         faults.judged(region, record_property)
 
 
+@pytest.mark.long
 def test_partitions_added_during_a_drain_with_a_member_down_are_read(lend: Lend, record_property: Note) -> None:
     with lend(members=2, partitions=2, spec=PATIENT) as region:
         first, second = region.start(0), region.start(1)

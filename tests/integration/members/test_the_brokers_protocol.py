@@ -54,6 +54,7 @@ def test_two_members_share_the_work_and_everything_is_processed_once(
         assert (found[Question.TIMES].verdict, found[Question.FOREIGN_CONSUMERS].verdict) == (CheckVerdict.OK,) * 2
 
 
+@pytest.mark.long
 @both_kinds
 def test_a_member_that_is_killed_returns_and_nothing_is_lost(lend: Lend, record_property: Note, group: str) -> None:
     with lend(members=2, partitions=4, spec=OFTEN, group=group) as region:
@@ -72,6 +73,7 @@ def test_a_member_that_is_killed_returns_and_nothing_is_lost(lend: Lend, record_
         region.shared(0, 1)
 
 
+@pytest.mark.long
 @both_kinds
 def test_a_member_that_joins_takes_partitions_while_the_other_works(
     lend: Lend, record_property: Note, group: str
@@ -88,6 +90,7 @@ def test_a_member_that_joins_takes_partitions_while_the_other_works(
         settled(region, record_property)
 
 
+@pytest.mark.long
 def test_a_member_that_leaves_hands_its_partitions_over(lend: Lend, record_property: Note) -> None:
     with lend(members=2, partitions=4, spec=OFTEN, group=DYNAMIC) as region:
         leaver, _ = [region.start(index) for index in (0, 1)]
@@ -100,6 +103,7 @@ def test_a_member_that_leaves_hands_its_partitions_over(lend: Lend, record_prope
         settled(region, record_property)
 
 
+@pytest.mark.long
 def test_a_static_member_that_ends_and_returns_gets_partitions_again(lend: Lend, record_property: Note) -> None:
     with lend(members=2, partitions=4, spec=OFTEN, group=STATIC) as region:
         leaver, _ = [region.start(index) for index in (0, 1)]
@@ -113,6 +117,7 @@ def test_a_static_member_that_ends_and_returns_gets_partitions_again(lend: Lend,
         region.shared(0, 1)
 
 
+@pytest.mark.long
 def test_partitions_that_are_added_are_read_and_the_others_stay_where_they_are(
     lend: Lend, record_property: Note
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_zombie_that_commits_afterwards_does_not_win(kafka: Kafka, stopped: Li
         assert account.is_sound, account
 
 
+@pytest.mark.long
 def test_offsets_that_expired_are_seeded_again_and_are_not_needed_for_a_start(kafka: Kafka, stopped: Live) -> None:
     def expire() -> None:
         # What the broker does to a group that was empty for a week.
@@ -164,6 +165,7 @@ def test_a_file_of_several_groups_goes_both_ways(kafka: Kafka, database_url: str
         assert [line.target for line in plan.lines] == [0, 30, 0, 30]
 
 
+@pytest.mark.long
 def test_a_member_that_was_frozen_before_its_commit_and_wakes_up_afterwards_does_not_win(
     kafka: Kafka, database_url: str, tmp_path: Path
 ) -> None:

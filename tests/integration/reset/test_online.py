@@ -101,6 +101,7 @@ def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, data
         assert (last.requester.who, last.counted and last.counted.replayed) == ("pat", 1_200)
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_one_member_never_contributed_to_is_gone_to_with_a_word(
     kafka: Kafka, database_url: str, tmp_path: Path
 ) -> None:
@@ -158,6 +159,7 @@ def test_a_poison_record_halts_and_is_skipped_by_name(kafka: Kafka, database_url
         assert (one.topic, 0, 120) not in {(w.topic, w.partition, w.offset) for w in one.written()}
 
 
+@pytest.mark.long
 def test_a_partition_first_seen_after_the_checkpoint_begins_anew_at_every_reset(
     kafka: Kafka, database_url: str, tmp_path: Path
 ) -> None:
@@ -189,6 +191,7 @@ def test_a_partition_first_seen_after_the_checkpoint_begins_anew_at_every_reset(
         assert sum(w.partition == 2 for w in one.written()) == 4 * 80
 
 
+@pytest.mark.long
 def test_a_partition_that_is_found_while_a_reset_waits_for_its_turn_is_read_from_its_beginning(
     kafka: Kafka, database_url: str, tmp_path: Path
 ) -> None:

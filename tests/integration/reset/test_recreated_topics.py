@@ -103,6 +103,7 @@ def topic_of(region: Region) -> str:
     return group.topics[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_forced_reset_to_a_place_in_the_new_log_goes_on_there(
     kafka: Kafka, database_url: str, tmp_path: Path, name: str
@@ -119,6 +120,7 @@ def test_a_forced_reset_to_a_place_in_the_new_log_goes_on_there(
         goes_on(one, {(n, o) for n, o in ALL if o >= at})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", [OutOfRangePolicy.EARLIEST, OutOfRangePolicy.LATEST])
 def test_another_policy_then_a_resume_goes_on_there(
     kafka: Kafka, database_url: str, tmp_path: Path, policy: OutOfRangePolicy
@@ -129,6 +131,7 @@ def test_another_policy_then_a_resume_goes_on_there(
         goes_on(one, ALL if policy is OutOfRangePolicy.EARLIEST else set())
 
 
+@pytest.mark.long
 def test_the_region_is_deleted_and_declared_anew(kafka: Kafka, database_url: str, tmp_path: Path) -> None:
     with halted(kafka, database_url, tmp_path) as (one, region):
         spec = region.spec()
@@ -146,6 +149,7 @@ def test_the_region_is_deleted_and_declared_anew(kafka: Kafka, database_url: str
         assert not told(one, events.Halted)
 
 
+@pytest.mark.long
 def test_a_stopped_region_is_reset_without_force(kafka: Kafka, database_url: str, tmp_path: Path) -> None:
     with halted(kafka, database_url, tmp_path) as (one, region):
         region.stop()

@@ -64,6 +64,7 @@ def told_apart(batch: DataFrame) -> tuple[list[int], dict[int, str]]:
     return sorted(rows), poison
 
 
+@pytest.mark.long
 def test_what_can_be_decoded_becomes_columns_beside_its_coordinates(spark: SparkSession) -> None:
     rows = decoded(batch_of(spark, *GOOD), DELAYS)
     assert rows.columns == ["topic", "partition", "offset", "timestamp", "key", "carrier", "delay", "at"]

@@ -194,6 +194,7 @@ def event(lake: Lake, sequence: CheckpointNumber) -> dict[str, object]:
     return dict(told.to_json())
 
 
+@pytest.mark.long
 def test_the_page_about_reading_checkpoints_reads_them_and_its_dag_one_of_each_event(lake: Lake) -> None:
     reports = lake.root.parent / "reports"
     reading, dag = blocks(

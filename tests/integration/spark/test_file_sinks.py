@@ -27,6 +27,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, tmp_path / "out")
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_what_its_batches_have_written_and_the_same_when_read_again(lake: Lake) -> None:
     lake.batch(0)
     lake.batch(1)

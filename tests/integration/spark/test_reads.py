@@ -88,6 +88,7 @@ def test_aborted_records_and_markers_are_no_records_and_open_transactions_wait(b
     assert values(6, 9) == "ef"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ranges", "what"),
     [({0: (15, 25)}, "to lies beyond the end"), ({0: (30, 40)}, "all lies beyond it"), ({0: (0, 12)}, "retention")],

@@ -201,6 +201,7 @@ def contract_of(kind: type[Listing], spark: SparkSession) -> SinkContract:
     return Contract()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_fault_is_seen(kind: type[Listing], spark: SparkSession) -> None:
     with pytest.raises((AssertionError, KeyError)):

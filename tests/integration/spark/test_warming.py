@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, RegionName, TopicName
 from airflow_kcr.spark.pipelines import warm_up
@@ -30,6 +32,7 @@ def logs(kafka: Kafka, topic: str) -> dict[GroupPartition, LogBounds]:
     }
 
 
+@pytest.mark.long
 def test_records_are_read_and_no_batch_misses_them(
     spark: SparkSession, kafka: Kafka, bench: Bench, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def test_an_unknown_region_is_refused(run: Run, kafka: Kafka) -> None:
     assert run(topic=kafka.topic(1), region="trains").exit_code == 3
 
 
+@pytest.mark.long
 def test_a_broker_out_of_reach_is_told_by_address(run: Run) -> None:
     result = run(topic="flights", servers="127.0.0.1:1")
     assert (result.exit_code, "tried 127.0.0.1:1 for" in result.stderr) == (4, True)

@@ -153,6 +153,7 @@ def test_a_region_that_was_not_declared_yet_is_judged_and_stays_undeclared(
         assert store.names() == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("wrong", "check", "told"),
     [

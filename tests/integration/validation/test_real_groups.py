@@ -102,6 +102,7 @@ def test_a_foreign_consumer_of_a_dynamic_group_is_known_by_its_client_id(kafka: 
     assert [o.client_id for o in foreign_consumers(scene.look())] == ["copy"]
 
 
+@pytest.mark.long
 def test_a_consumer_protocol_foreign_consumer_converts_the_group_and_is_named(scene: Scene) -> None:
     scene.crowd.join("stranger", scene.group, scene.topic, client_id="modern", group_protocol="consumer")
     scene.crowd.settle(*scene.places())
@@ -143,6 +144,7 @@ def test_members_in_a_group_that_a_consumer_has_converted_are_still_told_from_it
     assert sorted(p.partition for m in seen.members for p in m.target or ()) == list(range(PARTITIONS))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ForeignConsumerPolicy)
 def test_a_share_group_of_the_name_refuses_the_start_with_what_to_change(
     kafka_set: StartKafka, policy: ForeignConsumerPolicy
@@ -163,6 +165,7 @@ def test_a_share_group_of_the_name_refuses_the_start_with_what_to_change(
     assert kafka_untouched(scene)
 
 
+@pytest.mark.long
 def test_a_streams_group_of_the_name_refuses_the_start_with_what_to_change(kafka_set: StartKafka) -> None:
     kafka = kafka_set(settings=streams_group.SETTINGS)
     allow(kafka.bootstrap_servers, streams_group.FEATURE)
@@ -180,6 +183,7 @@ def test_a_streams_group_of_the_name_refuses_the_start_with_what_to_change(kafka
         preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
 
 
+@pytest.mark.long
 def test_brokers_that_do_not_speak_the_protocol_refuse_the_start_with_what_to_change(kafka_set: StartKafka) -> None:
     # Kafka 3.9 by itself, a newer one where it is set so.
     kafka = kafka_set(settings={"group.coordinator.rebalance.protocols": "classic"})
@@ -191,6 +195,7 @@ def test_brokers_that_do_not_speak_the_protocol_refuse_the_start_with_what_to_ch
     assert kafka_untouched(scene)
 
 
+@pytest.mark.long
 def test_brokers_that_convert_no_group_refuse_the_start_beside_classic_members_with_what_to_change(
     kafka_set: StartKafka,
 ) -> None:

@@ -173,6 +173,7 @@ def test_the_test_button_says_what_is_wrong_with_the_connection() -> None:
 # -- Kafka ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_region_s_kafka_connection_is_read_by_airflow(
     store_connection: str, spec: RegionSpec, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def test_it_may_be_started_at_once_in_the_name_of_the_run(store_connection: str)
         assert "ada" in repr(region.events())
 
 
+@pytest.mark.long
 def test_a_change_that_needs_another_region_is_not_retried(store_connection: str) -> None:
     operator(YAML).execute(task_context())
     with pytest.raises(AirflowFailException, match="kafka"):

@@ -104,6 +104,7 @@ def stand_in(folder: Path, script: str) -> str:
     return str(program)
 
 
+@pytest.mark.long
 def test_cleaning_starts_the_command_and_returns_what_it_says(driver: Driver) -> None:
     made = KcrCleanCheckpointsOperator(
         task_id="clean", region="flights", retired=True, conf={"spark.master": "local[1]"}

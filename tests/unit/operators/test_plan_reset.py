@@ -112,6 +112,7 @@ def test_alone_and_without_a_target_it_says_what_is_missing(driver: Driver, worl
         planned()
 
 
+@pytest.mark.long
 def test_the_summary_stays_small(store_connection: str, world: World) -> None:
     from airflow_kcr.protocol.values import TopicName
 

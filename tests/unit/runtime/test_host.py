@@ -656,6 +656,7 @@ def test_a_pipeline_that_has_become_slow_is_given_smaller_batches(stage: Stage) 
     assert stage.region.state is RegionState.RUNNING
 
 
+@pytest.mark.long
 def test_members_whose_process_ends_with_each_batch_that_is_too_large_come_to_one_that_they_can_do(
     stage: Stage,
 ) -> None:

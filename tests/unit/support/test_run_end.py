@@ -92,6 +92,7 @@ def test_a_run_that_fails_leaves_no_server(tmp_path: Path, pytestconfig: pytest.
     assert_nothing_is_left_of(socket_dir)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_that_is_interrupted_leaves_no_server(workers: int, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     with InnerRun(ending="time.sleep(60)", folder=tmp_path, top=pytestconfig.rootpath, workers=workers) as run:

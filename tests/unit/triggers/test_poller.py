@@ -480,6 +480,7 @@ def test_lag_is_waited_for_and_the_partitions_that_are_behind_are_named(driver: 
     running(main)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("often")
 def test_a_broker_that_does_not_answer_keeps_nobody_from_hearing_of_the_store(
     driver: Driver, store_connection: str
