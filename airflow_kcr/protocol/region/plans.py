@@ -51,16 +51,6 @@ class Plan:
         """The whole map, with the positions that it was resolved by."""
         return _whole(self.entries)
 
-    @property
-    def replays(self) -> int:
-        """How many offsets would be processed again."""
-        return sum(max(line.replay or 0, 0) for line in self.entries)
-
-    @property
-    def skips(self) -> int:
-        """How many offsets would be passed over."""
-        return sum(max(-(line.replay or 0), 0) for line in self.entries)
-
 
 def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Plan:
     """Return what a reset would do if it were applied now.
