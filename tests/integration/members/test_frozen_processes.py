@@ -49,10 +49,10 @@ def late_words(region: Live, after: int, incarnation: Incarnation) -> list[str]:
 @pytest.mark.parametrize(
     ("gate", "group"),
     [
-        pytest.param("processing", "", id="the end of a batch, static"),
+        pytest.param("processing", "", id="the end of a batch, static", marks=pytest.mark.long),
         pytest.param("processing", DYNAMIC, id="the end of a batch, dynamic", marks=SOAK),
         pytest.param("contributing", "", id="a contribution, static", marks=SOAK),
-        pytest.param("contributing", DYNAMIC, id="a contribution, dynamic"),
+        pytest.param("contributing", DYNAMIC, id="a contribution, dynamic", marks=pytest.mark.long),
         pytest.param("committing", "", id="a commit, static"),
         pytest.param("committing", DYNAMIC, id="a commit, dynamic", marks=SOAK),
     ],
