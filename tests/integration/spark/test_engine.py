@@ -145,7 +145,8 @@ def test_a_batch_whose_broker_is_away_is_cancelled_before_its_process_would_end_
 ) -> None:
     kafka, out, called = kafka_set(1), tmp_path / "marks", threading.Event()
     topic = kafka.topic(2)
-    kafka.fill(topic, {0: RECORDS, 1: RECORDS})
+    # More than fits into the pipe to Python: the tasks' readers would be through otherwise before the broker is away.
+    kafka.fill(topic, {0: RECORDS, 1: RECORDS}, size=1000)
 
     def process(batch: DataFrame, context: BatchContext) -> None:
         called.set()
