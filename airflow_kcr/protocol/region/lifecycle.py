@@ -235,7 +235,8 @@ def seen_later(region: Region, now: datetime, memory: ReportLater) -> Region:
         if seen > held
     ]
     later += [f"{partition} at {offset}, which the store has not" for partition, offset in memory.positions.items()]
-    if memory.event is not None:
+    # A resume after a restore opens a timeline: who was frozen until then has nothing to tell any more.
+    if memory.event is not None and memory.timeline >= region.timeline:
         number, at = memory.event.number, memory.event.at
         later.append(f"event {number} recorded at {at.isoformat()}, and the store has another one by this number")
     if not later:

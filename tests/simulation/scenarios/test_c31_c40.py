@@ -194,6 +194,7 @@ def test_c33_a_region_whose_history_is_another_than_a_member_has_seen_halts_with
         epoch=region.epoch,
         incarnation=Incarnation(1),
         sequence=CheckpointNumber(1),
+        timeline=region.timeline,
         event=mark,
     )
     driver.handle(seen)
@@ -201,6 +202,11 @@ def test_c33_a_region_whose_history_is_another_than_a_member_has_seen_halts_with
     assert halt is not None
     assert halt.reason is HaltReason.RESTORED
     assert f"event {mark.number} recorded at {mark.at.isoformat()}, and the store has another one" in halt.text
+    # Another member, which was frozen until a person had resumed the region, halts it no more.
+    driver.handle(StartRegion())
+    driver.finish_reset()
+    driver.handle(replace(seen, member=driver.member(1)))
+    assert driver.region.state is RegionState.RUNNING
 
 
 # -- C34 -------------------------------------------------------------------------------------------------------------
