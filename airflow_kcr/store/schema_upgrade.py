@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 
 SCHEMA: Final = "kcr"
 VERSION_TABLE: Final = "alembic_version"
-HEAD: Final = "0022"
+HEAD: Final = "0023"
 """The revision that this program works with."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"

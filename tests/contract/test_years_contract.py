@@ -283,7 +283,7 @@ def test_twenty_thousand_are_retired_in_pieces_and_it_ends(database_url: str, ot
     assert sum(many) == 20_000 + OWN - RegionRules(groups={}).retention.keep
     assert max(many) * PARTITIONS <= PIECE
     assert len(many) == -(-sum(many) * PARTITIONS // PIECE) + (sum(many) * PARTITIONS % PIECE == 0)
-    for table in ("checkpoint_offset", "read_back", "contribution", "checkpoint_partition"):
+    for table in ("checkpoint_offset", "read_back", "contribution_offset", "contribution", "checkpoint_partition"):
         assert len([one for one in run if f"DELETE FROM kcr.{table} " in one]) == len(many)
     # Each piece counts what is kept; beside that one of many costs what one of few does.
     for statement, found in rows.items():

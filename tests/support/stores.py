@@ -31,6 +31,22 @@ CLOCK = f"""
 """
 
 
+PARENTS = {
+    "checkpoint_partition": ("checkpoint", "sequence"),
+    "checkpoint_offset": ("checkpoint", "sequence"),
+    "contribution_offset": ("contribution", "sequence, group_id, member_index"),
+    "read_back": ("checkpoint", "sequence"),
+    "seek_offset": ("reset", "epoch"),
+}
+"""Of the tables that no foreign key keeps from having rows alone: what they belong to, and by which columns."""
+
+ALONE = " UNION ALL ".join(
+    f"SELECT '{table}' FROM kcr.{table} LEFT JOIN kcr.{parent} p USING (region_id, {columns}) WHERE p.region_id IS NULL"
+    for table, (parent, columns) in PARENTS.items()
+)
+"""Rows whose checkpoint, contribution or reset isn't there."""
+
+
 class Specs:
     """Specs of tests: their text is a number, and the rules are kept here instead of being read from a file."""
 
@@ -102,7 +118,7 @@ def postgres_subject(url: str) -> Iterator[Subject]:
 
 @contextmanager
 def postgres_store(url: str, read_rules: Callable[[str], RegionRules]) -> Iterator[PostgresTransactions]:
-    """A store on a database whose clock is moved by hand."""
+    """A store on a database whose clock is moved by hand; fails where a row is left without what it belongs to."""
     _execute(url, f"DO $$ BEGIN IF to_regnamespace('test_clock') IS NULL THEN {CLOCK} END IF; END $$")
     engine = build_engine(make_url(url).update_query_dict({"options": "-c search_path=test_clock,pg_catalog"}))
     store = PostgresTransactions(engine, read_rules)
@@ -110,6 +126,9 @@ def postgres_store(url: str, read_rules: Callable[[str], RegionRules]) -> Iterat
         yield store
         if isinstance(engine.pool, QueuePool) and engine.pool.checkedout():
             raise AssertionError(f"not every connection was given back: {engine.pool.status()}")
+        alone = _execute(url, f"SELECT string_agg(DISTINCT t, ', ') FROM ({ALONE}) AS alone (t)")
+        if alone is not None:
+            raise AssertionError(f"rows without what they belong to, in {alone}")
     finally:
         store.close()
         engine.dispose()

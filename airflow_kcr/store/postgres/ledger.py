@@ -137,6 +137,7 @@ _PROVE: Final = text("""
 _FORGET: Final = (
     text("DELETE FROM kcr.checkpoint_offset WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
     text("DELETE FROM kcr.read_back WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
+    text("DELETE FROM kcr.contribution_offset WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
     text("DELETE FROM kcr.contribution WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
     text("DELETE FROM kcr.checkpoint_partition WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
 )
