@@ -35,8 +35,11 @@ CLUSTER: Final = "cluster"
 AM_WAIT: Final = "spark.yarn.am.waitTime"
 """The setting that says how long YARN's application master waits for the driver's Spark."""
 
+_ON_YARN: Final = r"(?:(?<=application )|(?<=report for ))application_\d+_\d+"
+"""The name of an application where YARN's client says it, and not where a path does."""
+
 _NAMES: Final = re.compile(
-    r"application_[0-9_]+|pod name: .+?-driver$|submission ID \S+?-driver|spark-app-selector -> spark-[a-z0-9]+"
+    rf"{_ON_YARN}|pod name: .+?-driver$|submission ID \S+?-driver|spark-app-selector -> spark-[a-z0-9]+"
 )
 _SUBMITTED: Final = re.compile(r"submission ID [^\s:]+:(\S+) into Kubernetes")
 """What Spark calls a driver's pod, after its namespace; the provider reads it for the namespace `spark` alone."""
@@ -236,7 +239,9 @@ class KcrSparkSubmitHook(SparkSubmitHook):
             names = set(_NAMES.findall(line))
             if names - seen or _STATUS.search(line):
                 seen |= names
-                yield line
+                # The provider takes the first word that begins as a name does; a path on the same line may have one.
+                on_yarn = re.search(_ON_YARN, line)
+                yield line if on_yarn is None else on_yarn[0]
             elif (shown := self._sieve.take(line)) is not None:
                 self.log.log(max(shown.level, logging.INFO), "%s", shown.text)
 

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from airflow_kcr.embedded.spark import environment
 
 RESOURCE_MANAGER = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
 NODE_MANAGER = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
+APPLICATION_CLI = "org.apache.hadoop.yarn.client.cli.ApplicationCLI"
 APPLICATION_MASTER = "org.apache.spark.deploy.yarn.ApplicationMaster"
 EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 
@@ -119,6 +121,20 @@ class YarnCluster:
         log = (self.folder / "resource-manager.log").read_text(errors="replace")
         summary = re.search(rf"appId={application},.*\bfinalStatus=(\w+)", log)
         return summary and summary[1]
+
+    def kill(self, application: str) -> None:
+        """Kill an application, as an administrator does with `yarn application -kill`."""
+        command = [
+            str(java()),
+            *QUICK_START,
+            "-cp",
+            self._classpath,
+            APPLICATION_CLI,
+            "application",
+            "-kill",
+            application,
+        ]
+        subprocess.run(command, env=environment(), capture_output=True, timeout=READY_WITHIN, check=True)
 
     def processes(self, main: str) -> list[int]:
         """Return the Java processes of the containers that run a class; not the shells around them."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from airflow_kcr.triggers.payloads import Status
 from tests.support.airflow_home import connection_json
 from tests.support.consume import Task, consumers
 from tests.support.consume_in_cluster import PIPELINE, SPEC, ConsumersInCluster, trigger, undone
 from tests.support.consume_pipeline import OUTPUT
 from tests.support.members import TOP, live
-from tests.support.yarn import APPLICATION_MASTER, YarnCluster, yarn_cluster
+from tests.support.yarn import APPLICATION_MASTER, EXECUTOR, YarnCluster, yarn_cluster
 
 if TYPE_CHECKING:
     from tests.support.kafka import Kafka
@@ -83,4 +86,49 @@ def test_a_cleared_task_ends_its_application_and_the_next_try_goes_on_without_a_
         assert "everything that was processed is in checkpoint" in here.cluster.said(here.application(first))
         here.work()
         assert undone(here.found, 1) == []
+        here.finish(second)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_spark_replaces_an_executor_that_yarn_has_lost_and_the_application_goes_on(
+    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on_yarn(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
+        task = here.hand_over()
+        here.work()
+        (lost,) = here.cluster.processes(EXECUTOR)
+        os.kill(lost, signal.SIGKILL)
+        here.found.until(lambda: bool(set(here.cluster.processes(EXECUTOR)) - {lost}), "another executor")
+        here.work()
+        assert len(here.found.incarnations(here.found.live.member(0))) == 1
+        here.finish(task)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("fault", ["driver lost", "application killed"])
+def test_an_application_that_yarn_has_lost_fails_its_task_and_the_next_try_takes_over(
+    kafka: Kafka,
+    database_url: str,
+    tmp_path: Path,
+    connector_jars: tuple[Path, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+) -> None:
+    with on_yarn(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
+        first = here.hand_over()
+        here.work()
+        if fault == "driver lost":
+            (driver,) = here.cluster.processes(APPLICATION_MASTER)
+            os.kill(driver, signal.SIGKILL)
+        else:
+            here.cluster.kill(here.application(first))
+        here.until_over(first)
+        assert not here.ended(first)
+        assert here.answer(first).status is not Status.REACHED
+        here.found.until(lambda: here.cluster.processes(EXECUTOR) == [], "its executors over")
+
+        second = here.hand_over(try_number=2)
+        here.work()
         here.finish(second)

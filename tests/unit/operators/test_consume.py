@@ -451,7 +451,8 @@ def test_settings_that_java_or_spark_find_impossible_are_not_tried_again(
 
 YARNS = """\
 :: resolving dependencies ::
-26/11/22 21:06:37 INFO Client: Uploading resource x.zip -> hdfs://nn/staging/application_17_0042/x.zip
+26/11/22 21:06:37 INFO Client: Uploading resource /opt/application_1_2/application_x.zip -> hdfs://nn/application_17_0042/x.zip
+26/11/22 21:06:37 INFO Client: Submitting application application_17_0042 to ResourceManager
 26/11/22 21:06:37 INFO YarnClientImpl: Submitted application application_17_0042
 26/11/22 21:06:37 INFO Client:
   client token: N/A
