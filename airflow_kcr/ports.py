@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from airflow_kcr.errors import RefusedError
-from airflow_kcr.protocol.commands import Command, EventMark, Heartbeat
+from airflow_kcr.protocol.commands import Command, Heartbeat, Renew
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
@@ -239,18 +239,10 @@ class Chronicle(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewal:
-    """A lease that a member asks to have extended."""
+    """A member's renewal, and the region that it is in: renewals of many regions are asked for at once."""
 
     region: RegionName
-    member: MemberId
-    incarnation: Incarnation
-    """That holds the lease; one of another incarnation is not extended."""
-
-    lease: timedelta
-    """By how much, from now on."""
-
-    newest: EventMark | None = None
-    """The newest event that the member knows of."""
+    command: Renew
 
 
 Heartbeats: TypeAlias = "Mapping[Renewal, Heartbeat | RefusedError]"

@@ -58,20 +58,13 @@ class LeaseCalls:
     ) -> None:
         self._post, self._deliver, self.failed = post, deliver, failed
         self._store_clock, self._clock, self._silence = store_clock, clock, silence.total_seconds()
-        self._asked: tuple[Renewal, Renew] | None = None
+        self._asked: Renewal | None = None
         self._waiting_since: Seconds | None = None
         self._lost = False
 
     def ask(self, region: RegionName, command: Renew) -> None:
         """Ask for a renewal, and deliver its answer; not again before that has come."""
-        renewal = Renewal(
-            region=region,
-            member=command.member,
-            incarnation=command.incarnation,
-            lease=command.lease,
-            newest=command.newest,
-        )
-        self._asked, self._waiting_since = (renewal, command), self._clock()
+        self._asked, self._waiting_since = Renewal(region=region, command=command), self._clock()
         self._post(self)
 
     def is_silent(self) -> bool:
@@ -88,8 +81,7 @@ class LeaseCalls:
     @property
     def renewal(self) -> Renewal | None:
         """What is asked for; None: nothing any more."""
-        asked = self._asked
-        return None if asked is None else asked[0]
+        return self._asked
 
     def sent(self, at: Seconds) -> None:
         """Note that it is asked for again, after an attempt that failed."""
@@ -111,10 +103,10 @@ class LeaseCalls:
             self._lost = False
             self._deliver(events.StoreBack())
         if isinstance(answer, RefusedError):
-            self._deliver(events.Refused(command=asked[1], error=answer))
+            self._deliver(events.Refused(command=asked.command, error=answer))
             return
         self._store_clock.tell(answer.now)
-        self._deliver(events.Answered(command=asked[1], result=answer, sent_at=sent_at))
+        self._deliver(events.Answered(command=asked.command, result=answer, sent_at=sent_at))
 
 
 class Renewals:

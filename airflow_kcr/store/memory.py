@@ -121,7 +121,7 @@ class MemoryTransactions(RegionStore):
         return {renewal: self._renewed(renewal) for renewal in renewals}
 
     def _renewed(self, renewal: Renewal) -> Heartbeat | RefusedError:
-        name, member = renewal.region, renewal.member
+        name, command, member = renewal.region, renewal.command, renewal.command.member
         try:
             region, now = self._region(name), self._clock()
         except UnknownRegion as error:
@@ -129,9 +129,9 @@ class MemoryTransactions(RegionStore):
         row = region.members.get(member)
         if row is None:
             return UnknownMember(f"{member} is not registered in region {name}; register it first")
-        renewed = row.incarnation == renewal.incarnation and is_live(region, member, now)
+        renewed = row.incarnation == command.incarnation and is_live(region, member, now)
         if renewed:
-            fresh = Lease(incarnation=renewal.incarnation, until=now + renewal.lease)
+            fresh = Lease(incarnation=command.incarnation, until=now + command.lease)
             self._regions[name] = replace(region, leases={**region.leases, member: fresh})
         return Heartbeat(
             now=now,
@@ -140,11 +140,12 @@ class MemoryTransactions(RegionStore):
             incarnation=row.incarnation,
             renewed=renewed,
             reconcile_at=region.reconcile_at,
-            is_other_history=self._is_other(name, renewal.newest),
+            is_other_history=self._is_other(name, command.newest),
         )
 
     def _is_other(self, name: RegionName, mark: EventMark | None) -> bool:
-        return mark is not None and any(e.number == mark.number and e.at != mark.at for e in self._events[name])
+        known = self._events[name]
+        return mark is not None and mark.number <= len(known) and known[mark.number - 1].at != mark.at
 
     def read(self, name: RegionName) -> tuple[Region, datetime]:
         """See `ports.Transactions.read`."""

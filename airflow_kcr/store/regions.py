@@ -198,9 +198,7 @@ def _read(transactions: Transactions, name: RegionName, command: ReadRegion) -> 
 
 def _renew(transactions: Transactions, name: RegionName, command: Renew) -> Heartbeat:
     member = command.member
-    renewal = Renewal(
-        region=name, member=member, incarnation=command.incarnation, lease=command.lease, newest=command.newest
-    )
+    renewal = Renewal(region=name, command=command)
     heartbeat = transactions.renew([renewal]).get(renewal)
     if heartbeat is None:
         raise StoreBusy(f"the lease of {member} in region {name} is being written; it was not renewed, ask again")

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_kcr.api.regions import store_url
 from airflow_kcr.ports import Renewal
-from airflow_kcr.protocol.commands import DeclareRegion, Heartbeat
+from airflow_kcr.protocol.commands import DeclareRegion, Heartbeat, Renew
 from airflow_kcr.protocol.region.rows import Lease, Member
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
@@ -87,7 +87,9 @@ def regions(url: str, number: int) -> Iterator[tuple[RegionStore, list[Renewal]]
             members = [MemberId(GroupId(name), index) for index in range(MEMBERS)]
             store.handle(name, DeclareRegion(spec=Spec(text=name, rules=own)))
             store.decide(name, partial(_with_leases, members))
-            asked += [Renewal(region=name, member=m, incarnation=Incarnation(1), lease=LEASE) for m in members]
+            asked += [
+                Renewal(region=name, command=Renew(member=m, incarnation=Incarnation(1), lease=LEASE)) for m in members
+            ]
         try:
             yield store, asked
         finally:

@@ -147,9 +147,9 @@ def test_renewals_are_answered_each_by_itself(subject: Subject, drive: Drive) ->
     driver.up()
     subject.clock.advance(1)
     first, second = driver.member(0), driver.member(1)
-    good = Renewal(region=driver.name, member=second, incarnation=Incarnation(1), lease=LEASE)
-    stale = replace(good, member=first, incarnation=Incarnation(9))
-    nobody = replace(good, member=MemberId(GroupId("g"), 7))
+    good = Renewal(region=driver.name, command=Renew(member=second, incarnation=Incarnation(1), lease=LEASE))
+    stale = replace(good, command=replace(good.command, member=first, incarnation=Incarnation(9)))
+    nobody = replace(good, command=replace(good.command, member=MemberId(GroupId("g"), 7)))
     elsewhere = replace(good, region=RegionName("elsewhere"))
     before = driver.region.leases
     found = driver.store.renew([nobody, stale, good, elsewhere, good])
@@ -171,12 +171,15 @@ def test_renewals_are_answered_each_by_itself(subject: Subject, drive: Drive) ->
 def test_renewals_of_one_lease_by_two_incarnations_are_told_apart(drive: Drive) -> None:
     driver = drive()
     driver.up()
-    former = Renewal(region=driver.name, member=driver.member(0), incarnation=Incarnation(1), lease=LEASE)
+    former = Renewal(
+        region=driver.name, command=Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE)
+    )
     takeover = Register(member=driver.member(0), token="t-2", takeover=True)
-    newest = replace(former, incarnation=driver.handle(takeover))
+    newest = replace(former, command=replace(former.command, incarnation=driver.handle(takeover)))
     found = driver.store.renew([former, newest])
     assert {
-        one.incarnation: isinstance(heartbeat, Heartbeat) and heartbeat.renewed for one, heartbeat in found.items()
+        one.command.incarnation: isinstance(heartbeat, Heartbeat) and heartbeat.renewed
+        for one, heartbeat in found.items()
     } == {
         Incarnation(1): False,
         Incarnation(2): True,

@@ -520,12 +520,12 @@ def test_a_lease_that_is_being_written_keeps_no_other_from_being_renewed(
         other.execute("SELECT FROM kcr.lease WHERE member_index = 0 FOR UPDATE")
         found = store.renew(asked)
         with pytest.raises(StoreBusy, match=r"g\[0\] .* ask again"):
-            driver.handle(Renew(member=first.member, incarnation=Incarnation(1), lease=first.lease))
+            driver.handle(first.command)
     assert {one: isinstance(heartbeat, Heartbeat) and heartbeat.renewed for one, heartbeat in found.items()} == {
         second: True
     }
     leases = driver.region.leases
-    assert leases[second.member].until - leases[first.member].until > timedelta(seconds=30)
+    assert leases[second.command.member].until - leases[first.command.member].until > timedelta(seconds=30)
     assert store.renew(asked).keys() == {first, second}
 
 
@@ -545,7 +545,8 @@ def test_a_lease_that_was_written_since_a_renewal_began_is_judged_as_it_is_now(
     change: str,
     renewed: bool,
 ) -> None:
-    asked = replace(_renewal(driver.name, driver.member(0)), lease=timedelta(hours=1))
+    asked = _renewal(driver.name, driver.member(0))
+    asked = replace(asked, command=replace(asked.command, lease=timedelta(hours=1)))
     gate = " CROSS JOIN (SELECT pg_advisory_xact_lock_shared(1)) AS gate"
     statement, regions = transactions._RENEW.text, "JOIN kcr.region r ON r.name = u.region"
     assert statement.count(regions) == 1
@@ -587,7 +588,7 @@ def test_the_leases_of_any_regions_are_renewed_by_one_statement(
 
 
 def _renewal(name: RegionName, member: MemberId) -> Renewal:
-    return Renewal(region=name, member=member, incarnation=Incarnation(1), lease=timedelta(seconds=60))
+    return Renewal(region=name, command=Renew(member=member, incarnation=Incarnation(1), lease=timedelta(seconds=60)))
 
 
 def _registered(member: MemberId, region: Region, now: datetime) -> Region:

@@ -852,8 +852,8 @@ MUTANTS = (
     Mutant(
         what="an expired lease is not revived in memory either",
         module="store.memory",
-        guard="row.incarnation == renewal.incarnation and is_live(region, member, now)",
-        without="row.incarnation == renewal.incarnation",
+        guard="row.incarnation == command.incarnation and is_live(region, member, now)",
+        without="row.incarnation == command.incarnation",
         killed_by="tests/contract/test_members_contract.py::test_an_expired_lease_is_never_revived",
     ),
     Mutant(

@@ -235,8 +235,10 @@ def seen_later(region: Region, now: datetime, memory: ReportLater) -> Region:
         if seen > held
     ]
     later += [f"{partition} at {offset}, which the store has not" for partition, offset in memory.positions.items()]
-    # A resume after a restore opens a timeline: who was frozen until then has nothing to tell any more.
-    if memory.event is not None and memory.timeline >= region.timeline:
+    # Every member tells this once; the first one is enough. A resume after a restore opens a timeline: who was frozen
+    # until then has nothing to tell any more.
+    is_told = region.halt is not None and region.halt.reason is HaltReason.RESTORED
+    if memory.event is not None and not is_told and memory.timeline >= region.timeline:
         number, at = memory.event.number, memory.event.at
         later.append(f"event {number} recorded at {at.isoformat()}, and the store has another one by this number")
     if not later:

@@ -483,21 +483,25 @@ def renew(
     asked = [*dict.fromkeys(renewals)]
     if not asked:
         return {}
+    commands = [one.command for one in asked]
+    marks = [command.newest for command in commands]
     rows = connections.answer(
         _RENEW,
         regions=array([one.region for one in asked]),
-        groups=array([one.member.group for one in asked]),
-        indexes=array([one.member.index for one in asked]),
-        incarnations=array([one.incarnation for one in asked]),
-        leases=[one.lease for one in asked],
-        newest=[None if one.newest is None else one.newest.number for one in asked],
-        newest_at=[None if one.newest is None else one.newest.at for one in asked],
+        groups=array([command.member.group for command in commands]),
+        indexes=array([command.member.index for command in commands]),
+        incarnations=array([command.incarnation for command in commands]),
+        leases=[command.lease for command in commands],
+        newest=[mark and mark.number for mark in marks],
+        newest_at=[mark and mark.at for mark in marks],
     )
     found: dict[Renewal, Heartbeat | RefusedError] = {}
     for place, now, counter, epoch, incarnation, reconcile_at, renewed, held, is_other in rows:
         one = asked[place - 1]
         if incarnation is None:
-            found[one] = UnknownMember(f"{one.member} is not registered in region {one.region}; register it first")
+            found[one] = UnknownMember(
+                f"{one.command.member} is not registered in region {one.region}; register it first"
+            )
         elif renewed or not held:
             found[one] = Heartbeat(
                 now=now,

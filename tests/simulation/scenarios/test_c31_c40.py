@@ -202,6 +202,9 @@ def test_c33_a_region_whose_history_is_another_than_a_member_has_seen_halts_with
     assert halt is not None
     assert halt.reason is HaltReason.RESTORED
     assert f"event {mark.number} recorded at {mark.at.isoformat()}, and the store has another one" in halt.text
+    halted = driver.region
+    driver.handle(replace(seen, member=driver.member(1)))
+    assert driver.region == halted, "told once is enough"
     # Another member, which was frozen until a person had resumed the region, halts it no more.
     driver.handle(StartRegion())
     driver.finish_reset()

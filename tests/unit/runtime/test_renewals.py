@@ -34,7 +34,7 @@ def heartbeat(renewal: Renewal) -> Heartbeat:
         now=NOON,
         counter=EventNumber(1),
         epoch=Epoch(1),
-        incarnation=renewal.incarnation,
+        incarnation=renewal.command.incarnation,
         renewed=True,
         reconcile_at=None,
         is_other_history=False,
@@ -44,9 +44,7 @@ def heartbeat(renewal: Renewal) -> Heartbeat:
 def renewal(index: int, region: str = "flights") -> Renewal:
     return Renewal(
         region=RegionName(region),
-        member=MemberId(GroupId("g"), index),
-        incarnation=Incarnation(1),
-        lease=timedelta(seconds=10),
+        command=Renew(member=MemberId(GroupId("g"), index), incarnation=Incarnation(1), lease=timedelta(seconds=10)),
     )
 
 
@@ -82,7 +80,7 @@ class Asker:
 
     def ask(self) -> None:
         one = self.renewal
-        self.calls.ask(one.region, Renew(member=one.member, incarnation=one.incarnation, lease=one.lease))
+        self.calls.ask(one.region, one.command)
 
     def news(self) -> list[str]:
         """What it heard, repeated losses told once."""
