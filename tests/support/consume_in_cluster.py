@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,10 @@ class ConsumersInCluster(ABC):
     @abstractmethod
     def ended(self, task: Task) -> bool | None:
         """Whether the cluster says that a task's application has succeeded; None: it is not over."""
+
+    @abstractmethod
+    def executors(self) -> set[str]:
+        """Return the executors that run."""
 
     def hand_over(self, try_number: int = 1) -> Task:
         """Start a try, and return when the cluster has taken its application and its member has come."""
@@ -90,6 +94,34 @@ class ConsumersInCluster(ABC):
         assert self.ended(task)
         account = found.account()
         assert account.is_sound, account
+
+    def replaces(self, lose: Callable[[str], None]) -> Task:
+        """Hand a task over and lose its one executor; return the task when Spark has another one."""
+        task = self.hand_over()
+        self.work()
+        (lost,) = self.executors()
+        lose(lost)
+        self.found.until(lambda: bool(self.executors() - {lost}), "another executor")
+        return task
+
+    def goes_on(self, task: Task) -> None:
+        """See work go on to the end, in the same process."""
+        self.work()
+        assert len(self.found.incarnations(self.found.live.member(0))) == 1
+        self.finish(task)
+
+    def is_taken_over_after(self, lose: Callable[[Task], None]) -> None:
+        """Lose an application: its task fails, and the next try goes on to the end."""
+        first = self.hand_over()
+        self.work()
+        lose(first)
+        self.until_over(first)
+        assert not self.ended(first)
+        assert self.answer(first).status is not Status.REACHED
+        self.found.until(lambda: not self.executors(), "its executors over")
+        second = self.hand_over(try_number=2)
+        self.work()
+        self.finish(second)
 
 
 def trigger(task: Task) -> RegionTrigger:

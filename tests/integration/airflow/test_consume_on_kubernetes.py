@@ -22,7 +22,6 @@ import pytest
 from airflow_kcr.embedded.jars import QUICK_START, java
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.embedded.spark import spark_home
-from airflow_kcr.triggers.payloads import Status
 from tests.support.airflow_home import connection_json
 from tests.support.consume import Task, consumers
 from tests.support.consume_in_cluster import PIPELINE, SPEC, ConsumersInCluster, trigger, undone
@@ -87,7 +86,7 @@ class OnKubernetes(ConsumersInCluster):
         (pod,) = (pod for pod in self.pods("driver") if self.is_of(pod, task))
         return pod
 
-    def running_executors(self) -> set[str]:
+    def executors(self) -> set[str]:
         """Return the executors' pods that run."""
         return {pod["metadata"]["uid"] for pod in self.pods("executor") if pod["status"]["phase"] == "Running"}
 
@@ -244,16 +243,10 @@ def test_spark_replaces_a_lost_executor_and_the_application_goes_on(
     kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with on_kubernetes(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
-        task = here.hand_over()
-        here.work()
-        (lost,) = here.running_executors()
-        here.cluster.node.kill(lost)
-        here.found.until(lambda: bool(here.running_executors() - {lost}), "another executor")
+        task = here.replaces(here.cluster.node.kill)
         # A watch that comes back after this finds that it is too late.
         here.cluster.api.objects.compact()
-        here.work()
-        assert len(here.found.incarnations(here.found.live.member(0))) == 1
-        here.finish(task)
+        here.goes_on(task)
 
 
 @pytest.mark.soak
@@ -268,19 +261,12 @@ def test_a_lost_application_fails_its_task_and_the_next_try_takes_over(
     fault: str,
 ) -> None:
     with on_kubernetes(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
-        first = here.hand_over()
-        here.work()
-        pod = here.driver(first)["metadata"]
-        if fault == "driver lost":
-            here.cluster.node.kill(pod["uid"])
-        else:
-            here.cluster.api.objects.delete("pods", SPACE, pod["name"], {})
-        here.until_over(first)
-        assert not here.ended(first)
-        answer = here.answer(first)
-        assert answer.status is not Status.REACHED
-        here.found.until(lambda: here.running_executors() == set(), "its executors over")
 
-        second = here.hand_over(try_number=2)
-        here.work()
-        here.finish(second)
+        def lose(task: Task) -> None:
+            pod = here.driver(task)["metadata"]
+            if fault == "driver lost":
+                here.cluster.node.kill(pod["uid"])
+            else:
+                here.cluster.api.objects.delete("pods", SPACE, pod["name"], {})
+
+        here.is_taken_over_after(lose)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from airflow_kcr.triggers.payloads import Status
 from tests.support.airflow_home import connection_json
 from tests.support.consume import Task, consumers
 from tests.support.consume_in_cluster import PIPELINE, SPEC, ConsumersInCluster, trigger, undone
@@ -44,6 +43,10 @@ class OnYarn(ConsumersInCluster):
         }
         environment = {"HADOOP_CONF_DIR": str(self.cluster.configuration), "PYSPARK_PYTHON": sys.executable}
         return {"master": "yarn", "conf": conf, "environment": environment}
+
+    def executors(self) -> set[str]:
+        """Return the process ids of the executors."""
+        return {str(pid) for pid in self.cluster.processes(EXECUTOR)}
 
     def ended(self, task: Task) -> bool | None:
         """Whether the resource manager says SUCCEEDED."""
@@ -95,14 +98,7 @@ def test_spark_replaces_an_executor_that_yarn_has_lost_and_the_application_goes_
     kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with on_yarn(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
-        task = here.hand_over()
-        here.work()
-        (lost,) = here.cluster.processes(EXECUTOR)
-        os.kill(lost, signal.SIGKILL)
-        here.found.until(lambda: bool(set(here.cluster.processes(EXECUTOR)) - {lost}), "another executor")
-        here.work()
-        assert len(here.found.incarnations(here.found.live.member(0))) == 1
-        here.finish(task)
+        here.goes_on(here.replaces(lambda executor: os.kill(int(executor), signal.SIGKILL)))
 
 
 @pytest.mark.soak
@@ -117,18 +113,12 @@ def test_an_application_that_yarn_has_lost_fails_its_task_and_the_next_try_takes
     fault: str,
 ) -> None:
     with on_yarn(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
-        first = here.hand_over()
-        here.work()
-        if fault == "driver lost":
-            (driver,) = here.cluster.processes(APPLICATION_MASTER)
-            os.kill(driver, signal.SIGKILL)
-        else:
-            here.cluster.kill(here.application(first))
-        here.until_over(first)
-        assert not here.ended(first)
-        assert here.answer(first).status is not Status.REACHED
-        here.found.until(lambda: here.cluster.processes(EXECUTOR) == [], "its executors over")
 
-        second = here.hand_over(try_number=2)
-        here.work()
-        here.finish(second)
+        def lose(task: Task) -> None:
+            if fault == "driver lost":
+                (driver,) = here.cluster.processes(APPLICATION_MASTER)
+                os.kill(driver, signal.SIGKILL)
+            else:
+                here.cluster.kill(here.application(task))
+
+        here.is_taken_over_after(lose)
