@@ -45,8 +45,8 @@ from airflow_kcr.sinks.group import OpenedSinks, opened_files
 from airflow_kcr.sinks.postgres.writer import require_driver
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.pipelines import Warming, imports_of, warm_up
-from airflow_kcr.spark.reads import Source
-from airflow_kcr.spark.session import POSTGRES_DRIVER, SparkSettings, open_session, stop_session
+from airflow_kcr.spark.reads import LARGEST_FETCH, Source, fetch_within, held
+from airflow_kcr.spark.session import POSTGRES_DRIVER, SparkSettings, executor_memory, open_session, stop_session
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
 from airflow_kcr.store.regions import RegionStore
 
@@ -106,6 +106,8 @@ class Prepared:
     """What the members are built from."""
 
     store_clock: StoreClock
+    fetch: int = LARGEST_FETCH
+    """How many bytes of a partition to fetch at a time, known once Spark runs; options may say otherwise."""
 
 
 def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.environ) -> Prepared:
@@ -230,7 +232,9 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
         logs = stack.enter_context(closing(BrokerLogs(admin_settings(prepared.parts.kafka))))
         reader = stack.enter_context(real_reader(spec, run.group))
         with told(store, run.region, run.members, prepared.revision, prepared.digest):
-            spark = _session(prepared, logs)
+            partitions = _partitions(prepared, logs)
+            spark = _session(prepared, partitions)
+            prepared = replace(prepared, fetch=fetch_for(run.group, partitions, executor_memory(spark)))
             stack.callback(stop_session, spark)
             sinks = _opened(store, prepared, spark)
         warming = Warming(lambda: _warm_up(prepared, spark, logs))
@@ -265,12 +269,33 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
         yield Hosted(application=application, member_pool=member_pool)
 
 
-def _session(prepared: Prepared, logs: BrokerLogs) -> SparkSession:
+def _session(prepared: Prepared, partitions: int) -> SparkSession:
     settings, parts = prepared.run.spark, prepared.parts
-    settings = replace(settings, consumers=settings.consumers or _consumers(prepared, logs))
+    settings = replace(settings, consumers=settings.consumers or len(prepared.run.indexes) * partitions)
     if parts.sinks:
         settings = replace(settings, packages=(*settings.packages, POSTGRES_DRIVER))
     return open_session(with_formats(settings, parts.files))
+
+
+def fetch_for(group: GroupId, partitions: int, memory: int) -> int:
+    """Return how many bytes of a partition to fetch at a time; warn where an executor has hardly room for any.
+
+    Args:
+        group: whose partitions.
+        partitions: how many there are.
+        memory: of one executor, in bytes.
+    """
+    fetch = fetch_within(memory, partitions)
+    if held(partitions, fetch) > memory // 2:
+        _LOG.warning(
+            "group %s: an executor may read %d partitions, whose Kafka consumers hold up to %d MiB of its %d MiB; give "
+            "it more (spark.executor.memory; with a local master, spark.driver.memory)",
+            group,
+            partitions,
+            held(partitions, fetch) >> 20,
+            memory >> 20,
+        )
+    return fetch
 
 
 def _opened(store: RegionStore, prepared: Prepared, spark: SparkSession) -> OpenedSinks:
@@ -356,6 +381,7 @@ def source_of(prepared: Prepared, member: MemberId) -> Source:
         member=member,
         kafka=kafka,
         options=prepared.run.reading,
+        fetch=prepared.fetch,
         ends_within=prepared.spec.rules().timeouts.process_end_limit,
     )
 
@@ -378,8 +404,7 @@ def _limits(spec: RegionSpec) -> Limits:
     )
 
 
-def _consumers(prepared: Prepared, logs: BrokerLogs) -> int:
-    """Return how many Kafka consumers an executor may come to need: one for each partition of each member."""
+def _partitions(prepared: Prepared, logs: BrokerLogs) -> int:
+    """Return how many partitions the group has."""
     group = prepared.spec.rules().groups[prepared.run.group]
-    partitions = sum(count for topic, count in logs.topics().items() if group.subscribes(topic))
-    return len(prepared.run.indexes) * partitions
+    return sum(count for topic, count in logs.topics().items() if group.subscribes(topic))

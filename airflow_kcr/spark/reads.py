@@ -30,9 +30,16 @@ from airflow_kcr.protocol.values import GroupPartition, MemberId, Range, RegionN
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
+_MIB: Final = 1 << 20
+
+LARGEST_FETCH: Final = 4 * _MIB
+"""Bytes of one partition that are fetched at a time: more is hardly faster."""
+
+_FETCH: Final = "kafka.max.partition.fetch.bytes"
+
 DEFAULTS: Final[Mapping[str, str]] = {
     "kafka.max.poll.records": "20000",
-    "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),
+    _FETCH: str(LARGEST_FETCH),
     "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
     "kafka.receive.buffer.bytes": "-1",
     "kafka.fetch.max.wait.ms": "1",
@@ -45,8 +52,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
 After each poll the connector asks the broker for both ends of the log, so few large polls are cheaper than many. It
 asks behind the fetch that its client has sent already, which the broker holds for `fetch.max.wait.ms` at the end of the
 log; nothing is gained by that, since what a batch reads is there. While a task works on a poll, the socket takes in the
-next fetch: with a buffer that the system sizes (-1), all of it, with Kafka's own 64 KiB, next to nothing. Fetches of
-more than 4 MiB are hardly faster then, and the consumer of every partition holds one.
+next fetch: with a buffer that the system sizes (-1), all of it, with Kafka's own 64 KiB, next to nothing. Fetches are
+smaller where the consumers of all partitions would fill an executor's memory (`fetch_within`).
 
 The connector can't be interrupted while it waits for a broker (`WAITS`): these are the longest waits.
 """
@@ -58,6 +65,17 @@ Until then a cancelled batch goes on; with Kafka's own settings for a minute, an
 (`Timeouts.process_end_limit`). Two of them may follow each other, so each is at most a third of what a batch has. An
 admin client takes no shorter timeout for a call than for a request.
 """
+
+_SHARE: Final = 3
+"""Of an executor's memory, consumers may hold one part in so many."""
+
+_OF_CONSUMER: Final = 5 * _MIB // 2
+"""What the consumer of a partition takes on an executor, without a record; measured."""
+
+_OF_FETCH: Final = 3
+"""How many fetches it holds at most, between batches too; measured."""
+
+_SMALLEST_FETCH: Final = _MIB // 4
 
 _EXACT: Final[Mapping[str, str]] = {"failOnDataLoss": "true", "kafka.isolation.level": "read_committed"}
 """What makes a read exact; the only values that are accepted."""
@@ -111,6 +129,7 @@ class Source:
         kafka: client settings as Kafka's Java client names them (`bootstrap.servers`, `security.protocol`, …), secrets
             filled in, without the prefix `kafka.`.
         options: options of the connector, over `DEFAULTS`; those of the client have the prefix `kafka.`.
+        fetch: how many bytes of a partition to fetch at a time, unless client or options say so.
         ends_within: how long a batch may go on after it was cancelled.
 
     Raises:
@@ -122,6 +141,7 @@ class Source:
     member: MemberId
     kafka: Mapping[str, str] = field(repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    fetch: int = LARGEST_FETCH
     ends_within: timedelta = LONGEST_STORE_GRACE
 
     def __post_init__(self) -> None:
@@ -154,9 +174,34 @@ class Source:
     def _settings(self) -> dict[str, str]:
         # The connector's options know no case, so neither do overrides.
         merged: dict[str, tuple[str, str]] = {}
-        for name, value in (*DEFAULTS.items(), *self._waits(), *self._given(), *_EXACT.items()):
+        for name, value in (
+            *DEFAULTS.items(),
+            (_FETCH, str(self.fetch)),
+            *self._waits(),
+            *self._given(),
+            *_EXACT.items(),
+        ):
             merged[name.lower()] = (name, value)
         return dict(merged.values())
+
+
+def fetch_within(memory: int, partitions: int) -> int:
+    """Return how many bytes of a partition to fetch at a time, so that all consumers fit into their share.
+
+    Args:
+        memory: of one executor, in bytes.
+        partitions: how many it may read.
+
+    Returns:
+        At most `LARGEST_FETCH`; at least what is worth a request, whether or not that fits.
+    """
+    each = memory // _SHARE // max(partitions, 1)
+    return min(max((each - _OF_CONSUMER) // _OF_FETCH, _SMALLEST_FETCH), LARGEST_FETCH)
+
+
+def held(partitions: int, fetch: int) -> int:
+    """Return how many bytes the consumers of so many partitions hold on an executor at most, with fetches of a size."""
+    return partitions * (_OF_CONSUMER + _OF_FETCH * fetch)
 
 
 def refusals(options: Iterator[tuple[str, str]] | Mapping[str, str]) -> tuple[tuple[str, str], ...]:

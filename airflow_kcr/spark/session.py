@@ -109,6 +109,12 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.dagGraph.retainedRootRDDs": "50",
     "spark.cleaner.periodicGC.interval": "5min",
     "spark.python.task.killTimeout": "200ms",
+    # A timeline's consumers are asked for nothing once it is over, and hold what they have fetched. Spark's own five
+    # minutes are long enough for a handful of resets to fill an executor's memory.
+    "spark.kafka.consumer.cache.timeout": "15s",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
+    "spark.kafka.consumer.fetchedData.cache.timeout": "15s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
     # Standard error is for our own progress.
     _CONSOLE: "false",
 }
@@ -203,6 +209,14 @@ def open_session(settings: SparkSettings) -> SparkSession:
         spark.sparkContext.addPyFile(str(_DAEMON_FILE))
     check_connector(spark, settings)
     return spark
+
+
+def executor_memory(spark: SparkSession) -> int:
+    """Return the heap of one executor, in bytes; of an application that has none, its driver's."""
+    context = spark.sparkContext
+    if (context.master or "").startswith("local"):
+        return int(jvm.virtual_machine(context).java.lang.Runtime.getRuntime().maxMemory())
+    return int(jvm.scala_context(context).executorMemory()) << 20
 
 
 def require_jars(jars: Iterable[str]) -> None:

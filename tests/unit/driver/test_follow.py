@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
-from airflow_kcr.driver.application import MemberRun, Prepared, follow, source_of
+from airflow_kcr.driver.application import MemberRun, Prepared, fetch_for, follow, source_of
 from airflow_kcr.driver.parts import Parts
 from airflow_kcr.protocol.commands import DeclareRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointRules
-from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionName, Timeline
 from airflow_kcr.runtime.clocks import StoreClock
 from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.planner import Limits
@@ -97,3 +97,18 @@ def test_a_member_whose_process_has_less_time_to_end_waits_less_for_its_broker()
     quick = prepared(spec(more=QUICK.replace("reset: 40s", "reset: 80s")))
     source = source_of(quick, MemberId(GroupId("flights"), 0))
     assert source.ends_within == quick.spec.rules().timeouts.process_end_limit == timedelta(seconds=20)
+
+
+def test_an_executor_with_hardly_room_for_its_consumers_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    assert fetch_for(GroupId("flights"), 12, 1 << 30) == 4 << 20
+    assert not caplog.messages
+    assert fetch_for(GroupId("flights"), 400, 1 << 30) == 256 << 10
+    (told,) = caplog.messages
+    assert "400 partitions" in told
+    assert "1300 MiB of its 1024 MiB" in told
+    assert "spark.executor.memory" in told
+
+
+def test_the_size_of_fetches_reaches_the_connector() -> None:
+    source = source_of(replace(prepared(spec()), fetch=300_000), MemberId(GroupId("flights"), 0))
+    assert source.settings(Timeline(1))["kafka.max.partition.fetch.bytes"] == "300000"

@@ -19,7 +19,16 @@ from airflow_kcr.protocol.values import (
     Timeline,
     TopicName,
 )
-from airflow_kcr.spark.reads import DEFAULTS, WAITS, Source, offset_options, tasks_for
+from airflow_kcr.spark.reads import (
+    DEFAULTS,
+    LARGEST_FETCH,
+    WAITS,
+    Source,
+    fetch_within,
+    held,
+    offset_options,
+    tasks_for,
+)
 
 ONE = Timeline(1)
 KAFKA = {"bootstrap.servers": "127.0.0.1:9092"}
@@ -72,6 +81,33 @@ def test_the_settings_of_the_project_can_be_overridden_in_any_case() -> None:
     assert values["kafka.max.poll.records"] == "7"
     assert values["kafkaconsumer.polltimeoutms"] == "3000"
     assert values["kafka.fetch.max.bytes"] == DEFAULTS["kafka.fetch.max.bytes"]
+
+
+@pytest.mark.parametrize(
+    ("memory", "partitions", "fetch"),
+    [
+        (1 << 30, 0, LARGEST_FETCH),
+        (1 << 30, 12, LARGEST_FETCH),
+        (512 << 20, 12, 4_097_213),
+        (1 << 30, 64, 990_321),
+        (8 << 30, 64, LARGEST_FETCH),
+        (1 << 30, 1_000, 256 << 10),
+    ],
+)
+def test_fetches_leave_an_executor_two_thirds_of_its_memory_as_far_as_they_can(
+    memory: int, partitions: int, fetch: int
+) -> None:
+    assert fetch_within(memory, partitions) == fetch
+    assert held(partitions, fetch) <= memory / 3 or fetch == 256 << 10
+    settings = replace(source(), fetch=fetch).settings(ONE)
+    assert settings["kafka.max.partition.fetch.bytes"] == str(fetch)
+
+
+def test_what_a_user_says_of_fetches_counts() -> None:
+    small = replace(source({**KAFKA, "max.partition.fetch.bytes": "7"}), fetch=8)
+    assert small.settings(ONE)["kafka.max.partition.fetch.bytes"] == "7"
+    small = replace(source(options={"kafka.max.partition.fetch.bytes": "9"}), fetch=8)
+    assert small.settings(ONE)["kafka.max.partition.fetch.bytes"] == "9"
 
 
 @pytest.mark.parametrize(
