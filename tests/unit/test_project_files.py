@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_kcr import __version__
+
 TOP = Path(__file__).parents[2]
 ALLOWED_AT_THE_TOP = {"LICENSE", "README.md", "airflow_kcr", "dags_example", "docs", "pyproject.toml", "tests"}
 
@@ -52,6 +54,11 @@ def project_files() -> frozenset[str]:
 def test_the_top_level_stays_small(project_files: frozenset[str]) -> None:
     names = {name.partition("/")[0] for name in project_files}
     assert {name for name in names if not name.startswith(".")} <= ALLOWED_AT_THE_TOP
+
+
+def test_the_changelog_begins_with_the_version_of_the_package() -> None:
+    changelog = (TOP / "docs" / "changelog.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## \[(.+?)\]", changelog, re.MULTILINE)[0] == __version__
 
 
 def test_the_source_distribution_has_what_a_clone_has(project_files: frozenset[str], tmp_path: Path) -> None:
