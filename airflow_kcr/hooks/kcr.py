@@ -89,7 +89,11 @@ class KcrHook(BaseHook):
         return schema_upgrade.upgrade(self.store_url().render_as_string(hide_password=False))
 
     def test_connection(self) -> tuple[bool, str]:
-        """Say whether the store answers, soon, and whether its schema is the one that is needed; changes nothing."""
+        """Say whether the store answers, soon, and its schema is the one that is needed; changes nothing.
+
+        A PySpark of which another package has overwritten a part is told as well.
+        """
+        from airflow_kcr.spark.launch import pyspark_trouble
         from airflow_kcr.store import schema_upgrade
 
         try:
@@ -100,6 +104,8 @@ class KcrHook(BaseHook):
             schema_upgrade.require_revision(found.current)
         except KcrError as error:
             return False, error.message
+        if broken := pyspark_trouble():
+            return False, f"The region store answers, but {broken.message}"
         return True, f"The region store answers; its schema is of revision {found.current}, as needed."
 
     # -- regions -------------------------------------------------------------------------------------------------

@@ -116,6 +116,7 @@ def _reason(lines: tuple[str, ...]) -> str:
 # Where Spark's programs are on this machine, for a process that is about to start one.
 
 _INSTALL: Final = "install airflow-kcr[spark] where the tasks run, or set SPARK_HOME to a Spark of version 4"
+_CLIENT: Final = "pyspark-client"
 _JAVA: Final = "install a Java runtime, version 17 or newer, where Spark is started"
 
 
@@ -123,11 +124,12 @@ def require_pyspark() -> str:
     """Return the version of PySpark, which can be imported whole.
 
     Raises:
-        ToolMissing: it is not there, or another package has overwritten a part of it.
+        ToolMissing: it is not there, is a client without Spark, or another package has overwritten a part of it.
     """
     try:
         import pyspark
         import pyspark.sql
+        from pyspark import SparkContext  # noqa: F401 - what the client lacks
     except ImportError as error:
         raise no_pyspark(error) from error
     try:
@@ -154,7 +156,30 @@ def no_pyspark(error: ImportError) -> ToolMissing:
     """
     if error.name == "pyspark" and find_spec("pyspark") is None:
         return ToolMissing("PySpark is not installed; install airflow-kcr[spark]")
+    if not _is_installed("pyspark") and _is_installed(_CLIENT):
+        return ToolMissing(
+            f"only {_CLIENT} {metadata.version(_CLIENT)} is installed, which has no Spark of its own; install "
+            "airflow-kcr[spark]"
+        )
     return _overwritten(str(error))
+
+
+def pyspark_trouble() -> ToolMissing | None:
+    """Return why the installed PySpark can't be imported; None where none is installed, or all is well."""
+    if _is_installed("pyspark"):
+        try:
+            require_pyspark()
+        except ToolMissing as broken:
+            return broken
+    return None
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _overwritten(seen: str) -> ToolMissing:

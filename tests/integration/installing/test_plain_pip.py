@@ -79,7 +79,9 @@ def wheel(fresh: Environment, tmp_path: Path, pytestconfig: pytest.Config) -> st
     [("airflow,spark",), ("demo",), ("airflow", "spark"), ("spark", "airflow")],
     ids=" then ".join,
 )
-def test_spark_and_airflow_work_in_what_pip_installs(fresh: Environment, wheel: str, extras: tuple[str, ...]) -> None:
+def test_spark_and_airflow_work_in_what_pip_installs(
+    fresh: Environment, wheel: str, tmp_path: Path, extras: tuple[str, ...]
+) -> None:
     for extra in extras:
         fresh.pip("install", "--quiet", f"{wheel}[{extra}]")
     assert "Usage: kcr" in ran([fresh.program("kcr"), "--help"])
@@ -96,5 +98,9 @@ def test_spark_and_airflow_work_in_what_pip_installs(fresh: Environment, wheel: 
         "except ToolMissing as error:\n    print(error.message)\n"
     )
     assert "another package has overwritten a part of PySpark" in told
+    # The operator's driver has the copy of PySpark that spark-submit puts first, which is whole.
+    program = tmp_path / "count.py"
+    program.write_text(COUNT)
+    assert "counted 999000" in ran([fresh.program("spark-submit"), "--master", "local[1]", str(program)])
     fresh.pip("install", "--quiet", *told.partition("pip install ")[2].split("`")[0].replace("'", "").split())
     assert "counted 999000" in fresh.python(COUNT)

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 from airflow.sdk import Connection
@@ -20,12 +21,14 @@ from airflow_kcr.errors import (
     ConfigurationError,
     SchemaMissing,
     StoreUnavailable,
+    ToolMissing,
     UnknownRegion,
 )
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.sinks.group import sink_url
+from airflow_kcr.spark import launch
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.postgres import connections
 from airflow_kcr.store.schema_upgrade import HEAD
@@ -129,6 +132,17 @@ def test_the_test_button_says_that_all_is_well(store_connection: str) -> None:
     assert KcrHook().test_connection() == (
         True,
         f"The region store answers; its schema is of revision {HEAD}, as needed.",
+    )
+
+
+def test_the_test_button_says_that_pyspark_is_broken(store_connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> NoReturn:
+        raise ToolMissing("another package has overwritten a part of PySpark: `pip install …` mends it")
+
+    monkeypatch.setattr(launch, "require_pyspark", broken)
+    assert KcrHook().test_connection() == (
+        False,
+        "The region store answers, but another package has overwritten a part of PySpark: `pip install …` mends it",
     )
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.metadata import version
@@ -11,7 +12,7 @@ from airflow_kcr.embedded.jars import pyspark_jars
 from airflow_kcr.errors import ConfigurationError, ToolMissing
 from airflow_kcr.sinks.files.cleanup import file_session
 from airflow_kcr.spark import launch
-from airflow_kcr.spark.launch import no_pyspark, require_pyspark, submit_environment
+from airflow_kcr.spark.launch import no_pyspark, pyspark_trouble, require_pyspark, submit_environment
 from airflow_kcr.spark.session import SparkSettings, open_session
 
 
@@ -117,7 +118,7 @@ def test_a_pyspark_whose_import_fails_ends_a_member_with_the_command_that_mends_
 def pyspark_at(folder: Path, monkeypatch: pytest.MonkeyPatch, *, files: str, metadata: str = "") -> None:
     """Have a PySpark be imported whose files say one version, and its metadata, if it has any, another."""
     (folder / "pyspark" / "sql").mkdir(parents=True)
-    (folder / "pyspark" / "__init__.py").write_text(f"__version__ = '{files}'\n")
+    (folder / "pyspark" / "__init__.py").write_text(f"__version__ = '{files}'\nclass SparkContext: ...\n")
     (folder / "pyspark" / "sql" / "__init__.py").write_text("")
     if metadata:
         (folder / "pyspark-1.dist-info").mkdir()
@@ -141,3 +142,28 @@ def test_a_pyspark_of_one_line_or_of_a_spark_elsewhere_is_whole(
 ) -> None:
     pyspark_at(tmp_path, monkeypatch, files="4.2.0" if metadata else "3.5.1", metadata=metadata)
     assert require_pyspark() == ("4.2.0" if metadata else "3.5.1")
+
+
+def test_a_client_without_a_spark_is_told_from_a_broken_pyspark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyspark_at(tmp_path, monkeypatch, files="4.2.0")
+    (tmp_path / "pyspark" / "__init__.py").write_text("__version__ = '4.2.0'\n")
+    versions = {"pyspark-client": "4.2.0"}
+
+    def version_of(package: str) -> str:
+        if package not in versions:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return versions[package]
+
+    monkeypatch.setattr(importlib.metadata, "version", version_of)
+    with pytest.raises(ToolMissing) as told:
+        open_session(SparkSettings(app_name="a"))
+    assert told.value.message == (
+        "only pyspark-client 4.2.0 is installed, which has no Spark of its own; install airflow-kcr[spark]"
+    )
+    assert pyspark_trouble() is None
+    versions["pyspark"] = "4.2.1"
+    trouble = pyspark_trouble()
+    assert trouble is not None
+    assert trouble.message.endswith("`pip install --force-reinstall --no-deps pyspark==4.2.1` mends it")
