@@ -61,13 +61,30 @@ def test_the_changelog_begins_with_the_version_of_the_package() -> None:
     assert re.findall(r"^## \[(.+?)\]", changelog, re.MULTILINE)[0] == __version__
 
 
-def test_the_source_distribution_has_what_a_clone_has(project_files: frozenset[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(tmp_path)]
+@pytest.fixture(scope="module")
+def source_distribution(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(folder)]
     subprocess.run(command, cwd=TOP, check=True, capture_output=True, timeout=60)
-    (archive,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(archive) as files:
+    (archive,) = folder.glob("*.tar.gz")
+    return archive
+
+
+def test_the_source_distribution_has_what_a_clone_has(project_files: frozenset[str], source_distribution: Path) -> None:
+    with tarfile.open(source_distribution) as files:
         held = {name.partition("/")[2] for name in files.getnames()}
     assert held - {"PKG-INFO"} == project_files
+
+
+def test_what_a_package_index_shows_links_to_no_file_beside_it(source_distribution: Path) -> None:
+    with tarfile.open(source_distribution) as files:
+        (name,) = (name for name in files.getnames() if name.endswith("/PKG-INFO"))
+        packed = files.extractfile(name)
+        assert packed is not None
+        shown = packed.read().decode()
+    assert "Description-Content-Type: text/markdown" in shown
+    assert "Your own Kafka and Postgres: from `pip install` to a running region" in shown
+    assert [target for target in re.findall(r"\]\(([^)]*)\)", shown) if not re.match("https?://", target)] == []
 
 
 def test_the_cases_of_a_test_come_in_one_order() -> None:
