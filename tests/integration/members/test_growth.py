@@ -41,6 +41,29 @@ def test_a_process_has_no_more_objects_threads_and_files_after_thrice_the_batche
     judged(lend, database_url, tmp_path, batches=450, checkpoints=6, parts=3)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_process_has_no_more_after_resets_in_a_row(lend: Lend, database_url: str, tmp_path: Path) -> None:
+    parts, resets, records = 3, 15, 10
+    with (
+        lend(members=3, partitions=3, spec=BATCHES) as live,
+        (tmp_path / "members.log").open("w") as log,
+        counted_process(database_url, live.name, live.group, 0, 1, 2, log=log) as process,
+    ):
+        live.until_running()
+        live.shared(0, 1, 2)
+        counts = []
+        for _ in range(parts):
+            for _ in range(resets):
+                live.fill(records)
+                live.until(live.consumed, "consumed")
+                live.checkpoint()
+                live.reset()
+            counts.append(process.count())
+            print(shown(counts[-1]), flush=True)  # noqa: T201  # to be seen with -s
+    assert counts[-1].growth_since(counts[0]) == {}
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(8 * 3600)
 def test_a_process_has_no_more_after_two_hundred_thousand_batches(
