@@ -92,7 +92,8 @@ class SparkEngine:
         self._cancelled: deque[BatchId] = deque(maxlen=_REMEMBERED)
         self._told_scans = False
         self._started_batches = 0
-        self._jvm_threads = jvm.virtual_machine(self._spark.sparkContext).java.lang.Thread
+        threads = jvm.virtual_machine(self._spark.sparkContext).java.lang.Thread
+        self._current_thread, self._interrupted = threads.currentThread, threads.interrupted
 
     def run(self, call: BatchCall) -> BatchReport:
         """Read the ranges, call the pipeline, and return when it has returned and none of its tasks runs any more.
@@ -133,7 +134,7 @@ class SparkEngine:
 
     def _run(self, call: BatchCall, context: BatchContext, output: Output) -> BatchReport:
         group = JobGroup(self._spark, f"{call.region}/{call.member}/{call.batch}")
-        running = _Running(batch=call.batch, group=group, thread=self._jvm_threads.currentThread())
+        running = _Running(batch=call.batch, group=group, thread=self._current_thread())
         number, self._started_batches = self._started_batches, self._started_batches + 1
         is_counted = number < _ALWAYS_COUNTED or number % _COUNTED_EVERY == 0
         since = self._jvm_millis() if is_counted else None
@@ -261,7 +262,7 @@ class SparkEngine:
         """Let the thread of the JVM not be interrupted from here on, and forget an interruption that came late."""
         with self._lock:
             running.thread = None
-        self._jvm_threads.interrupted()
+        self._interrupted()
 
     def _lost(self, context: BatchContext, error: Exception) -> EngineLost:
         return EngineLost(f"{context}: Spark does not answer any more ({type(error).__name__}: {error})")
@@ -348,14 +349,15 @@ class JobGroup:
 
     def running(self, jobs: Iterable[int]) -> int:
         """Return how many of these jobs have started and not ended, as the books say now."""
-        return len(set(jobs).intersection(self._context.statusTracker().getActiveJobsIds()))
+        active = jvm.status_tracker(self._context).getActiveJobIds()
+        return len(set(jobs).intersection(jvm.numbers(self._context, active)))
 
     def is_told(self) -> bool:
         """Whether all that happened so far is in Spark's books of jobs and plans, which are kept in the background."""
         from py4j.protocol import Py4JJavaError
 
         try:
-            self._scala.listenerBus().waitUntilEmpty(_BUS_MILLIS)
+            jvm.listener_bus(self._context).waitUntilEmpty(_BUS_MILLIS)
         except Py4JJavaError as error:
             if error.java_exception.getClass().getName() != _TIMED_OUT:
                 raise
@@ -364,7 +366,7 @@ class JobGroup:
 
     def jobs(self) -> tuple[int, ...]:
         """Return the ids of the group's jobs, also of those that have ended, as the books say now."""
-        return tuple(self._context.statusTracker().getJobIdsForGroup(self.name))
+        return jvm.numbers(self._context, jvm.status_tracker(self._context).getJobIdsForGroup(self.name))
 
     def _is_ours(self, manager: JavaObject) -> bool:
         properties = manager.taskSet().properties()

@@ -6,7 +6,9 @@ used for it is there in 4.0 and 4.2; each use says what it becomes without it. T
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -41,9 +43,36 @@ def launched() -> bool:
     return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ  # noqa: SLF001
 
 
+# Each question to the JVM costs a batch some 70 µs of Python, and as much again for each object that is let go of: what
+# stays the same as long as the context is asked for once.
+
+
+@lru_cache(maxsize=1)
 def scala_context(context: SparkContext) -> JavaObject:
     """Return the `org.apache.spark.SparkContext`."""
     return context._jsc.sc()  # noqa: SLF001
+
+
+@lru_cache(maxsize=1)
+def listener_bus(context: SparkContext) -> JavaObject:
+    """Return the `LiveListenerBus`, through which Spark's books of jobs and plans are told."""
+    return scala_context(context).listenerBus()
+
+
+@lru_cache(maxsize=1)
+def status_tracker(context: SparkContext) -> JavaObject:
+    """Return the `JavaSparkStatusTracker`, which reads the books of jobs."""
+    return java_context(context).statusTracker()
+
+
+@lru_cache(maxsize=1)
+def _text_of_array(context: SparkContext) -> JavaObject:
+    return virtual_machine(context).java.util.Arrays.toString
+
+
+def numbers(context: SparkContext, array: JavaObject) -> tuple[int, ...]:
+    """Return the items of a Java `int[]`, by one question however many they are."""
+    return tuple(json.loads(_text_of_array(context)(array)))
 
 
 def java_context(context: SparkContext) -> JavaObject:
