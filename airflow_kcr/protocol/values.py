@@ -9,11 +9,31 @@ Everything here is immutable and ordered, so that two runs over the same values 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
-from typing import Final, NamedTuple, NewType
+from typing import TYPE_CHECKING, Final, NamedTuple, NewType, TypeVar
 
 from airflow_kcr.errors import InvalidIdentifier, NumberOutOfRange
+
+D = TypeVar("D")
+
+if TYPE_CHECKING:
+    from dataclasses import replace as replace  # noqa: PLC0414 (mypy asks for it)
+else:
+
+    def replace(row: D, /, **changes: object) -> D:
+        """Return a copy of a dataclass with some fields changed, as `dataclasses.replace` does.
+
+        A value of many fields, as a region or a member's machine, has no slots, so that its fields are copied at once:
+        that takes a twentieth of the time of giving each of them to a constructor.
+        """
+        if not hasattr(row, "__dict__"):
+            return dataclasses.replace(row, **changes)
+        copy = object.__new__(type(row))
+        copy.__dict__.update(row.__dict__, **changes)
+        return copy
+
 
 RegionName = NewType("RegionName", str)
 GroupId = NewType("GroupId", str)

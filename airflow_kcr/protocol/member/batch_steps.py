@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from airflow_kcr.errors import IllegalEvent
@@ -20,6 +19,7 @@ from airflow_kcr.protocol.member.effects import Ask, Driven, Effect
 from airflow_kcr.protocol.member.state import ACTIVE, BatchPhase, MemberMachine, MyBatch, State, awaiting
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, RegionState, ResetCause
+from airflow_kcr.protocol.values import replace
 
 PLAN_PAUSE: Final = 0.1
 """Seconds before the planner is asked again if nothing was there to process."""

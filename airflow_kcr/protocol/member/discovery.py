@@ -11,7 +11,6 @@ claimed, the member joins again.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from airflow_kcr.protocol.commands import ReportPartitions
@@ -19,6 +18,7 @@ from airflow_kcr.protocol.member import effects, state
 from airflow_kcr.protocol.member.effects import Ask, Driven
 from airflow_kcr.protocol.member.state import MemberMachine, awaiting
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
+from airflow_kcr.protocol.values import replace
 
 REJOIN_PAUSE: Final = 30.0
 """Seconds between the first rejoin and the second; each further pause is `REJOIN_FACTOR` times as long.

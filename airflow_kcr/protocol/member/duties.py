@@ -5,7 +5,6 @@ The claim, its part of a reset, of a checkpoint, of a publication and of Kafka's
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 from airflow_kcr.protocol.commands import (
@@ -24,7 +23,7 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import recreated_topics
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, CheckpointPhase, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import GroupPartition
+from airflow_kcr.protocol.values import GroupPartition, replace
 
 
 def claim(member: MemberMachine, now: float) -> Driven:

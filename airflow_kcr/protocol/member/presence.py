@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from airflow_kcr.protocol.commands import KeepSlot, Leave, ReadRegion, Reconcile, Renew, ReportLater
@@ -12,7 +11,7 @@ from airflow_kcr.protocol.member.state import ACTIVE, MemberMachine, State, Why,
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, CheckpointPhase, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import CheckpointNumber, EventNumber
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, replace
 
 _SHOWING: Final = frozenset({"contribute", "acknowledge"})
 """Requests whose answers show the region; what is asked after them would be answered after them."""

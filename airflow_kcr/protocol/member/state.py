@@ -6,7 +6,7 @@ Times are seconds of a monotonic clock that runs through suspension; they are co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final
@@ -31,6 +31,7 @@ from airflow_kcr.protocol.values import (
     Offset,
     Range,
     Timeline,
+    replace,
 )
 
 
@@ -165,7 +166,7 @@ class Discovery:
     rejoined_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MemberMachine:
     """One member, between two events."""
 

@@ -9,7 +9,6 @@ changes nothing either.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar
 
 from airflow_kcr.errors import GroupInOtherRegion, IllegalEvent, MemberInUse, PartitionBusy, UnknownTopics
@@ -47,7 +46,7 @@ from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Incarnation
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Incarnation, replace
 
 E = TypeVar("E")
 C = TypeVar("C", bound=Command[object])

@@ -10,14 +10,13 @@ claimed, it is the same topic and continues where it was, or another one and the
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.protocol.region import checkpoints, events, resets
 from airflow_kcr.protocol.region.rows import Absence, Claim, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, put, record, universe
 from airflow_kcr.protocol.times import format_instant
-from airflow_kcr.protocol.values import GroupId, GroupPartition
+from airflow_kcr.protocol.values import GroupId, GroupPartition, replace
 
 
 def seen(region: Region, now: datetime, group: GroupId, there: Collection[GroupPartition]) -> Region:

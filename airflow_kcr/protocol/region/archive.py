@@ -9,7 +9,7 @@ decision; rows that the region holds itself are newer and count first.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -37,6 +37,7 @@ from airflow_kcr.protocol.values import (
     RequestId,
     Timeline,
     TopicId,
+    replace,
 )
 
 if TYPE_CHECKING:

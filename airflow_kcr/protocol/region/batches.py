@@ -8,7 +8,6 @@ batch that does not end is always followed by a reset.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.errors import BatchRefused, NotClaimed
@@ -35,6 +34,7 @@ from airflow_kcr.protocol.values import (
     Offset,
     Range,
     checked_range,
+    replace,
 )
 
 

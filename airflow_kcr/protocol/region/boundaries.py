@@ -9,7 +9,6 @@ C26).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
@@ -18,7 +17,7 @@ from airflow_kcr.protocol.region import events, timelines
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim, RegionState
 from airflow_kcr.protocol.region.state import Region, past_skips, put, record
 from airflow_kcr.protocol.rules import CheckpointMode
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, replace
 
 
 def locate(

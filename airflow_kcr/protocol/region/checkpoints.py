@@ -7,7 +7,6 @@ both, or it is aborted and its sequence is burnt. Contribution and completion ar
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.protocol.region import (
@@ -43,7 +42,7 @@ from airflow_kcr.protocol.region.state import (
     with_request,
 )
 from airflow_kcr.protocol.times import format_instant
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId, replace
 
 
 def may_open(region: Region, now: datetime) -> bool:

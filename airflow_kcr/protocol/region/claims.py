@@ -9,7 +9,6 @@ member's own re-claim keeps row, position and running batch. Callbacks only noti
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog, PartitionBusy
@@ -29,7 +28,7 @@ from airflow_kcr.protocol.region.state import (
     require_state,
 )
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.values import Epoch, GroupPartition, TopicId, checked
+from airflow_kcr.protocol.values import Epoch, GroupPartition, TopicId, checked, replace
 
 
 def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:

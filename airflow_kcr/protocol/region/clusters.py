@@ -7,7 +7,6 @@ topics: members are not started there, and a region whose members live is halted
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.errors import GroupInOtherRegion, OtherCluster
@@ -15,7 +14,7 @@ from airflow_kcr.protocol.commands import ReportClusters
 from airflow_kcr.protocol.region import events, resets
 from airflow_kcr.protocol.region.rows import Halt, HaltReason, RegionState
 from airflow_kcr.protocol.region.state import Region, put, record
-from airflow_kcr.protocol.values import ClusterId, GroupId, RegionName
+from airflow_kcr.protocol.values import ClusterId, GroupId, RegionName, replace
 
 
 def is_another(region: Region, group: GroupId, cluster: ClusterId) -> bool:

@@ -8,7 +8,6 @@ never taken over.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -16,7 +15,7 @@ from airflow_kcr.errors import NumberOutOfRange
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Noted
 from airflow_kcr.protocol.region.state import Region, record
-from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber, Epoch, Timeline
+from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber, Epoch, Timeline, replace
 
 REACHABLE: Final = 1_000_000_000
 """How far beyond the store's own number another one can be: with a checkpoint each second, a region is there after

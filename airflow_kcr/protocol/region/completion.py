@@ -9,7 +9,6 @@ visible.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.errors import (
@@ -61,7 +60,7 @@ from airflow_kcr.protocol.region.state import (
     restore_point_offsets,
     with_checkpoint,
 )
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Incarnation, MemberId, Offset
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Incarnation, MemberId, Offset, replace
 
 
 def contribute(region: Region, now: datetime, part: Contribute) -> Region:

@@ -10,7 +10,7 @@ incarnations from writing at once (C13, C51).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -20,7 +20,7 @@ from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, Batch, 
 from airflow_kcr.protocol.region.state import Region, belongs, is_live, live_members, record, require_member, universe
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.times import format_instant
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId, replace
 
 _NONE: Final[frozenset[GroupPartition]] = frozenset()
 

@@ -7,7 +7,6 @@ report names what is in a group now, not what came or went, and telling it twice
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.protocol.observations import ForeignConsumer
@@ -15,7 +14,7 @@ from airflow_kcr.protocol.region import events, lifecycle, resets
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, CheckpointRequest
 from airflow_kcr.protocol.region.state import Region, record
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
-from airflow_kcr.protocol.values import GroupId
+from airflow_kcr.protocol.values import GroupId, replace
 
 
 def held_by(region: Region) -> tuple[ForeignConsumer, ...]:

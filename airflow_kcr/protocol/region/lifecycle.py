@@ -9,7 +9,6 @@ crash (scenario C24).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Final
@@ -55,6 +54,7 @@ from airflow_kcr.protocol.values import (
     RegionName,
     RequestId,
     Timeline,
+    replace,
 )
 
 _RESTORED_CHOICES: Final = (

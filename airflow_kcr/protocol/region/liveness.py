@@ -11,7 +11,7 @@ reads the rows of the present only: what it costs does not grow with the region'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -30,7 +30,7 @@ from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPhase, Desire
 from airflow_kcr.protocol.region.state import Region, contributions_to, is_live, live_members
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.times import format_instant
-from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset
+from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, replace
 
 RESETS_IN_A_ROW: Final = 5
 """How many resets without a checkpoint between them, while one is wanted, may each be in time."""

@@ -7,7 +7,6 @@ its lease is over, plus the bound after which its process ends itself (scenario 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.errors import MemberInUse, RegionInState, SpecOutdated, UnknownMember
@@ -15,7 +14,7 @@ from airflow_kcr.protocol.commands import Register
 from airflow_kcr.protocol.region import checkpoints, events, resets
 from airflow_kcr.protocol.region.rows import Claim, Lease, Member, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import BatchQuiescedAfter, Region, is_live, put, record, require_member
-from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId
+from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId, replace
 
 
 def register(region: Region, now: datetime, arrival: Register) -> Region:

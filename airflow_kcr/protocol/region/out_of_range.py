@@ -7,7 +7,7 @@ choices; `earliest` and `latest` are a reset with that cause, a seek map of its 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_kcr.protocol.commands import ReportOutOfRange
@@ -17,7 +17,7 @@ from airflow_kcr.protocol.region.rows import Halt, HaltReason, RegionState, Rese
 from airflow_kcr.protocol.region.state import Region, past_skips, require_member
 from airflow_kcr.protocol.rules import OutOfRangePolicy
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
-from airflow_kcr.protocol.values import GroupPartition, Offset
+from airflow_kcr.protocol.values import GroupPartition, Offset, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,6 @@ With the region stopped, the caller has resolved the whole target, and the next 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.errors import (
@@ -49,7 +48,7 @@ from airflow_kcr.protocol.region.state import (
 )
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.targets import describe
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, replace
 
 
 def apply(region: Region, now: datetime, command: ApplyReset) -> Region:

@@ -7,7 +7,6 @@ exclusive verb ends here, so that a decision and all its consequences are one tr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -34,7 +33,7 @@ from airflow_kcr.protocol.region.rows import (
     RegionState,
 )
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import RequestId
+from airflow_kcr.protocol.values import RequestId, replace
 
 _RULES: Final[tuple[Callable[[Region, datetime], Region], ...]] = (
     membership.lapse,

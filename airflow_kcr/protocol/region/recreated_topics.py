@@ -8,7 +8,6 @@ other log. Nothing else is carried over, so offsets of two topics are never comp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.protocol.observations import LogBounds
@@ -17,7 +16,7 @@ from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Claim, InitialOffset
 from airflow_kcr.protocol.region.state import InitialKey, Region, put, record, without
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, TopicId
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, TopicId, replace
 
 
 def is_another(known: TopicId, seen: TopicId) -> bool:

@@ -6,7 +6,6 @@ DAG run still gets its old answer; after a rewind that undid the checkpoint, it 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -31,7 +30,7 @@ from airflow_kcr.protocol.region.state import (
     request_of,
     with_request,
 )
-from airflow_kcr.protocol.values import CheckpointNumber, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, RequestId, replace
 
 BY_PERSON: Final = frozenset({CheckpointPurpose.DRAIN, CheckpointPurpose.STOP, CheckpointPurpose.RESET})
 """Purposes that don't wait for a boundary: they abort a checkpoint that is still approaching one (scenario C54)."""

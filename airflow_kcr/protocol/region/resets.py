@@ -9,7 +9,7 @@ is `RESETTING` without deadlines.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, assert_never
 
@@ -64,7 +64,16 @@ from airflow_kcr.protocol.region.state import (
     with_checkpoint,
 )
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, filled, from_offsets
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, RequestId, Timeline
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    Epoch,
+    GroupPartition,
+    MemberId,
+    Offset,
+    RequestId,
+    Timeline,
+    replace,
+)
 
 RESETS_BACK: Final = 100
 """How many resets that were done without a partition may lie between a batch of it and the one that proves it done."""

@@ -7,7 +7,6 @@ where its boundary falls, and where every older one does.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -26,7 +25,7 @@ from airflow_kcr.protocol.region.state import (
     with_checkpoint,
 )
 from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
-from airflow_kcr.protocol.values import CheckpointNumber
+from airflow_kcr.protocol.values import CheckpointNumber, replace
 
 PIECE: Final = 10_000
 """Offsets that are forgotten in one transaction; of one checkpoint all are, however many partitions it has."""

@@ -10,7 +10,6 @@ flight: the completion of a checkpoint, where it is a reset to that very checkpo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.protocol.commands import ChangeSpec
@@ -26,7 +25,7 @@ from airflow_kcr.protocol.region.rows import (
 )
 from airflow_kcr.protocol.region.state import Region, Spec, is_live, live_members, put, record
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId
+from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId, replace
 
 
 def change(region: Region, now: datetime, wanted: ChangeSpec) -> Region:

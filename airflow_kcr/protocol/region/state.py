@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias, TypeVar
 
@@ -58,6 +58,7 @@ from airflow_kcr.protocol.values import (
     RequestId,
     Timeline,
     TopicId,
+    replace,
 )
 
 InitialKey: TypeAlias = tuple[GroupPartition, TopicId]
@@ -164,7 +165,7 @@ LedgerChange: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Region:
     """What decisions about one region read: what is open, and what it goes back to.
 

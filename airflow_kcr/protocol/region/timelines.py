@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, Checkpoint, CheckpointState, Outcome
 from airflow_kcr.protocol.region.state import CheckpointsUndone, Region, checkpoint_of, put
 from airflow_kcr.protocol.seek_map import SeekMap
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, replace
 
 
 def unpublished(region: Region) -> tuple[Checkpoint, ...]:

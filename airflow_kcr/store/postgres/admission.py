@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Rows
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -20,7 +19,7 @@ from sqlalchemy import TextClause, text
 from airflow_kcr.protocol.region import boundaries
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim
 from airflow_kcr.protocol.region.state import BatchClosed, BatchStarted, BoundaryKey, Region
-from airflow_kcr.protocol.values import BatchId, GroupPartition, MemberId, RegionName
+from airflow_kcr.protocol.values import BatchId, GroupPartition, MemberId, RegionName, replace
 from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.layouts import BOUNDARY_OFFSETS, CHECKPOINTS, CLAIMS, LEASES, MEMBERS
 from airflow_kcr.store.postgres.region_reads import HEAD, HEAD_WIDTH, REGION, region_from, region_of, skips

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Columns
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -33,7 +32,7 @@ from airflow_kcr.protocol.region.rows import (
 )
 from airflow_kcr.protocol.region.state import BoundaryKey, Region, Spec
 from airflow_kcr.protocol.seek_map import SeekMap, SeekSource, from_offsets
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, RegionName
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, RegionName, replace
 from airflow_kcr.store.codec import Unclaimed, from_json
 from airflow_kcr.store.postgres import archive, ledger
 from airflow_kcr.store.postgres.layouts import (
