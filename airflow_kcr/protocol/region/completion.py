@@ -8,7 +8,7 @@ visible.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from airflow_kcr.errors import (
@@ -207,7 +207,7 @@ def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
         drain_deadline=None,
         previous=region.restore_point,
         finished_at=now,
-        inexact=_inexact(region, checkpoint, offsets),
+        inexact=_inexact(region, checkpoint, offsets, strangers),
         commit_deadline=now + timeouts.commit,
         publish_deadline=now + timeouts.publish,
         digest=digest(offsets),
@@ -262,12 +262,17 @@ def _left_out(region: Region, checkpoint: Checkpoint) -> dict[GroupPartition, Of
     }
 
 
-def _inexact(region: Region, checkpoint: Checkpoint, offsets: OffsetMap) -> dict[GroupPartition, str]:
-    """Return why the checkpoint does not hold exactly the records up to its boundary, or nothing new of a partition."""
+def _inexact(
+    region: Region, checkpoint: Checkpoint, offsets: OffsetMap, strangers: Collection[GroupPartition]
+) -> dict[GroupPartition, str]:
+    """Return why the checkpoint does not hold exactly the records up to its boundary, or nothing new of a partition.
+
+    `strangers` are the partitions that a foreign consumer had.
+    """
     found = checkpoints.unread(region, offsets)
     found |= {
         p: f"no member owned it, but {_strangers(region, p)}; nothing of it was processed for this checkpoint"
-        for p in _left_out(region, checkpoint)
+        for p in strangers
     }
     if checkpoint.boundary is None:
         return found
