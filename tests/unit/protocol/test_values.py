@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from airflow_kcr.errors import InvalidIdentifier, NumberOutOfRange
+from airflow_kcr.protocol.member.state import MemberMachine
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
     MAX_NUMBER,
     GroupId,
@@ -15,10 +19,35 @@ from airflow_kcr.protocol.values import (
     checked_range,
     group_id,
     region_name,
+    replace,
     topic_name,
 )
 
 PARTITION = GroupPartition(GroupId("etl"), TopicName("flights"), 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    one: int
+    other: int
+
+
+@dataclass(frozen=True)
+class Wide:
+    one: int
+    other: int
+
+
+class TestCopies:
+    @pytest.mark.parametrize("row", [Narrow(one=1, other=2), Wide(one=1, other=2)])
+    def test_a_copy_differs_in_what_was_changed(self, row: Narrow | Wide) -> None:
+        kind = type(row)
+        assert replace(row, other=3) == kind(one=1, other=3)
+        assert row == kind(one=1, other=2)
+
+    @pytest.mark.parametrize("kind", [Region, MemberMachine])
+    def test_values_of_many_fields_are_copied_at_once(self, kind: type[object]) -> None:
+        assert not hasattr(kind, "__slots__")
 
 
 class TestNumbers:
