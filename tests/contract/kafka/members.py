@@ -140,6 +140,12 @@ class Member:
         return {p: row.offset for p, row in self.consumer.committed(partitions, LONG_ENOUGH).items()}
 
 
+def needs_kafka_4() -> None:
+    """Skip the test of what brokers speak from Kafka 4.0 on, the consumer protocol and share groups, if these don't."""
+    if ":3." in os.environ.get("KCR_KAFKA_JARS", ""):
+        pytest.skip("the brokers speak it from Kafka 4.0 on")
+
+
 @dataclass(slots=True)
 class Members:
     """Makes members and ends them."""
@@ -149,8 +155,8 @@ class Members:
     made: list[Member] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.protocol is GroupProtocol.CONSUMER and ":3." in os.environ.get("KCR_KAFKA_JARS", ""):
-            pytest.skip("the brokers speak it from Kafka 4.0 on")
+        if self.protocol is GroupProtocol.CONSUMER:
+            needs_kafka_4()
 
     def make(
         self,

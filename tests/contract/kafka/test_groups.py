@@ -22,7 +22,7 @@ from airflow_kcr.protocol.rules import GroupProtocol, GroupRules
 from airflow_kcr.protocol.timeouts import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.values import GroupId, Offset
 from tests.conftest import StartKafka
-from tests.contract.kafka.members import ASSIGNORS, REGION, WITHIN, Members, log, logs_of
+from tests.contract.kafka.members import ASSIGNORS, REGION, WITHIN, Members, log, logs_of, needs_kafka_4
 from tests.support.kafka import QUIESCED, Kafka
 from tests.support.kafka_tool import CONSOLE_SHARE_CONSUMER, allow_share_groups, console_consumer
 
@@ -56,6 +56,7 @@ def test_a_group_that_is_not_there_is_dead(kafka: Kafka, groups: Groups) -> None
 def test_a_group_of_the_consumer_protocol_is_described_with_its_assignor_and_targets(
     kafka: Kafka, groups: Groups
 ) -> None:
+    needs_kafka_4()
     topic, group = kafka.topic(2), GroupId(kafka.group_id())
     consumer = Consumer({**kafka.settings, **QUIESCED, "group.id": group, "group.protocol": "consumer"})
     try:
@@ -75,6 +76,7 @@ def test_a_group_of_the_consumer_protocol_is_described_with_its_assignor_and_tar
 def test_a_share_group_is_told_from_a_group_that_is_not_there_and_no_offsets_are_written_to_it(
     kafka_set: StartKafka,
 ) -> None:
+    needs_kafka_4()
     kafka = kafka_set()
     allow_share_groups(kafka.bootstrap_servers)
     topic, group = kafka.topic(1), GroupId(kafka.group_id())
@@ -91,6 +93,7 @@ def test_a_share_group_is_told_from_a_group_that_is_not_there_and_no_offsets_are
 
 
 def test_the_times_that_brokers_set_are_read_of_the_broker_and_of_the_group(kafka: Kafka, groups: Groups) -> None:
+    needs_kafka_4()
     group = GroupId(kafka.group_id())
     seen = groups.describe(group)
     limits = BrokerLimits(shortest_session=timedelta(seconds=1), longest_session=timedelta(minutes=30))
