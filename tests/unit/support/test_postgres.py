@@ -10,6 +10,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.pool import NullPool
 
+from tests.support import postgres
 from tests.support.postgres import RUN_PREFIX, Run, Server
 
 
@@ -72,6 +73,7 @@ def test_a_database_is_gone_afterwards_even_with_connections_left(postgres_serve
 
 # A process that owns a run until it is killed.
 OWNER = """
+from tests.support import postgres
 from tests.support.postgres import Run, start_server
 run = Run.open()
 start_server(run.path)
@@ -91,6 +93,7 @@ def test_the_next_run_clears_a_killed_one_and_leaves_a_living_one_alone(pytestco
     with owner:
         assert owner.stdout is not None
         run_dir = Path(owner.stdout.readline().strip())
+        data_dir = (run_dir / "postgres").resolve()
         connection = psycopg.connect(host=str(run_dir / "postgres"), user="postgres", autocommit=True)
         Run.open().close()
         assert run_dir.exists()
@@ -102,6 +105,7 @@ def test_the_next_run_clears_a_killed_one_and_leaves_a_living_one_alone(pytestco
         with pytest.raises(psycopg.OperationalError):
             connection.execute("SELECT 1")  # ... but not the next run
     assert not run_dir.exists()
+    assert not data_dir.exists()
 
 
 def test_the_next_run_removes_what_one_could_not_remove_at_its_end() -> None:
@@ -111,6 +115,18 @@ def test_the_next_run_removes_what_one_could_not_remove_at_its_end() -> None:
     (run.path / "tmp").mkdir()
     Run.open().close()
     assert not run.path.exists()
+
+
+@pytest.mark.parametrize("room", [0, 2**60])
+def test_a_server_has_its_files_in_memory_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr(postgres, "MEMORY", tmp_path)
+    monkeypatch.setattr(postgres, "ROOM", room)
+    run = Run.open()
+    assert [path.name for path in tmp_path.iterdir()] == ([] if room else [run.path.name])
+    run.close()
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_run_has_a_temporary_folder_that_no_other_run_closes(tmp_path: Path) -> None:
