@@ -10,7 +10,7 @@ import pytest
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.rules import RegionRules
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.stores import DatabaseClock, Specs, Subject, memory_subject, postgres_store, postgres_subject
+from tests.support.stores import Specs, Subject, database_clock, memory_subject, postgres_store, postgres_subject
 from tests.support.twin import Twin
 
 
@@ -64,7 +64,11 @@ def drive(subject: Subject) -> Drive:
 def drive_twins(database_url: str) -> Iterator[Drive]:
     """A driver over both stores at once, compared as a whole after every call."""
     specs = Specs()
-    with postgres_store(database_url, specs.read) as store, Twin(store._engine, specs.read) as twin:
+    with (
+        postgres_store(database_url, specs.read) as store,
+        Twin(store._engine, specs.read) as twin,
+        database_clock(database_url) as clock,
+    ):
 
         def make(
             *,
@@ -74,7 +78,6 @@ def drive_twins(database_url: str) -> Iterator[Drive]:
             rules: RegionRules | None = None,
         ) -> Driver:
             rules = specs.note(rules or RegionRules(groups={GROUP: group_rules(members=members, delivery=delivery)}))
-            clock = DatabaseClock(database_url)
             return Driver(partitions=partitions, rules=rules, transactions=twin, clock=clock)
 
         yield make

@@ -36,7 +36,7 @@ def certified(driver: Driver) -> Certificate:
     verdict = verified(driver)
     assert verdict.violations == ()
     assert verdict.certificate is not None
-    assert verdict.certificate.horizon.counter == driver.region.counter
+    assert verdict.certificate.horizon.counter == driver.held.counter
     return verdict.certificate
 
 
@@ -54,7 +54,7 @@ def step(driver: Driver, chance: Random, number: int) -> None:
     match chance.choice(STEPS):
         case "process":
             driver.process(width=chance.randrange(1, 9))
-        case "begin" if not driver.region.running:
+        case "begin" if not driver.held.running:
             driver.start_batch(member)
         case "discard":
             for batch in [b for b in driver.batches if b.outcome is None]:
@@ -64,13 +64,13 @@ def step(driver: Driver, chance: Random, number: int) -> None:
                 driver.request_reset(batch.member, ResetCause.BATCH_FAILED)
                 if chance.random() < 0.5:
                     driver.finish_reset()
-        case "checkpoint" if not driver.region.running:
+        case "checkpoint" if not driver.held.running:
             driver.finish_reset()
             driver.checkpoint(f"n{number}")
         case "crash":
             driver.crash(member)
             driver.recover()
-        case "back" if driver.region.offsets and not driver.region.running:
+        case "back" if driver.region.offsets and not driver.held.running:
             driver.finish_reset()
             driver.reset(ToCheckpoint(sequence=max(driver.region.offsets)), forced=True, request_id=f"back {number}")
             driver.finish_reset()
@@ -119,7 +119,7 @@ def test_a_certificate_says_what_the_history_adds_up_to(drive: Drive) -> None:
     assert body["batches"] == len(driver.batches)
     # The crash left a batch whose end is not known.
     assert body["outcomes"] == {"done": len(driver.batches) - 1, "unknown": 1}
-    assert body["region_state"]["epoch"] == driver.region.epoch
+    assert body["region_state"]["epoch"] == driver.held.epoch
 
 
 def test_a_batch_that_ends_after_a_certificate_without_an_event_between_counts_for_the_next_one(drive: Drive) -> None:

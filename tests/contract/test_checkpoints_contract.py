@@ -46,7 +46,7 @@ def test_a_checkpoint_from_its_request_to_its_last_commit_read_back(drive: Drive
     assert request.state is RequestState.OPEN
     assert driver.region.frozen[sequence] == set(driver.logs)
     driver.contribute(driver.member(0))
-    assert driver.region.state is RegionState.DRAINING
+    assert driver.held.state is RegionState.DRAINING
     driver.contribute(driver.member(1))
     region = driver.region
     assert region.state is RegionState.RUNNING
@@ -121,7 +121,7 @@ def test_a_drain_that_takes_too_long_is_aborted_with_who_was_late(subject: Subje
     assert request.state is RequestState.ABORTED
     assert "g[1]" in request.refusal
     assert driver.region.checkpoints[request.sequence or CheckpointNumber(0)].state is CheckpointState.ABORTED
-    assert driver.region.state is RegionState.RUNNING
+    assert driver.held.state is RegionState.RUNNING
 
 
 def test_a_pause_survives_a_reset(drive: Drive) -> None:
@@ -130,8 +130,8 @@ def test_a_pause_survives_a_reset(drive: Drive) -> None:
     driver.handle(PauseRegion())
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     driver.finish_reset()
-    assert (driver.region.state, driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
-    assert driver.region.resets[driver.region.epoch].state is ResetState.DONE
+    assert (driver.held.state, driver.held.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
+    assert driver.region.resets[driver.held.epoch].state is ResetState.DONE
 
 
 def test_a_stop_drains_and_the_next_start_resumes_at_its_checkpoint(drive: Drive) -> None:
@@ -141,15 +141,15 @@ def test_a_stop_drains_and_the_next_start_resumes_at_its_checkpoint(drive: Drive
     driver.handle(StopRegion())
     sequence = driver.complete()
     driver.publish()
-    states = [driver.region.state]
+    states = [driver.held.state]
     driver.read_back(driver.member(0))
     driver.read_back(driver.member(1))
-    states.append(driver.region.state)
+    states.append(driver.held.state)
     assert states == [RegionState.DRAINING, RegionState.STOPPED]
     driver.handle(StartRegion())
     driver.finish_reset()
-    assert driver.region.restore_point == sequence
-    assert {c.position for c in driver.region.claims.values()} == {10}
+    assert driver.held.restore_point == sequence
+    assert {c.position for c in driver.held.claims.values()} == {10}
 
 
 def test_a_stop_without_members_is_stopped_at_once(subject: Subject, drive: Drive) -> None:
@@ -157,16 +157,16 @@ def test_a_stop_without_members_is_stopped_at_once(subject: Subject, drive: Driv
     driver.up()
     expire(subject)
     driver.handle(StopRegion())
-    assert driver.region.state is RegionState.STOPPED
+    assert driver.held.state is RegionState.STOPPED
     assert driver.events[-1].kind == "StateChanged"
 
 
 def test_a_kill_raises_the_epoch_and_leaves_nothing_in_force(drive: Drive) -> None:
     driver = drive()
     driver.up()
-    epoch = driver.region.epoch
+    epoch = driver.held.epoch
     driver.handle(KillRegion())
-    assert (driver.region.state, driver.region.epoch) == (RegionState.STOPPED, epoch + 1)
+    assert (driver.held.state, driver.held.epoch) == (RegionState.STOPPED, epoch + 1)
     with pytest.raises(RegionInState):
         driver.request_checkpoint("n1")
 
@@ -177,7 +177,7 @@ def test_a_persons_reset_drains_first_and_opens_a_timeline(drive: Drive) -> None
     driver.process()
     first = driver.checkpoint("n1")
     driver.process()
-    timeline = driver.region.timeline
+    timeline = driver.held.timeline
     reset = driver.reset(ToCheckpoint(sequence=first), request_id="r1", scope=parse_scope(topics=["t:0,1"]))
     assert reset.state is PersonResetState.DRAINING
     driver.complete()
@@ -222,10 +222,10 @@ def test_what_is_due_is_done_once_by_anybody(subject: Subject, drive: Drive) -> 
     driver.request_checkpoint("n1")
     expire(subject)
     driver.handle(Reconcile())
-    counter = driver.region.counter
+    counter = driver.held.counter
     other = subject.transactions
     other.handle(driver.name, Reconcile())
-    assert driver.region.counter == counter
-    assert driver.region.reconcile_at is None or driver.region.reconcile_at > driver.store.read(driver.name)[
-        1
-    ] - timedelta(0)
+    assert driver.held.counter == counter
+    assert driver.held.reconcile_at is None or driver.held.reconcile_at > driver.store.read(driver.name)[1] - timedelta(
+        0
+    )

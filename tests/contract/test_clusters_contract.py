@@ -148,18 +148,18 @@ def test_the_first_claim_tells_the_cluster(drive: Drive) -> None:
     claim(driver, EAST)
     claim(driver, NO_CLUSTER)
     assert found(driver) == [(driver.member(0).group, EAST)]
-    assert driver.region.state is RegionState.RUNNING
+    assert driver.held.state is RegionState.RUNNING
 
 
 def test_a_claim_in_another_cluster_halts_the_region_and_moves_nothing(drive: Drive) -> None:
     driver = drive()
     driver.up()
     claim(driver, EAST)
-    before = driver.region.claims
+    before = driver.held.claims
     claim(driver, WEST)
-    assert (driver.region.state, halt_of(driver).reason) == (RegionState.HALTED, HaltReason.OTHER_CLUSTER)
-    assert driver.region.claims == before
-    assert driver.region.clusters == {driver.member(0).group: EAST}
+    assert (driver.held.state, halt_of(driver).reason) == (RegionState.HALTED, HaltReason.OTHER_CLUSTER)
+    assert driver.held.claims == before
+    assert driver.held.clusters == {driver.member(0).group: EAST}
     assert found(driver) == [(driver.member(0).group, EAST)]
 
 
@@ -171,7 +171,7 @@ def test_a_claim_of_a_group_that_another_region_has_is_refused(subject: Subject,
     with pytest.raises(GroupInOtherRegion, match=f"group {group} belongs to region seats"):
         claim(driver, EAST)
     claim(driver, WEST)
-    assert driver.region.state is RegionState.RUNNING
+    assert driver.held.state is RegionState.RUNNING
 
 
 def test_back_at_its_cluster_a_halted_region_goes_on_and_where_it_was(drive: Drive) -> None:
@@ -181,11 +181,11 @@ def test_back_at_its_cluster_a_halted_region_goes_on_and_where_it_was(drive: Dri
     claim(driver, WEST)
     driver.handle(StartRegion())
     claim(driver, WEST)  # the address still leads there
-    halted = driver.region.state
+    halted = driver.held.state
     driver.handle(StartRegion())
     claim(driver, EAST)
     driver.finish_reset()
-    assert (halted, driver.region.state) == (RegionState.HALTED, RegionState.RUNNING)
+    assert (halted, driver.held.state) == (RegionState.HALTED, RegionState.RUNNING)
 
 
 def test_declared_anew_a_region_consumes_from_the_other_cluster(subject: Subject, drive: Drive) -> None:

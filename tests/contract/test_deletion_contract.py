@@ -71,7 +71,7 @@ def test_a_deletion_that_was_interrupted_is_told_by_every_verb_and_goes_on(
     with postgres_store(database_url, lambda _: rules) as transactions:
         driver = Driver(partitions=3, rules=rules, transactions=transactions)
         lived(driver)
-        store, spec = driver.store, driver.region.spec
+        store, spec = driver.store, driver.held.spec
         with monkeypatch.context() as patch:
             interrupt(patch, pieces)
             with pytest.raises(StoreBusy):
@@ -119,7 +119,7 @@ def test_a_region_that_is_not_stopped_stays_as_it_is(database_url: str, rules: R
         driver.up()
         with pytest.raises(RegionInState, match="stop it before deleting it"):
             driver.handle(DeleteRegion())
-        assert driver.region.members
+        assert driver.held.members
 
 
 @pytest.mark.parametrize("statistics", list(Statistics))

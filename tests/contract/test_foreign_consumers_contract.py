@@ -26,7 +26,7 @@ def rules(policy: ForeignConsumerPolicy) -> RegionRules:
 
 
 def known(driver: Driver) -> tuple[ForeignConsumer, ...]:
-    return driver.region.foreign_consumers
+    return driver.held.foreign_consumers
 
 
 def test_a_hold_is_kept_and_refuses_begins_until_the_group_is_clean(drive: Drive) -> None:
@@ -48,7 +48,7 @@ def test_what_is_told_twice_is_one_event(drive: Drive) -> None:
     for _ in range(3):
         driver.handle(ReportGroups(seen={GROUP: STRANGERS}))
         driver.handle(ReportForeignConsumer(text="; ".join(map(str, STRANGERS))))
-    assert driver.region.state is RegionState.HALTED
+    assert driver.held.state is RegionState.HALTED
     assert [sum(e.kind == kind for e in driver.events) for kind in ("ForeignConsumersSeen", "Halted")] == [1, 1]
 
 

@@ -167,4 +167,4 @@ def test_the_horizon_waits_for_a_batch_that_is_beginning(driver: Driver, databas
                 pass
         assert not asked.done()
         begins.rollback()
-        assert asked.result(30).counter == driver.region.counter
+        assert asked.result(30).counter == driver.held.counter

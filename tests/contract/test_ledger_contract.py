@@ -98,13 +98,13 @@ def batches(chance: Random, driver: Driver, turn: int, epoch: int, now: datetime
             sequence=CheckpointNumber(1),
             ranges=ranges,
             started_at=now,
-            started_after=driver.region.counter,
+            started_after=driver.held.counter,
         )
         outcome = chance.choice([Outcome.DONE, Outcome.DONE, Outcome.DISCARDED, Outcome.UNKNOWN])
         found += [
             BatchStarted(batch=batch),
             BatchQuiescedAfter(batch=batch.batch, at=now),
-            BatchClosed(batch=batch.batch, outcome=outcome, at=now, after=driver.region.counter),
+            BatchClosed(batch=batch.batch, outcome=outcome, at=now, after=driver.held.counter),
         ]
     return found
 

@@ -83,9 +83,9 @@ def test_a_lease_is_renewed_from_the_stores_clock(subject: Subject, drive: Drive
     heartbeat = driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE))
     assert (heartbeat.renewed, heartbeat.incarnation) == (True, 1)
     assert (heartbeat.counter, heartbeat.epoch, heartbeat.reconcile_at) == (
-        driver.region.counter,
-        driver.region.epoch,
-        driver.region.reconcile_at,
+        driver.held.counter,
+        driver.held.epoch,
+        driver.held.reconcile_at,
     )
     subject.clock.advance(8)
     region, now = driver.store.read(driver.name)
@@ -125,11 +125,11 @@ def test_an_expired_lease_is_never_revived(subject: Subject, drive: Drive) -> No
     driver = drive()
     driver.up()
     expire(subject)
-    until = driver.region.leases[driver.member(0)].until
+    until = driver.held.leases[driver.member(0)].until
     heartbeat = driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE))
     assert not heartbeat.renewed
     assert heartbeat.now > until
-    assert driver.region.leases[driver.member(0)].until == until
+    assert driver.held.leases[driver.member(0)].until == until
     with pytest.raises(LeaseExpired):
         driver.handle(Leave(member=driver.member(0), incarnation=Incarnation(1)))
     assert driver.join(driver.member(0)) == 2
@@ -151,7 +151,7 @@ def test_renewals_are_answered_each_by_itself(subject: Subject, drive: Drive) ->
     stale = replace(good, command=replace(good.command, member=first, incarnation=Incarnation(9)))
     nobody = replace(good, command=replace(good.command, member=MemberId(GroupId("g"), 7)))
     elsewhere = replace(good, region=RegionName("elsewhere"))
-    before = driver.region.leases
+    before = driver.held.leases
     found = driver.store.renew([nobody, stale, good, elsewhere, good])
     heartbeats = {
         one: (heartbeat.renewed, heartbeat.incarnation)
@@ -162,7 +162,7 @@ def test_renewals_are_answered_each_by_itself(subject: Subject, drive: Drive) ->
     errors = {one: type(error) for one, error in found.items() if isinstance(error, RefusedError)}
     assert errors == {nobody: UnknownMember, elsewhere: UnknownRegion}
     assert f"no region 'elsewhere' in this store; it has: {driver.name}" in str(found[elsewhere])
-    after = driver.region.leases
+    after = driver.held.leases
     assert after[first] == before[first]
     assert after[second].until > before[second].until
     assert driver.store.renew([]) == {}
@@ -191,7 +191,7 @@ def test_who_left_does_not_renew(drive: Drive) -> None:
     driver.up()
     driver.leave(driver.member(0))
     assert not driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE)).renewed
-    assert {c.owner for c in driver.region.claims.values()} == {None, driver.member(1)}
+    assert {c.owner for c in driver.held.claims.values()} == {None, driver.member(1)}
 
 
 def test_a_view_is_what_a_member_holds(drive: Drive) -> None:
@@ -220,23 +220,23 @@ def test_a_batch_begins_once_and_its_row_is_the_answer_each_time(drive: Drive) -
     asked = request(driver, "b-1")
     rows = [driver.handle(asked) for _ in range(2)]
     assert rows[0] == rows[1] == driver.store.batch(driver.name, BatchId("b-1"))
-    assert (rows[0].outcome, rows[0].ranges, rows[0].started_after) == (None, asked.ranges, driver.region.counter)
+    assert (rows[0].outcome, rows[0].ranges, rows[0].started_after) == (None, asked.ranges, driver.held.counter)
     assert len(driver.batches) == 1
-    assert dict(driver.region.running) == {BatchId("b-1"): rows[0]}
+    assert dict(driver.held.running) == {BatchId("b-1"): rows[0]}
 
 
 def test_positions_move_when_a_batch_ends_and_an_end_may_be_repeated(drive: Drive) -> None:
     driver = drive()
     driver.up()
     driver.handle(request(driver, "b-1"))
-    claims = driver.region.claims
+    claims = driver.held.claims
     assert {(c.position, c.started_to) for p, c in claims.items() if c.owner == driver.member(0)} == {(0, 5)}
     for _ in range(2):
         driver.handle(FinishBatch(batch=BatchId("b-1"), member=driver.member(0), incarnation=Incarnation(1)))
-    claims = driver.region.claims
+    claims = driver.held.claims
     assert {(c.position, c.started_to) for p, c in claims.items() if c.owner == driver.member(0)} == {(5, 5)}
     assert [b.outcome for b in driver.batches] == [Outcome.DONE]
-    assert driver.region.running == {} or not dict(driver.region.running)
+    assert driver.held.running == {} or not dict(driver.held.running)
 
 
 def test_an_id_of_a_batch_is_used_once_for_ever(drive: Drive) -> None:
@@ -324,11 +324,11 @@ def test_a_takeover_notes_when_the_old_batch_is_quiesced(subject: Subject, drive
     driver = drive()
     driver.up()
     driver.start_batch(driver.member(0))
-    lease = driver.region.leases[driver.member(0)]
+    lease = driver.held.leases[driver.member(0)]
     driver.join(driver.member(0), takeover=True)
     row = driver.batches[0]
     assert row.quiesced_after == lease.until + timedelta(seconds=30)
-    assert driver.region.running[row.batch] == row
+    assert driver.held.running[row.batch] == row
 
 
 def test_a_claim_where_another_has_processed_takes_over_at_the_position(drive: Drive) -> None:
@@ -338,7 +338,7 @@ def test_a_claim_where_another_has_processed_takes_over_at_the_position(drive: D
     driver.claim(driver.member(0), sorted(driver.logs))
     driver.claim(driver.member(1), [])
     driver.process(driver.member(0))
-    claims = driver.region.claims.values()
+    claims = driver.held.claims.values()
     assert {(c.owner, c.resume, c.position) for c in claims} == {(driver.member(0), 0, 20)}
     assert causes(driver) == ["start"]
     driver.checkpoint("n")
@@ -362,7 +362,7 @@ def test_and_where_it_has_waited_for_too_long_it_begins_a_reset(drive: Drive) ->
     driver = drive()
     driver.up()
     driver.start_batch(driver.member(1))
-    epoch = driver.region.epoch
+    epoch = driver.held.epoch
     driver.insist(driver.member(0), sorted(driver.logs))
     region = driver.region
     assert region.epoch == epoch + 1
@@ -373,10 +373,10 @@ def test_and_where_it_has_waited_for_too_long_it_begins_a_reset(drive: Drive) ->
 def test_a_claim_where_nothing_had_begun_is_absorbed(drive: Drive) -> None:
     driver = drive()
     driver.up()
-    epoch = driver.region.epoch
+    epoch = driver.held.epoch
     driver.claim(driver.member(0), sorted(driver.logs))
-    assert driver.region.epoch == epoch
-    assert {c.owner for c in driver.region.claims.values()} == {driver.member(0)}
+    assert driver.held.epoch == epoch
+    assert {c.owner for c in driver.held.claims.values()} == {driver.member(0)}
 
 
 def test_an_initial_offset_is_stored_once(drive: Drive) -> None:
@@ -384,12 +384,12 @@ def test_an_initial_offset_is_stored_once(drive: Drive) -> None:
     for partition in driver.logs:
         driver.grow(partition, start=7, end=50)
     driver.up()
-    first = dict(driver.region.initial)
+    first = dict(driver.held.initial)
     assert {row.offset for row in first.values()} == {7}
     for partition in driver.logs:
         driver.grow(partition, start=20, end=50)
     driver.claim(driver.member(0))
-    assert dict(driver.region.initial) == first
+    assert dict(driver.held.initial) == first
 
 
 def test_a_rule_sees_what_was_committed_before(subject: Subject, drive: Drive) -> None:
@@ -401,7 +401,7 @@ def test_a_rule_sees_what_was_committed_before(subject: Subject, drive: Drive) -
         seen.append(region)
         return region
 
-    counter = driver.region.counter
+    counter = driver.held.counter
     subject.transactions.decide(driver.name, look)
-    assert seen[0].counter == counter == driver.region.counter
+    assert seen[0].counter == counter == driver.held.counter
     assert seen[0].events == ()

@@ -239,8 +239,8 @@ def test_a_backend_ended_before_commit_changes_nothing(database_url: str, driver
     }
     with pytest.raises(StoreUnavailable):
         calls[verb]()
-    assert (driver.region.failures, driver.events, driver.batches) == (before[0].failures, before[1], before[2])
-    assert dict(driver.region.claims) == dict(before[0].claims)
+    assert (driver.held.failures, driver.events, driver.batches) == (before[0].failures, before[1], before[2])
+    assert dict(driver.held.claims) == dict(before[0].claims)
 
 
 def test_what_was_read_stays_true_where_the_server_ends_the_transaction_afterwards(
@@ -372,7 +372,7 @@ def test_c25_a_process_frozen_with_the_lock_does_not_freeze_the_region(
             assert frozen.stdout.readline() == "StoreBusy\n"
         finally:
             frozen.kill()
-    assert driver.region.failures == 0
+    assert driver.held.failures == 0
 
 
 # -- C46: begins beside transitions ------------------------------------------------------------------------------------
@@ -508,7 +508,7 @@ def test_a_decision_on_a_lease_that_was_renewed_meanwhile_is_made_again(driver: 
     after = driver.store.decide(driver.name, leave)
     assert len(seen) == 2
     assert seen[0] < seen[1]
-    assert driver.region.leases[member] == after.leases[member]
+    assert driver.held.leases[member] == after.leases[member]
 
 
 def test_a_lease_that_is_being_written_keeps_no_other_from_being_renewed(
@@ -524,7 +524,7 @@ def test_a_lease_that_is_being_written_keeps_no_other_from_being_renewed(
     assert {one: isinstance(heartbeat, Heartbeat) and heartbeat.renewed for one, heartbeat in found.items()} == {
         second: True
     }
-    leases = driver.region.leases
+    leases = driver.held.leases
     assert leases[second.command.member].until - leases[first.command.member].until > timedelta(seconds=30)
     assert store.renew(asked).keys() == {first, second}
 
@@ -682,7 +682,7 @@ FOR_EVER = timedelta(days=1)
 
 
 def test_a_waiter_is_told_of_a_change(driver: Driver, store: PostgresTransactions) -> None:
-    counter = driver.region.counter
+    counter = driver.held.counter
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(store.wait, driver.name, counter, FOR_EVER)
         driver.handle(PauseRegion())
@@ -701,7 +701,7 @@ FORGED = ("flights:9223372036854775807", "flights:" + "9" * 7000)
 def test_a_lost_or_strange_notification_costs_the_timeout_and_no_more(
     database_url: str, driver: Driver, store: PostgresTransactions
 ) -> None:
-    counter = driver.region.counter
+    counter = driver.held.counter
     for payload in ("", "flights", "flights:x", f"seats:{counter + 5}", f"flights:{counter}", ":::", *FORGED):
         execute(database_url, "SELECT pg_notify('kcr', :payload)", payload=payload)
     started = monotonic()
@@ -715,14 +715,14 @@ def test_where_nobody_can_listen_waiting_is_waiting(
     monkeypatch.setattr(listeners, "_LISTEN", text("LISTEN"))
     with PostgresTransactions(engine, lambda _: rules) as deaf:
         started = monotonic()
-        deaf.wait(driver.name, driver.region.counter, timedelta(seconds=0.3))
+        deaf.wait(driver.name, driver.held.counter, timedelta(seconds=0.3))
         assert monotonic() - started >= 0.3
 
 
 def test_a_listening_connection_is_kept_and_one_that_died_is_replaced(
     database_url: str, driver: Driver, store: PostgresTransactions
 ) -> None:
-    counter = driver.region.counter
+    counter = driver.held.counter
     for _ in range(3):
         store.wait(driver.name, counter, timedelta(seconds=0.01))
     listening_now = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' OR query LIKE '%kcr.region%'"
@@ -775,7 +775,7 @@ def test_a_begin_and_an_end_are_three_statements_each(
 
     event.listen(engine, "before_cursor_execute", note)
     place = driver.partition(0)
-    begin = driver.region.claims[place].position
+    begin = driver.held.claims[place].position
     assert begin is not None
     request = driver.batch_of(driver.member(0), {place: Range(begin, Offset(begin + 1))})
     run.clear()
@@ -843,7 +843,7 @@ def test_a_region_that_is_deleted_leaves_no_row(database_url: str, driver: Drive
 
 def test_an_end_without_its_claim_is_refused_and_the_batch_keeps_its_ranges(database_url: str, driver: Driver) -> None:
     place = driver.partition(0)
-    begin = driver.region.claims[place].position
+    begin = driver.held.claims[place].position
     assert begin is not None
     request = driver.batch_of(driver.member(0), {place: Range(begin, Offset(begin + 1))})
     driver.handle(request)

@@ -128,19 +128,19 @@ def test_a_spec_that_waits_is_kept(subject: Subject, drive: Drive) -> None:
     driver = drive()
     driver.up()
     later = subject.specs.spec(rules_of("g", members=3), revision=3)
-    driver.handle(ChangeSpec(at_once=driver.region.spec, later=later))
-    assert driver.region.next_spec == later
+    driver.handle(ChangeSpec(at_once=driver.held.spec, later=later))
+    assert driver.held.next_spec == later
 
 
 def test_what_members_find_of_a_spec_is_kept(subject: Subject, drive: Drive) -> None:
     driver = drive()
     driver.up()
     later = subject.specs.spec(rules_of("g", members=3), revision=3)
-    driver.handle(ChangeSpec(at_once=driver.region.spec, later=later))
+    driver.handle(ChangeSpec(at_once=driver.held.spec, later=later))
     driver.check_spec(driver.member(0))
-    assert [(c.member, c.refusal) for c in driver.region.spec_checks] == [(driver.member(0), "")]
+    assert [(c.member, c.refusal) for c in driver.held.spec_checks] == [(driver.member(0), "")]
     driver.check_spec(driver.member(1), refusal="there is no module 'nowhere'")
-    assert driver.region.next_spec is None
+    assert driver.held.next_spec is None
     assert [(c.member, c.revision, c.refusal) for c in specs.refused(driver.region)] == [
         (driver.member(1), 3, "there is no module 'nowhere'")
     ]
@@ -150,7 +150,7 @@ def test_groups_of_a_spec_that_waits_are_no_other_regions(subject: Subject, driv
     # Taken meanwhile, they would keep every later checkpoint from completing, which is when the spec comes into force.
     driver = drive()
     driver.up()
-    before = driver.region.spec
+    before = driver.held.spec
     later = subject.specs.spec(rules_of("g", "h"), revision=3)
     driver.handle(ChangeSpec(at_once=before, later=later))
     with pytest.raises(GroupInOtherRegion, match=f"group h belongs to region {driver.name}"):
@@ -165,8 +165,8 @@ def test_a_spec_whose_group_is_another_regions_is_refused_when_it_is_applied(sub
     driver.store.handle(SEATS, DeclareRegion(spec=subject.specs.spec(rules_of("h"))))
     later = subject.specs.spec(rules_of("g", "h"), revision=3)
     with pytest.raises(GroupInOtherRegion, match="group h belongs to region seats"):
-        driver.handle(ChangeSpec(at_once=driver.region.spec, later=later))
-    assert driver.region.next_spec is None
+        driver.handle(ChangeSpec(at_once=driver.held.spec, later=later))
+    assert driver.held.next_spec is None
 
 
 def test_names_are_in_order(subject: Subject) -> None:
@@ -183,7 +183,7 @@ def test_a_stopped_region_is_deleted_with_its_history_and_its_groups_are_free(su
     driver.checkpoint("n1")
     with pytest.raises(RegionInState):
         driver.handle(DeleteRegion())
-    assert driver.region.state is RegionState.RUNNING
+    assert driver.held.state is RegionState.RUNNING
     driver.handle(KillRegion())
     subject.clock.advance(60)
     driver.handle(DeleteRegion())
@@ -245,10 +245,10 @@ def test_events_are_numbered_without_gaps_and_read_back_as_they_were_decided(sub
         driver.process()
         driver.checkpoint("n1")
     events = driver.events
-    assert [e.number for e in events] == list(range(1, driver.region.counter + 1))
+    assert [e.number for e in events] == list(range(1, driver.held.counter + 1))
     assert list(events[1:]) == decided
     assert driver.store.events(driver.name, EventNumber(3), limit=2) == events[3:5]
-    assert driver.store.events(driver.name, driver.region.counter) == ()
+    assert driver.store.events(driver.name, driver.held.counter) == ()
 
 
 def test_texts_for_people_are_kept_whatever_is_in_them(drive: Drive) -> None:
@@ -256,7 +256,7 @@ def test_texts_for_people_are_kept_whatever_is_in_them(drive: Drive) -> None:
     driver.up()
     caller = driver.caller(driver.member(0))
     driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="späť ☃ 'quoted' \n %s :x {}"))
-    assert "☃ 'quoted' \n %s :x {}" in driver.region.resets[driver.region.epoch].detail
+    assert "☃ 'quoted' \n %s :x {}" in driver.region.resets[driver.held.epoch].detail
 
 
 # -- a refused verb changes nothing ----------------------------------------------------------------------------------
@@ -497,7 +497,7 @@ def test_ids_with_odd_characters_are_kept(subject: Subject) -> None:
     driver.complete()
     request = driver.region.requests[RequestId(odd)]
     assert request.requester == Requester(who=odd, dag_id=odd, run_id=odd, reason=odd)
-    assert {p.group for p in driver.region.offsets[driver.region.restore_point or CheckpointNumber(0)]} == {odd}
+    assert {p.group for p in driver.region.offsets[driver.held.restore_point or CheckpointNumber(0)]} == {odd}
     assert subject.transactions.batch(driver.name, driver.batches[0].batch) == driver.batches[0]
 
 
@@ -522,7 +522,7 @@ def test_a_members_row_has_when_it_registered_or_claimed_last(drive: Drive) -> N
     driver.wait(1)
     for act, kind in ((lambda: driver.join(member, takeover=True), "MemberRegistered"), (driver.spread, "Claimed")):
         act()
-        assert driver.region.members[member].arrived_at == [e.at for e in driver.events if e.kind == kind][-1]
+        assert driver.held.members[member].arrived_at == [e.at for e in driver.events if e.kind == kind][-1]
         driver.wait(1)
 
 

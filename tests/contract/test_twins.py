@@ -64,7 +64,7 @@ def test_checkpoints_a_reset_in_between_and_a_persons_way_back(drive_twins: Driv
     driver.finish_reset()
     driver.process()
     driver.checkpoint("n3")
-    driver.handle(PinCheckpoint(sequence=driver.region.restore_point or second, label="kept", reason="to look at"))
+    driver.handle(PinCheckpoint(sequence=driver.held.restore_point or second, label="kept", reason="to look at"))
 
 
 def test_members_that_crash_and_come_back(drive_twins: Drive) -> None:
@@ -76,7 +76,7 @@ def test_members_that_crash_and_come_back(drive_twins: Drive) -> None:
     driver.recover()
     driver.process()
     driver.leave(driver.member(0))
-    driver.checkpoint("n1") if driver.region.open_checkpoint else None
+    driver.checkpoint("n1") if driver.held.open_checkpoint else None
     driver.recover()
     driver.process()
 
@@ -88,13 +88,13 @@ def test_a_topic_that_is_made_anew_takes_its_skips_with_it(drive_twins: Drive) -
     driver.checkpoint("n1")
     driver.reset(ToEarliest(), forced=True, skip={driver.partition(0): Offset(3), driver.partition(1): Offset(4)})
     driver.finish_reset()
-    assert driver.region.skips
+    assert driver.held.skips
     for partition in driver.logs:
         driver.grow(partition, end=5, topic_id="id-2")
     driver.handle(ReportOutOfRange(caller=driver.caller(driver.member(0)), observed=driver.logs))
     driver.reset(ToEarliest(), forced=True)
     driver.finish_reset()
-    assert not driver.region.skips
+    assert not driver.held.skips
     driver.process()
 
 
@@ -152,7 +152,7 @@ def test_boundaries_hold_the_members_until_the_run_asks(drive_twins: Drive) -> N
     checkpoint = CheckpointRules(schedule=Hourly(), mode=CheckpointMode.DAG_RUN)
     driver = drive_twins(rules=RegionRules(groups={GROUP: group_rules()}, checkpoint=checkpoint))
     driver.up()
-    boundary = driver.region.next_boundary
+    boundary = driver.held.next_boundary
     assert boundary is not None
     for member in sorted(driver.processes):
         found = {p: BoundaryOffset(offset=Offset(10), inexact="") for p in driver.claims(member)}
@@ -160,7 +160,7 @@ def test_boundaries_hold_the_members_until_the_run_asks(drive_twins: Drive) -> N
     driver.process()
     driver.request_checkpoint("n1", boundary=boundary)
     driver.complete()
-    assert driver.region.next_boundary == boundary + timedelta(hours=1)
+    assert driver.held.next_boundary == boundary + timedelta(hours=1)
 
 
 def test_stop_start_and_kill(drive_twins: Drive) -> None:

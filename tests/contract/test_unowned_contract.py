@@ -36,10 +36,10 @@ def test_what_has_no_owner_is_kept_with_since_when_until_it_is_claimed(drive: Dr
     since = region.unowned[fresh]
     assert since <= now
     assert report(driver) == GroupStanding(again=True)
-    assert driver.region.unowned == {fresh: since}
+    assert driver.held.unowned == {fresh: since}
     assert driver.request_checkpoint("n").state is RequestState.QUEUED
     driver.spread()
-    assert driver.region.unowned == {}
+    assert driver.held.unowned == {}
     driver.handle(Reconcile())
     assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
 
@@ -64,7 +64,7 @@ def lost(driver: Driver) -> GroupPartition:
     partition = driver.partition(3)
     del driver.logs[partition]
     report(driver)
-    driver.wait(driver.region.rules.timeouts.rejoin_after.total_seconds())
+    driver.wait(driver.held.rules.timeouts.rejoin_after.total_seconds())
     report(driver)
     return partition
 
@@ -75,13 +75,13 @@ def test_what_the_brokers_lost_is_kept_with_since_when_until_it_is_claimed(drive
     fresh = grown(driver)
     since = driver.store.read(driver.name)[1]
     partition = lost(driver)
-    row = driver.region.absent[partition]
+    row = driver.held.absent[partition]
     assert row.is_gone
     assert row.since >= since
-    assert list(driver.region.unowned) == [fresh]
+    assert list(driver.held.unowned) == [fresh]
     driver.grow(partition, end=1_000)
     driver.spread()
-    assert driver.region.absent == {}
+    assert driver.held.absent == {}
 
 
 @pytest.mark.postgres

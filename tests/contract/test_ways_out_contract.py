@@ -102,7 +102,7 @@ def skip(driver: Driver, specs: Specs) -> None:
 
 
 def change(driver: Driver, specs: Specs, rules: RegionRules) -> None:
-    changed = specs.spec(rules, driver.region.spec.revision + 1)
+    changed = specs.spec(rules, driver.held.spec.revision + 1)
     driver.handle(ChangeSpec(at_once=changed))
     driver.handle(StartRegion())
 
@@ -117,7 +117,7 @@ def begin_anew(driver: Driver, specs: Specs) -> None:
     driver.handle(KillRegion())
     for member in driver.all_members():
         driver.leave(member)
-    spec = driver.region.spec
+    spec = driver.held.spec
     driver.handle(DeleteRegion())
     driver.handle(DeclareRegion(spec=spec))
     driver.up()
@@ -171,8 +171,8 @@ def test_every_way_out_that_a_halt_names_leads_out(drive: Drive, subject: Subjec
 
     WAYS[halt][way](driver, subject.specs)
     driver.finish_reset()
-    assert driver.region.state is RegionState.RUNNING
+    assert driver.held.state is RegionState.RUNNING
     driver.process()
     sequence = driver.checkpoint("after")
-    assert driver.region.restore_point == sequence
+    assert driver.held.restore_point == sequence
     assert verify(driver.store.history(driver.name)) == ()

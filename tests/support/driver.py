@@ -212,7 +212,10 @@ class Driver:
 
     def claims(self, member: MemberId) -> dict[GroupPartition, Claim]:
         """Return what a member holds now, in this epoch and by its present process."""
-        region, process = self.held, self.processes[member]
+        return self._claims(self.held, member)
+
+    def _claims(self, region: Region, member: MemberId) -> dict[GroupPartition, Claim]:
+        process = self.processes[member]
         return {
             p: c
             for p, c in region.claims.items()
@@ -221,7 +224,10 @@ class Driver:
 
     def caller(self, member: MemberId) -> Caller:
         """Return a member's way to say who it is, in the present epoch."""
-        return Caller(member=member, incarnation=self.processes[member].incarnation, epoch=self.held.epoch)
+        return self._caller(self.held, member)
+
+    def _caller(self, region: Region, member: MemberId) -> Caller:
+        return Caller(member=member, incarnation=self.processes[member].incarnation, epoch=region.epoch)
 
     def handle(self, command: Command[A]) -> A:
         """Have the store handle a command."""
@@ -330,9 +336,10 @@ class Driver:
         """Let every process do its part of a running reset, and publish what has to be."""
         self.publish()
         for member in sorted(self.processes):
-            if self.held.reset is None:
+            region = self.held
+            if region.reset is None:
                 return
-            if self.held.members[member].claimed != self.held.epoch:
+            if region.members[member].claimed != region.epoch:
                 self.claim(member)
         for member in sorted(self.processes):
             if self.held.reset is not None:
@@ -357,16 +364,19 @@ class Driver:
 
     def heartbeat(self) -> None:
         """Renew the lease of every process."""
-        lease = self.held.rules.timeouts.lease
+        self._renew(self.held.rules.timeouts.lease)
+
+    def _renew(self, lease: timedelta) -> None:
         for member, process in self.processes.items():
             self.store.handle(self.name, Renew(member=member, incarnation=process.incarnation, lease=lease))
 
     def wait(self, seconds: float) -> None:
         """Let time pass while every process renews its lease, and do what is due."""
-        step = self.held.rules.timeouts.lease.total_seconds() / 2
+        lease = self.held.rules.timeouts.lease
+        step = lease.total_seconds() / 2
         while seconds > 0:
             self.clock.advance(min(step, seconds))
-            self.heartbeat()
+            self._renew(lease)
             seconds -= step
         self.store.handle(self.name, Reconcile())
 
@@ -385,13 +395,16 @@ class Driver:
         self, member: MemberId, width: int = 10, partitions: Iterable[GroupPartition] | None = None
     ) -> BatchId:
         """Start a batch of `width` offsets on each of the partitions, by default all that the member holds."""
-        held = self.claims(member)
+        region = self.held
+        held = self._claims(region, member)
         ranges: dict[GroupPartition, Range] = {}
         for partition in held if partitions is None else partitions:
             place = held[partition].position
             if place is not None and place < self.logs[partition].end:
                 ranges[partition] = Range(place, Offset(min(place + width, self.logs[partition].end)))
-        return self.start_ranges(member, ranges)
+        request = self._batch_of(region, member, ranges, self._fresh("batch"))
+        self.handle(request)
+        return request.batch
 
     def start_ranges(self, member: MemberId, ranges: Mapping[GroupPartition, Range]) -> BatchId:
         """Start a batch of exactly these ranges."""
@@ -401,17 +414,24 @@ class Driver:
 
     def batch_of(self, member: MemberId, ranges: Mapping[GroupPartition, Range], batch: str = "b") -> StartBatch:
         """Return what a member asks for to start a batch of exactly these ranges."""
-        caller = self.caller(member)
+        return self._batch_of(self.held, member, ranges, batch)
+
+    def _batch_of(
+        self, region: Region, member: MemberId, ranges: Mapping[GroupPartition, Range], batch: str
+    ) -> StartBatch:
+        caller = self._caller(region, member)
         return StartBatch(
             batch=BatchId(batch), member=member, incarnation=caller.incarnation, epoch=caller.epoch, ranges=ranges
         )
 
-    def commit_output(self, batch: BatchId) -> None:
-        """Let a fenced sink commit a batch's output, whatever becomes of the batch."""
-        row = self.row(batch)
+    def commit_output(self, batch: BatchId) -> Batch:
+        """Let a fenced sink commit a batch's output, whatever becomes of the batch, and return the batch's row."""
+        region = self.held
+        row = region.running.get(batch) or self.row(batch)
         for partition, range_ in row.ranges.items():
-            if self.held.rules.groups[partition.group].delivery is Delivery.EXACTLY_ONCE:
+            if region.rules.groups[partition.group].delivery is Delivery.EXACTLY_ONCE:
                 self.progress[partition] = (row.timeline, range_.to)
+        return row
 
     def row(self, batch: BatchId) -> Batch:
         """Return a batch's row in the ledger."""
@@ -419,8 +439,7 @@ class Driver:
 
     def finish_batch(self, batch: BatchId) -> None:
         """Finish a batch, its output committed first."""
-        row = self.row(batch)
-        self.commit_output(batch)
+        row = self.commit_output(batch)
         self.handle(FinishBatch(batch=batch, member=row.member, incarnation=row.incarnation))
 
     def discard(self, batch: BatchId) -> None:
@@ -463,10 +482,11 @@ class Driver:
 
     def part_of(self, member: MemberId) -> Contribute:
         """Return what a member has to contribute to the open checkpoint."""
-        caller = self.caller(member)
-        offsets = {p: c.position for p, c in self.claims(member).items() if c.position is not None}
+        region = self.held
+        caller = self._caller(region, member)
+        offsets = {p: c.position for p, c in self._claims(region, member).items() if c.position is not None}
         return Contribute(
-            sequence=self.held.open_checkpoint or CheckpointNumber(0),
+            sequence=region.open_checkpoint or CheckpointNumber(0),
             member=member,
             incarnation=caller.incarnation,
             epoch=caller.epoch,
@@ -494,7 +514,7 @@ class Driver:
         """Store what Kafka answered to a member's commit of the restore point; by default, what it was told."""
         region = self.held
         restore_point = region.restore_point or CheckpointNumber(0)
-        held = self.claims(member)
+        held = self._claims(region, member)
         told = region.offsets.get(restore_point, OffsetMap()).restrict(held) if offsets is None else OffsetMap(offsets)
         self.handle(
             ReportReadBack(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import create_engine
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
 from airflow_kcr.protocol.region.state import Spec
@@ -69,26 +69,37 @@ class Specs:
 
 
 class DatabaseClock(Clock):
-    """The clock of one test database.
+    """The clock of one test database."""
 
-    Args:
-        url: the database, prepared with `CLOCK`.
-    """
-
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         super().__init__(self())
 
     def __call__(self) -> datetime:
-        moment = _execute(self._url, "SELECT test_clock.clock_timestamp()")
+        return self._moment("SELECT test_clock.clock_timestamp()")
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        passed = f"UPDATE test_clock.hands SET instant = instant + interval '{seconds} seconds' RETURNING instant"
+        self.now = self._moment(passed)
+
+    def _moment(self, statement: str) -> datetime:
+        with self._engine.begin() as connection:
+            moment = connection.exec_driver_sql(statement).scalar_one()
         if not isinstance(moment, datetime):
             raise TypeError(moment)
         return moment
 
-    def advance(self, seconds: float) -> None:
-        """Let time pass."""
-        _execute(self._url, f"UPDATE test_clock.hands SET instant = instant + interval '{seconds} seconds'")
-        self.now = self()
+
+@contextmanager
+def database_clock(url: str) -> Iterator[DatabaseClock]:
+    """The clock of a database that `postgres_store` has prepared, read and moved over one connection."""
+    # Without prepared statements, which a pooler between would mix up; pinged, as tests end each other's connections.
+    engine = create_engine(url, pool_size=1, pool_pre_ping=True, connect_args={"prepare_threshold": None})
+    try:
+        yield DatabaseClock(engine)
+    finally:
+        engine.dispose()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +123,8 @@ def memory_subject() -> Iterator[Subject]:
 def postgres_subject(url: str) -> Iterator[Subject]:
     """The store on Postgres, with a clock moved by hand; fails where a connection of its pool is not given back."""
     specs = Specs()
-    with postgres_store(url, specs.read) as store:
-        yield Subject(kind="postgres", transactions=store, clock=DatabaseClock(url), specs=specs)
+    with postgres_store(url, specs.read) as store, database_clock(url) as clock:
+        yield Subject(kind="postgres", transactions=store, clock=clock, specs=specs)
 
 
 @contextmanager
