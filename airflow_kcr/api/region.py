@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from airflow_kcr.api import archives, goals, ledger, partitions, regions, reset_plans, reset_views, resets
-from airflow_kcr.api.archives import ArchiveFolder, ClosedRecords, Closing, WholeHistory
+from airflow_kcr.api.archive_files import ArchiveFolder
+from airflow_kcr.api.archives import ClosedRecords, Closing, WholeHistory
 from airflow_kcr.api.checkpoints import (
     CheckpointRequestView,
     CheckpointSummary,

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from airflow_kcr.api import archives, ledger
-from airflow_kcr.api.archives import ArchiveFolder, ClosedRecords, Closing, WholeHistory
+from airflow_kcr.api.archive_files import ArchiveFolder
+from airflow_kcr.api.archives import ClosedRecords, Closing, WholeHistory
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.errors import ArchiveError, ProtocolError, RefusedError
 from airflow_kcr.protocol.delivery import Delivery
@@ -75,7 +76,7 @@ def lived(driver: Driver, seed: int, steps: int = 40) -> list[Certificate]:
         if chance.random() < 0.3:
             made.append(certified(driver))
     driver.finish_reset()
-    for batch in driver.region.running:
+    for batch in driver.held.running:
         driver.finish_batch(batch)
     driver.checkpoint("last")
     made += [certified(driver)]
@@ -242,9 +243,9 @@ def test_what_is_closed_leaves_the_store(drive: Drive, tmp_path: Path) -> None:
     made = closed(driver, tmp_path)
     left = driver.store.history(driver.name)
     assert (made.events, made.batches) == (events - len(left.events), batches - len(left.batches))
-    assert [event.number for event in left.events] == list(range(made.upto or 0, driver.region.counter + 1))
+    assert [event.number for event in left.events] == list(range(made.upto or 0, driver.held.counter + 1))
     # Publishing and resetting ask for those since the newest published checkpoint.
-    restore_point = driver.region.restore_point
+    restore_point = driver.held.restore_point
     assert restore_point is not None
     newest = driver.store.batches_since(driver.name, restore_point)
     assert [b.batch for b in newest] == [running]
