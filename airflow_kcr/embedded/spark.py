@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from airflow_kcr.embedded.jars import QUICK_START, java, pyspark_jars
 from airflow_kcr.embedded.processes import Launch, Recorded, ServiceProcess, free_port, start_tied
-from airflow_kcr.errors import ServiceFailed
 
 READY_WITHIN: Final = 90.0
 DAEMON_MEMORY: Final = "192m"
-EXECUTOR_CLASS: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 MASTER_CLASS: Final = "org.apache.spark.deploy.master.Master"
 WORKER_CLASS: Final = "org.apache.spark.deploy.worker.Worker"
 
@@ -76,28 +71,6 @@ class StandaloneCluster:
             "spark.executor.cores": str(self.cores),
             "spark.executor.memory": self.memory,
         }
-
-    def executors(self) -> tuple[int, ...]:
-        """Return the pids of the executors that run now."""
-        return tuple(
-            process.pid
-            for worker in self.workers
-            for process in _descendants(worker.pid)
-            if EXECUTOR_CLASS in _command_line(process)
-        )
-
-    def kill_executor(self, pid: int | None = None) -> int:
-        """End one executor as a crash would (SIGKILL); the master has another started. Return its pid.
-
-        Raises:
-            ServiceFailed: if no executor runs, or none of that pid.
-        """
-        running = self.executors()
-        if not running or pid not in (None, *running):
-            raise ServiceFailed(f"there is no such executor to kill; running: {running or 'none'}")
-        chosen = running[0] if pid is None else pid
-        os.kill(chosen, signal.SIGKILL)
-        return chosen
 
     def stop(self) -> None:
         """Stop the workers with their executors, then the master."""
@@ -172,17 +145,3 @@ def start_standalone(
         cluster.stop()
         raise
     return cluster
-
-
-def _descendants(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _command_line(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return []

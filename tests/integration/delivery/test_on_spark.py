@@ -25,6 +25,7 @@ from tests.support.delivery_servers import Servers, noted
 from tests.support.faults import Note
 from tests.support.kafka import Kafka
 from tests.support.members import TOP
+from tests.support.spark_executors import executors
 from tests.support.spark_gated_pipeline import CONF, DRIVER, JARS
 
 SPEC = """\
@@ -69,7 +70,7 @@ def worker(now: Scene) -> None:
 
 def executor(now: Scene, cluster: StandaloneCluster, step: str) -> None:
     """kill -9 of the one executor of member 0; Spark has another started, and tries again what was lost."""
-    cluster.kill_executor(_executor_of(now, cluster))
+    os.kill(_executor_of(now, cluster), signal.SIGKILL)
     now.goes_on(step)
 
 
@@ -78,14 +79,14 @@ def executor_each_time(now: Scene, cluster: StandaloneCluster, step: str) -> Non
     last = 0
     for _ in range(TASK_FAILURES):
         last = _next_at_work(now, last)
-        cluster.kill_executor(_executor_of(now, cluster))
+        os.kill(_executor_of(now, cluster), signal.SIGKILL)
     now.goes_on(step)
 
 
 def _executor_of(now: Scene, cluster: StandaloneCluster) -> int:
     """Return the pid of the executor of member 0."""
     mark = f"-D{DRIVER}={now.victim.process.pid}"
-    (found,) = [pid for pid in cluster.executors() if mark in psutil.Process(pid).cmdline()]
+    (found,) = [pid for pid in executors(cluster) if mark in psutil.Process(pid).cmdline()]
     return found
 
 

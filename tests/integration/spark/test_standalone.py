@@ -13,6 +13,7 @@ import pytest
 from airflow_kcr.embedded.spark import environment, spark_home, start_standalone
 from airflow_kcr.hooks.spark_submit import Submission
 from tests.integration.spark.batches import WITHIN, wait_until
+from tests.support.spark_executors import kill_executor
 
 if TYPE_CHECKING:
     from tests.support.kafka import Kafka
@@ -51,7 +52,7 @@ def test_batches_are_exact_cancelled_and_quiet_on_a_cluster_and_survive_an_execu
             at_work = tmp_path / "kill-an-executor"
             wait_until(lambda: at_work.exists() or driver.poll() is not None, "batch at work", within=200)
             if driver.poll() is None:
-                cluster.kill_executor()
+                kill_executor(cluster)
             status = driver.wait(WITHIN)
         finally:
             driver.kill()
