@@ -22,8 +22,7 @@
     │       ├── StaleEpoch, StaleIncarnation, LeaseExpired, NotClaimed
     │       └── BatchRefused
     ├── ProtocolError               a part of the system broke a rule; never the user's fault
-    │   ├── IllegalEvent, OffsetRegression, OffsetOutsideLog
-    │   ├── OverlappingOffsets, ConflictingContribution, StrangeContribution
+    │   ├── IllegalEvent, OffsetOutsideLog, OverlappingOffsets, ConflictingContribution, StrangeContribution
     │   └── NumberOutOfRange
     ├── BatchError                  a batch did not do its work
     │   └── BatchCancelled, BatchFailed
@@ -217,10 +216,6 @@ class ProtocolError(KcrError):
 
 class IllegalEvent(ProtocolError):
     """An event that can't happen in this state; the state is unchanged."""
-
-
-class OffsetRegression(ProtocolError):
-    """An offset would move backwards outside of a reset."""
 
 
 class OffsetOutsideLog(ProtocolError):

@@ -11,7 +11,7 @@ from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Va
 from itertools import pairwise
 from typing import Self, TypeVar, overload
 
-from airflow_kcr.errors import OffsetRegression, OverlappingOffsets
+from airflow_kcr.errors import OverlappingOffsets
 from airflow_kcr.protocol.values import MAX_NUMBER, GroupPartition, Offset, checked
 
 D = TypeVar("D")
@@ -90,18 +90,6 @@ class OffsetMap(Mapping[GroupPartition, Offset]):
 
     def __repr__(self) -> str:
         return f"OffsetMap({{{', '.join(f'{p}: {o}' for p, o in self._offsets.items())}}})"
-
-    def advance(self, offsets: Mapping[GroupPartition, Offset]) -> Self:
-        """Return the map with the given partitions at their new offsets; partitions not in it yet are added.
-
-        Raises:
-            OffsetRegression: an offset would move backwards; only a reset does that, and a reset builds a new map.
-        """
-        for partition, offset in offsets.items():
-            current = self._offsets.get(partition)
-            if current is not None and offset < current:
-                raise OffsetRegression(f"{partition} would go back from {current} to {offset} without a reset")
-        return type(self)({**self._offsets, **offsets})
 
     def restrict(self, partitions: Iterable[GroupPartition]) -> Self:
         """Return the map of those of `partitions` that it has; the others are left out silently."""

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kcr.errors import OffsetRegression, OverlappingOffsets
+from airflow_kcr.errors import OverlappingOffsets
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, filled
 from airflow_kcr.protocol.values import MAX_NUMBER, GroupId, GroupPartition, Offset, TopicName
@@ -41,17 +39,6 @@ def test_the_same_contribution_twice_is_refused_and_not_merged(one: OffsetMap) -
     if one:
         with pytest.raises(OverlappingOffsets):
             one.union(one)
-
-
-@given(maps, places)
-def test_advancing_never_loses_ground(before: OffsetMap, steps: Mapping[GroupPartition, Offset]) -> None:
-    if any(before.get(partition, 0) > offset for partition, offset in steps.items()):
-        with pytest.raises(OffsetRegression):
-            before.advance(steps)
-    else:
-        after = before.advance(steps)
-        assert after.covers(before)
-        assert after == before.replace(steps)
 
 
 @given(maps, subsets, subsets)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from airflow_kcr.errors import NumberOutOfRange, OffsetRegression, OverlappingOffsets
+from airflow_kcr.errors import NumberOutOfRange, OverlappingOffsets
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.values import MAX_NUMBER, GroupId, GroupPartition, Offset, TopicName
 
@@ -47,14 +47,6 @@ class TestMap:
     def test_a_partition_given_twice_is_refused(self, second: int) -> None:
         with pytest.raises(OverlappingOffsets, match="etl:flights-0 is given twice"):
             OffsetMap([(P0, Offset(5)), (P1, Offset(1)), (P0, Offset(second))])
-
-
-class TestAdvance:
-    def test_never_goes_back(self) -> None:
-        before = offsets({P0: 5})
-        with pytest.raises(OffsetRegression, match="etl:flights-0 would go back from 5 to 4"):
-            before.advance({P0: Offset(4)})
-        assert before == offsets({P0: 5})
 
 
 class TestUnion:
