@@ -109,6 +109,7 @@ def test_copy_against_jdbc(
     nothing = "rows made and not written"
     jdbc, copy = "JDBC with our settings, staging table", "binary COPY from Arrow, staging table"
     logged_jdbc, logged_copy = "JDBC with our settings, logged table", "binary COPY from Arrow, logged table"
+    driver_copy = "COPY of CSV by the driver alone, logged table"
 
     def way(name: str, write: Callable[[DataFrame, str, Postgres], None], kind: str, expected: int) -> Contender:
         return Contender(name=name, read=partial(into_table, name, write, kind, expected))
@@ -120,6 +121,7 @@ def test_copy_against_jdbc(
             way(copy, by_copy, "UNLOGGED", records),
             way(logged_jdbc, by_jdbc, "", records),
             way(logged_copy, by_copy, "", records),
+            way(driver_copy, by_driver, "", records),
         )
     )
     race.run(scale.rounds)
@@ -154,6 +156,20 @@ def by_jdbc(rows: DataFrame, table: str, target: Postgres) -> None:
     """Write with Spark's own writer, as the sink tells it to."""
     options = {"driver": "org.postgresql.Driver", "batchsize": "5000", "reWriteBatchedInserts": "true"}
     rows.write.format("jdbc").options(**options, url=target.jdbc_url(), dbtable=table).mode("append").save()
+
+
+def by_driver(rows: DataFrame, table: str, target: Postgres) -> None:
+    """Collect all rows and copy them over one connection, as a sink could that wrote each row once, under its fence."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    text = pa.BufferOutputStream()
+    csv.write_csv(rows.toArrow(), text, csv.WriteOptions(include_header=False))
+    whole = memoryview(text.getvalue())
+    copied = f"COPY {table} FROM STDIN (FORMAT CSV)"
+    with psycopg.connect(target.url()) as connection, connection.cursor().copy(copied.encode()) as copy:
+        for begin in range(0, len(whole), 1 << 20):
+            copy.write(whole[begin : begin + (1 << 20)])
 
 
 def by_copy(rows: DataFrame, table: str, target: Postgres) -> None:
