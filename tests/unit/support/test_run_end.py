@@ -23,9 +23,10 @@ import pathlib
 import time
 
 
-def test_inner(database_url: str, postgres_server: object) -> None:
+def test_inner(database_url: str, postgres_server: object, tmp_path: pathlib.Path) -> None:
     told = pathlib.Path(os.environ["KCR_TEST_TELL"])
-    told.with_suffix(".draft").write_text(postgres_server.socket_dir)
+    run = next(folder for folder in tmp_path.parents if folder.name.startswith("kcr-tests-"))
+    told.with_suffix(".draft").write_text(f"{{postgres_server.socket_dir}}\\n{{run}}")
     told.with_suffix(".draft").rename(told)
     {ending}
 """
@@ -66,10 +67,11 @@ class InnerRun:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
 
-    def socket_dir(self) -> str:
+    def folders(self) -> list[str]:
+        """Return where its server listens, and its own folder."""
         happened(lambda: self._told.exists() or self._process.poll() is not None, within=60)
         assert self._told.exists(), "the inner test did not get as far as its database"
-        return self._told.read_text()
+        return self._told.read_text().splitlines()
 
     def press_ctrl_c(self) -> None:
         os.killpg(self._process.pid, signal.SIGINT)
@@ -79,25 +81,25 @@ class InnerRun:
         return self._process.returncode
 
 
-def assert_nothing_is_left_of(socket_dir: str) -> None:
+def assert_nothing_is_left_of(folders: list[str]) -> None:
     with pytest.raises(psycopg.OperationalError):
-        psycopg.connect(host=socket_dir, user="postgres", dbname="postgres")
-    assert not Path(socket_dir).parent.exists()
+        psycopg.connect(host=folders[0], user="postgres", dbname="postgres")
+    assert not any(Path(folder).exists() for folder in folders)
 
 
 def test_a_run_that_fails_leaves_no_server(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     with InnerRun(ending="raise ValueError", folder=tmp_path, top=pytestconfig.rootpath) as run:
-        socket_dir = run.socket_dir()
+        folders = run.folders()
         assert run.exit_status() == pytest.ExitCode.TESTS_FAILED
-    assert_nothing_is_left_of(socket_dir)
+    assert_nothing_is_left_of(folders)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_that_is_interrupted_leaves_no_server(workers: int, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     with InnerRun(ending="time.sleep(60)", folder=tmp_path, top=pytestconfig.rootpath, workers=workers) as run:
-        socket_dir = run.socket_dir()
-        psycopg.connect(host=socket_dir, user="postgres", dbname="postgres").close()  # it is there until then
+        folders = run.folders()
+        psycopg.connect(host=folders[0], user="postgres", dbname="postgres").close()  # it is there until then
         run.press_ctrl_c()
         assert run.exit_status() == pytest.ExitCode.INTERRUPTED
-    assert_nothing_is_left_of(socket_dir)
+    assert_nothing_is_left_of(folders)
