@@ -37,7 +37,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _INTERRUPT_AFTER: Final = 2.0
-"""Seconds that a cancellation has to end the pipeline's call before its thread in the JVM is interrupted."""
+"""Seconds that a cancellation has to end the pipeline's call before its thread in the JVM is interrupted.
+
+And again after as many, until the call has ended: an interruption can lead into the next wait. Spark's connector,
+interrupted in a call of its admin client, closes that client. While the broker is away, its thread can miss that it
+should end until its metadata expire, after minutes (seen).
+"""
 
 _PYTHON_ENDS_WITHIN: Final = 0.4
 """Seconds that a Python worker may continue after its task: two polls of `kcr_python_daemon`."""
@@ -128,9 +133,7 @@ class SparkEngine:
             running.cancelled.set()
         running.group.cancel()
         if first:
-            timer = threading.Timer(_INTERRUPT_AFTER, self._interrupt, (running,))
-            timer.daemon = True
-            timer.start()
+            self._interrupt_later(running)
 
     def _run(self, call: BatchCall, context: BatchContext, output: Output) -> BatchReport:
         group = JobGroup(self._spark, f"{call.region}/{call.member}/{call.batch}")
@@ -253,10 +256,17 @@ class SparkEngine:
             if batch in self._cancelled:
                 raise BatchCancelled(f"{context} was cancelled before it began")
 
+    def _interrupt_later(self, running: _Running) -> None:
+        timer = threading.Timer(_INTERRUPT_AFTER, self._interrupt, (running,))
+        timer.daemon = True
+        timer.start()
+
     def _interrupt(self, running: _Running) -> None:
         with self._lock:
-            if running.thread is not None:
-                running.thread.interrupt()
+            if running.thread is None:
+                return
+            running.thread.interrupt()
+        self._interrupt_later(running)
 
     def _uninterrupted(self, running: _Running) -> None:
         """Let the thread of the JVM not be interrupted from here on, and forget an interruption that came late."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors.exceptions.captured import PythonException
 
 from airflow_kcr.errors import BatchCancelled, BatchFailed
@@ -152,7 +154,10 @@ def test_a_batch_whose_broker_is_away_is_cancelled_before_its_process_would_end_
         called.set()
         slow_rdd(out)(batch, context)
 
-    engine, batch = Bench(spark, kafka).engine(process, options=SMALL_POLLS | IMPATIENT), call(topic, ALL)
+    bench = Bench(spark, kafka)
+    engine, batch = bench.engine(process, options=SMALL_POLLS | IMPATIENT), call(topic, ALL)
+    # As members do at their start, so that only waits for the broker are left of what a batch takes.
+    bench.engine(noop).run(call(topic, FEW))
     if not is_reading:
         kafka.broker(1).suspend()
     run = started(engine, batch)
@@ -166,6 +171,25 @@ def test_a_batch_whose_broker_is_away_is_cancelled_before_its_process_would_end_
     with pytest.raises((BatchCancelled, BatchFailed)):
         run.result(Timeouts().process_end_limit.total_seconds())
     assert running_tasks(spark) == 0
+
+
+def test_a_call_that_waits_again_after_an_interruption_is_interrupted_again(bench: Bench, topic: str) -> None:
+    first = threading.Event()
+
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        thread = jvm.virtual_machine(bench.spark.sparkContext).java.lang.Thread
+        first.set()
+        with suppress(Py4JJavaError):
+            thread.sleep(int(2_000 * WITHIN))
+        thread.sleep(int(2_000 * WITHIN))
+
+    engine, batch = bench.engine(process), call(topic, FEW)
+    run = started(engine, batch)
+    assert first.wait(WITHIN)
+    engine.cancel(batch.batch)
+    with pytest.raises(BatchCancelled):
+        run.result(WITHIN)
+    bench.engine(noop).run(call(topic, FEW))
 
 
 def test_a_batch_cancelled_before_it_began_never_runs(bench: Bench, topic: str) -> None:
@@ -385,8 +409,6 @@ def test_what_a_failed_pipeline_left_running_has_ended(bench: Bench, topic: str,
 
 
 def ignore(work: Callable[[], None]) -> None:
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
     try:
         work()
     except Py4JJavaError:
