@@ -11,7 +11,7 @@ from typing import Final, Self
 from airflow_kcr.api.views import View
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import completion, recreated_topics, resets, retirement
+from airflow_kcr.protocol.region import completion, resets, retirement, timelines
 from airflow_kcr.protocol.region.archive import CheckpointPage, LogStart
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointRequest, CheckpointState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -258,9 +258,7 @@ def _reach(
         p
         for p, offset in offsets.items()
         if p in seen
-        and (
-            offset < seen[p][-1].offset or recreated_topics.is_another(topics.get(p, TopicId("")), seen[p][-1].topic_id)
-        )
+        and (offset < seen[p][-1].offset or timelines.is_recreated(topics.get(p, TopicId("")), seen[p][-1].topic_id))
     )
     if lost:
         return Reach(lost=lost)

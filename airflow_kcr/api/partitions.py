@@ -16,7 +16,7 @@ from airflow_kcr.protocol.assignors import assign
 from airflow_kcr.protocol.commands import RepairReadBack
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import absent_partitions, out_of_range, recreated_topics
+from airflow_kcr.protocol.region import lost_logs, timelines
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import offsets_of
 from airflow_kcr.protocol.rules import Assignor, GroupRules
@@ -182,10 +182,10 @@ def _lag(
 ) -> Lag:
     claim = region.claims.get(partition)
     seen = {} if bounds is None else {partition: bounds}
-    trouble = next((t.why for t in out_of_range.found(region, seen)), "") or _strange(region, partition, held)
+    trouble = next((t.why for t in lost_logs.out_of_range(region, seen)), "") or _strange(region, partition, held)
     absence = region.absent.get(partition) if bounds is None else None
     if absence is not None:
-        trouble = absent_partitions.told(region, absence)
+        trouble = lost_logs.absence_text(region, absence)
     # A partition found later, in a region that was covered before, is read from its beginning; it need not be claimed
     # yet.
     found_later = bounds is not None and region.initialised and (claim is None or claim.resume is None)
@@ -197,7 +197,7 @@ def _lag(
         log_end=None if bounds is None else bounds.end,
         member=None if claim is None else claim.owner,
         trouble=trouble,
-        is_recreated=bool(recreated_topics.found(region, seen)),
+        is_recreated=bool(timelines.recreated(region, seen)),
         is_gone=absence is not None and absence.is_gone,
         begins=bounds.start if bounds is not None and found_later else None,
     )
@@ -219,7 +219,7 @@ def compare(region: StoredRegion, sequence: CheckpointNumber, clusters: Clusters
     if not row.is_complete:
         raise CheckpointNotUsable(f"checkpoint {sequence} is {row.state}; only a complete one has offsets to compare")
     spec, offsets = RegionSpec.from_json(region.spec.text), offsets_of(region, sequence) or EMPTY
-    topics = recreated_topics.topics_of(region, sequence)
+    topics = timelines.topics_of(region, sequence)
     found: list[Comparison] = []
     for group, own in sorted(_by_group(offsets).items()):
         with clusters(spec, group) as cluster:
@@ -244,7 +244,7 @@ def _comparison(
         committed=None if held is None else held.offset,
         log_start=None if bounds is None else bounds.start,
         log_end=None if bounds is None else bounds.end,
-        is_recreated=bounds is not None and recreated_topics.is_another(topic_id, bounds.topic_id),
+        is_recreated=bounds is not None and timelines.is_recreated(topic_id, bounds.topic_id),
     )
 
 

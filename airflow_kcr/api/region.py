@@ -45,7 +45,7 @@ from airflow_kcr.protocol.commands import (
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import CheckpointsRetired, Event
-from airflow_kcr.protocol.region.resolution import checkpoint_number_of_run, of_run
+from airflow_kcr.protocol.region.plans import checkpoint_number_of_run, of_run
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPurpose, CheckpointRequest, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of

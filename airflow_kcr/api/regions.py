@@ -19,7 +19,7 @@ from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.views import RegionSummary, View
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, KcrError, RegionExists, UnknownRegion
 from airflow_kcr.protocol.commands import ChangeSpec, DeclareRegion, Reconcile, ReportClusters
-from airflow_kcr.protocol.region import clusters as placed
+from airflow_kcr.protocol.region import lost_logs as placed
 from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Region, Spec, live_members
@@ -239,7 +239,7 @@ def _apart(
                     mine = found.get(group) or _asked(spec, group, clusters)
                     theirs = other.clusters.get(group) or (mine and _asked(declared, group, clusters))
                 if not theirs or mine == theirs:
-                    raise placed.taken(group, theirs, name)
+                    raise placed.group_taken(group, theirs, name)
                 store.handle(name, ReportClusters(found={group: theirs}))
                 found[group] = mine
     return found

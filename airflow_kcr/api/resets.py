@@ -27,7 +27,7 @@ from airflow_kcr.errors import (
 from airflow_kcr.protocol.commands import ApplyReset
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import plans, resolution
+from airflow_kcr.protocol.region import plans
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, RegionState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of, universe
@@ -77,7 +77,7 @@ def plan(
     """
     region, now = store.read(name)
     found, log = _planned(region, now, _asked(request, now, request_id or f"{name}/{uuid.uuid4().hex[:12]}"), clusters)
-    named = resolution.target_checkpoint(region, found.reset)
+    named = plans.target_checkpoint(region, found.reset)
     soon = None if named is None or found.unreachable else reach_of(region, named).overtaken_at
     return replace(PlanView.of(found, request, log), overtaken_at=soon)
 
@@ -200,7 +200,7 @@ def _asked(request: ResetRequest, now: datetime, request_id: str) -> PersonReset
 
 
 def _planned(region: StoredRegion, now: datetime, asked: PersonReset, clusters: Clusters) -> tuple[plans.Plan, LogView]:
-    resolution.require_usable(region, now, asked)
+    plans.require_usable(region, now, asked)
     strange = sorted(str(p) for p in asked.skip if p not in universe(region))
     if strange:
         raise InvalidTarget(f"records of {', '.join(strange)} can't be skipped: the region has no such partition")

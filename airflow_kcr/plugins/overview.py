@@ -11,7 +11,7 @@ from airflow_kcr.api.reset_views import ResetView, of_page
 from airflow_kcr.api.views import RegionView, last_complete
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.region import recreated_topics
+from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.archive import RegionPage
 from airflow_kcr.protocol.region.liveness import Seen
 from airflow_kcr.protocol.region.rows import Claim
@@ -100,4 +100,4 @@ def _partitions(region: StoredRegion, newest: CheckpointNumber | None, past: Reg
 
 def _end(claim: Claim, log: LogBounds | None) -> int | None:
     """Return the end of a log, where it is of the topic that the position is of."""
-    return None if log is None or recreated_topics.is_another(claim.topic_id, log.topic_id) else log.end
+    return None if log is None or timelines.is_recreated(claim.topic_id, log.topic_id) else log.end

@@ -16,7 +16,7 @@ from typing import Final
 
 from airflow_kcr.errors import UnknownTopics
 from airflow_kcr.protocol.observations import OTHER_GROUP, ForeignConsumer, GroupSeen, LogBounds, MemberSeen
-from airflow_kcr.protocol.region import absent_partitions, coverage, liveness, out_of_range, recreated_topics, specs
+from airflow_kcr.protocol.region import liveness, lost_logs, membership, specs, timelines
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, LogEnd, Seen
 from airflow_kcr.protocol.region.rows import RESET_STATES, Committed, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, live_members, restore_point_offsets, universe
@@ -462,7 +462,7 @@ def topic_ids(region: Region, evidence: Evidence) -> Findings | None:
         p.topic: f"topic {p.topic} was deleted and created again (id {region.claims[p].topic_id} became "
         f"{evidence.bounds[p].topic_id}): its offsets mean other records now; policy beyond_end is "
         f"{region.rules.beyond_end}"
-        for p in sorted(recreated_topics.found(region, evidence.bounds))
+        for p in sorted(timelines.recreated(region, evidence.bounds))
     }
     return Findings(failed=tuple(again.values()), fine="every topic is the one that was claimed")
 
@@ -474,12 +474,12 @@ def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None
     group = evidence.group
     uncovered = tuple(
         f"{gap.partition} is claimed by no live member (last owner: {gap.last_owner or 'none'})"
-        for gap in coverage.missing(region, now)
+        for gap in membership.missing(region, now)
         if gap.partition.group == group
     )
     known = {p for p in universe(region) if p.group == group}
     there = evidence.rules.partitions(evidence.topics)
-    late = coverage.overdue(region, now)
+    late = membership.overdue(region, now)
     unread = tuple(
         f"{p} has had no owner since {format_instant(since)}: it is not read, and checkpoints lack it. A "
         "member joins its "
@@ -494,8 +494,8 @@ def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None
     )
     gone = tuple(f"{p} is in the region but not on the cluster{_absence(region, p)}" for p in sorted(known - there))
     left = tuple(
-        f"{p}: {absent_partitions.told(region, region.absent[p])}"
-        for p in sorted(absent_partitions.gone(region) - there)
+        f"{p}: {lost_logs.absence_text(region, region.absent[p])}"
+        for p in sorted(lost_logs.gone(region) - there)
         if p.group == group and region.rules.subscribes(group, p.topic)
     )
     fresh = (*fresh, *left)
@@ -514,7 +514,7 @@ def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None
 
 def _absence(region: Region, partition: GroupPartition) -> str:
     absence = region.absent.get(partition)
-    return "" if absence is None else f": {absent_partitions.told(region, absence)}"
+    return "" if absence is None else f": {lost_logs.absence_text(region, absence)}"
 
 
 def _last_owner(region: Region, partition: GroupPartition) -> MemberId | None:
@@ -537,7 +537,7 @@ def _disputed(region: Region, now: datetime, evidence: Evidence) -> Iterator[str
         claim = region.claims.get(partition)
         if len(names) > 1:
             yield f"{partition} is assigned to {' and '.join(sorted(names))} at once"
-        elif claim is not None and coverage.is_current(region, claim, now) and names[0] != str(claim.owner):
+        elif claim is not None and membership.is_current(region, claim, now) and names[0] != str(claim.owner):
             yield f"{partition} is claimed by {claim.owner}, Kafka has assigned it to {names[0]}"
 
 
@@ -546,8 +546,10 @@ def offsets(region: Region, evidence: Evidence) -> Findings | None:
     logs = evidence.bounds
     if logs is None:
         return None
-    outside = [f"{t.partition} at {t.position}: {t.why} (policy {t.policy})" for t in out_of_range.found(region, logs)]
-    lost = {t.partition for t in out_of_range.found(region, logs)}
+    outside = [
+        f"{t.partition} at {t.position}: {t.why} (policy {t.policy})" for t in lost_logs.out_of_range(region, logs)
+    ]
+    lost = {t.partition for t in lost_logs.out_of_range(region, logs)}
     restore_point = restore_point_offsets(region).restrict(logs)
     overtaken = [
         f"{p}: a reset to the restore point at {offset} would miss {logs[p].start - offset} record(s), the "
@@ -570,7 +572,7 @@ def _closing_in(region: Region, evidence: Evidence) -> Iterator[str]:
     }
     for partition, offset in restore_point_offsets(region).items():
         log, before = evidence.bounds.get(partition), then.get(partition)
-        if log is None or before is None or recreated_topics.is_another(before.topic_id, log.topic_id):
+        if log is None or before is None or timelines.is_recreated(before.topic_id, log.topic_id):
             continue
         if before.start < log.start <= offset < log.end and offset - log.start <= log.start - before.start:
             yield (

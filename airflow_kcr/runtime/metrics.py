@@ -12,7 +12,7 @@ from typing import Final
 
 from airflow_kcr.protocol.member.state import MemberMachine, State, Why
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region import recreated_topics
+from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.rows import CheckpointPhase, Claim, RegionState
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Incarnation, MemberId, Offset, Timeline
 from airflow_kcr.runtime.clocks import Seconds
@@ -179,7 +179,7 @@ def _longer(one: timedelta | None, other: timedelta | None) -> timedelta | None:
 
 
 def _lag(position: Offset, log: LogBounds | None, claim: Claim | None) -> int:
-    if log is None or (claim is not None and recreated_topics.is_another(claim.topic_id, log.topic_id)):
+    if log is None or (claim is not None and timelines.is_recreated(claim.topic_id, log.topic_id)):
         return UNKNOWN
     # The end may have been read before the position moved past it.
     return max(log.end - position, 0)

@@ -17,7 +17,7 @@ from airflow_kcr.ports import Logs
 from airflow_kcr.protocol.member.events import RangesPlanned
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import boundaries, recreated_topics
+from airflow_kcr.protocol.region import boundaries, timelines
 from airflow_kcr.protocol.region.rows import BoundaryOffset
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
@@ -259,7 +259,7 @@ def _available(reach: ReadableRanges, positions: OffsetMap) -> int:
 
 def _is_outside(position: Offset, log: LogBounds, partition: GroupPartition, view: MemberRegion) -> bool:
     claim = view.claims.get(partition)
-    if claim is not None and recreated_topics.is_another(claim.topic_id, log.topic_id):
+    if claim is not None and timelines.is_recreated(claim.topic_id, log.topic_id):
         return True
     # A position behind a skipped record may lie one past the end that does not count it.
     return position not in log and position - 1 not in view.skips.get(partition, ())

@@ -34,7 +34,7 @@ from airflow_kcr.ports import (
 )
 from airflow_kcr.protocol.commands import EventMark, Heartbeat
 from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.region import clusters
+from airflow_kcr.protocol.region import lost_logs
 from airflow_kcr.protocol.region.archive import Tables, working
 from airflow_kcr.protocol.region.events import Event, MemberRegistered
 from airflow_kcr.protocol.region.rows import Batch, DesiredState, Lease, Outcome, RegionState
@@ -288,7 +288,7 @@ class MemoryTransactions(RegionStore):
         for other in self._regions.values():
             shared = sorted(other.own_groups.items() & region.own_groups.items())
             if other.name != region.name and shared:
-                raise clusters.taken(*shared[0], other.name)
+                raise lost_logs.group_taken(*shared[0], other.name)
 
     def _stored(self, region: Region) -> Region:
         tables = _with_rows(self._tables[region.name], region)

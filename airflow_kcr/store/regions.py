@@ -60,19 +60,14 @@ from airflow_kcr.protocol.commands import (
 from airflow_kcr.protocol.region import (
     batches,
     boundaries,
+    checkpoints,
     claims,
-    clusters,
     completion,
-    coverage,
     events,
-    foreign_consumers,
     lifecycle,
-    member_view,
+    lost_logs,
     membership,
-    out_of_range,
     person_resets,
-    reconciliation,
-    requests,
     resets,
     retirement,
     specs,
@@ -152,7 +147,7 @@ def _decide(transactions: Transactions, name: RegionName, rule: Rule) -> Region:
 
 
 def _whole(region: Region, now: datetime, rule: Rule) -> Region:
-    return reconciliation.reconcile(rule(retirement.by_itself(region, now), now), now)
+    return lifecycle.reconcile(rule(retirement.by_itself(region, now), now), now)
 
 
 # -- kinds of rows -------------------------------------------------------------------------------------------------
@@ -184,16 +179,14 @@ def _seen(kind: type[C], rule: Decision[C], see: Callable[[Region, datetime, C],
 
 def _shown(kind: type[O], rule: Decision[O]) -> Row[O, MemberRegion]:
     """Answer with what the member sees after it, so that it need not read the region again."""
-    return _seen(kind, rule, lambda region, now, command: member_view.of_member(region, command.member, now))
+    return _seen(kind, rule, lambda region, now, command: claims.of_member(region, command.member, now))
 
 
 # -- commands with a transaction of their own ----------------------------------------------------------------------
 
 
 def _read(transactions: Transactions, name: RegionName, command: ReadRegion) -> MemberRegion:
-    return transactions.read_as(
-        name, command.member, lambda region, now: member_view.of_member(region, command.member, now)
-    )
+    return transactions.read_as(name, command.member, lambda region, now: claims.of_member(region, command.member, now))
 
 
 def _renew(transactions: Transactions, name: RegionName, command: Renew) -> Heartbeat:
@@ -234,9 +227,9 @@ def _report_partitions(transactions: Transactions, name: RegionName, command: Re
     standing: list[GroupStanding] = []
 
     def rule(region: Region, now: datetime) -> Region:
-        after = coverage.report(region, now, command)
+        after = membership.report_partitions(region, now, command)
         # Of the same state as the report: what is due besides may end a reset, in which nothing was recorded.
-        standing.append(coverage.standing(after, now, command.member))
+        standing.append(membership.standing(after, now, command.member))
         return after
 
     _decide(transactions, name, rule)
@@ -279,7 +272,7 @@ def _retire(transactions: Transactions, name: RegionName, _: RetireCheckpoints) 
     def rule(region: Region, now: datetime) -> Region:
         after = retirement.retire(region, now)
         retired.append(after.counter != region.counter)
-        return reconciliation.reconcile(after, now)
+        return lifecycle.reconcile(after, now)
 
     while True:
         region = _certain(lambda: transactions.decide(name, rule))
@@ -337,7 +330,7 @@ _REPEATED: Final[tuple[tuple[type[Command[object]], Callable[..., object]], ...]
     _decided(AnswerEntries, lambda region, now, c: resets.answer(region, now, c.caller, c.found)),
     _shown(Acknowledge, lambda region, now, c: resets.acknowledge(region, now, c.caller)),
     _decided(RequestReset, lambda region, now, c: resets.request(region, now, c.caller, c.cause, c.detail)),
-    _decided(ReportOutOfRange, out_of_range.report),
+    _decided(ReportOutOfRange, lost_logs.report_out_of_range),
     (StartBatch, _start_batch),
     (FinishBatch, _finish_batch),
     _decided(DiscardBatch, _discard_batch),
@@ -350,15 +343,15 @@ _REPEATED: Final[tuple[tuple[type[Command[object]], Callable[..., object]], ...]
     ),
     _decided(ReportSeekCommit, _report_seek_commit),
     _decided(ChangeSpec, specs.change),
-    _decided(ReportClusters, clusters.report),
+    _decided(ReportClusters, lost_logs.report_clusters),
     _decided(ReportSpecChecks, lambda region, now, c: specs.checked(region, now, c.checks)),
     _decided(StartRegion, lambda region, now, c: lifecycle.start(region, now, c.requester)),
     _decided(PauseRegion, lambda region, now, c: lifecycle.pause(region, now, c.requester)),
     _decided(StopRegion, lambda region, now, c: lifecycle.stop(region, now, c.requester)),
     _decided(KillRegion, lambda region, now, c: lifecycle.kill(region, now, c.requester)),
-    _decided(ReportForeignConsumer, lambda region, now, c: lifecycle.foreign_consumer(region, now, c.text)),
-    _decided(ReportGroups, lambda region, now, c: foreign_consumers.report(region, now, c.seen)),
-    _seen(RequestCheckpoint, requests.ask, _request),
+    _decided(ReportForeignConsumer, lambda region, now, c: membership.halt_for_foreign_consumer(region, now, c.text)),
+    _decided(ReportGroups, lambda region, now, c: membership.report_foreign_consumers(region, now, c.seen)),
+    _seen(RequestCheckpoint, checkpoints.ask, _request),
     _decided(PublishCheckpoint, lambda region, now, c: completion.publish(region, now, c.sequence, None)),
     _decided(RepairReadBack, lambda region, now, c: completion.repair(region, now, c.sequence, c.offsets)),
     _decided(PinCheckpoint, lambda region, now, c: retirement.pin(region, now, c.sequence, c.label, c.reason)),

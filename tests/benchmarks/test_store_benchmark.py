@@ -25,7 +25,7 @@ from airflow_kcr.protocol.commands import Contribute, FinishBatch, ReadRegion, R
 from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import plans
-from airflow_kcr.protocol.region.resolution import NoTimes
+from airflow_kcr.protocol.region.plans import NoTimes
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.scopes import EVERYTHING

@@ -17,7 +17,7 @@ from airflow_kcr.protocol.commands import ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.archive import Tables, Whole
 from airflow_kcr.protocol.region.events import CheckpointsRetired
-from airflow_kcr.protocol.region.resolution import checkpoint_number_of_run
+from airflow_kcr.protocol.region.plans import checkpoint_number_of_run
 from airflow_kcr.protocol.region.retirement import PIECE
 from airflow_kcr.protocol.region.rows import Requester, RequestState, ResetCause
 from airflow_kcr.protocol.region.state import BoundariesForgotten

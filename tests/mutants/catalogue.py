@@ -118,7 +118,7 @@ MUTANTS = (
     Mutant(
         what="a claim does not wait for a batch that nobody finishes",
         module="protocol.region.claims",
-        guard="and coverage.is_current(region, c, now)",
+        guard="and membership.is_current(region, c, now)",
         without="and True",
         killed_by="tests/unit/protocol/region/test_claims.py::test_and_not_for_one_that_nobody_will_finish",
     ),
@@ -158,7 +158,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a position outside its log undoes output that no checkpoint has",
-        module="protocol.region.out_of_range",
+        module="protocol.region.lost_logs",
         guard="back = resets.gone_back_for_output(region, now, ResetCause.OUT_OF_RANGE)",
         without="back = region",
         killed_by=(
@@ -168,9 +168,9 @@ MUTANTS = (
     ),
     Mutant(
         what="a place that a sink has yet to say stays out of its log when the region goes back for output",
-        module="protocol.region.out_of_range",
-        guard="return (*found(back, {t.partition: t.bounds for t in troubles}), *unsaid)",
-        without="return found(back, {t.partition: t.bounds for t in troubles})",
+        module="protocol.region.lost_logs",
+        guard="return (*out_of_range(back, {t.partition: t.bounds for t in troubles}), *unsaid)",
+        without="return out_of_range(back, {t.partition: t.bounds for t in troubles})",
         killed_by=(
             "tests/unit/protocol/region/test_held_output.py::"
             "test_a_place_that_a_sink_has_yet_to_say_is_still_out_of_its_log"
@@ -178,7 +178,7 @@ MUTANTS = (
     ),
     Mutant(
         what="going back for output takes nothing from what sinks with progress have done",
-        module="protocol.region.out_of_range",
+        module="protocol.region.lost_logs",
         guard="_opened(back, now, left, done)",
         without="_opened(back, now, left, _done_by_sinks(back))",
         killed_by=(
@@ -256,7 +256,7 @@ MUTANTS = (
     Mutant(
         what="a member of another cluster halts the region",
         module="protocol.region.claims",
-        guard="if clusters.is_another(region, proposal.member.group, proposal.cluster):",
+        guard="if lost_logs.is_another_cluster(region, proposal.member.group, proposal.cluster):",
         without="if False:",
         killed_by=(
             "tests/contract/test_clusters_contract.py::"
@@ -285,8 +285,8 @@ MUTANTS = (
     Mutant(
         what="no batch starts while a region holds for a foreign consumer",
         module="protocol.region.batches",
-        guard="if strangers := foreign_consumers.held_by(region):",
-        without="if (strangers := foreign_consumers.held_by(region)) and False:",
+        guard="if strangers := membership.holding_for(region):",
+        without="if (strangers := membership.holding_for(region)) and False:",
         killed_by=(
             "tests/unit/protocol/region/test_foreign_consumers.py::"
             "test_while_a_region_holds_no_batch_begins_and_the_one_in_flight_ends"
@@ -391,7 +391,7 @@ MUTANTS = (
     Mutant(
         what="a contribution is of the topic that was claimed",
         module="protocol.region.completion",
-        guard="if recreated_topics.is_another(claim.topic_id, log.topic_id):",
+        guard="if timelines.is_recreated(claim.topic_id, log.topic_id):",
         without="if False:",
         killed_by=(
             "tests/unit/protocol/region/test_recreated_topics.py::"
@@ -415,7 +415,7 @@ MUTANTS = (
     Mutant(
         what="a seek entry is answered by who holds the partition",
         module="protocol.region.resets",
-        guard="if claim is None or claim.owner != caller.member or not coverage.is_current(region, claim, now):",
+        guard="if claim is None or claim.owner != caller.member or not membership.is_current(region, claim, now):",
         without="if False:",
         killed_by=(
             "tests/unit/protocol/region/test_acknowledgement.py::test_nobody_answers_for_what_it_does_not_hold_now"
@@ -550,14 +550,14 @@ MUTANTS = (
     ),
     Mutant(
         what="a reset to a retired checkpoint is refused",
-        module="protocol.region.resolution",
+        module="protocol.region.plans",
         guard="if row.state is CheckpointState.RETIRED:",
         without="if False:",
         killed_by="tests/unit/protocol/region/test_resolution.py::test_a_retired_checkpoint_is_gone",
     ),
     Mutant(
         what="a reset to an undone checkpoint needs --forward",
-        module="protocol.region.resolution",
+        module="protocol.region.plans",
         guard="if row.is_complete and not row.is_current and not reset.forward:",
         without="if False:",
         killed_by=(
@@ -567,7 +567,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a reset to an incomplete checkpoint needs --allow-partial",
-        module="protocol.region.resolution",
+        module="protocol.region.plans",
         guard="if not row.is_complete and not reset.allow_partial:",
         without="if False:",
         killed_by="tests/unit/protocol/region/test_resolution.py::test_an_open_or_aborted_checkpoint_only_by_name",
@@ -630,7 +630,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a start waits for members that have not arrived",
-        module="protocol.region.coverage",
+        module="protocol.region.membership",
         guard="    if until is None or until <= now:\n        return ()",
         without="    if True:\n        return ()",
         killed_by=(
@@ -640,7 +640,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a batch of a superseded process may write until its lease is over",
-        module="protocol.region.coverage",
+        module="protocol.region.membership",
         guard="return moment is not None and moment <= now",
         without="return True",
         killed_by=(
@@ -650,7 +650,7 @@ MUTANTS = (
     ),
     Mutant(
         what="an attempt's deadline runs only while the partitions can be covered",
-        module="protocol.region.coverage",
+        module="protocol.region.membership",
         guard="if owner is not None and owner not in live:",
         without="if False:",
         killed_by=(
@@ -680,14 +680,14 @@ MUTANTS = (
     ),
     Mutant(
         what="a request id names one request",
-        module="protocol.region.requests",
+        module="protocol.region.checkpoints",
         guard="if known is not None and (known.purpose, known.boundary) != (purpose, boundary):",
         without="if False:",
         killed_by="tests/unit/protocol/region/test_requests.py::test_a_request_id_names_one_request_and_no_other",
     ),
     Mutant(
         what="the region's own request ids are no one else's",
-        module="protocol.region.requests",
+        module="protocol.region.checkpoints",
         guard="if request_id.startswith(OWN_REQUEST_IDS):",
         without="if False:",
         killed_by=(
@@ -697,14 +697,14 @@ MUTANTS = (
     ),
     Mutant(
         what="a region without members is not drained",
-        module="protocol.region.requests",
+        module="protocol.region.checkpoints",
         guard="if purpose is CheckpointPurpose.DRAIN and not live_members(region, now):",
         without="if False:",
         killed_by="tests/unit/protocol/region/test_requests.py::test_nobody_can_drain_a_region_without_a_live_member",
     ),
     Mutant(
         what="a stopped region is not checkpointed",
-        module="protocol.region.requests",
+        module="protocol.region.checkpoints",
         guard="if region.state in {RegionState.HALTED, RegionState.STOPPED}:",
         without="if False:",
         killed_by=(
@@ -714,7 +714,7 @@ MUTANTS = (
     ),
     Mutant(
         what="an undone checkpoint answers nothing",
-        module="protocol.region.requests",
+        module="protocol.region.checkpoints",
         guard="if checkpoint is not None and checkpoint.is_current else None",
         without="if checkpoint is not None else None",
         killed_by=(
@@ -731,7 +731,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a region whose numbers are used up says so",
-        module="protocol.region.commit_notes",
+        module="protocol.region.timelines",
         guard="if number >= MAX_NUMBER:",
         without="if False:",
         killed_by=(
@@ -748,15 +748,15 @@ MUTANTS = (
     ),
     Mutant(
         what="no policy decides about logs of another cluster",
-        module="protocol.region.out_of_range",
-        guard="if clusters.is_another(region, caller.member.group, told.cluster):",
+        module="protocol.region.lost_logs",
+        guard="if is_another_cluster(region, caller.member.group, told.cluster):",
         without="if False:",
         killed_by="tests/contract/test_clusters_contract.py::test_no_policy_decides_about_logs_of_another_cluster",
     ),
     Mutant(
         what="the first cluster that is told counts",
-        module="protocol.region.clusters",
-        guard="    if is_another(region, group, cluster):\n        raise",
+        module="protocol.region.lost_logs",
+        guard="    if is_another_cluster(region, group, cluster):\n        raise",
         without="    if False:\n        raise",
         killed_by=(
             "tests/contract/test_clusters_contract.py::test_a_report_of_another_cluster_is_refused_with_the_way_out"

@@ -31,8 +31,8 @@ from airflow_kcr.protocol.invariants.tiling import add, below, common, joined, l
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.events import Event, InitialOffsetsStored, ResetBegun, SeekWritten
-from airflow_kcr.protocol.region.recreated_topics import is_another
 from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetCause
+from airflow_kcr.protocol.region.timelines import is_recreated
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import (
     BatchId,
@@ -89,7 +89,7 @@ class Accounted(Invariant):
                         self.standing[partition] = list(below(standing, entry.offset))
             case InitialOffsetsStored(bounds=bounds):
                 for partition, log in bounds.items():
-                    if is_another(self.topics.get(partition, TopicId("")), log.topic_id):
+                    if is_recreated(self.topics.get(partition, TopicId("")), log.topic_id):
                         self.standing.pop(partition, None)
                     self.topics[partition] = log.topic_id or self.topics.get(partition, TopicId(""))
             case _:
@@ -141,7 +141,7 @@ class _Track:
                 self._rewind(step.number, step.offset)
 
     def _follow(self, topic_id: TopicId) -> None:
-        if is_another(self.topic_id, topic_id):
+        if is_recreated(self.topic_id, topic_id):
             # The offsets of a recreated topic are those of other records: none of them was started yet.
             self.standing, self.pending = (), []
         self.topic_id = topic_id or self.topic_id

@@ -20,7 +20,7 @@ from airflow_kcr.protocol.member.effects import Ask, Driven
 from airflow_kcr.protocol.member.state import ACTIVE, MemberMachine, awaiting
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import recreated_topics
+from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, CheckpointPhase, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import GroupPartition, replace
@@ -128,7 +128,7 @@ def contribute(member: MemberMachine, now: float) -> Driven:
 
 def _is_outside(member: MemberMachine, view: MemberRegion, partition: GroupPartition, log: LogBounds) -> bool:
     position, claim = member.positions.get(partition), view.claims.get(partition)
-    if claim is not None and recreated_topics.is_another(claim.topic_id, log.topic_id):
+    if claim is not None and timelines.is_recreated(claim.topic_id, log.topic_id):
         return True
     return position is not None and not log.start <= position <= state.past_skips(view, partition, log.end)
 

@@ -1,4 +1,4 @@
-"""Claims: what the store grants of what Kafka proposes (docs/reference/states.md).
+"""Claims: what the store grants of what Kafka proposes, and what a member sees of its region.
 
 A member claims its whole assignment at once. A partition is *handed over* at its position if every batch that was
 started there is accepted: nothing runs on it, and each record below is processed once. While a batch of a live owner
@@ -9,26 +9,51 @@ member's own re-claim keeps row, position and running batch. Callbacks only noti
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
 
-from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog, PartitionBusy
+from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog, PartitionBusy, UnknownMember
 from airflow_kcr.protocol.commands import ClaimPartitions
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import absent_partitions, checkpoints, clusters, coverage, events, out_of_range, resets
-from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, Batch, Claim, InitialOffset, Member, ResetCause
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region import batches, boundaries, checkpoints, events, lost_logs, membership, resets, specs
+from airflow_kcr.protocol.region.rows import (
+    CLAIM_STATES,
+    RESET_STATES,
+    Batch,
+    Checkpoint,
+    CheckpointState,
+    Claim,
+    Committed,
+    InitialOffset,
+    Member,
+    ResetCause,
+)
 from airflow_kcr.protocol.region.state import (
     InitialKey,
     Region,
     initial_offset,
     is_unsettled,
+    live_members,
     put,
     record,
     require_member,
     require_state,
+    restore_point_offsets,
 )
+from airflow_kcr.protocol.region.view import MemberRegion, OpenCheckpointView
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.values import Epoch, GroupPartition, TopicId, checked, replace
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    Epoch,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    TopicId,
+    checked,
+    replace,
+)
 
 
 def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
@@ -47,14 +72,14 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
     member = require_member(region, proposal.member, proposal.incarnation, now)
     require_state(region, CLAIM_STATES, "a claim")
     _check(region, proposal)
-    if clusters.is_another(region, proposal.member.group, proposal.cluster):
-        return clusters.halted(region, now, proposal.member.group, proposal.cluster)
+    if lost_logs.is_another_cluster(region, proposal.member.group, proposal.cluster):
+        return lost_logs.halted_on_cluster(region, now, proposal.member.group, proposal.cluster)
     _require_nothing_runs(region, now, proposal)
-    region = clusters.found(region, now, proposal.member.group, proposal.cluster)
+    region = lost_logs.cluster_found(region, now, proposal.member.group, proposal.cluster)
     region = _with_initial_offsets(region, now, proposal)
-    trouble = out_of_range.found(region, {p: _log(region, p, proposal) for p in proposal.partitions})
+    trouble = lost_logs.out_of_range(region, {p: _log(region, p, proposal) for p in proposal.partitions})
     if trouble:
-        return out_of_range.handled(region, now, trouble)
+        return lost_logs.moved_into_logs(region, now, trouble)
 
     held = {p for p, c in region.claims.items() if c.owner == proposal.member}
     dropped = tuple(sorted(held - proposal.partitions.keys()))
@@ -75,7 +100,9 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
         arrived_at=now,
     )
     region = replace(region, claims=put(region.claims, rows), members=put(region.members, {proposal.member: row}))
-    region = absent_partitions.claimed(coverage.claimed(region, proposal.partitions.keys()), proposal.partitions.keys())
+    region = lost_logs.partitions_claimed(
+        membership.ownership_claimed(region, proposal.partitions.keys()), proposal.partitions.keys()
+    )
     body = events.Claimed(
         member=proposal.member,
         incarnation=proposal.incarnation,
@@ -126,7 +153,7 @@ def _stands(region: Region, batch: Batch, now: datetime) -> bool:
     claims = [region.claims[partition] for partition in batch.ranges]
     return all(
         (c.owner, c.incarnation, c.epoch) == (batch.member, batch.incarnation, batch.epoch)
-        and coverage.is_current(region, c, now)
+        and membership.is_current(region, c, now)
         for c in claims
     )
 
@@ -271,3 +298,106 @@ def _granted(region: Region, partition: GroupPartition, proposal: ClaimPartition
         position=place,
         started_to=row.started_to if row.is_started else place,
     )
+
+
+# What one member sees
+
+PUBLISHER_TURN: Final = timedelta(seconds=20)
+"""How long one member may try to publish a checkpoint before it is the next one's turn."""
+
+
+def of_member(region: Region, member: MemberId, now: datetime) -> MemberRegion:
+    """Return what `member` sees of `region`.
+
+    Args:
+        region: may hold only this member's claims, and those of its group's rows that its rules touch.
+        member: a registered member.
+        now: the store's clock.
+
+    Raises:
+        UnknownMember: it was never registered; a member that was has to do with a restored store.
+    """
+    row = region.members.get(member)
+    if row is None:
+        raise UnknownMember(f"{member} is not registered in region {region.name}; register it first")
+    claims = {p: c for p, c in region.claims.items() if _holds(region, c, member, row.incarnation)}
+    limit = boundaries.limit(region)
+    located = {p: boundaries.boundary_offset(region, p, limit) for p in claims} if limit is not None else {}
+    reset = region.reset
+    person = None if reset is None or reset.person is None else region.person_resets.get(reset.person)
+    return MemberRegion(
+        counter=region.counter,
+        recorded_at=region.recorded_at,
+        epoch=region.epoch,
+        timeline=region.timeline,
+        state=region.state,
+        desired_state=region.desired_state,
+        next_sequence=region.next_sequence,
+        spec_revision=region.spec.revision,
+        incarnation=row.incarnation,
+        proposed=specs.proposed_to(region, member, row.incarnation),
+        left=row.left,
+        acknowledged=row.acknowledged == region.epoch,
+        failures=region.failures,
+        stopping=region.stopping is not None,
+        held_by=membership.holding_for(region),
+        checkpoint=_checkpoint(region, member, row.incarnation),
+        publish=_publish(region, member, now),
+        commit=_commit(region, claims),
+        claims=claims,
+        open=resets.open_targets(region, member) if any(c.resume is None for c in claims.values()) else {},
+        target=None if person is None else person.target,
+        limit=limit,
+        boundary_offsets={p: row for p, row in located.items() if row is not None},
+        restore_point=EMPTY if limit is None else restore_point_offsets(region).restrict(claims),
+        skips={p: region.skips[p] for p in claims if p in region.skips},
+        records_left=batches.records_left(region),
+        initialised=region.initialised,
+    )
+
+
+def _holds(region: Region, claim: Claim, member: MemberId, incarnation: Incarnation) -> bool:
+    return claim.owner == member and claim.incarnation == incarnation and claim.epoch == region.epoch
+
+
+def _checkpoint(region: Region, member: MemberId, incarnation: Incarnation) -> OpenCheckpointView | None:
+    checkpoint = region.checkpoint
+    if checkpoint is None or checkpoint.phase is None:
+        return None
+    return OpenCheckpointView(
+        sequence=checkpoint.sequence,
+        phase=checkpoint.phase,
+        boundary=checkpoint.boundary,
+        takes_part=checkpoint.participants.get(member) == incarnation,
+        contributed=(checkpoint.sequence, member) in region.contributions,
+    )
+
+
+def publisher(region: Region, checkpoint: Checkpoint, now: datetime) -> MemberId | None:
+    """Return whose turn it is to publish a checkpoint.
+
+    The live member of lowest group and index, then the next.
+    """
+    live = live_members(region, now)
+    if not live or checkpoint.finished_at is None:
+        return None
+    return live[int((now - checkpoint.finished_at) / PUBLISHER_TURN) % len(live)]
+
+
+def _publish(region: Region, member: MemberId, now: datetime) -> tuple[CheckpointNumber, ...]:
+    due = [c for _, c in sorted(region.checkpoints.items()) if c.state is CheckpointState.COMPLETE]
+    return tuple(c.sequence for c in due) if due and publisher(region, due[0], now) == member else ()
+
+
+def _commit(region: Region, claims: Mapping[GroupPartition, Claim]) -> CheckpointNumber | None:
+    """Return the restore point if its commit is pending and this member's part of the commit read-back is missing.
+
+    Until then no reset has started since its completion, so the resume points of the member's claims are its offsets.
+    """
+    if region.restore_point is None or region.restore_point_epoch is not None:
+        return None
+    restore_point = region.checkpoints[region.restore_point]
+    if restore_point.committed is not Committed.PENDING or not claims:
+        return None
+    known_read_back = region.read_backs.get(region.restore_point, EMPTY)
+    return region.restore_point if any(p not in known_read_back for p in claims) else None

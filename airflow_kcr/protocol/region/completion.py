@@ -26,13 +26,12 @@ from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import (
     boundaries,
     checkpoints,
-    coverage,
     events,
+    membership,
     person_resets,
-    recreated_topics,
-    requests,
     resets,
     specs,
+    timelines,
 )
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
@@ -118,7 +117,7 @@ def _require_own_positions(region: Region, now: datetime, part: Contribute) -> N
     running = [b.batch for b in region.running.values() if b.member == part.member]
     if running:
         raise BatchRefused(f"{part.member} contributes while its batch {running[0]} is running")
-    held = coverage.held_by(region, part.member, now)
+    held = membership.held_by(region, part.member, now)
     strange = sorted(part.offsets.keys() ^ held.keys())
     if strange:
         raise NotClaimed(
@@ -141,7 +140,7 @@ def _require_own_positions(region: Region, now: datetime, part: Contribute) -> N
         ):
             seen = "no bounds" if log is None else f"[{log.start}, {log.end}]"
             raise OffsetOutsideLog(f"{partition}: the position {offset} is not in the log as read ({seen})")
-        if recreated_topics.is_another(claim.topic_id, log.topic_id):
+        if timelines.is_recreated(claim.topic_id, log.topic_id):
             raise OffsetOutsideLog(
                 f"{partition}: the position {offset} is of topic id {claim.topic_id}, the log as read is of "
                 f"{log.topic_id}: the topic was deleted and created again"
@@ -234,7 +233,7 @@ def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
         inexact=complete.inexact,
     )
     region = boundaries.after_completion(record(region, now, body), now, checkpoint.boundary)
-    return _ended_in_what_asked(requests.release(region, now, complete), now, complete)
+    return _ended_in_what_asked(checkpoints.release(region, now, complete), now, complete)
 
 
 def _gone(region: Region) -> dict[GroupPartition, Claim]:
@@ -350,7 +349,7 @@ def read_back(
     require_member(region, member, incarnation, now)
     for partition in offsets:
         claim = region.claims.get(partition)
-        if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):
+        if claim is None or claim.owner != member or not membership.is_current(region, claim, now):
             raise NotClaimed(f"{member} does not hold {partition} now; its commit read-back says nothing")
     body = events.CommitReadBack(
         sequence=sequence, member=member, incarnation=incarnation, epoch=region.epoch, offsets=offsets

@@ -1,15 +1,18 @@
-"""The verbs: declare, start, pause, resume, drain, stop, kill; and what a restored store means.
+"""The verbs of a region's life, and the transitions that time, leases and finished work cause without one.
 
 Four ways to stop, each with one meaning: **pause** finishes the batch and keeps membership; **drain** checkpoints, then
 continues or stays paused; **stop** drains, commits everywhere, then all leave; **kill** leaves now, and the next start
 resumes at the restore point. Draining and resuming is always safe. Verbs set `desired_state`, so a pause survives a
 crash (scenario C24).
+
+There is no coordinator process; any process may perform what is due, and performing it twice changes nothing. Every
+exclusive verb ends here, so that a decision and all its consequences are one transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 
@@ -17,27 +20,30 @@ from airflow_kcr.errors import RegionInState
 from airflow_kcr.protocol.commands import ReportLater, RequestCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import (
+    batches,
+    boundaries,
     checkpoints,
-    clusters,
-    commit_notes,
     completion,
     events,
+    lost_logs,
     membership,
     person_resets,
-    requests,
     resets,
     specs,
+    timelines,
 )
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
     CheckpointPhase,
     CheckpointPurpose,
+    CheckpointState,
     Committed,
     DesiredState,
     Halt,
     HaltReason,
     Member,
     Noted,
+    PersonResetState,
     RegionState,
     Requester,
     ResetCause,
@@ -71,7 +77,7 @@ def declare(
     deliveries = {str(g): str(rules.delivery) for g, rules in spec.rules.groups.items()}
     region = record(Region(name=name, spec=spec), now, events.RegionCreated(deliveries=deliveries))
     for group, cluster in sorted(on.items()):
-        region = clusters.found(region, now, group, cluster)
+        region = lost_logs.cluster_found(region, now, group, cluster)
     return region
 
 
@@ -96,7 +102,7 @@ def start(region: Region, now: datetime, requester: Requester) -> Region:
         # none has to start.
         region = moved_to(replace(region, stopping=None), now, RegionState.RUNNING, "resumed before it had stopped")
     if region.state not in {RegionState.STOPPED, RegionState.HALTED}:
-        return requests.cancel(region, now, "the region was resumed", purposes=frozenset({CheckpointPurpose.STOP}))
+        return checkpoints.cancel(region, now, "the region was resumed", purposes=frozenset({CheckpointPurpose.STOP}))
     opening = _at_restored_restore_point(region)
     region = specs.take_pending(replace(region, failures=0), now)
     return resets.begin(region, now, ResetCause.START, opening=opening, detail=requester.who)
@@ -136,10 +142,10 @@ def _give_up_approach(region: Region, now: datetime, why: str) -> Region:
     if checkpoint is None or checkpoint.phase is not CheckpointPhase.APPROACHING:
         return region
     region = checkpoints.abort(region, now, why)
-    if checkpoint.purpose not in requests.BY_PERSON:
+    if checkpoint.purpose not in checkpoints.BY_PERSON:
         return region
     # A person's later word counts: what may approach in a paused region would be opened again at once.
-    return requests.cancel_one(region, now, region.requests[checkpoint.request_id], why)
+    return checkpoints.cancel_one(region, now, region.requests[checkpoint.request_id], why)
 
 
 def stop(region: Region, now: datetime, requester: Requester) -> Region:
@@ -169,11 +175,11 @@ def ask_stop_checkpoint(region: Region, now: datetime) -> Region:
         or region.state in {RegionState.HALTED, RegionState.STOPPED}
     ):
         return region
-    if any(r.purpose is CheckpointPurpose.STOP for r in requests.queue(region)):
+    if any(r.purpose is CheckpointPurpose.STOP for r in checkpoints.queue(region)):
         return region
     if region.checkpoint is not None and region.checkpoint.purpose is CheckpointPurpose.STOP:
         return region
-    return requests.ask(region, now, RequestCheckpoint(request_id=request_id, purpose=CheckpointPurpose.STOP))
+    return checkpoints.ask(region, now, RequestCheckpoint(request_id=request_id, purpose=CheckpointPurpose.STOP))
 
 
 def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
@@ -183,10 +189,10 @@ def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
     """
     region = checkpoints.abort(region, now, "the region stopped")
     every = frozenset(CheckpointPurpose)
-    region = requests.cancel(region, now, "the region stopped", purposes=every)
+    region = checkpoints.cancel(region, now, "the region stopped", purposes=every)
     region = resets.give_up(region, now, "the region stopped; the next start goes to the restore point")
     region = resets.resolve_commit(region, now, Committed.NO, "the region stopped first")
-    region = commit_notes.taken_over(region, now)
+    region = timelines.taken_over_note(region, now)
     region = record(replace(region, stopping=None, halt=None, unowned={}), now, events.Stopped(drained=drained))
     return moved_to(region, now, RegionState.STOPPED, "drained" if drained else "undrained")
 
@@ -275,13 +281,13 @@ def noted_later(region: Region, now: datetime, place: GroupPartition, note: Note
     """
     if region.state in {RegionState.HALTED, RegionState.STOPPED}:
         return _also_noted(region, now, note)
-    later = "; ".join(commit_notes.later(region, note))
+    later = "; ".join(timelines.noted_later(region, note))
     if not later:
         return region
     where = f"Kafka's commit metadata of {place}, read by {note.member}, says {later}"
     region = resets.give_up(region, now, "Kafka knows later numbers than the store; a resume goes to the restore point")
     region = record(region, now, events.StoreRestoredSeen(member=note.member, detail=later))
-    if commit_notes.is_reachable(region, note):
+    if timelines.is_reachable_note(region, note):
         reason = Halt(
             reason=HaltReason.RESTORED,
             text=f"the store was restored from an older state, or another client has written this: {where}",
@@ -300,7 +306,7 @@ def noted_later(region: Region, now: datetime, place: GroupPartition, note: Note
 def _also_noted(region: Region, now: datetime, note: Noted) -> Region:
     """Keep the greatest numbers of several notes, where the region was halted for one of them."""
     halt = region.halt
-    if halt is None or halt.noted is None or not commit_notes.is_reachable(region, note):
+    if halt is None or halt.noted is None or not timelines.is_reachable_note(region, note):
         return region
     greatest = replace(
         halt.noted,
@@ -310,7 +316,7 @@ def _also_noted(region: Region, now: datetime, note: Noted) -> Region:
     )
     if greatest == halt.noted:
         return region
-    detail = "; ".join(commit_notes.later(region, note))
+    detail = "; ".join(timelines.noted_later(region, note))
     return record(
         replace(region, halt=replace(halt, noted=greatest)),
         now,
@@ -331,17 +337,6 @@ def _overwrite(region: Region, place: GroupPartition) -> str:
     )
 
 
-def foreign_consumer(region: Region, now: datetime, text: str) -> Region:
-    """Return the region halted because a foreign consumer is in one of its groups (policy `fail`).
-
-    One that is halted keeps its reason, and what follows from it; one that is stopped has nothing to be halted.
-    """
-    if region.state in {RegionState.HALTED, RegionState.STOPPED}:
-        return region
-    choices = ("remove the foreign consumer, then resume", "set foreign_consumers to hold or warn, then resume")
-    return resets.halt(region, now, Halt(reason=HaltReason.FOREIGN_CONSUMER, text=text, choices=choices))
-
-
 def is_stop_due(region: Region, now: datetime) -> bool:
     """Whether a region whose desired state is stopped has no member left to drain it."""
     return (
@@ -356,3 +351,111 @@ def finish_stop(region: Region, now: datetime) -> Region:
     if completion.is_stop_done(region):
         return stopped(region, now, drained=True)
     return stopped(region, now, drained=False) if is_stop_due(region, now) else region
+
+
+# Reconciliation
+
+_RULES: Final[tuple[Callable[[Region, datetime], Region], ...]] = (
+    membership.lapse,
+    specs.unattended,
+    specs.corrected,
+    checkpoints.overdue,
+    completion.overdue,
+    resets.output_lost,
+    resets.progress,
+    boundaries.past_answered,
+    boundaries.held,
+    finish_stop,
+    ask_stop_checkpoint,
+)
+_MAX_ROUNDS: Final = 100
+"""Each round completes at least one thing; a region has never needed more than a handful."""
+
+
+def reconcile(region: Region, now: datetime) -> Region:
+    """Return the region with everything done that is due at `now`, and `reconcile_at` set to when something next is."""
+    for _ in range(_MAX_ROUNDS):
+        before = region
+        for rule in _RULES:
+            region = rule(region, now)
+        region = _serve(region, now)
+        if region is before or region.counter == before.counter:
+            break
+    return replace(region, reconcile_at=_reconcile_at(region, now))
+
+
+def _serve(region: Region, now: datetime) -> Region:
+    """Serve what waits for a running region: persons' resets, the boundary or count that is reached, the queue."""
+    if region.state in {RegionState.HALTED, RegionState.STOPPED}:
+        why = f"the region is {region.state}"
+        region = checkpoints.cancel(region, now, why, purposes=frozenset(CheckpointPurpose))
+        return _fail_waiting(region, now, why)
+    if region.state is not RegionState.RUNNING:
+        return region
+    region = person_resets.serve_next(region, now)
+    boundary = boundaries.passed(region, now)
+    if boundary is not None and region.desired_state is DesiredState.RUNNING:
+        if boundary != region.next_boundary:
+            region = boundaries.with_next_boundary(
+                region, now, boundary, "earlier boundaries were missed; the latest one counts"
+            )
+        request_id = RequestId(f"boundary:{boundary.isoformat()}")
+        # There is no one to ask whether it may be inexact; refused, it would be requested for ever.
+        scheduled = RequestCheckpoint(
+            request_id=request_id, purpose=CheckpointPurpose.SCHEDULE, boundary=boundary, allow_inexact=True
+        )
+        region = checkpoints.ask(region, now, scheduled)
+    if left := batches.records_left(region):
+        region = checkpoints.cancel_counted(region, now, f"its count is not reached any more: {left} offsets are left")
+    elif left == 0 and region.desired_state is DesiredState.RUNNING:
+        request_id = RequestId(f"{checkpoints.BY_COUNT}{region.timeline}.{region.restore_point}")
+        region = checkpoints.ask(
+            region, now, RequestCheckpoint(request_id=request_id, purpose=CheckpointPurpose.SCHEDULE)
+        )
+    region = checkpoints.advance(region, now)
+    return checkpoints.open_next(region, now) if region.state is RegionState.RUNNING else region
+
+
+def _fail_waiting(region: Region, now: datetime, why: str) -> Region:
+    drained = {PersonResetState.WAITING, PersonResetState.DRAINING}
+    unfinished = any(r.state in drained for r in region.person_resets.values())
+    return person_resets.fail_all(region, now, why) if unfinished else region
+
+
+def _reconcile_at(region: Region, now: datetime) -> datetime | None:
+    """Return the next moment at which `reconcile` could change something by itself.
+
+    A lease that is renewed meanwhile makes the moment come too early, never too late.
+    """
+    moments: list[datetime | None] = []
+    checkpoint, reset = region.checkpoint, region.reset
+    restore_point = (
+        None
+        if region.restore_point is None or region.restore_point_epoch is not None
+        else region.checkpoints[region.restore_point]
+    )
+    if checkpoint is not None:
+        moments += [checkpoint.drain_deadline, membership.horizon(region, now)]
+    if reset is not None:
+        moments += [reset.deadline, membership.horizon(region, now)]
+    if restore_point is not None and restore_point.committed is Committed.PENDING:
+        moments.append(restore_point.commit_deadline)
+    moments += [c.publish_deadline for c in region.checkpoints.values() if c.state is CheckpointState.COMPLETE]
+    if region.desired_state is DesiredState.STOPPED and region.state is not RegionState.STOPPED:
+        moments.append(membership.horizon(region, now))
+    if region.state is RegionState.RUNNING:
+        moments.append(boundaries.held_until(region))
+    if region.state is RegionState.RUNNING and boundaries.is_automatic(region):
+        moments.append(region.next_boundary)
+    if region.next_spec is not None:
+        moments.append(membership.horizon(region, now))
+    if any(True for _ in checkpoints.queue(region)) and region.state is RegionState.RUNNING:
+        moments.append(membership.horizon(region, now))
+    if region.state is RegionState.RUNNING:
+        moments.append(region.retire_at)
+    later = [m for m in moments if m is not None]
+    return min((max(m, now + _SOONEST) for m in later), default=None)
+
+
+_SOONEST: Final = timedelta(milliseconds=100)
+"""What can't be reconciled yet (a boundary behind an unpublished checkpoint) is not asked for in a busy loop."""

@@ -23,7 +23,7 @@ from airflow_kcr.errors import (
 from airflow_kcr.protocol.commands import ApplyReset, RequestCheckpoint
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import coverage, events, plans, recreated_topics, requests, resets, resolution, specs
+from airflow_kcr.protocol.region import checkpoints, events, membership, plans, resets, specs, timelines
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
@@ -77,7 +77,7 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
         raise StalePlan(
             f"the plan was made in epoch {command.epoch}, region {region.name} is in epoch {region.epoch}; plan again"
         )
-    resolution.require_usable(region, now, reset)
+    plans.require_usable(region, now, reset)
     if region.state in {RegionState.HALTED, RegionState.STARTING} and not reset.forced:
         raise RegionInState(
             f"region {region.name} is {region.state} and can't drain; a forced reset goes from the last done positions"
@@ -91,8 +91,10 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
         return _begin_forced(region, now, region.person_resets[reset.request_id])
     match region.state:
         case RegionState.STOPPED:
-            places = None if command.resolved is None else recreated_topics.told(region, command.resolved, command.logs)
-            region = recreated_topics.followed(region, now, command.logs)
+            places = (
+                None if command.resolved is None else timelines.with_recreated(region, command.resolved, command.logs)
+            )
+            region = timelines.followed_topics(region, now, command.logs)
             return _begin_stopped(region, now, region.person_resets[reset.request_id], places)
         case RegionState.RESETTING:
             return region
@@ -103,13 +105,13 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
 def _awaited(region: Region, now: datetime) -> str:
     """Return what a region that starts waits for, with why members can't start: then no reset is needed."""
     failures = [specs.told_start_failure(region, now, failure) for failure in specs.start_failures(region, now)]
-    waits = failures or list(coverage.unready(region, now))
+    waits = failures or list(membership.unready(region, now))
     return f". It waits: {'; '.join(waits)}" if waits else ""
 
 
 def _limited(reset: PersonReset, planned: frozenset[GroupPartition]) -> PersonReset:
     """Keep a computed place away from partitions that are found while the request drains or waits for its turn."""
-    if resolution.takes_in_later_partitions(reset.target):
+    if plans.takes_in_later_partitions(reset.target):
         return reset
     return replace(reset, scope=replace(reset.scope, planned=planned))
 
@@ -161,7 +163,7 @@ def serve_next(region: Region, now: datetime) -> Region:
         drain = RequestCheckpoint(
             request_id=reset.request_id, purpose=CheckpointPurpose.RESET, requester=reset.requester
         )
-        return requests.ask(region, now, drain)
+        return checkpoints.ask(region, now, drain)
     return region
 
 
@@ -197,14 +199,14 @@ def _begin(
     seen: Mapping[GroupPartition, LogBounds],
 ) -> Region:
     # Members read their logs at different moments; the instant that a duration means is fixed here, once.
-    reset = replace(reset, target=resolution.anchored(reset.target, now))
-    seek = resolution.seek_map(region, now, reset, OffsetMap(current), seen)
+    reset = replace(reset, target=plans.anchored(reset.target, now))
+    seek = plans.seek_map(region, now, reset, OffsetMap(current), seen)
     plans.require(region, reset, seek)
     region = _with_skips(region, now, reset)
     region = _with(region, replace(reset, state=PersonResetState.STARTED, epoch=Epoch(region.epoch + 1)))
     opening = resets.Opening(
         seek=seek,
-        checkpoint=resolution.target_checkpoint(region, reset),
+        checkpoint=plans.target_checkpoint(region, reset),
         person=reset.request_id,
     )
     return resets.begin(region, now, ResetCause.PERSON, opening=opening, detail=describe(reset.target))
@@ -221,7 +223,7 @@ def _begin_forced(region: Region, now: datetime, reset: PersonReset) -> Region:
     if region.state is RegionState.STOPPED:
         raise ResetInProgress(f"region {region.name} is stopped; nothing has to be forced, apply the reset as it is")
     current = resets.last_done(region)
-    region = _abandon_unpublished(region, now, resolution.target_checkpoint(region, reset))
+    region = _abandon_unpublished(region, now, plans.target_checkpoint(region, reset))
     region = resets.gone_back_for_output(region, now, ResetCause.PERSON)
     return _begin(replace(region, failures=0), now, reset, current, {})
 
@@ -254,9 +256,7 @@ def _begin_stopped(region: Region, now: datetime, reset: PersonReset, resolved: 
         )
     region = _with_skips(resets.gone_back_for_output(region, now, ResetCause.PERSON), now, reset)
     region = _with(region, replace(reset, state=PersonResetState.STARTED, epoch=Epoch(region.epoch + 1)))
-    opening = resets.Opening(
-        seek=resolved, checkpoint=resolution.target_checkpoint(region, reset), person=reset.request_id
-    )
+    opening = resets.Opening(seek=resolved, checkpoint=plans.target_checkpoint(region, reset), person=reset.request_id)
     return resets.begin_stopped(region, now, opening, describe(reset.target))
 
 
@@ -266,7 +266,7 @@ def _failed(region: Region, now: datetime, reset: PersonReset, why: str) -> Regi
     request = region.requests.get(reset.request_id)
     if request is None or request.purpose is not CheckpointPurpose.RESET:
         return region
-    return requests.cancel_one(region, now, request, why)
+    return checkpoints.cancel_one(region, now, request, why)
 
 
 def fail_all(region: Region, now: datetime, why: str) -> Region:

@@ -18,16 +18,7 @@ from airflow_kcr.protocol.commands import Caller, Found
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import (
-    batches,
-    boundaries,
-    checkpoints,
-    commit_notes,
-    coverage,
-    events,
-    recreated_topics,
-    timelines,
-)
+from airflow_kcr.protocol.region import batches, boundaries, checkpoints, events, membership, timelines
 from airflow_kcr.protocol.region.rows import (
     FAILURE_CAUSES,
     RESET_STATES,
@@ -282,9 +273,9 @@ def begin(
         opening: a seek map of its own; None: the automatic target, or the one that the running reset has, kept.
         detail: a sentence for people.
     """
-    commit_notes.require_numbers_left(region)
+    timelines.require_numbers_left(region)
     earlier = region.reset
-    region = commit_notes.taken_over(checkpoints.abort(region, now, f"a reset began ({cause})"), now)
+    region = timelines.taken_over_note(checkpoints.abort(region, now, f"a reset began ({cause})"), now)
     must_publish = tuple(sorted(s for s, c in region.checkpoints.items() if c.state is CheckpointState.COMPLETE))
     if opening is not None:
         region = give_up(region, now, f"another reset ({cause}) opened a timeline before it was done")
@@ -430,7 +421,7 @@ def _timed(region: Region, now: datetime) -> Region:
     reset = region.reset
     if reset is None:
         return region
-    able = coverage.could_cover(region, now)
+    able = membership.could_cover(region, now)
     if able == (region.state is RegionState.RESETTING):
         return region
     deadline = now + region.rules.timeouts.reset if able else None
@@ -446,10 +437,10 @@ def progress(region: Region, now: datetime) -> Region:
     reset = region.reset
     if reset is None:
         return region
-    if not any(True for _ in coverage.unready(region, now)):
+    if not any(True for _ in membership.unready(region, now)):
         return _finished(region, now, reset)
     if reset.deadline is not None and reset.deadline <= now:
-        reasons = "; ".join(coverage.unready(region, now))
+        reasons = "; ".join(membership.unready(region, now))
         return demand(
             region, now, ResetCause.ATTEMPT_EXPIRED, f"attempt {reset.attempt} was not done in time: {reasons}"
         )
@@ -557,7 +548,7 @@ def answer(region: Region, now: datetime, caller: Caller, found: Mapping[GroupPa
     logs: dict[GroupPartition, LogBounds] = {}
     for partition, answered in found.items():
         claim = region.claims.get(partition)
-        if claim is None or claim.owner != caller.member or not coverage.is_current(region, claim, now):
+        if claim is None or claim.owner != caller.member or not membership.is_current(region, claim, now):
             raise NotClaimed(f"{caller.member} does not hold {partition} now; it can't say where that resumes")
         entry = region.seek.get(partition)
         if entry is None or entry.offset is not None:
@@ -570,8 +561,8 @@ def answer(region: Region, now: datetime, caller: Caller, found: Mapping[GroupPa
             logs[partition] = answered.log
     if not entries:
         return region
-    seek = recreated_topics.told(region, entries, logs)
-    return write_seek(recreated_topics.followed(region, now, logs), now, seek)
+    seek = timelines.with_recreated(region, entries, logs)
+    return write_seek(timelines.followed_topics(region, now, logs), now, seek)
 
 
 def acknowledge(region: Region, now: datetime, caller: Caller) -> Region:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from airflow_kcr.protocol.commands import ChangeSpec
-from airflow_kcr.protocol.region import boundaries, clusters, events, membership, resets
+from airflow_kcr.protocol.region import boundaries, events, lost_logs, membership, resets
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
     Claim,
@@ -36,7 +36,7 @@ def change(region: Region, now: datetime, wanted: ChangeSpec) -> Region:
     """
     region = _changed(region, now, wanted.at_once, wanted.later)
     for group, cluster in sorted(wanted.clusters.items()):
-        region = clusters.found(region, now, group, cluster)
+        region = lost_logs.cluster_found(region, now, group, cluster)
     return _with_own_clusters(region)
 
 

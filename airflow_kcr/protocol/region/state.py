@@ -217,16 +217,16 @@ class Region:
     """Whether the region was ever covered: partitions found later start at their beginning."""
 
     clusters: Mapping[GroupId, ClusterId] = field(default_factory=dict)
-    """Which cluster each group is on, as far as known; see `clusters`."""
+    """Which cluster each group is on, as far as known; see `lost_logs`."""
 
     foreign_consumers: tuple[ForeignConsumer, ...] = ()
     """The foreign consumers in the groups at the last check, in order."""
 
     unowned: Mapping[GroupPartition, datetime] = field(default_factory=dict)
-    """Partitions that the brokers have and no member owns, and when it was first seen; see `coverage`."""
+    """Partitions that the brokers have and no member owns, and when it was first seen; see `membership`."""
 
     absent: Mapping[GroupPartition, Absence] = field(default_factory=dict)
-    """Partitions of the region that the brokers say they do not have; see `absent_partitions`."""
+    """Partitions of the region that the brokers say they do not have; see `lost_logs`."""
 
     members: Mapping[MemberId, Member] = field(default_factory=dict)
     leases: Mapping[MemberId, Lease] = field(default_factory=dict)

@@ -1,8 +1,18 @@
-"""The current timeline: which complete checkpoints and ranges still describe the region's past.
+"""What of a region's past still holds: its current timeline, its topics, and the numbers that Kafka has of it.
 
 A complete checkpoint is on the current timeline when every later timeline opened at or beyond its offset on every
 partition that both have. Opening a timeline is the only thing that takes one off, so it is decided there, once, and
 stored (`Checkpoint.undone_by`). Targets, request ids, retirement, manifests and rollback all ask this module.
+
+**Topics.** What the region stores of a partition (position, initial offset, checkpoints, boundaries) belongs to the
+topic id that its claim names. It moves to another id only if an out-of-range policy or a person's reset has looked a
+place up in that other log. Nothing else is carried over, so offsets of two topics are never compared or subtracted.
+
+**Numbers in Kafka's commit metadata** that are later than the store's are of a restored store, or of another writer:
+every client with the right to commit to a group can write such a note. So it halts the region and says what it says,
+and nothing is taken over by itself. Numbers that the region could have reached are taken over when a person lets it
+leave the halt, so that no number is used twice; numbers that no region reaches were written by another program, and are
+never taken over.
 """
 
 from __future__ import annotations
@@ -10,12 +20,25 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Final
 
+from airflow_kcr.errors import NumberOutOfRange
+from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.rows import Batch, Checkpoint, CheckpointState, Outcome
-from airflow_kcr.protocol.region.state import CheckpointsUndone, Region, checkpoint_of, put
-from airflow_kcr.protocol.seek_map import SeekMap
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, replace
+from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.rows import Batch, Checkpoint, CheckpointState, Claim, InitialOffset, Noted, Outcome
+from airflow_kcr.protocol.region.state import CheckpointsUndone, InitialKey, Region, checkpoint_of, put, record, without
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.values import (
+    MAX_NUMBER,
+    CheckpointNumber,
+    Epoch,
+    GroupPartition,
+    Offset,
+    Timeline,
+    TopicId,
+    replace,
+)
 
 
 def unpublished(region: Region) -> tuple[Checkpoint, ...]:
@@ -155,3 +178,142 @@ def undone(batch: Batch, lowest: Mapping[GroupPartition, Offset]) -> Batch:
         return batch
     whole = all(marks.get(p) == r.from_ for p, r in batch.ranges.items())
     return replace(batch, undone_from=marks, outcome=Outcome.UNDONE if whole else Outcome.DONE)
+
+
+# Topics that were deleted and created again
+
+
+def is_recreated(known: TopicId, seen: TopicId) -> bool:
+    """Whether two ids are those of two topics; an id that a broker did not tell says nothing."""
+    return bool(known and seen) and known != seen
+
+
+def recreated(region: Region, logs: Mapping[GroupPartition, LogBounds]) -> frozenset[GroupPartition]:
+    """Return the partitions whose log, as it was just read, is of another topic than the one that was claimed."""
+    return frozenset(
+        p for p, log in logs.items() if p in region.claims and is_recreated(region.claims[p].topic_id, log.topic_id)
+    )
+
+
+def followed_topics(region: Region, now: datetime, logs: Mapping[GroupPartition, LogBounds]) -> Region:
+    """Return the region knowing the topics of these logs, in each of which a place was looked up.
+
+    A recreated topic is like a partition that was found later: it begins at the start of its log. Records of
+    the old one that were to be skipped are no records of the new one.
+    """
+    anew = recreated(region, logs)
+    if not anew:
+        return region
+    rows: dict[GroupPartition, Claim] = {
+        p: replace(region.claims[p], topic_id=logs[p].topic_id, leader_epoch=logs[p].leader_epoch) for p in anew
+    }
+    initial: dict[InitialKey, InitialOffset] = {
+        (p, logs[p].topic_id): InitialOffset(
+            offset=logs[p].start, source=str(SeekSource.START_POSITION), bounds=logs[p]
+        )
+        for p in sorted(anew)
+        if (p, logs[p].topic_id) not in region.initial
+    }
+    region = replace(
+        region,
+        claims=put(region.claims, rows),
+        initial=put(region.initial, initial),
+        skips=without(region.skips, anew & region.skips.keys()),
+    )
+    if not initial:
+        return region
+    body = events.InitialOffsetsStored(
+        offsets=OffsetMap({p: row.offset for (p, _), row in initial.items()}),
+        bounds={p: row.bounds for (p, _), row in initial.items()},
+        sources={p: row.source for (p, _), row in initial.items()},
+    )
+    return record(region, now, body)
+
+
+def with_recreated(
+    region: Region, seek: Mapping[GroupPartition, SeekEntry], logs: Mapping[GroupPartition, LogBounds]
+) -> SeekMap:
+    """Return a seek map that says which of its places are in the log of another topic; see `followed_topics`."""
+    anew = {p: logs[p].topic_id for p in recreated(region, logs) & seek.keys()}
+    return SeekMap({**seek, **{p: replace(seek[p], recreated=topic_id) for p, topic_id in anew.items()}})
+
+
+def topics_of(region: Region, sequence: CheckpointNumber) -> Mapping[GroupPartition, TopicId]:
+    """Return the topic ids that a checkpoint's offsets are of, as its contributors saw them."""
+    held = [part for (of, _), part in region.contributions.items() if of == sequence]
+    if held or sequence == region.open_checkpoint:
+        return {p: log.topic_id for part in held for p, log in part.bounds.items()}
+    return region.archive.topics(sequence)
+
+
+def lost_to(region: Region, sequence: CheckpointNumber) -> tuple[GroupPartition, ...]:
+    """Return the partitions of a checkpoint whose topic the region has since followed to another one."""
+    return tuple(
+        p
+        for p, topic_id in sorted(topics_of(region, sequence).items())
+        if p in region.claims and is_recreated(topic_id, region.claims[p].topic_id)
+    )
+
+
+# Numbers in Kafka's commit metadata
+
+REACHABLE: Final = 1_000_000_000
+"""How far beyond the store's own number another one can be: with a checkpoint each second, a region is there after
+thirty years, and no backup is that old."""
+
+
+def noted_later(region: Region, noted: Noted) -> tuple[str, ...]:
+    """Return what a note says that is later than what the store has, in words."""
+    return tuple(
+        f"{what} {_shown(seen)}, the store has {held}" for what, seen, held in _pairs(region, noted) if seen > held
+    )
+
+
+def is_reachable_note(region: Region, noted: Noted) -> bool:
+    """Whether the region itself can have written a note, before its store was restored."""
+    return all(seen <= min(held + REACHABLE, MAX_NUMBER) for _, seen, held in _pairs(region, noted))
+
+
+def require_numbers_left(region: Region) -> None:
+    """Refuse to continue in a region that has taken over numbers beyond which there are none.
+
+    Raises:
+        NumberOutOfRange: there is no next epoch, sequence or timeline; the message says what to do.
+    """
+    held = {"epoch": region.epoch, "sequence": region.next_sequence, "timeline": region.timeline}
+    for what, number in held.items():
+        if number >= MAX_NUMBER:
+            raise NumberOutOfRange(
+                f"region {region.name} has {what} {number}, and none comes after it: an earlier version took over what "
+                "another client had written into Kafka's commit metadata. Begin the region anew: end its members, "
+                f"`kcr region kill {region.name}`, `kcr region delete {region.name}`, and apply its spec again with "
+                "`start: committed`, which begins where Kafka has the groups"
+            )
+
+
+def taken_over_note(region: Region, now: datetime) -> Region:
+    """Return the region with its numbers raised above those of the note that it was halted for, if there is one."""
+    halt = region.halt
+    if halt is None or halt.noted is None:
+        return region
+    noted, what = halt.noted, "; ".join(noted_later(region, halt.noted))
+    raised = replace(
+        region,
+        epoch=Epoch(max(region.epoch, noted.epoch)),
+        timeline=Timeline(max(region.timeline, noted.timeline)),
+        next_sequence=CheckpointNumber(max(region.next_sequence, noted.sequence + 1)),
+        halt=replace(halt, noted=None),
+    )
+    return record(raised, now, events.StoreRestoredSeen(member=noted.member, detail=f"taken over: {what}"))
+
+
+def _pairs(region: Region, noted: Noted) -> tuple[tuple[str, int, int], ...]:
+    return (
+        ("epoch", noted.epoch, region.epoch),
+        ("sequence", noted.sequence, region.next_sequence - 1),
+        ("timeline", noted.timeline, region.timeline),
+    )
+
+
+def _shown(number: int) -> str:
+    return str(number) if number <= MAX_NUMBER else f"of {len(str(number))} digits"

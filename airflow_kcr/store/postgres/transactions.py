@@ -30,7 +30,7 @@ from airflow_kcr.errors import (
 from airflow_kcr.ports import Heartbeats, Renewal, Replayed, Rule, Sign, Span
 from airflow_kcr.protocol.commands import Heartbeat
 from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.region import clusters
+from airflow_kcr.protocol.region import lost_logs
 from airflow_kcr.protocol.region.archive import ResetPage
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
@@ -384,7 +384,7 @@ class PostgresTransactions(RegionStore):
         found = self._connections.answer(_OWNERS, groups=[*groups], clusters=[*groups.values()], name=name)
         if not found:  # it was deleted meanwhile
             return GroupInOtherRegion()
-        return clusters.taken(*found[0])
+        return lost_logs.group_taken(*found[0])
 
 
 def _events(session: Session, after: EventNumber, limit: int) -> tuple[Event, ...]:

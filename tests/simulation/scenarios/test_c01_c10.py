@@ -16,7 +16,7 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects
 from airflow_kcr.protocol.member import events as member_events
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
-from airflow_kcr.protocol.region import boundaries, out_of_range
+from airflow_kcr.protocol.region import boundaries, lost_logs
 from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToEarliest, ToInitial, ToLatest, ToOffset
@@ -222,7 +222,7 @@ def test_c04_a_position_at_the_last_stable_offset_is_inside_the_log_whatever_the
     driver.logs = {p: replace(log, end=stable.end) for p, log in driver.logs.items()}
     driver.process(width=1_000)
     assert positions(driver) == [110] * 4
-    assert out_of_range.found(driver.region, driver.logs) == ()
+    assert lost_logs.out_of_range(driver.region, driver.logs) == ()
     driver.checkpoint("n1")
     assert state(driver) is RegionState.RUNNING
     judge(driver)

@@ -19,8 +19,8 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
 )
 from airflow_kcr.protocol.observations import ForeignConsumer
-from airflow_kcr.protocol.region import coverage, events, foreign_consumers
-from airflow_kcr.protocol.region.member_view import of_member
+from airflow_kcr.protocol.region import events, membership
+from airflow_kcr.protocol.region.claims import of_member
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointPurpose,
@@ -108,9 +108,9 @@ def test_what_was_told_of_a_group_stays_until_somebody_looks_at_that_group() -> 
     driver = region_of(ForeignConsumerPolicy.HOLD, groups=("g", "h"))
     found(driver, STRANGER)
     driver.handle(ReportGroups(seen={GroupId("h"): ()}))
-    assert foreign_consumers.held_by(driver.region) == (STRANGER,)
+    assert membership.holding_for(driver.region) == (STRANGER,)
     driver.handle(ReportGroups(seen=CLEAN))
-    assert foreign_consumers.held_by(driver.region) == ()
+    assert membership.holding_for(driver.region) == ()
 
 
 def test_a_group_that_the_region_does_not_have_is_none_of_its_business() -> None:
@@ -171,7 +171,7 @@ def test_warn_goes_on() -> None:
     found(driver, STRANGER)
     driver.process()
     assert driver.checkpoint("n1") == 2
-    assert foreign_consumers.held_by(driver.region) == ()
+    assert membership.holding_for(driver.region) == ()
 
 
 # -- hold -------------------------------------------------------------------------------------------------------------
@@ -369,7 +369,7 @@ def test_the_foreign_consumer_is_named_with_what_waits_and_in_the_note_of_the_re
     driver = beside_one_with_two_of_four(ForeignConsumerPolicy.HOLD)
     found(driver, STRANGER)
     region, now = driver.store.read(driver.name)
-    waits = list(coverage.gaps(region, now))
+    waits = list(membership.gaps(region, now))
     assert waits[0] == f"g:t-2 is not covered (last owner: g[0]; beside its members there is {STRANGER})"
     note = RegionView.of(region, now).note
     assert "its reset waits: g:t-2 is not covered" in note

@@ -10,8 +10,7 @@ import pytest
 from airflow_kcr.protocol.commands import ReportOutOfRange, ReportPartitions, StopRegion
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds, LogView
-from airflow_kcr.protocol.region.plans import Plan, plan
-from airflow_kcr.protocol.region.resolution import NoTimes
+from airflow_kcr.protocol.region.plans import NoTimes, Plan, plan
 from airflow_kcr.protocol.region.rows import (
     HaltReason,
     Outcome,

@@ -8,8 +8,8 @@ from airflow_kcr.errors import StaleEpoch
 from airflow_kcr.protocol.commands import ReportOutOfRange
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region import out_of_range
-from airflow_kcr.protocol.region.out_of_range import OutOfRange
+from airflow_kcr.protocol.region import lost_logs
+from airflow_kcr.protocol.region.lost_logs import OutOfRange
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
@@ -43,7 +43,7 @@ def log(start: int, end: int, topic_id: str = "id-1") -> LogBounds:
 
 
 def found(driver: Driver, read: LogBounds, *, region: Region | None = None) -> tuple[OutOfRange, ...]:
-    return out_of_range.found(region or driver.region, {driver.partition(0): read})
+    return lost_logs.out_of_range(region or driver.region, {driver.partition(0): read})
 
 
 def report(driver: Driver, read: LogBounds) -> None:
@@ -74,7 +74,7 @@ def test_a_position_that_stepped_over_a_skipped_record_at_the_end_is_in_the_log(
 
 def test_a_partition_without_a_row_or_a_position_has_no_place_to_be_wrong_at() -> None:
     driver = at_ten()
-    assert out_of_range.found(driver.region, {driver.partition(7): log(5, 5)}) == ()
+    assert lost_logs.out_of_range(driver.region, {driver.partition(7): log(5, 5)}) == ()
     claim = replace(driver.region.claims[driver.partition(0)], position=None)
     assert found(driver, log(50, 99), region=replace(driver.region, claims={driver.partition(0): claim})) == ()
 
@@ -92,8 +92,8 @@ def test_with_the_policy_to_fail_the_region_halts_at_once_with_the_choices() -> 
 
 def test_one_partition_whose_policy_is_to_fail_is_enough() -> None:
     driver = at_ten(overtaken=EARLIEST)
-    troubles = out_of_range.found(driver.region, {driver.partition(0): log(11, 99), driver.partition(1): log(0, 9)})
-    assert out_of_range.handled(driver.region, driver.clock.now, troubles).state is RegionState.HALTED
+    troubles = lost_logs.out_of_range(driver.region, {driver.partition(0): log(11, 99), driver.partition(1): log(0, 9)})
+    assert lost_logs.moved_into_logs(driver.region, driver.clock.now, troubles).state is RegionState.HALTED
 
 
 @pytest.mark.parametrize(("policy", "place"), [(EARLIEST, 11), (LATEST, 99)])

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, OffsetOutsideLog
 from airflow_kcr.protocol.commands import ReportOutOfRange
-from airflow_kcr.protocol.region import events, out_of_range, recreated_topics
+from airflow_kcr.protocol.region import events, lost_logs, timelines
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent, ToEarliest
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, TopicId
@@ -38,7 +38,7 @@ def forced_to_the_start(driver: Driver) -> None:
 
 @pytest.mark.parametrize(("known", "seen"), [("", "id-1"), ("id-1", ""), ("id-1", "id-1"), ("", "")])
 def test_an_id_that_nobody_told_is_not_another_one(known: str, seen: str) -> None:
-    assert not recreated_topics.is_another(TopicId(known), TopicId(seen))
+    assert not timelines.is_recreated(TopicId(known), TopicId(seen))
 
 
 def test_a_place_that_was_looked_up_in_the_new_log_takes_the_partition_over_to_it() -> None:
@@ -47,7 +47,7 @@ def test_a_place_that_was_looked_up_in_the_new_log_takes_the_partition_over_to_i
     forced_to_the_start(driver)
     assert state(driver) is RegionState.RUNNING
     assert {c.topic_id for c in driver.region.claims.values()} == {"id-2"}
-    assert not out_of_range.found(driver.region, driver.logs)
+    assert not lost_logs.out_of_range(driver.region, driver.logs)
     assert {row.offset for (_, t), row in driver.region.initial.items() if t == "id-2"} == {0}
     driver.process()
     assert positions(driver) == [5, 5]
@@ -89,7 +89,7 @@ def test_a_checkpoint_of_the_old_topic_is_no_target_any_more_unless_that_is_out_
     remade(driver)
     forced_to_the_start(driver)
     region = driver.region
-    assert recreated_topics.lost_to(region, checkpoint) == tuple(sorted(driver.logs))
+    assert timelines.lost_to(region, checkpoint) == tuple(sorted(driver.logs))
     back_current = replace(region.checkpoints[checkpoint], undone_by=None)
     region = replace(region, checkpoints={**region.checkpoints, checkpoint: back_current})
     driver.store.decide(driver.name, lambda _, __: region)

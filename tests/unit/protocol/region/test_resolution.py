@@ -8,7 +8,7 @@ import pytest
 from airflow_kcr.errors import CheckpointNotUsable, InvalidTarget, UnknownCheckpoint
 from airflow_kcr.protocol.commands import RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import resolution
+from airflow_kcr.protocol.region import plans
 from airflow_kcr.protocol.region.rows import CheckpointState, Contribution, PersonReset, PersonResetState, Requester
 from airflow_kcr.protocol.region.state import Region, universe
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
@@ -52,14 +52,14 @@ def wanted(
 
 
 def usable(driver: Driver, reset: PersonReset) -> None:
-    resolution.require_usable(driver.region, driver.clock.now, reset)
+    plans.require_usable(driver.region, driver.clock.now, reset)
 
 
 def offsets(driver: Driver, target: Target, *, scope: Scope = EVERYTHING, read: bool = True) -> list[int | None]:
     """Return where each partition would resume, from where it is now; `read`: with the logs' bounds."""
     current = OffsetMap({p: c.position for p, c in driver.region.claims.items() if c.position is not None})
     seen = driver.logs if read else {}
-    found = resolution.seek_map(driver.region, driver.clock.now, wanted(driver, target, scope=scope), current, seen)
+    found = plans.seek_map(driver.region, driver.clock.now, wanted(driver, target, scope=scope), current, seen)
     return [found[p].offset for p in sorted(found)]
 
 
@@ -80,10 +80,10 @@ def run_of(driver: Driver, run: str, *, hours: float | None = None) -> Checkpoin
 def test_a_checkpoint_is_meant_by_its_sequence() -> None:
     driver = running()
     checkpoint = checkpoints_of_ten(driver, 1)[0]
-    assert resolution.target_checkpoint(driver.region, wanted(driver, ToCheckpoint(sequence=checkpoint))) == checkpoint
+    assert plans.target_checkpoint(driver.region, wanted(driver, ToCheckpoint(sequence=checkpoint))) == checkpoint
     with pytest.raises(UnknownCheckpoint, match="no checkpoint 99; list them"):
-        resolution.target_checkpoint(driver.region, wanted(driver, ToCheckpoint(sequence=CheckpointNumber(99))))
-    assert resolution.target_checkpoint(driver.region, wanted(driver, ToInitial())) is None
+        plans.target_checkpoint(driver.region, wanted(driver, ToCheckpoint(sequence=CheckpointNumber(99))))
+    assert plans.target_checkpoint(driver.region, wanted(driver, ToInitial())) is None
 
 
 def test_a_run_is_its_newest_complete_checkpoint_on_the_path() -> None:
@@ -91,7 +91,7 @@ def test_a_run_is_its_newest_complete_checkpoint_on_the_path() -> None:
     run_of(driver, "r1")
     again = run_of(driver, "r1")
     run_of(driver, "r2")
-    assert resolution.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="checkpoint", run_id="r1"))) == again
+    assert plans.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="checkpoint", run_id="r1"))) == again
 
 
 @pytest.mark.parametrize(("dag", "run"), [("checkpoint", "r9"), ("other", "r1")])
@@ -99,7 +99,7 @@ def test_a_run_without_a_checkpoint_on_the_path_is_none(dag: str, run: str) -> N
     driver = running()
     run_of(driver, "r1")
     with pytest.raises(UnknownCheckpoint, match=f"on the current timeline belongs to the run {run} of DAG"):
-        resolution.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id=dag, run_id=run)))
+        plans.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id=dag, run_id=run)))
 
 
 def test_a_run_whose_only_checkpoint_was_undone_has_none() -> None:
@@ -112,7 +112,7 @@ def test_a_run_whose_only_checkpoint_was_undone_has_none() -> None:
         "that asked"
     )
     with pytest.raises(UnknownCheckpoint, match=undone):
-        resolution.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="checkpoint", run_id="r2")))
+        plans.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="checkpoint", run_id="r2")))
 
 
 def test_a_run_with_checkpoints_of_several_boundaries_is_refused_with_their_list() -> None:
@@ -122,7 +122,7 @@ def test_a_run_with_checkpoints_of_several_boundaries_is_refused_with_their_list
         located(driver, boundary(hours), 10 * hours)
         checkpoints.append(run_of(driver, "r1", hours=hours))
     with pytest.raises(CheckpointNotUsable, match="several checkpoints") as refused:
-        resolution.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="checkpoint", run_id="r1")))
+        plans.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="checkpoint", run_id="r1")))
     assert all(f"{checkpoint} (boundary " in refused.value.message for checkpoint in checkpoints)
     assert "name one of them" in refused.value.message
 
@@ -188,13 +188,13 @@ def test_what_is_missing_is_counted_beyond_the_first_ten_and_nothing_where_nothi
     driver = running(partitions=12)
     checkpoint = checkpoints_of_ten(driver, 1)[0]
     row = driver.region.checkpoints[checkpoint]
-    assert resolution.missing_text(driver.region, row) == "nothing"
+    assert plans.missing_text(driver.region, row) == "nothing"
     earlier = {p: replace(c, position=Offset(0)) for p, c in driver.region.claims.items()}
-    text = resolution.missing_text(replace(driver.region, claims=earlier), row)
+    text = plans.missing_text(replace(driver.region, claims=earlier), row)
     assert text.count("[0, 10)") == 10
     assert text.endswith(" and 2 more")
     unknown = {p: replace(c, position=None) for p, c in driver.region.claims.items()}
-    assert resolution.missing_text(replace(driver.region, claims=unknown), row) == "nothing"
+    assert plans.missing_text(replace(driver.region, claims=unknown), row) == "nothing"
 
 
 def test_a_forward_jump_goes_there() -> None:
@@ -244,7 +244,7 @@ def test_so_is_a_log_whose_boundaries_nobody_has_brought() -> None:
 
 def test_out_of_scope_a_partition_without_a_position_keeps_its_initial_offset() -> None:
     driver = running(partitions=2)
-    found = resolution.seek_map(
+    found = plans.seek_map(
         driver.region,
         driver.clock.now,
         wanted(driver, ToEarliest(), scope=parse_scope(topics=["t:0"])),
@@ -265,14 +265,14 @@ def test_a_checkpoint_that_the_log_no_longer_has_is_not_clamped_but_refused() ->
 
 def test_a_duration_is_fixed_once_and_other_targets_stay_as_they_are() -> None:
     now = boundary(5)
-    assert resolution.anchored(ByDuration(back=5 * MINUTE), now) == ToDatetime(instant=now - 5 * MINUTE)
+    assert plans.anchored(ByDuration(back=5 * MINUTE), now) == ToDatetime(instant=now - 5 * MINUTE)
     for target in (ToDatetime(instant=boundary(1)), ToInitial()):
-        assert resolution.anchored(target, now) is target
+        assert plans.anchored(target, now) is target
 
 
 def test_under_the_regions_lock_nobody_asks_a_broker() -> None:
     with pytest.raises(KeyError):
-        resolution.NoTimes().first_at_or_after(running().partition(0), boundary(1))
+        plans.NoTimes().first_at_or_after(running().partition(0), boundary(1))
 
 
 # -- incomplete checkpoints -------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def test_the_gaps_of_an_incomplete_checkpoint_are_filled_from_the_complete_one_b
     checkpoints_of_ten(driver, 1)
     driver.process()
     region, sequence = half_contributed(driver)
-    found, fills = resolution.checkpoint_offsets(region, sequence, universe(region))
+    found, fills = plans.checkpoint_offsets(region, sequence, universe(region))
     assert found == OffsetMap({driver.partition(0): Offset(20)})
     assert (fills[driver.partition(1)].offset, fills[driver.partition(1)].source) == (
         10,
@@ -312,7 +312,7 @@ def test_then_from_the_committed_offsets_that_were_seen() -> None:
         contributed_at=driver.clock.now,
     )
     region = replace(region, contributions={(sequence, driver.member(0)): seen})
-    _, fills = resolution.checkpoint_offsets(region, sequence, universe(region))
+    _, fills = plans.checkpoint_offsets(region, sequence, universe(region))
     assert (fills[driver.partition(1)].offset, fills[driver.partition(1)].source) == (5, SeekSource.COMMITTED)
 
 
@@ -337,8 +337,8 @@ def test_a_complete_checkpoint_has_no_gaps_and_no_target_none() -> None:
     driver = running()
     checkpoint = checkpoints_of_ten(driver, 1)[0]
     known = universe(driver.region)
-    assert resolution.checkpoint_offsets(driver.region, checkpoint, known) == (
+    assert plans.checkpoint_offsets(driver.region, checkpoint, known) == (
         driver.region.offsets[checkpoint],
         SeekMap({}),
     )
-    assert resolution.checkpoint_offsets(driver.region, None, known) == (None, SeekMap({}))
+    assert plans.checkpoint_offsets(driver.region, None, known) == (None, SeekMap({}))

@@ -9,8 +9,8 @@ from airflow_kcr.errors import UnknownMember
 from airflow_kcr.protocol.commands import ReadRegion, StopRegion
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import member_view
-from airflow_kcr.protocol.region.member_view import PUBLISHER_TURN
+from airflow_kcr.protocol.region import claims
+from airflow_kcr.protocol.region.claims import PUBLISHER_TURN
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     CheckpointPhase,
@@ -104,7 +104,7 @@ def test_a_newer_incarnation_is_not_among_the_participants_of_an_older_ones_chec
     driver.request_checkpoint("n")
     row = replace(driver.region.members[driver.member(0)], incarnation=Incarnation(2))
     region = replace(driver.region, members={driver.member(0): row})
-    checkpoint = member_view.of_member(region, driver.member(0), driver.clock.now).checkpoint
+    checkpoint = claims.of_member(region, driver.member(0), driver.clock.now).checkpoint
     assert checkpoint is not None
     assert not checkpoint.takes_part
 
@@ -132,7 +132,7 @@ def test_it_sees_the_records_of_its_partitions_that_are_skipped() -> None:
     driver = running(partitions=2)
     skips = {driver.partition(0): (Offset(3),), driver.partition(1): (Offset(4),)}
     region = replace(driver.region, skips=skips)
-    found = member_view.of_member(region, driver.member(0), driver.clock.now)
+    found = claims.of_member(region, driver.member(0), driver.clock.now)
     assert found.skips == {driver.partition(0): (3,)}
 
 
@@ -176,7 +176,7 @@ def test_a_complete_checkpoint_is_published_by_the_live_member_of_lowest_group_a
     checkpoint = complete_checkpoint(driver)
     row = driver.region.checkpoints[checkpoint]
     for index in (0, 1, 0):
-        assert member_view.publisher(driver.region, row, driver.clock.now) == driver.member(index)
+        assert claims.publisher(driver.region, row, driver.clock.now) == driver.member(index)
         assert seen(driver, driver.member(index)).publish == (checkpoint,)
         assert seen(driver, driver.member(1 - index)).publish == ()
         driver.wait(PUBLISHER_TURN.total_seconds())
@@ -190,14 +190,14 @@ def test_a_dead_member_has_no_turn_and_without_a_live_one_nobody_has() -> None:
     row = driver.region.checkpoints[checkpoint]
     driver.crash(driver.member(0))
     driver.wait(12)
-    assert member_view.publisher(driver.region, row, driver.clock.now) == driver.member(1)
-    assert member_view.publisher(driver.region, row, driver.clock.now + timedelta(hours=1)) is None
+    assert claims.publisher(driver.region, row, driver.clock.now) == driver.member(1)
+    assert claims.publisher(driver.region, row, driver.clock.now + timedelta(hours=1)) is None
 
 
 def test_a_checkpoint_that_is_not_over_is_nobodys_to_publish() -> None:
     driver = running()
     driver.request_checkpoint("n")
-    assert member_view.publisher(driver.region, checkpoint_of(driver), driver.clock.now) is None
+    assert claims.publisher(driver.region, checkpoint_of(driver), driver.clock.now) is None
     assert seen(driver).publish == ()
 
 
