@@ -28,11 +28,11 @@ from airflow_kcr.api.verdict import CERTIFICATE, Judged
 from airflow_kcr.api.views import View
 from airflow_kcr.ports import ArchiveContents, ArchiveFile, Certificate, Chronicle, Dropped, Horizon
 from airflow_kcr.protocol.invariants.history import History, Violation
+from airflow_kcr.protocol.offsets import SeekEntry, SeekMap
 from airflow_kcr.protocol.region.events import Event, MemberRegistered, ResetBegun, SeekWritten
 from airflow_kcr.protocol.region.rows import Batch, CheckpointState, Outcome
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.timelines import Rewinds
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,

@@ -16,14 +16,13 @@ from pendulum.tz.exceptions import AmbiguousTime, NonExistingTime
 from airflow_kcr.api.regions import record_named
 from airflow_kcr.api.views import View, document_of, run_of
 from airflow_kcr.errors import ConfigurationError, InvalidTarget, NumberOutOfRange
-from airflow_kcr.protocol.delivery import UpsertSink
 from airflow_kcr.protocol.observations import LogBounds, LogView
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.offsets_csv import read_offsets, write_offsets
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, read_offsets, write_offsets
 from airflow_kcr.protocol.region.plans import Plan
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import universe
+from airflow_kcr.protocol.rules import UpsertSink
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, scope_from_json, scope_to_json
 from airflow_kcr.protocol.target_resolution import PlanEntry
 from airflow_kcr.protocol.targets import (

@@ -15,8 +15,7 @@ from airflow_kcr.errors import StoreError
 from airflow_kcr.ports import Certificate, Chronicle, Horizon
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.invariants.moment import Moment
-from airflow_kcr.protocol.invariants.proof import Proof, Tally
-from airflow_kcr.protocol.invariants.verify import beginning
+from airflow_kcr.protocol.invariants.proof import Proof, Tally, beginning
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import BatchId, EventNumber, RegionName

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
 from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap
 from airflow_kcr.protocol.region.rows import (
     Batch,
     BoundaryOffset,
@@ -29,7 +29,6 @@ from airflow_kcr.protocol.region.rows import (
 )
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap
 from airflow_kcr.protocol.values import (
     NO_CLUSTER,
     AssignmentId,

@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
 from airflow_kcr.errors import InvalidTarget, ProtocolError
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, filled
-from airflow_kcr.protocol.start_positions import at_end, at_offset, at_start, at_time
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, filled
+from airflow_kcr.protocol.rules import at_end, at_offset, at_start, at_time
 from airflow_kcr.protocol.targets import (
     ByDuration,
     FromFile,

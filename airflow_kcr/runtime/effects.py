@@ -18,8 +18,7 @@ from airflow_kcr.errors import BatchCancelled, BatchError, KcrError, SinkAhead, 
 from airflow_kcr.ports import BatchCall, CommitAnswer, CommittedOffset, Engine, Membership, Sinks
 from airflow_kcr.protocol.commands import ClaimPartitions, Found, ReportOutOfRange, ReportPublished
 from airflow_kcr.protocol.member import effects, events
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.values import AssignmentId, BatchId, CheckpointNumber, Epoch, GroupPartition, Timeline
 from airflow_kcr.runtime.clocks import Clock, Seconds
 from airflow_kcr.runtime.identity import CommitNote, Identity

@@ -13,17 +13,16 @@ from airflow_kcr.errors import UnknownTopics
 from airflow_kcr.ports import CommittedOffset, Logs, Membership
 from airflow_kcr.protocol.commands import AssignedPartition, Found
 from airflow_kcr.protocol.observations import LogView, TimeAnswer
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.region.rows import OpenTarget
-from airflow_kcr.protocol.rules import GroupRules
-from airflow_kcr.protocol.scopes import EVERYTHING
-from airflow_kcr.protocol.seek_map import SeekSource
-from airflow_kcr.protocol.start_positions import (
+from airflow_kcr.protocol.rules import (
     CommittedOrEarliest,
+    GroupRules,
     discovered_later,
     resolve_start,
     start_time_needed,
 )
+from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.target_resolution import Situation, resolve, times_needed
 from airflow_kcr.protocol.targets import FromFile, Target
 from airflow_kcr.protocol.values import ClusterId, GroupPartition

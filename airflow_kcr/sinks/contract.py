@@ -7,9 +7,8 @@ from typing import Protocol
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.ports import Sinks
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member.effects import ResetSinks
-from airflow_kcr.protocol.rules import GroupRules
+from airflow_kcr.protocol.rules import Delivery, GroupRules
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
 from airflow_kcr.spark.context import COORDINATES, SinkWriter
 

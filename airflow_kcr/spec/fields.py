@@ -21,16 +21,20 @@ from pydantic import GetCoreSchemaHandler, StrictBool, StrictInt
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.delivery import Delivery, FileFormat, SinkMode
 from airflow_kcr.protocol.rules import (
     Assignor,
     CheckpointMode,
+    Delivery,
+    FileFormat,
     ForeignConsumerPolicy,
     GroupProtocol,
     OutOfRangePolicy,
     RetentionRules,
+    SinkMode,
+    StartPosition,
+    format_start,
+    parse_start,
 )
-from airflow_kcr.protocol.start_positions import StartPosition, format_start, parse_start
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.times import format_duration, parse_duration
 

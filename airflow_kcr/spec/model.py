@@ -17,11 +17,12 @@ from pydantic import ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.kafka_settings import KafkaSettings
-from airflow_kcr.protocol.delivery import Delivery, UpsertSink
 from airflow_kcr.protocol.rules import (
+    EARLIEST,
     Assignor,
     CheckpointMode,
     CheckpointRules,
+    Delivery,
     ForeignConsumerPolicy,
     GroupProtocol,
     GroupRules,
@@ -29,8 +30,8 @@ from airflow_kcr.protocol.rules import (
     RegionRules,
     RetentionRules,
     Schedule,
+    UpsertSink,
 )
-from airflow_kcr.protocol.start_positions import EARLIEST
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, TopicName
 from airflow_kcr.schedules import CronSchedule, Every

@@ -24,11 +24,10 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Final, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from airflow_kcr.errors import KcrError, StoreError
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap
 from airflow_kcr.protocol.region.events import Body
 from airflow_kcr.protocol.region.rows import Absence
 from airflow_kcr.protocol.scopes import Scope, scope_from_json, scope_to_json
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap
 from airflow_kcr.protocol.targets import Target, target_from_json, target_to_json
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, TopicName
 

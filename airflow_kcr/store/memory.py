@@ -34,6 +34,7 @@ from airflow_kcr.ports import (
 )
 from airflow_kcr.protocol.commands import EventMark, Heartbeat
 from airflow_kcr.protocol.invariants.history import History
+from airflow_kcr.protocol.offsets import SeekMap
 from airflow_kcr.protocol.region import lost_logs
 from airflow_kcr.protocol.region.archive import Tables, working
 from airflow_kcr.protocol.region.events import Event, MemberRegistered
@@ -54,7 +55,6 @@ from airflow_kcr.protocol.region.state import (
     without_forgotten,
 )
 from airflow_kcr.protocol.region.timelines import Rewinds
-from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,

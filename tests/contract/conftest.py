@@ -7,8 +7,7 @@ from typing import Protocol
 
 import pytest
 
-from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.rules import Delivery, RegionRules
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.stores import Specs, Subject, database_clock, memory_subject, postgres_store, postgres_subject
 from tests.support.twin import Twin

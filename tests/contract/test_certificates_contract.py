@@ -13,9 +13,8 @@ from sqlalchemy import create_engine, text
 from airflow_kcr.api import verdict
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.errors import ProtocolError, RefusedError
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region.rows import ResetCause
-from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.rules import Delivery, RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.store.postgres import PostgresTransactions
 from tests.contract.conftest import Drive

@@ -19,10 +19,10 @@ from airflow_kcr.api.archive_files import ArchiveFolder
 from airflow_kcr.api.archives import ClosedRecords, Closing, WholeHistory
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.errors import ArchiveError, ProtocolError, RefusedError
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import MemberRegistered
 from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import GroupPartition, Incarnation, Offset, Range
 from tests.contract.conftest import Drive
 from tests.contract.test_certificates_contract import certified, step, verified

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetAttempt, ResetCause, ResetState
 from airflow_kcr.protocol.region.state import (
     BatchClosed,
@@ -19,7 +19,6 @@ from airflow_kcr.protocol.region.state import (
     Region,
     put,
 )
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,

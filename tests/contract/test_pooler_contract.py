@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, text
 
 from airflow_kcr import libpq
 from airflow_kcr.errors import OutcomeUnknown, SinkError, SinkRefused, StoreBusy, StoreRefused, StoreUnavailable
-from airflow_kcr.protocol.invariants.verify import verify
+from airflow_kcr.protocol.invariants.proof import verify
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts

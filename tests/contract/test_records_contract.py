@@ -10,12 +10,11 @@ import pytest
 
 from airflow_kcr.api import Region
 from airflow_kcr.api.ledger import RecordStart
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants.accounting import delivery_of, indexed, redeliveries
 from airflow_kcr.protocol.invariants.history import Index
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Requester, ResetCause
-from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.rules import Delivery, RegionRules
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import GroupPartition, Offset, Range
 from tests.contract.conftest import Drive

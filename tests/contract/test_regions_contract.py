@@ -51,13 +51,12 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
 )
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.liveness import NEVER
 from airflow_kcr.protocol.region.rows import Outcome, RegionState, Requester, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import (
     AssignmentId,

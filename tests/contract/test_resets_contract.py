@@ -11,9 +11,8 @@ from airflow_kcr.api import Region, ResetView
 from airflow_kcr.errors import UnknownReset
 from airflow_kcr.ports import Replayed, Span
 from airflow_kcr.protocol.commands import ReportOutOfRange
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region.rows import ResetCause
-from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
+from airflow_kcr.protocol.rules import Delivery, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.targets import ToEarliest, ToOffset
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import Epoch, Offset

@@ -16,10 +16,9 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
     StoreBoundaryOffsets,
 )
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import retirement
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, ResetCause
-from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules, RetentionRules
+from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToEarliest, ToInitial
 from airflow_kcr.protocol.values import Offset
 from tests.contract.conftest import Drive

@@ -25,7 +25,7 @@ from airflow_kcr.protocol.commands import (
     RequestReset,
     StartRegion,
 )
-from airflow_kcr.protocol.invariants.verify import verify
+from airflow_kcr.protocol.invariants.proof import verify
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, OutOfRangePolicy, RegionRules

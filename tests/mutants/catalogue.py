@@ -803,7 +803,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a store that is away too long makes members leave",
-        module="protocol.member.presence",
+        module="protocol.member.duties",
         guard="if now - member.store_lost_at < state.seconds(member.timeouts.store_grace):",
         without="if True:",
         killed_by=(
@@ -813,7 +813,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a process ends within the close time",
-        module="protocol.member.presence",
+        module="protocol.member.duties",
         guard="if spent >= state.seconds(member.timeouts.close):",
         without="if False:",
         killed_by="tests/unit/protocol/member/test_presence.py::test_and_ends_the_process_where_that_does_not_help",

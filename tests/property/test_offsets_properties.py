@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kcr.errors import OverlappingOffsets
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, filled
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, filled
 from airflow_kcr.protocol.values import MAX_NUMBER, GroupId, GroupPartition, Offset, TopicName
 
 PARTITIONS = [GroupPartition(GroupId(g), TopicName(t), n) for g in "gh" for t in "tu" for n in (0, 1, 10)]

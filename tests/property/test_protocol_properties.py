@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from airflow_kcr.errors import ConflictingContribution, FencedError, KcrError, OverlappingOffsets
-from airflow_kcr.protocol.assignments import Assignment
 from airflow_kcr.protocol.commands import (
     Acknowledge,
     AnswerEntries,
@@ -36,7 +35,7 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
     StoreBoundaryOffsets,
 )
-from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.member.state import Assignment
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import completion, events
@@ -50,7 +49,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
 )
 from airflow_kcr.protocol.region.state import Region, universe
-from airflow_kcr.protocol.rules import RegionRules, RetentionRules
+from airflow_kcr.protocol.rules import Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToCurrent, ToEarliest, ToInitial, ToLatest
 from airflow_kcr.protocol.values import (
     AssignmentId,

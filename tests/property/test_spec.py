@@ -11,9 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kcr.errors import SpecError
-from airflow_kcr.protocol.delivery import Delivery, SinkMode
-from airflow_kcr.protocol.rules import Assignor, ForeignConsumerPolicy, OutOfRangePolicy, RetentionRules
-from airflow_kcr.protocol.start_positions import COMMITTED, EARLIEST, LATEST, FromDuration, FromTimestamp
+from airflow_kcr.protocol.rules import (
+    COMMITTED,
+    EARLIEST,
+    LATEST,
+    Assignor,
+    Delivery,
+    ForeignConsumerPolicy,
+    FromDuration,
+    FromTimestamp,
+    OutOfRangePolicy,
+    RetentionRules,
+    SinkMode,
+)
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spec import (
     FOREVER,

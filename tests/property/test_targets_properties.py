@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 
 from airflow_kcr.errors import InvalidTarget
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
-from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.offsets_csv import read_offsets, write_offsets
-from airflow_kcr.protocol.scopes import parse_scope, scope_from_json, scope_to_json
-from airflow_kcr.protocol.seek_map import SeekSource
-from airflow_kcr.protocol.start_positions import (
+from airflow_kcr.protocol.offsets import OffsetMap, SeekSource, read_offsets, write_offsets
+from airflow_kcr.protocol.rules import (
     COMMITTED,
     EARLIEST,
     LATEST,
@@ -25,6 +22,7 @@ from airflow_kcr.protocol.start_positions import (
     parse_start,
     resolve_start,
 )
+from airflow_kcr.protocol.scopes import parse_scope, scope_from_json, scope_to_json
 from airflow_kcr.protocol.target_resolution import Situation, resolve
 from airflow_kcr.protocol.targets import (
     ByDuration,

@@ -31,12 +31,11 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
     StoreBoundaryOffsets,
 )
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, DesiredState, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.rules import CheckpointRules, OutOfRangePolicy, RegionRules, RetentionRules
+from airflow_kcr.protocol.rules import CheckpointRules, Delivery, OutOfRangePolicy, RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import Scope
 from airflow_kcr.protocol.targets import (
     EVERYTHING,

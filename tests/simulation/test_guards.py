@@ -33,9 +33,8 @@ from airflow_kcr.protocol.commands import (
     RequestReset,
     StoreBoundaryOffsets,
 )
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants import History, verify
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region import (
     batches,
     boundaries,
@@ -50,7 +49,7 @@ from airflow_kcr.protocol.region import state as region_state
 from airflow_kcr.protocol.region.membership import is_batch_quiesced
 from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import live_members, universe
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import (
     AssignmentId,

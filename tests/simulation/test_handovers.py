@@ -11,7 +11,6 @@ from random import Random
 
 import pytest
 
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import checkpoints, claims, events
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
@@ -22,7 +21,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
 )
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.rules import GroupProtocol
+from airflow_kcr.protocol.rules import Delivery, GroupProtocol
 from airflow_kcr.protocol.values import GroupPartition
 from tests.support.simulation.faults import reset
 from tests.support.simulation.handovers import During

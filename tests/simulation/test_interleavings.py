@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import liveness, membership, resets
 from airflow_kcr.protocol.region.liveness import Rule, Wait
+from airflow_kcr.protocol.rules import Delivery
 from tests.support.simulation.interleavings import Explorer
 
 WAITS = Wait(rule=Rule.RECONCILE, since=None, what="somebody")

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects
-from airflow_kcr.protocol.rules import CheckpointMode
+from airflow_kcr.protocol.rules import CheckpointMode, Delivery
 from airflow_kcr.protocol.values import MemberId
 from tests.support.simulation.host import Host
 from tests.support.simulation.run import FAULTS_END, GROUP, LIVENESS, GroupShape, Shape, Simulation

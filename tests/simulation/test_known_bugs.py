@@ -33,11 +33,9 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.offsets_csv import read_offsets, write_offsets
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, read_offsets, write_offsets
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.completion import merged
 from airflow_kcr.protocol.region.rows import (
@@ -50,8 +48,7 @@ from airflow_kcr.protocol.region.rows import (
     RequestState,
     ResetCause,
 )
-from airflow_kcr.protocol.rules import CheckpointRules, RegionRules
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.rules import CheckpointRules, Delivery, RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToLatest, ToOffset, target_from_json, target_to_json
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, Range
 from tests.support import answers

@@ -14,11 +14,11 @@ from itertools import pairwise
 
 import psycopg
 
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants.accounting import indexed, redeliveries
 from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.invariants.verify import verify
+from airflow_kcr.protocol.invariants.proof import verify
 from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetCause
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import BatchId
 from tests.support.member_accounts import Place
 from tests.support.plain_engine import Written

@@ -19,8 +19,8 @@ from threading import Barrier
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.errors import StoreError
 from airflow_kcr.protocol.commands import RequestCheckpoint
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import RequestId
 from tests.support.delivery_accounts import NOTHING, Delivered, delivered, rows_of

@@ -22,14 +22,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from airflow_kcr import errors, kafka_settings
-from airflow_kcr.protocol import commands, delivery, seek_map, targets, timeouts
-from airflow_kcr.protocol.invariants.verify import CHECKS
+from airflow_kcr.protocol import commands, offsets, rules, targets, timeouts
+from airflow_kcr.protocol.invariants.proof import CHECKS
 from airflow_kcr.protocol.member import effects as member_effects
 from airflow_kcr.protocol.member import events as member_events
 from airflow_kcr.protocol.member import state as member_state
 from airflow_kcr.protocol.member.step import TABLE
 from airflow_kcr.protocol.region import events, liveness, rows
-from airflow_kcr.protocol.start_positions import format_start
+from airflow_kcr.protocol.rules import format_start
 from airflow_kcr.protocol.times import format_duration
 from airflow_kcr.spark import reads
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
@@ -763,7 +763,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "reset-causes": causes,
     "person-reset-states": lambda: values_of(rows, rows.PersonResetState),
     "person-reset-moves": lambda: moves(PERSON_MOVES),
-    "seek-sources": lambda: values_of(seek_map, seek_map.SeekSource),
+    "seek-sources": lambda: values_of(offsets, offsets.SeekSource),
     "outcomes": lambda: values_of(rows, rows.Outcome),
     "outcome-moves": lambda: moves(OUTCOME_MOVES, "(running)"),
     "event-envelope": lambda: classes(events, [events.Event]),
@@ -781,7 +781,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "timeout-rules": timeout_rules,
     "spec": spec_table,
     "refused-settings": refused_settings,
-    "deliveries": lambda: values_of(delivery, delivery.Delivery),
+    "deliveries": lambda: values_of(rules, rules.Delivery),
     "invariants": invariants,
     "targets": target_table,
     "store-tables": store_tables,

@@ -45,9 +45,8 @@ from airflow_kcr.protocol.commands import (
     StartBatch,
     StartRegion,
 )
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.resets import open_targets
 from airflow_kcr.protocol.region.rows import (
@@ -62,9 +61,8 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
 )
 from airflow_kcr.protocol.region.state import Region, Spec
-from airflow_kcr.protocol.rules import GroupRules, RegionRules
+from airflow_kcr.protocol.rules import Delivery, GroupRules, RegionRules
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
     AssignmentId,

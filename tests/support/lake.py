@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.delivery import FileFormat
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.rows import Requester
+from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber

@@ -16,9 +16,8 @@ from pathlib import Path
 from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.effects import ResetSinks
-from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.offsets import EMPTY, SeekSource
 from airflow_kcr.protocol.region.rows import OpenTarget
-from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,

@@ -13,11 +13,10 @@ from psycopg import sql
 from sqlalchemy.engine import make_url
 
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member.effects import ResetSinks
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.region.rows import OpenTarget
-from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     BatchId,

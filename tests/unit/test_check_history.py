@@ -17,7 +17,7 @@ import pytest
 
 from airflow_kcr import check_history
 from airflow_kcr.api.verdict import digest_of
-from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint
 from tests.contract.test_certificates_contract import certified
 from tests.contract.test_closed_history import closed, lived

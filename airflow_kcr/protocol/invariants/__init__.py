@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from airflow_kcr.protocol.invariants.history import History, Violation
-from airflow_kcr.protocol.invariants.verify import verify
+from airflow_kcr.protocol.invariants.proof import verify
 
 __all__ = ["History", "Violation", "verify"]

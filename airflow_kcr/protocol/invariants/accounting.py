@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import ClassVar
 
-from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.invariants.check import Invariant, Violations
 from airflow_kcr.protocol.invariants.history import (
     Attempt,
     CheckpointHistory,
@@ -26,14 +24,14 @@ from airflow_kcr.protocol.invariants.history import (
     Start,
     offsets_of,
 )
-from airflow_kcr.protocol.invariants.moment import Moment
+from airflow_kcr.protocol.invariants.moment import Invariant, Moment, Violations
 from airflow_kcr.protocol.invariants.tiling import add, below, common, joined, lacking
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.events import Event, InitialOffsetsStored, ResetBegun, SeekWritten
 from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetCause
 from airflow_kcr.protocol.region.timelines import is_recreated
-from airflow_kcr.protocol.seek_map import SeekMap
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Final, NamedTuple
 
-from airflow_kcr.protocol.invariants.check import Invariant, Violations
 from airflow_kcr.protocol.invariants.history import Holder
-from airflow_kcr.protocol.invariants.moment import LatestAttempt, Moment, OpenCheckpoint
+from airflow_kcr.protocol.invariants.moment import Invariant, LatestAttempt, Moment, OpenCheckpoint, Violations
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.region.events import (
     CheckpointAborted,
     CheckpointCompleted,
@@ -27,7 +26,6 @@ from airflow_kcr.protocol.region.events import (
     ResetBegun,
 )
 from airflow_kcr.protocol.region.rows import Batch, Committed, Outcome, RegionState, ResetCause
-from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPartition, Offset, RequestId
 
 REMEMBERED: Final = 10_000

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry
 from airflow_kcr.protocol.region.events import (
     CheckpointCompleted,
     CheckpointOpened,
@@ -26,8 +25,8 @@ from airflow_kcr.protocol.region.events import (
     ResetBegun,
 )
 from airflow_kcr.protocol.region.rows import Batch, RegionState
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.scopes import Scope
-from airflow_kcr.protocol.seek_map import SeekEntry
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     Epoch,

@@ -1,23 +1,26 @@
-"""A moment of a history: what holds after the events so far, and nothing of how it came to it.
+"""A moment of a history, what holds after the events so far; and a check, one invariant as a fold over moments.
 
 It is built from the words of the invariants alone, not with the rules that decided: a check that used the same
 code would agree with its mistakes. It grows with members, partitions, checkpoints that are kept and requests that are
 open, and not with how long the region has lived; checkpoints that were retired are runs of numbers.
+
+A check gets everything once, in the order in which it happened, and keeps only what it needs to judge what comes next:
+its fields, which are values, are what a certificate stores of it. `Moment` holds what several of them need.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
-from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.invariants.history import Holder
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.invariants.history import Holder, Violation
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState
+from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.rows import Batch, CheckpointPurpose, RegionState
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.scopes import Scope
-from airflow_kcr.protocol.seek_map import SeekEntry
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     Epoch,
@@ -357,3 +360,63 @@ class Moment:
                 self.retired[-1] = NumberRun(last.first, max(last.beyond, run.beyond))
             else:
                 self.retired.append(run)
+
+
+# Checks
+
+KEPT: Final = 1_000
+"""Violations of one invariant that are listed one by one: a store that was altered may hold millions."""
+
+
+@dataclass(slots=True)
+class Violations:
+    """The violations of one invariant: the first ones, and how many there are."""
+
+    invariant: str
+    first: list[Violation] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, detail: str, *events: EventNumber) -> None:
+        """Note a violation: what is wrong, and the events that contradict each other."""
+        self.count += 1
+        if len(self.first) < KEPT:
+            self.first.append(Violation(self.invariant, detail, events))
+
+    def told(self) -> list[Violation]:
+        """Return the violations by their last events, the last of them saying how many more there are."""
+        told = sorted(self.first, key=lambda violation: violation.events[-1:])
+        if self.count <= KEPT:
+            return told
+        return [*told, Violation(self.invariant, f"and {self.count - KEPT} more violations", told[-1].events)]
+
+
+@dataclass(slots=True, kw_only=True)
+class Invariant:
+    """One invariant; an implementation overrides what concerns it."""
+
+    invariant: ClassVar[str] = ""
+    """Its number in docs/reference/invariants.md."""
+
+    sees_batches: ClassVar[bool] = False
+    """Whether it takes batches."""
+
+    def before(self, moment: Moment, event: Event, findings: Violations) -> None:
+        """Take an event, the moment being the one before it."""
+
+    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+        """Take an event, the moment being the one after it."""
+
+    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
+        """Take a batch that begins now."""
+
+    def end(self, moment: Moment, batch: Batch, flaw: str, findings: Violations) -> None:
+        """Take a batch whose row says that it was done: it ends now, and `flaw` says what speaks against that."""
+
+    def accept(self, moment: Moment, batch: Batch, number: EventNumber, findings: Violations) -> None:
+        """Take a batch that counts as accepted from now on, after event `number`."""
+
+    def unproven(self, moment: Moment, batch: Batch, flaw: str, findings: Violations) -> None:
+        """Take a batch whose end had a flaw and that no sink's progress has proved either."""
+
+    def finish(self, moment: Moment, findings: Violations) -> None:
+        """Judge what is still open at the end; changes nothing, as the history may continue."""

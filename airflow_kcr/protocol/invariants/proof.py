@@ -1,4 +1,4 @@
-"""Proving a history while it is read: one pass over its events and batches, in the order in which things happened.
+"""Proving a history while it is read, by every invariant that events and ledger can prove.
 
 A batch is no event. It starts between event `started_after` and the next one, and finishes after `finished_after`; so
 before an event is taken, whatever began and ended until then is. Of the batches only those are kept that run, and those
@@ -11,13 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import Final, Protocol
 
-from airflow_kcr.protocol.invariants.check import Invariant, Violations
-from airflow_kcr.protocol.invariants.checkpoints import WAS_DONE, end_flaw, proves, tells_of
-from airflow_kcr.protocol.invariants.history import Violation
-from airflow_kcr.protocol.invariants.moment import Moment
-from airflow_kcr.protocol.invariants.tiling import add, below, width
+from airflow_kcr.protocol.invariants.accounting import Accounted
+from airflow_kcr.protocol.invariants.actions import Fenced, Increasing, RequestsEnd, ResolvedOnce, Resumed, Still
+from airflow_kcr.protocol.invariants.checkpoints import (
+    WAS_DONE,
+    Complete,
+    Inside,
+    OneAtATime,
+    ReadBacks,
+    RestorePointKept,
+    end_flaw,
+    proves,
+    tells_of,
+)
+from airflow_kcr.protocol.invariants.history import History, Violation
+from airflow_kcr.protocol.invariants.moment import Invariant, Moment, Violations
+from airflow_kcr.protocol.invariants.tiling import Tiled, add, below, width
 from airflow_kcr.protocol.region.events import Event, InitialOffsetsStored, ResetBegun, ResetDone, SeekWritten
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import BatchId, EventNumber, GroupPartition, Offset, Range
@@ -290,3 +301,41 @@ class Proof:
         for check in self.checks:
             check.unproven(self.moment, batch, flaw, self.findings[check.invariant])
         self._accept(batch, batch.finished_after or batch.started_after)
+
+
+# What `kcr verify` runs
+
+CHECKS: Final[tuple[type[Invariant], ...]] = (
+    Tiled,
+    Complete,
+    Inside,
+    ReadBacks,
+    Resumed,
+    Fenced,
+    RequestsEnd,
+    Accounted,
+    Still,
+    ResolvedOnce,
+    Increasing,
+    RestorePointKept,
+    OneAtATime,
+)
+"""R1a to R13, in order."""
+
+
+def beginning(*, judges_marks: bool = False) -> Proof:
+    """Return the proof of a history of which nothing was read yet.
+
+    Args:
+        judges_marks: whether its batches say what later resets have undone of them.
+    """
+    checks = (Tiled(judges_marks=judges_marks), *(check() for check in CHECKS if check is not Tiled))
+    return Proof(checks=checks)
+
+
+def verify(history: History) -> tuple[Violation, ...]:
+    """Return whatever the history contradicts, in the order of the invariants; nothing: it is consistent."""
+    proof = beginning(judges_marks=True)
+    last = history.events[-1].number if history.events else EventNumber(0)
+    proof.take(history.events, sorted(history.batches, key=lambda b: b.started_after), last)
+    return proof.finished()

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.invariants.check import Invariant, Violations
-from airflow_kcr.protocol.invariants.moment import Moment
+from airflow_kcr.protocol.invariants.moment import Invariant, Moment, Violations
 from airflow_kcr.protocol.region.events import CheckpointCompleted, CheckpointOpened, Event, ResetBegun, SeekWritten
 from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import BatchId, EventNumber, GroupPartition, Offset, Range
 
 

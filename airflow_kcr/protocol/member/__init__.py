@@ -1,6 +1,6 @@
 """One member as a state machine: `step(member, event, now) -> (member, effects)`, pure (docs/reference/states.md).
 
 `state` has the states and what a member remembers, `events` what happens to it, `effects` what it wants done. `step` is
-the transition table; `drive` is what follows from the facts, whatever event brought them, by the rules of `presence`,
-`batch_steps`, `duties` and `state_rules`.
+the transition table; `drive` is what follows from the facts, whatever event brought them, by its own rules and those of
+`duties`.
 """

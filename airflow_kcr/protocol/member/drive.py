@@ -1,4 +1,4 @@
-"""What follows from a member's facts: which state it is in, and what it wants done next.
+"""What follows from a member's facts: which state it is in, how its batch continues, and what it wants done next.
 
 This is level-triggered: it reads the facts, not the event that brought the last one, so a lost or repeated notification
 changes nothing. `awaited` keeps an effect from being asked for twice; each rule asks for one thing. The order of the
@@ -10,22 +10,218 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from airflow_kcr.protocol.member import batch_steps, discovery, duties, presence, state_rules
-from airflow_kcr.protocol.member.effects import Driven, Effect
-from airflow_kcr.protocol.member.state import MemberMachine
+from airflow_kcr.errors import IllegalEvent
+from airflow_kcr.protocol.commands import (
+    Caller,
+    DiscardBatch,
+    FinishBatch,
+    ReportOutOfRange,
+    RequestReset,
+    StartBatch,
+    StoreBoundaryOffsets,
+)
+from airflow_kcr.protocol.member import duties, effects, state
+from airflow_kcr.protocol.member.effects import Ask, Driven, Effect
+from airflow_kcr.protocol.member.state import ACTIVE, BatchPhase, MemberMachine, MyBatch, State, Why, awaiting, moved
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.rows import RESET_STATES, Batch, CheckpointPhase, DesiredState, RegionState, ResetCause
+from airflow_kcr.protocol.region.view import MemberRegion
+from airflow_kcr.protocol.values import replace
+
+# The state
+
+
+def place(member: MemberMachine, now: float) -> Driven:
+    """Put the member into the state that its facts mean."""
+    if member.state not in ACTIVE or (member.state is State.HOLDING and member.why is Why.STORE_AWAY):
+        return member, ()
+    view = member.view
+    if member.incarnation is None or view is None:
+        return moved(member, State.JOINING), ()
+    if view.state is RegionState.HALTED or (member.batch is not None and member.batch.epoch != view.epoch):
+        return moved(member, State.HOLDING, Why.RESET), ()
+    if not state.has_claimed(member, view):
+        return moved(member, State.JOINING), ()
+    if view.state in RESET_STATES or not view.acknowledged:
+        return moved(member, State.READY), ()
+    return _processing(member, view, now), ()
+
+
+def _processing(member: MemberMachine, view: MemberRegion, now: float) -> MemberMachine:
+    approaching = view.checkpoint is not None and view.checkpoint.phase is CheckpointPhase.APPROACHING
+    if view.state is RegionState.DRAINING or _is_committing(member, view, now):
+        return moved(member, State.HOLDING, Why.DRAINED)
+    if view.held_by:
+        return moved(member, State.HOLDING, Why.FOREIGN_CONSUMER)
+    if view.desired_state is not DesiredState.RUNNING and not approaching:
+        return moved(member, State.HOLDING, Why.PAUSED)
+    if member.batch is None and state.is_at_limit(member, view):
+        return moved(member, State.HOLDING, Why.BOUNDARY)
+    if now < member.retry_at:
+        return moved(member, State.HOLDING, Why.RETRY)
+    return moved(member, State.PROCESSING)
+
+
+def _is_committing(member: MemberMachine, view: MemberRegion, now: float) -> bool:
+    """Whether the member still waits for its own commit; it continues after the commit timeout without."""
+    if view.commit is None or view.commit == member.commit_done:
+        return False
+    waited = now - member.commit_since if "commit" in member.awaited else 0.0
+    return waited < state.seconds(member.timeouts.commit)
+
+
+# The batch
+
+PLAN_PAUSE: Final = 0.1
+"""Seconds before the planner is asked again if nothing was there to process."""
+
+LONGEST_PLAN_PAUSE: Final = 0.25
+"""The same if nothing has been there for a while: each time asks the brokers."""
+
+
+def doom(member: MemberMachine, now: float) -> Driven:
+    """Decide whether the batch may still count: not in another epoch, and not for ever.
+
+    That Kafka has taken a partition of it doesn't matter while the store's claim stands: its next owner waits.
+    """
+    batch, view = member.batch, member.view
+    if batch is None or batch.doomed:
+        return member, ()
+    if view is not None and (view.epoch != batch.epoch or view.state is RegionState.HALTED):
+        return state.doomed(member), ()
+    if batch.phase is BatchPhase.RUNNING and now - batch.since >= state.seconds(member.timeouts.batch):
+        detail = f"batch {batch.batch} took longer than {member.timeouts.batch}"
+        return replace(state.doomed(member), batch_cause=ResetCause.BATCH_TIMEOUT, batch_detail=detail), ()
+    return member, ()
+
+
+def pursue(member: MemberMachine, now: float) -> Driven:
+    """Take the batch to its next phase."""
+    batch = member.batch
+    if batch is None:
+        return member, ()
+    match batch.phase:
+        case BatchPhase.RUNNING if "run" in member.awaited and not batch.doomed:
+            member = replace(member, awaited=member.awaited - {"run"})
+            progress = OffsetMap({p: state.past_skips(member.view, p, r.to) for p, r in batch.ranges.items()})
+            return member, (effects.RunBatch(row=_row(batch), progress=progress),)
+        case BatchPhase.RUNNING if "run" in member.awaited:
+            member = replace(member, awaited=member.awaited - {"run"})
+            return pursue(_in(member, batch, BatchPhase.QUIESCED, now), now)
+        case BatchPhase.RUNNING if batch.doomed:
+            return _in(member, batch, BatchPhase.CANCELLING, now), (effects.Cancel(batch=batch.batch),)
+        case BatchPhase.CANCELLING if now - batch.since >= state.seconds(member.timeouts.process_end_limit):
+            return member, (effects.EndProcess(why=f"batch {batch.batch} did not quiesce after its cancellation"),)
+        case BatchPhase.QUIESCED:
+            return _close(member, batch, now)
+        case _:
+            return member, ()
+
+
+def _row(batch: MyBatch) -> Batch:
+    if batch.row is None:
+        raise IllegalEvent(f"batch {batch.batch} is to run, but the store has not started it")
+    return batch.row
+
+
+def _in(member: MemberMachine, batch: MyBatch, phase: BatchPhase, now: float) -> MemberMachine:
+    return replace(member, batch=replace(batch, phase=phase, since=now))
+
+
+def _close(member: MemberMachine, batch: MyBatch, now: float) -> Driven:
+    """Finish a quiet batch, or have it discarded; a fenced member writes nothing, one without lease waits for one."""
+    if member.state is State.FENCED:
+        return replace(member, batch=None), ()
+    if member.incarnation is None:
+        gone = member.terminating or member.refusal is not None
+        return (replace(member, batch=None) if gone else member), ()
+    if not batch.doomed and batch.incarnation == member.incarnation:
+        finish = FinishBatch(batch=batch.batch, member=member.member, incarnation=batch.incarnation)
+        return _in(member, batch, BatchPhase.FINISHING, now), (Ask(command=finish),)
+    discard = DiscardBatch(batch=batch.batch, member=member.member, incarnation=member.incarnation)
+    return _in(member, replace(batch, doomed=True), BatchPhase.DISCARDING, now), (Ask(command=discard),)
+
+
+def ask_reset(member: MemberMachine, now: float) -> Driven:
+    """Ask for the reset that a batch, or a sink, made necessary, in the epoch that it was started in."""
+    if member.batch_cause is None or member.incarnation is None or member.state not in ACTIVE:
+        return member, ()
+    cause, detail = member.batch_cause, member.batch_detail
+    epoch = member.batch.epoch if member.batch is not None else member.newest_epoch
+    member = replace(member, batch_cause=None, batch_detail="", view_is_stale=True)
+    caller = Caller(member=member.member, incarnation=state.own(member), epoch=epoch)
+    return member, (Ask(command=RequestReset(caller=caller, cause=cause, detail=detail)),)
+
+
+def plan(member: MemberMachine, now: float) -> Driven:
+    """Ask for the next ranges while the last ones are done, start what was planned; not where Kafka takes it away."""
+    if member.plan is not None:
+        return _planned(member, now)
+    view = member.view
+    if member.state is not State.PROCESSING or view is None or member.batch is not None or member.terminating:
+        return member, ()
+    if "plan" in member.awaited or now < member.plan_after or not member.positions or member.view_is_stale:
+        return member, ()
+    kept = OffsetMap({p: o for p, o in member.positions.items() if p not in member.revoking})
+    if not kept:
+        return member, ()
+    return awaiting(member, "plan"), (effects.PlanRanges(positions=kept, view=view),)
+
+
+def _planned(member: MemberMachine, now: float) -> Driven:
+    """Use a plan if the member may still start it; what it found about logs and boundaries is reported in any case."""
+    plan, view = member.plan, member.view
+    member = replace(member, plan=None)
+    if plan is None or view is None or member.incarnation is None or not state.has_claimed(member, view):
+        return member, ()
+    caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
+    told: list[Effect] = []
+    if plan.outside:
+        told.append(Ask(command=ReportOutOfRange(caller=caller, observed=plan.outside)))
+    if plan.boundary_offsets and plan.boundary is not None:
+        told.append(
+            Ask(command=StoreBoundaryOffsets(caller=caller, boundary=plan.boundary, found=plan.boundary_offsets))
+        )
+    if told:
+        member = replace(member, view_is_stale=True)
+    ranges = {p: r for p, r in plan.ranges.items() if p not in member.revoking}
+    fits = all(member.positions.get(p) == r.from_ for p, r in ranges.items())
+    usable = ranges and fits and member.state is State.PROCESSING and member.batch is None and not plan.outside
+    if not usable or member.terminating:
+        pause = 0.0 if told else min(max(PLAN_PAUSE, member.plan_pause * 1.25), LONGEST_PLAN_PAUSE)
+        return replace(member, plan_after=now + pause, plan_pause=pause), tuple(told)
+    batch = MyBatch(
+        batch=plan.batch,
+        ranges=ranges,
+        epoch=view.epoch,
+        incarnation=state.own(member),
+        phase=BatchPhase.STARTING,
+        since=now,
+    )
+    start = StartBatch(
+        batch=plan.batch,
+        member=member.member,
+        incarnation=state.own(member),
+        epoch=view.epoch,
+        ranges=ranges,
+    )
+    return replace(member, batch=batch, view_read_idle=False, plan_pause=0.0), (*told, Ask(command=start))
+
+
+# All rules
 
 RULES: Final[tuple[Callable[[MemberMachine, float], Driven], ...]] = (
-    presence.lease,
-    presence.report_later,
-    batch_steps.doom,
-    presence.store_away,
-    presence.fenced,
-    presence.terminate,
-    presence.leave,
-    batch_steps.ask_reset,
-    batch_steps.pursue,
-    presence.register,
-    presence.join,
+    duties.lease,
+    duties.report_later,
+    doom,
+    duties.store_away,
+    duties.fenced,
+    duties.terminate,
+    duties.leave,
+    ask_reset,
+    pursue,
+    duties.register,
+    duties.join,
     duties.release,
     duties.claim,
     duties.reset,
@@ -33,14 +229,14 @@ RULES: Final[tuple[Callable[[MemberMachine, float], Driven], ...]] = (
     duties.read_back,
     duties.commit,
     duties.publish,
-    discovery.discover,
-    discovery.report,
-    discovery.rejoin,
-    state_rules.place,
+    duties.discover,
+    duties.report,
+    duties.rejoin,
+    place,
     duties.commit_seek,
-    presence.reconcile,
-    batch_steps.plan,
-    presence.read,
+    duties.reconcile,
+    plan,
+    duties.read,
 )
 
 

@@ -1,29 +1,241 @@
-"""What a member owes its region.
+"""What a member owes its region: being there, its claims and contributions, and looking for new partitions.
 
-The claim, its part of a reset, of a checkpoint, of a publication and of Kafka's commit read-back.
+Kafka is not believed about partitions: it gives a static member that comes back its old assignment without a rebalance,
+and only the leader of a group rejoins when it sees that a topic has grown. So every member asks the brokers itself,
+after each claim and once a lease, and tells the store what it has not told yet; the store knows what has an owner.
+
+The old assignment may also hold partitions that are there no more. No member can claim those, so the brokers are asked
+then too. Once the store knows that they are gone, or the brokers have lacked one for as long that no member ever
+claimed, the member joins again.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Final
 
 from airflow_kcr.protocol.commands import (
     Acknowledge,
     AnswerEntries,
     Caller,
     Contribute,
+    KeepSlot,
+    Leave,
+    ReadRegion,
+    Reconcile,
+    Renew,
+    ReportLater,
     ReportOutOfRange,
+    ReportPartitions,
     ReportReadBack,
 )
 from airflow_kcr.protocol.member import effects, state
-from airflow_kcr.protocol.member.effects import Ask, Driven
-from airflow_kcr.protocol.member.state import ACTIVE, MemberMachine, awaiting
+from airflow_kcr.protocol.member.effects import Ask, Driven, Effect
+from airflow_kcr.protocol.member.state import ACTIVE, MemberMachine, State, Why, awaiting, moved
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, CheckpointPhase, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import GroupPartition, replace
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPartition, replace
+
+# Presence
+
+_SHOWING: Final = frozenset({"contribute", "acknowledge"})
+"""Requests whose answers show the region; what is asked after them would be answered after them."""
+
+_OUT: Final = frozenset({RegionState.STOPPED})
+
+
+def lease(member: MemberMachine, now: float) -> Driven:
+    """A lease is judged by the age of its last renewal, from before that was sent."""
+    if member.incarnation is None or member.state not in ACTIVE:
+        return member, ()
+    age = now - member.lease_sent_at
+    if age >= state.seconds(member.timeouts.lease):
+        return state.without_lease(member), ()
+    if (state.is_doubtful(member) or _is_due(member, now)) and "renew" not in member.awaited:
+        renewal = Renew(
+            member=member.member,
+            incarnation=member.incarnation,
+            lease=member.timeouts.lease,
+            newest=member.mark,
+        )
+        return awaiting(member, "renew"), (Ask(command=renewal),)
+    return member, ()
+
+
+def _is_due(member: MemberMachine, now: float) -> bool:
+    """Whether the clock has passed a multiple of the interval since the last renewal: no more than an interval.
+
+    Members of one process share their clock, so that they ask at the same moment, and the store is asked once for all.
+    """
+    interval = state.seconds(member.timeouts.renew)
+    return now // interval > member.lease_sent_at // interval
+
+
+def register(member: MemberMachine, now: float) -> Driven:
+    """Ask for a new incarnation, at the start and after a lost lease."""
+    if member.incarnation is not None or member.state not in ACTIVE or "register" in member.awaited:
+        return member, ()
+    if member.terminating or member.refusal is not None or now < member.register_after:
+        return member, ()
+    token = f"{member.process.token}/{member.previous}"
+    return awaiting(member, "register"), (Ask(command=replace(member.process, token=token, previous=member.previous)),)
+
+
+def read(member: MemberMachine, now: float) -> Driven:
+    """Read the region when a notification says that it changed; once a lease without one, as it may get lost."""
+    if member.incarnation is None or member.state not in ACTIVE or "read" in member.awaited:
+        return member, ()
+    if not member.view_is_stale and now - member.view_read_at < state.seconds(member.timeouts.lease):
+        return member, ()
+    if member.awaited & _SHOWING:
+        return member, ()
+    counter = EventNumber(0) if member.view is None else member.view.counter
+    asked = replace(
+        member, heard=EventNumber(0), view_read_at=now, view_read_from=counter, view_read_idle=member.batch is None
+    )
+    return awaiting(asked, "read"), (Ask(command=ReadRegion(member=member.member)),)
+
+
+def reconcile(member: MemberMachine, now: float) -> Driven:
+    """Have the region reconciled: a transition is due, or this member is where the next checkpoint will be."""
+    view = member.view
+    if view is None or member.state not in ACTIVE:
+        return member, ()
+    reached = _reached(member, view)
+    if reached is None and member.reconciled_for is not None:
+        member = replace(member, reconciled_for=None)  # a reset may have gone back: it is reached once more
+    if reached is not None and member.reconciled_for != reached and member.batch is None:
+        return replace(member, reconciled_for=reached, needs_reconciling=False), (Ask(command=Reconcile()),)
+    if member.needs_reconciling:
+        return replace(member, needs_reconciling=False), (Ask(command=Reconcile()),)
+    return member, ()
+
+
+def _reached(member: MemberMachine, view: MemberRegion) -> CheckpointNumber | None:
+    """Return the approaching checkpoint whose boundary the member is at, or the next one where its count is reached."""
+    checkpoint = view.checkpoint
+    if checkpoint is not None:
+        arrived = checkpoint.phase is CheckpointPhase.APPROACHING and state.is_at_limit(member, view)
+        return checkpoint.sequence if arrived else None
+    return CheckpointNumber(view.next_sequence) if view.records_left == 0 else None
+
+
+def report_later(member: MemberMachine, now: float) -> Driven:
+    """A store that shows lower numbers than the member has seen was restored: the region must not resume by itself."""
+    if member.state not in ACTIVE or not (member.store_is_older or _shows_less(member)):
+        return member, ()
+    later = ReportLater(
+        member=member.member,
+        epoch=member.newest_epoch,
+        incarnation=member.newest_incarnation,
+        sequence=member.newest_sequence,
+        timeline=member.newest_timeline,
+        counter=member.newest_counter,
+        positions=member.forgotten,
+        event=member.lost_event,
+    )
+    told = replace(
+        member,
+        view_is_stale=True,
+        store_is_older=False,
+        newest_counter=EventNumber(0),
+        forgotten=EMPTY,
+        mark=None,
+        lost_event=None,
+    )
+    return told, (Ask(command=later),)
+
+
+def _shows_less(member: MemberMachine) -> bool:
+    view = member.view
+    if view is None or member.incarnation is None or member.view_is_stale:
+        return False
+    return view.epoch < member.newest_epoch or view.incarnation < member.newest_incarnation
+
+
+def join(member: MemberMachine, now: float) -> Driven:
+    """Join the group, once registered and while the region takes claims.
+
+    Where Kafka has fenced the client, the store is asked first whether the member is still this process: by joining, a
+    former one would fence the one that has its place now.
+    """
+    view = member.view
+    if member.in_group or view is None or not state.is_well(member) or "leave" in member.awaited:
+        return member, ()
+    if view.state not in CLAIM_STATES or state.is_doubtful(member):
+        return member, ()
+    if member.fenced_at is not None and now - member.fenced_at < member.join_backoff:
+        return member, ()
+    return replace(member, in_group=True), (effects.Join(),)
+
+
+def store_away(member: MemberMachine, now: float) -> Driven:
+    """Leave the group when the store has been away too long, so that the partitions move to those who can work."""
+    if member.state not in ACTIVE or member.terminating:
+        return member, ()
+    if member.store_lost_at is None:
+        back = member.state is State.HOLDING and member.why is Why.STORE_AWAY
+        return (moved(member, State.JOINING), ()) if back else (member, ())
+    if now - member.store_lost_at < state.seconds(member.timeouts.store_grace):
+        return member, ()
+    member = moved(state.doomed(member), State.HOLDING, Why.STORE_AWAY)
+    return _leave_group(member, effects.LeaveGroup())
+
+
+def _leave_group(member: MemberMachine, how: effects.LeaveGroup | effects.CloseKeepingSlot) -> Driven:
+    if not member.in_group or "leave" in member.awaited:
+        return member, ()
+    return awaiting(member, "leave"), (how,)
+
+
+def fenced(member: MemberMachine, now: float) -> Driven:
+    """Write nothing; stop the batch, and close without touching the slot, which belongs to the newer incarnation."""
+    if member.state is not State.FENCED:
+        return member, ()
+    return _leave_group(state.doomed(member), effects.CloseKeepingSlot())
+
+
+def terminate(member: MemberMachine, now: float) -> Driven:
+    """End within the close time: half of it for the batch to finish, the rest for its cancellation."""
+    if not member.terminating or member.state not in ACTIVE:
+        return member, ()
+    if member.batch is not None:
+        spent = now - member.terminated_at
+        if spent >= state.seconds(member.timeouts.close):
+            return member, (effects.EndProcess(why="the batch did not end within the close time"),)
+        return (state.doomed(member) if spent >= state.seconds(member.timeouts.close) / 2 else member), ()
+    if member.in_group:
+        return _leave_group(member, effects.CloseKeepingSlot() if member.static else effects.LeaveGroup())
+    told: tuple[Effect, ...] = ()
+    if member.incarnation is not None:
+        kind = KeepSlot if member.static else Leave
+        told = (Ask(command=kind(member=member.member, incarnation=member.incarnation)),)
+    return moved(member, State.CLOSED), told
+
+
+def leave(member: MemberMachine, now: float) -> Driven:
+    """Leave for good: the region stopped, the spec has no place for this member, or the store refused it."""
+    view = member.view
+    if member.state not in ACTIVE or member.terminating:
+        return member, ()
+    out = view is not None and (view.state in _OUT or view.left)
+    if not out and member.refusal is None:
+        return member, ()
+    member = state.doomed(member)
+    if member.batch is not None and member.incarnation is not None:
+        return member, ()
+    if member.in_group:
+        return _leave_group(member, effects.LeaveGroup())
+    if member.incarnation is None:
+        return moved(member, State.CLOSED), ()
+    leaving = Leave(member=member.member, incarnation=member.incarnation)
+    return moved(member, State.CLOSED), (Ask(command=leaving),)
+
+
+# Claims, resets and checkpoints
 
 
 def claim(member: MemberMachine, now: float) -> Driven:
@@ -192,3 +404,74 @@ def commit_seek(member: MemberMachine, now: float) -> Driven:
     resume = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
     caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
     return member, (effects.CommitSeek(caller=caller, offsets=resume),) if resume else ()
+
+
+# Partition discovery
+
+REJOIN_PAUSE: Final = 30.0
+"""Seconds between the first rejoin and the second; each further pause is `REJOIN_FACTOR` times as long.
+
+A rebalance may cost the group a reset. Where rejoining does not help, a region must still get to its next
+checkpoints.
+"""
+
+REJOIN_FACTOR: Final = 4.0
+
+
+def discover(member: MemberMachine, now: float) -> Driven:
+    """Ask the brokers what they have: after each claim, once a lease, and where a claim lacks logs."""
+    view, known = member.view, member.discovery
+    if view is None or not state.is_well(member) or member.awaited & {"discover", "report_partitions"}:
+        return member, ()
+    if known.claim_lacks_logs:
+        asked = replace(known, claim_lacks_logs=False, told=None)
+        return awaiting(replace(member, discovery=asked), "discover"), (effects.DiscoverPartitions(),)
+    # A reset and a drain wait for every partition that was known, so in them, too, it matters which are there no more.
+    if view.state not in CLAIM_STATES or not state.has_claimed(member, view):
+        return member, ()
+    claim = member.claimed, member.claimed_epoch
+    if known.asked_for == claim:
+        if now - known.asked_at < state.seconds(member.timeouts.lease):
+            return member, ()
+    else:
+        known = replace(known, told=None)
+    asked = replace(known, asked_at=now, asked_for=claim)
+    return awaiting(replace(member, discovery=asked), "discover"), (effects.DiscoverPartitions(),)
+
+
+def report(member: MemberMachine, now: float) -> Driven:
+    """Report to the store what was found, if it differs from the last report."""
+    found = member.discovery.found
+    if found is None or not state.is_well(member):
+        return member, ()
+    is_known = found == member.discovery.told
+    member = replace(member, discovery=replace(member.discovery, found=None, told=found))
+    if is_known:
+        return member, ()
+    inventory = ReportPartitions(member=member.member, incarnation=state.own(member), partitions=found)
+    return awaiting(member, "report_partitions"), (Ask(command=inventory),)
+
+
+def rejoin(member: MemberMachine, now: float) -> Driven:
+    """Leave the group, between two batches, so as to join it again: Kafka then assigns what there is, all of it."""
+    known, view = member.discovery, member.view
+    if (
+        view is None
+        or member.batch is not None
+        or not member.in_group
+        or not {"claim", "leave"}.isdisjoint(member.awaited)
+    ):
+        return member, ()
+    # What can't be claimed keeps a member from everything, a drain too; what has no owner waits until that is over.
+    held = frozenset() if member.assignment is None else member.assignment.partitions
+    can_claim = member.claim_backoff == 0 or (held.isdisjoint(known.gone) and not known.lacks)
+    is_asked = bool({"discover", "report_partitions"} & member.awaited)
+    if can_claim and (not known.rejoin or is_asked or view.state is RegionState.DRAINING):
+        return member, ()
+    if view.state not in CLAIM_STATES or not state.is_well(member):
+        return member, ()
+    if known.rejoins and now - known.rejoined_at < REJOIN_PAUSE * REJOIN_FACTOR ** (known.rejoins - 1):
+        return member, ()
+    left = replace(known, rejoin=False, lacks_since=None, lacks=False, rejoins=known.rejoins + 1, rejoined_at=now)
+    # Nothing is started on what is given back in the same breath.
+    return awaiting(replace(member, discovery=left, assignment=None), "leave"), (effects.LeaveGroup(),)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias, TypeVar
 
 from airflow_kcr.errors import GroupInOtherRegion, IllegalEvent, MemberInUse, PartitionBusy, UnknownTopics
-from airflow_kcr.protocol.assignments import Assignment
 from airflow_kcr.protocol.commands import (
     Acknowledge,
     ClaimPartitions,
@@ -31,10 +30,11 @@ from airflow_kcr.protocol.commands import (
     StartBatch,
 )
 from airflow_kcr.protocol.member import drive, events, state
-from airflow_kcr.protocol.member.batch_steps import PLAN_PAUSE
+from airflow_kcr.protocol.member.drive import PLAN_PAUSE
 from airflow_kcr.protocol.member.effects import Effect
 from airflow_kcr.protocol.member.state import (
     ACTIVE,
+    Assignment,
     BatchPhase,
     MemberMachine,
     MyBatch,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
     BoundaryOffset,
@@ -27,7 +27,6 @@ from airflow_kcr.protocol.region.rows import (
     ResetAttempt,
     ResetState,
 )
-from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     Epoch,

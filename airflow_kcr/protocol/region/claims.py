@@ -16,7 +16,7 @@ from typing import Final
 from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog, PartitionBusy, UnknownMember
 from airflow_kcr.protocol.commands import ClaimPartitions
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region import batches, boundaries, checkpoints, events, lost_logs, membership, resets, specs
 from airflow_kcr.protocol.region.rows import (
     CLAIM_STATES,
@@ -43,7 +43,6 @@ from airflow_kcr.protocol.region.state import (
     restore_point_offsets,
 )
 from airflow_kcr.protocol.region.view import MemberRegion, OpenCheckpointView
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     Epoch,

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region.rows import (
     CheckpointPurpose,
     Committed,
@@ -25,7 +25,6 @@ from airflow_kcr.protocol.region.rows import (
 )
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
-from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import (
     AssignmentId,
     CheckpointNumber,

@@ -26,11 +26,11 @@ from datetime import datetime
 from airflow_kcr.errors import GroupInOtherRegion, OtherCluster
 from airflow_kcr.protocol.commands import ReportClusters, ReportOutOfRange
 from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
 from airflow_kcr.protocol.region import checkpoints, events, resets, timelines
 from airflow_kcr.protocol.region.rows import Absence, Claim, Halt, HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, past_skips, put, record, require_member, universe
 from airflow_kcr.protocol.rules import OutOfRangePolicy
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.times import format_instant
 from airflow_kcr.protocol.values import ClusterId, GroupId, GroupPartition, Offset, RegionName, replace
 

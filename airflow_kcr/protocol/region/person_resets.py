@@ -22,7 +22,7 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.protocol.commands import ApplyReset, RequestCheckpoint
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region import checkpoints, events, membership, plans, resets, specs, timelines
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.rows import (
@@ -46,7 +46,6 @@ from airflow_kcr.protocol.region.state import (
     request_of,
     universe,
 )
-from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.targets import describe
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, replace
 

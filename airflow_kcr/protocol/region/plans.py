@@ -16,9 +16,8 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.errors import CheckpointNotUsable, InvalidTarget, UnknownCheckpoint, UpsertNeedsConsent
-from airflow_kcr.protocol.delivery import UpsertSink
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region import resets, timelines
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
@@ -38,7 +37,7 @@ from airflow_kcr.protocol.region.state import (
     universe,
     universe_in_order,
 )
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.rules import UpsertSink
 from airflow_kcr.protocol.target_resolution import PlanEntry, Situation, Unreachable, resolve, times_needed
 from airflow_kcr.protocol.targets import (
     ByDuration,

@@ -15,9 +15,8 @@ from typing import Final, assert_never
 
 from airflow_kcr.errors import BatchRefused, NotClaimed
 from airflow_kcr.protocol.commands import Caller, Found
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, filled, from_offsets
 from airflow_kcr.protocol.region import batches, boundaries, checkpoints, events, membership, timelines
 from airflow_kcr.protocol.region.rows import (
     FAILURE_CAUSES,
@@ -54,7 +53,7 @@ from airflow_kcr.protocol.region.state import (
     universe_in_order,
     with_checkpoint,
 )
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, filled, from_offsets
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     Epoch,

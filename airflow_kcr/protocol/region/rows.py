@@ -13,8 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.targets import Scope, Target
 from airflow_kcr.protocol.values import (
     AssignmentId,

@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 
 from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StaleIncarnation, UnknownMember
 from airflow_kcr.protocol.observations import ForeignConsumer
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekMap
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.archive import NOTHING, Archive, Named
 from airflow_kcr.protocol.region.rows import (
@@ -41,7 +41,6 @@ from airflow_kcr.protocol.region.rows import (
     SpecCheck,
 )
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import (
     NO_CLUSTER,
     BatchId,

@@ -24,11 +24,10 @@ from typing import Final
 
 from airflow_kcr.errors import NumberOutOfRange
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Batch, Checkpoint, CheckpointState, Claim, InitialOffset, Noted, Outcome
 from airflow_kcr.protocol.region.state import CheckpointsUndone, InitialKey, Region, checkpoint_of, put, record, without
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import (
     MAX_NUMBER,
     CheckpointNumber,

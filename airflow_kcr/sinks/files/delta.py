@@ -20,7 +20,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_kcr.errors import ConfigurationError, SinkError
-from airflow_kcr.protocol.delivery import FileFormat
+from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.sinks.files import FileTarget, layout
 from airflow_kcr.sinks.files.folder import NO_TABLE, Table
 from airflow_kcr.sinks.files.layout import CheckpointName, Manifest, Undone

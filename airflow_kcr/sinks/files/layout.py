@@ -34,7 +34,7 @@ from typing import Any, Final, NamedTuple, Self
 from pydantic import ConfigDict, TypeAdapter
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.delivery import FileFormat
+from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupId, RegionName, Timeline
 from airflow_kcr.spec import RegionSpec, SinkKind, resolve_environment
 

@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.delivery import SinkMode
+from airflow_kcr.protocol.rules import SinkMode
 from airflow_kcr.sinks.postgres.bookkeeping import ensure_source, ensure_tables
 from airflow_kcr.sinks.postgres.target import OWN_COLUMNS, Target, TargetColumn, TargetPlace
 

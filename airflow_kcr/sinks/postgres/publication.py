@@ -15,7 +15,7 @@ from psycopg import sql
 
 from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.delivery import Delivery, SinkMode
+from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.protocol.values import GroupPartition, Offset, TopicName
 from airflow_kcr.sinks.postgres.bookkeeping import (
     TargetProgress,

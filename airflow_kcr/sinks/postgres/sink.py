@@ -13,7 +13,7 @@ from psycopg import sql
 from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.effects import ResetSinks
-from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset, Timeline
 from airflow_kcr.sinks.postgres import checks, publication, staging

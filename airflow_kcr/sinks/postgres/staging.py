@@ -18,7 +18,7 @@ import psycopg
 from psycopg import sql
 
 from airflow_kcr.errors import SinkError
-from airflow_kcr.protocol.delivery import SinkMode
+from airflow_kcr.protocol.rules import SinkMode
 from airflow_kcr.protocol.values import BatchId, Epoch
 from airflow_kcr.sinks.postgres.bookkeeping import DDL_LOCK, ensure_crash_mark
 from airflow_kcr.sinks.postgres.checks import columns_of

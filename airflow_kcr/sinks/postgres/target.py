@@ -9,7 +9,7 @@ from typing import Final
 
 from psycopg import sql
 
-from airflow_kcr.protocol.delivery import Delivery, SinkMode
+from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.protocol.values import GroupId, RegionName
 
 PREFIX: Final = "kcr_"

@@ -17,7 +17,7 @@ from psycopg.sql import SQL, Composable, Composed, Literal
 from sqlalchemy import TextClause, text
 
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region.archive import (
     ATTEMPTS,
     ENDS,
@@ -37,7 +37,6 @@ from airflow_kcr.protocol.region.rows import (
     ResetAttempt,
 )
 from airflow_kcr.protocol.region.state import BoundaryKey
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import (
     MAX_NUMBER,
     CheckpointNumber,

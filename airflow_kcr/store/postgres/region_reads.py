@@ -17,7 +17,7 @@ from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 from sqlalchemy import TextualSelect, text
 
 from airflow_kcr.protocol.observations import ForeignConsumer
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.region import boundaries
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
@@ -31,7 +31,6 @@ from airflow_kcr.protocol.region.rows import (
     SpecCheck,
 )
 from airflow_kcr.protocol.region.state import BoundaryKey, Region, Spec
-from airflow_kcr.protocol.seek_map import SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, RegionName, replace
 from airflow_kcr.store.codec import Unclaimed, from_json
 from airflow_kcr.store.postgres import archive, ledger

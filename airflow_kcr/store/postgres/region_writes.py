@@ -15,10 +15,9 @@ from psycopg.sql import SQL, Composed, Identifier
 from sqlalchemy import Table, TextClause, text
 
 from airflow_kcr.protocol.observations import ForeignConsumer
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region.rows import Contribution, Halt, Lease, SpecCheck
 from airflow_kcr.protocol.region.state import Region, without_forgotten
-from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, RegionName
 from airflow_kcr.store.codec import Unclaimed, to_json
 from airflow_kcr.store.postgres import ledger, rewinds, tables

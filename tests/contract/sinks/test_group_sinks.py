@@ -9,7 +9,7 @@ from sqlalchemy import URL, make_url
 
 from airflow_kcr.cli.output import exit_status
 from airflow_kcr.errors import ConfigurationError, SinkError, SinkRefused
-from airflow_kcr.protocol.delivery import Delivery, SinkMode
+from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.sinks.contract import NoSinks, SinkOutput
 from airflow_kcr.sinks.group import OpenedSinks, checked_sinks

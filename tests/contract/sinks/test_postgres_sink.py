@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from airflow_kcr.errors import SinkAhead, SinkError
-from airflow_kcr.protocol.delivery import Delivery, SinkMode
+from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.protocol.values import GroupId, RegionName, Timeline
 from airflow_kcr.sinks.postgres import Column
 from tests.support.sink_tables import Table, libpq, records

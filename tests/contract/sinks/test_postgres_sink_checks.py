@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from airflow_kcr.errors import ConfigurationError, SinkError
-from airflow_kcr.protocol.delivery import SinkMode
+from airflow_kcr.protocol.rules import SinkMode
 from airflow_kcr.sinks.postgres import Column
 from tests.support.sink_tables import COLUMNS, Table
 

@@ -16,7 +16,7 @@ import pytest
 
 from airflow_kcr.embedded.postgres import Postgres, start_postgres
 from airflow_kcr.errors import SinkAhead, SinkError
-from airflow_kcr.protocol.delivery import Delivery, SinkMode
+from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.sinks.postgres import publication, sink
 from airflow_kcr.sinks.postgres import sink as sink_module
 from tests.support.breaking_proxy import Break, breaking_proxy

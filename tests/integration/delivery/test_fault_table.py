@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.rules import Delivery
 from tests.conftest import StartKafka
 from tests.support.delivery_faults import STEPS, first_scene, stage
 from tests.support.delivery_servers import Servers, killing, noted

@@ -17,7 +17,7 @@ import pytest
 from psycopg import sql
 
 from airflow_kcr.embedded.postgres import Postgres
-from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.rules import Delivery
 from tests.support.delivery_faults import AT_MOST, SPEC, Scene, scene
 from tests.support.delivery_servers import Servers, noted
 from tests.support.faults import Note, resets, said

@@ -19,7 +19,7 @@ import pytest
 
 from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
 from airflow_kcr.embedded.spark import StandaloneCluster, start_standalone
-from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.rules import Delivery
 from tests.support.delivery_faults import AT_MOST, STEPS, Scene, scene
 from tests.support.delivery_servers import Servers, noted
 from tests.support.faults import Note

@@ -14,8 +14,8 @@ from random import Random
 
 import pytest
 
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region.rows import ResetCause
+from airflow_kcr.protocol.rules import Delivery
 from tests.conftest import StartKafka
 from tests.support.delivery_accounts import delivered, rows_of
 from tests.support.delivery_faults import Row

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, TopicPartition
 from airflow_kcr.api import Region
 from airflow_kcr.protocol.commands import StartRegion, StopRegion
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.start_positions import (
+from airflow_kcr.protocol.rules import (
     COMMITTED,
     EARLIEST,
     LATEST,

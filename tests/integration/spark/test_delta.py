@@ -19,8 +19,8 @@ import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkError
 from airflow_kcr.protocol.commands import RetireCheckpoints
-from airflow_kcr.protocol.delivery import FileFormat
 from airflow_kcr.protocol.region.rows import Outcome
+from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.sinks import clean_checkpoints, read_checkpoint

@@ -10,7 +10,7 @@ import sys
 from pyspark.sql import SparkSession
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.delivery import FileFormat
+from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.sinks.files import FileTarget
 from airflow_kcr.sinks.files.delta import table_of

@@ -19,6 +19,7 @@ from airflow_kcr.protocol.commands import PauseRegion, ReadRegion, Reconcile, St
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
+from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.region import boundaries
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.rows import (
@@ -33,7 +34,6 @@ from airflow_kcr.protocol.region.rows import (
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointMode, RegionRules
 from airflow_kcr.protocol.scopes import parse_scope
-from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.targets import ByDuration, ShiftBy, ToCheckpoint, ToDatetime
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupId, Offset, RegionName

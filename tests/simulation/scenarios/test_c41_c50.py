@@ -10,9 +10,8 @@ import pytest
 from airflow_kcr.errors import BatchRefused, NotClaimed, RefusedError, RegionInState
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import KillRegion, PauseRegion, StartRegion
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects, events
-from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.offsets import EMPTY, SeekSource
 from airflow_kcr.protocol.region import batches, membership
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.rows import (
@@ -25,7 +24,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
 )
 from airflow_kcr.protocol.region.state import stored
-from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Offset, Range, Timeline
 from tests.support.driver import Driver

@@ -20,17 +20,15 @@ from airflow_kcr.protocol.commands import (
     ReportSpecChecks,
     StartBatch,
 )
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import MemberMachine, State
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.observations import LogBounds, LogView
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region.rows import Batch, OpenTarget, SpecCheck
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.rules import GroupProtocol
+from airflow_kcr.protocol.rules import Delivery, GroupProtocol
 from airflow_kcr.protocol.scopes import EVERYTHING
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.target_resolution import Situation, resolve
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import AssignmentId, BatchId, ClusterId, GroupPartition, RegionName

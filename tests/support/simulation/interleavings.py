@@ -37,10 +37,9 @@ from airflow_kcr.protocol.commands import (
     StartBatch,
     StartRegion,
 )
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import Liveness, LivenessVerdict, LogEnd, Seen
 from airflow_kcr.protocol.region.rows import (
@@ -56,9 +55,8 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
 )
 from airflow_kcr.protocol.region.state import Region, Spec, restore_point_offsets
-from airflow_kcr.protocol.rules import GroupRules, RegionRules
+from airflow_kcr.protocol.rules import Delivery, GroupRules, RegionRules
 from airflow_kcr.protocol.scopes import EVERYTHING
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import (
     AssignmentId,

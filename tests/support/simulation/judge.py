@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Outcome
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import EventNumber, GroupPartition
 from tests.support.simulation.handovers import Handovers
 

@@ -24,7 +24,6 @@ from airflow_kcr.protocol.commands import (
     RequestCheckpoint,
     StartRegion,
 )
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member.state import MemberMachine
 from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.events import Event
@@ -42,6 +41,7 @@ from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import (
     CheckpointMode,
     CheckpointRules,
+    Delivery,
     GroupProtocol,
     GroupRules,
     OutOfRangePolicy,

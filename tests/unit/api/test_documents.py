@@ -22,7 +22,6 @@ from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import GroupView, MemberView, RegionSummary, RegionView
 from airflow_kcr.ports import Certificate, Horizon, Replayed
-from airflow_kcr.protocol.delivery import UpsertSink
 from airflow_kcr.protocol.invariants.accounting import OffsetDelivery, Redelivery
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.member.state import State
@@ -45,7 +44,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
     ResetState,
 )
-from airflow_kcr.protocol.rules import Assignor, GroupProtocol
+from airflow_kcr.protocol.rules import Assignor, GroupProtocol, UpsertSink
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ToDatetime
 from airflow_kcr.protocol.values import (

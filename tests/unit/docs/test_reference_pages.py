@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import events, rows
 from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.store.postgres import tables
 from tests.support import docs_pages
 from tests.support.simulation import run

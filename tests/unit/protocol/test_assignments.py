@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_kcr.protocol.assignments import Assignment, AssignmentChange
+from airflow_kcr.protocol.member.state import Assignment, AssignmentChange
 from airflow_kcr.protocol.values import AssignmentId, GroupId, GroupPartition, TopicName
 
 

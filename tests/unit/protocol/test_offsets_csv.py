@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.errors import InvalidOffsetsFile
-from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.offsets_csv import read_offsets, write_offsets
+from airflow_kcr.protocol.offsets import OffsetMap, read_offsets, write_offsets
 from airflow_kcr.protocol.values import MAX_NUMBER, GroupId, GroupPartition, Offset, TopicName
 
 ETL, AUDIT = GroupId("etl"), GroupId("audit")

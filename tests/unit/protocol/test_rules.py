@@ -5,18 +5,18 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.rules import (
+    EARLIEST,
     Assignor,
     CheckpointMode,
     CheckpointRules,
+    Delivery,
     ForeignConsumerPolicy,
     GroupRules,
     OutOfRangePolicy,
     RegionRules,
     RetentionRules,
 )
-from airflow_kcr.protocol.start_positions import EARLIEST
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, TopicName
 

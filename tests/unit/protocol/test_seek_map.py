@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.errors import NumberOutOfRange
-from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, filled, from_offsets
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, filled, from_offsets
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
 
 P0, P1, P2, P10 = (GroupPartition(GroupId("etl"), TopicName("flights"), number) for number in (0, 1, 2, 10))

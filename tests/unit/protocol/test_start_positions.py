@@ -9,8 +9,8 @@ import pytest
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
-from airflow_kcr.protocol.start_positions import (
+from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
+from airflow_kcr.protocol.rules import (
     COMMITTED,
     EARLIEST,
     LATEST,

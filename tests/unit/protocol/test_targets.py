@@ -10,8 +10,7 @@ import pytest
 
 from airflow_kcr.errors import InvalidTarget, ProtocolError
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
-from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.target_resolution import Resolution, Situation, resolve, times_needed
 from airflow_kcr.protocol.targets import (
     EVERYTHING,

@@ -3,9 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from airflow_kcr.protocol.assignments import Assignment
 from airflow_kcr.protocol.commands import Register
-from airflow_kcr.protocol.member.state import MemberMachine, State
+from airflow_kcr.protocol.member.state import Assignment, MemberMachine, State
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.timeouts import Timeouts

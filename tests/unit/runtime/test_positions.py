@@ -7,9 +7,9 @@ import pytest
 
 from airflow_kcr.errors import BrokerUnavailable, UnknownTopics
 from airflow_kcr.ports import CommittedOffset
+from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.region.rows import OpenTarget
-from airflow_kcr.protocol.seek_map import SeekSource
-from airflow_kcr.protocol.start_positions import (
+from airflow_kcr.protocol.rules import (
     COMMITTED,
     EARLIEST,
     LATEST,

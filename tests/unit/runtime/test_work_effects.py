@@ -12,10 +12,9 @@ from airflow_kcr.errors import BatchFailed, BrokerUnavailable, SinkAhead, SinkEr
 from airflow_kcr.ports import BatchCall, BatchReport, CommittedOffset
 from airflow_kcr.protocol.commands import ClaimPartitions, Found, ReportPublished
 from airflow_kcr.protocol.member import effects, events
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.region.rows import Claim, DesiredState, OpenTarget, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.targets import Target, ToLatest
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (

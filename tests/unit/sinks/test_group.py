@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.delivery import Delivery, FileFormat
+from airflow_kcr.protocol.rules import Delivery, FileFormat
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.sinks.contract import NoSinks, WithCheckpoints
 from airflow_kcr.sinks.files.layout import file_targets

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.delivery import FileFormat
+from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.sinks.files import FileTarget
 from airflow_kcr.sinks.files.delta import with_formats

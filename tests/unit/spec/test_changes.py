@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from airflow_kcr.errors import SpecError
-from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.rules import Assignor, ForeignConsumerPolicy, GroupProtocol, OutOfRangePolicy, RetentionRules
-from airflow_kcr.protocol.start_positions import LATEST
+from airflow_kcr.protocol.rules import (
+    LATEST,
+    Assignor,
+    Delivery,
+    ForeignConsumerPolicy,
+    GroupProtocol,
+    OutOfRangePolicy,
+    RetentionRules,
+)
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spec import (
     FOREVER,

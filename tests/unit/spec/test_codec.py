@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_kcr.errors import SpecError
-from airflow_kcr.protocol.delivery import Delivery, SinkMode
-from airflow_kcr.protocol.rules import Assignor, CheckpointMode, ForeignConsumerPolicy, OutOfRangePolicy, RetentionRules
-from airflow_kcr.protocol.start_positions import EARLIEST, parse_start
+from airflow_kcr.protocol.rules import (
+    EARLIEST,
+    Assignor,
+    CheckpointMode,
+    Delivery,
+    ForeignConsumerPolicy,
+    OutOfRangePolicy,
+    RetentionRules,
+    SinkMode,
+    parse_start,
+)
 from airflow_kcr.protocol.timeouts import Timeouts, setting_name
 from airflow_kcr.spec import (
     FOREVER,

@@ -6,8 +6,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import SpecError
-from airflow_kcr.protocol.delivery import FileFormat, SinkMode
-from airflow_kcr.protocol.rules import RetentionRules
+from airflow_kcr.protocol.rules import FileFormat, RetentionRules, SinkMode
 from airflow_kcr.spec import BatchSpec, CheckpointSpec, RegionSpec, SinkKind, SinkSpec, parse
 from tests.unit.spec.examples import FULL, SMALL, group, small
 

@@ -6,8 +6,14 @@ from typing import Any
 import pytest
 
 from airflow_kcr.errors import SpecError
-from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.rules import Assignor, CheckpointMode, GroupProtocol, OutOfRangePolicy, RetentionRules
+from airflow_kcr.protocol.rules import (
+    Assignor,
+    CheckpointMode,
+    Delivery,
+    GroupProtocol,
+    OutOfRangePolicy,
+    RetentionRules,
+)
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, TopicName
 from airflow_kcr.schedules import CronSchedule, Every

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from airflow_kcr.errors import SpecError
-from airflow_kcr.protocol.delivery import Delivery, FileFormat, SinkMode
+from airflow_kcr.protocol.rules import Delivery, FileFormat, SinkMode
 from airflow_kcr.spec import Difference, RegionSpec, SinkKind, SinkSpec, TakesEffect, differences, parse
 from tests.unit.spec.examples import findings, group, small
 

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from airflow_kcr.errors import StoreError
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Halt, HaltReason, Requester
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.targets import (
     ByDuration,
     FromFile,

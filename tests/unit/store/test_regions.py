@@ -26,7 +26,6 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
     StoreBoundaryOffsets,
 )
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import events, retirement
 from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.rows import (
@@ -35,7 +34,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
 )
 from airflow_kcr.protocol.region.state import Region, Spec
-from airflow_kcr.protocol.rules import RegionRules, RetentionRules
+from airflow_kcr.protocol.rules import Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import (
     BatchId,

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.errors import BatchRefused
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region.events import CheckpointCompleted, RegionCreated
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import Offset
 from tests.support.driver import Driver
 from tests.unit.protocol.invariants.stories import (

@@ -7,7 +7,7 @@ import pytest
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Caller, StartBatch
 from airflow_kcr.protocol.member import effects, events
-from airflow_kcr.protocol.member.batch_steps import PLAN_PAUSE
+from airflow_kcr.protocol.member.drive import PLAN_PAUSE
 from airflow_kcr.protocol.member.state import BatchPhase, State, Why
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap

@@ -8,7 +8,7 @@ import pytest
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import GroupStanding, ReportPartitions
 from airflow_kcr.protocol.member import effects, events
-from airflow_kcr.protocol.member.discovery import REJOIN_FACTOR, REJOIN_PAUSE
+from airflow_kcr.protocol.member.duties import REJOIN_FACTOR, REJOIN_PAUSE
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (

@@ -9,10 +9,9 @@ from airflow_kcr.protocol.commands import Caller, Found
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.region.rows import CheckpointPhase, OpenTarget, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import (
     AssignmentId,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.protocol.member import events
+from airflow_kcr.protocol.member.drive import place
 from airflow_kcr.protocol.member.state import MemberMachine, State, Why, awaiting, moved
-from airflow_kcr.protocol.member.state_rules import place
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion

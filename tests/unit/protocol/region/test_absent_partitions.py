@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.protocol.commands import GroupStanding, KillRegion, Reconcile, ReportPartitions, StartRegion
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import events, liveness, membership, resets
 from airflow_kcr.protocol.region.rows import HaltReason, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import universe
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import BatchId, GroupPartition, TopicId

@@ -13,10 +13,10 @@ from airflow_kcr.protocol.commands import (
     ReportForeignConsumer,
     RequestReset,
 )
-from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.region import events, resets
 from airflow_kcr.protocol.region.rows import OpenTarget, Outcome, RegionState, ResetCause
-from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToDatetime
 from airflow_kcr.protocol.values import Epoch, Incarnation, Offset
 from tests.support.driver import BEGINNING, Driver

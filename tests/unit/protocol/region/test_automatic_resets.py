@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region import resets
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Offset
 from tests.support.driver import Driver

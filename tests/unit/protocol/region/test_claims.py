@@ -24,13 +24,11 @@ from airflow_kcr.protocol.commands import (
     ReportOutOfRange,
     StartRegion,
 )
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region import batches, events
 from airflow_kcr.protocol.region.rows import CheckpointState, Claim, RegionState, RequestState, ResetCause
-from airflow_kcr.protocol.rules import CheckpointRules, OutOfRangePolicy, RegionRules
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
+from airflow_kcr.protocol.rules import CheckpointRules, Delivery, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.values import (
     AssignmentId,
     CheckpointNumber,

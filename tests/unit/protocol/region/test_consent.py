@@ -6,12 +6,11 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import UpsertNeedsConsent
-from airflow_kcr.protocol.delivery import UpsertSink
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.region import events, plans
 from airflow_kcr.protocol.region.plans import NoTimes
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, RegionState, Requester, ResetCause
-from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.rules import RegionRules, UpsertSink
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCurrent, ToDatetime, ToEarliest, ToLatest, ToOffset
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, RequestId

@@ -4,10 +4,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from airflow_kcr.protocol.commands import StartRegion
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import membership
 from airflow_kcr.protocol.region.rows import Lease, RegionState, ResetCause
-from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.rules import Delivery, RegionRules
 from airflow_kcr.protocol.values import BatchId, Epoch, Incarnation
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.scripts import running, started

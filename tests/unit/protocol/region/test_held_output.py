@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.protocol.commands import ReportOutOfRange, ReportPartitions, StopRegion
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.region.plans import NoTimes, Plan, plan
 from airflow_kcr.protocol.region.rows import (
@@ -20,7 +19,7 @@ from airflow_kcr.protocol.region.rows import (
     Requester,
     ResetCause,
 )
-from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
+from airflow_kcr.protocol.rules import Delivery, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ToCurrent, ToOffset
 from airflow_kcr.protocol.timeouts import Timeouts

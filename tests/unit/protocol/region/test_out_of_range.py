@@ -6,14 +6,13 @@ import pytest
 
 from airflow_kcr.errors import StaleEpoch
 from airflow_kcr.protocol.commands import ReportOutOfRange
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.region import lost_logs
 from airflow_kcr.protocol.region.lost_logs import OutOfRange
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
-from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.rules import Delivery, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.values import Epoch, Offset, TopicId
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import causes, halt_of, judge, positions, state

@@ -13,8 +13,7 @@ from airflow_kcr.errors import (
     UnknownCheckpoint,
 )
 from airflow_kcr.protocol.commands import KillRegion, ReportForeignConsumer, StartRegion, StopRegion
-from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.region import events, person_resets
 from airflow_kcr.protocol.region.rows import (
     CheckpointPurpose,
@@ -25,8 +24,8 @@ from airflow_kcr.protocol.region.rows import (
     RequestState,
     ResetCause,
 )
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.scopes import parse_scope
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.targets import (
     ByDuration,
     ShiftBy,

@@ -6,8 +6,7 @@ import pytest
 
 from airflow_kcr.errors import BatchRefused
 from airflow_kcr.protocol.commands import KillRegion, PauseRegion, ReportForeignConsumer, StartRegion
-from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.region import events, resets
 from airflow_kcr.protocol.region.rows import (
     CheckpointState,
@@ -23,8 +22,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetState,
 )
 from airflow_kcr.protocol.region.state import NO_SEEK, Region
-from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, from_offsets
+from airflow_kcr.protocol.rules import Delivery, RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToDatetime, ToOffset
 from airflow_kcr.protocol.values import Epoch, MemberId, Offset, RequestId, Timeline
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
+from airflow_kcr.protocol.offsets import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.timelines import Rewinds, undone
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,

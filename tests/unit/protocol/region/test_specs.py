@@ -13,11 +13,10 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import events, membership, specs
 from airflow_kcr.protocol.region.rows import DesiredState, RegionState, ResetCause, SpecCheck
 from airflow_kcr.protocol.region.state import Spec, live_members
-from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
+from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Delivery, RegionRules
 from airflow_kcr.schedules import Every
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import causes, happened, judge, positions, state

@@ -7,8 +7,7 @@ import pytest
 
 from airflow_kcr.errors import UnknownMember
 from airflow_kcr.protocol.commands import ReadRegion, StopRegion
-from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.region import claims
 from airflow_kcr.protocol.region.claims import PUBLISHER_TURN
 from airflow_kcr.protocol.region.rows import (
@@ -21,8 +20,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
 )
 from airflow_kcr.protocol.region.view import MemberRegion, OpenCheckpointView
-from airflow_kcr.protocol.rules import CheckpointRules, RegionRules
-from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.rules import CheckpointRules, Delivery, RegionRules
 from airflow_kcr.protocol.targets import ToDatetime
 from airflow_kcr.protocol.values import CheckpointNumber, Incarnation, MemberId, Offset
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules

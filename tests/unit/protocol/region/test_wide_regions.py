@@ -10,11 +10,11 @@ from types import FrameType
 
 import pytest
 
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.region import completion, plans, resets
 from airflow_kcr.protocol.region.plans import NoTimes
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, RequestId

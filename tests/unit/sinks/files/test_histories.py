@@ -9,9 +9,8 @@ from random import Random
 import pytest
 
 from airflow_kcr.protocol.commands import RetireCheckpoints
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState
-from airflow_kcr.protocol.rules import RegionRules, RetentionRules
+from airflow_kcr.protocol.rules import Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import EVERYTHING, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import BatchId

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber, RegionName

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from airflow_kcr.errors import ConfigurationError, SinkError
-from airflow_kcr.protocol.delivery import FileFormat
+from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.scopes import EVERYTHING, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber

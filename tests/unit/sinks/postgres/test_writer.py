@@ -7,8 +7,8 @@ import pytest
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupId, MemberId, RegionName, Timeline
 from airflow_kcr.sinks.contract import SinkOutput
