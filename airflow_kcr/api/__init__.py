@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from airflow_kcr.api.archives import Closing
 from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary, CheckpointView, WayBack
-from airflow_kcr.api.clusters import Cluster, Clusters
 from airflow_kcr.api.goals import Goal, Progress
 from airflow_kcr.api.ledger import RecordView, Repetition
 from airflow_kcr.api.partitions import Comparison, Lag
 from airflow_kcr.api.region import Region
-from airflow_kcr.api.regions import Applied, Change, opened, regions, store_url
+from airflow_kcr.api.regions import Applied, Change, Cluster, Clusters, opened, regions, store_url
 from airflow_kcr.api.reset_plans import PlanView, ResetRequest
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.verdict import Verdict

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from airflow_kcr.api.checkpoints import require_checkpoint, require_current
-from airflow_kcr.api.clusters import Clusters
+from airflow_kcr.api.regions import Clusters
 from airflow_kcr.api.validation import noted
 from airflow_kcr.api.views import View
 from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, ConfigurationError

@@ -21,10 +21,9 @@ from airflow_kcr.api.checkpoints import (
     require_checkpoint,
     ways_back,
 )
-from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.goals import DEFAULT_TIMEOUT, Goal, OnProgress, Progress, silent
 from airflow_kcr.api.partitions import preview
-from airflow_kcr.api.regions import Applied, connect, require_groups, store_url
+from airflow_kcr.api.regions import Applied, Clusters, connect, require_groups, store_url
 from airflow_kcr.api.reset_plans import PlanView, ResetRequest
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.validation import real_reader

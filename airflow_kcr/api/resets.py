@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.api.checkpoints import reach_of
-from airflow_kcr.api.clusters import Clusters
+from airflow_kcr.api.regions import Clusters
 from airflow_kcr.api.reset_plans import PlanView, ResetRequest
 from airflow_kcr.api.reset_views import ResetView, of_plan
 from airflow_kcr.errors import (

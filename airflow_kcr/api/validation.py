@@ -16,8 +16,7 @@ from datetime import datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
 
-from airflow_kcr.api.clusters import Cluster, client_settings
-from airflow_kcr.api.regions import require_groups
+from airflow_kcr.api.regions import Cluster, client_settings, require_groups
 from airflow_kcr.api.views import View
 from airflow_kcr.errors import (
     BrokerUnavailable,

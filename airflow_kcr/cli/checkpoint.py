@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from airflow_kcr.cli.member import Conf, settings_of
-from airflow_kcr.cli.options import Checkpoint, Name, Output, Url, region_of
-from airflow_kcr.cli.output import Answer, note, reported, show
+from airflow_kcr.cli.conventions import Answer, Checkpoint, Name, Output, Url, note, region_of, reported, show
+from airflow_kcr.cli.group import Conf, settings_of
 
 if TYPE_CHECKING:
     from airflow_kcr.api import CheckpointView

@@ -1,4 +1,4 @@
-"""`kcr dev` and `kcr demo`: real services on this machine, left running, or performing a region and its checks."""
+"""`kcr dev`, `demo`, `store` and `doctor`: services on this machine, the store's schema, whether members can run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -15,13 +15,17 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from airflow_kcr.cli.options import Output
-from airflow_kcr.cli.output import Answer, note, reported, show
+from airflow_kcr.cli.conventions import Answer, OptionalUrl, Output, Url, note, reported, show, spec_in
+from airflow_kcr.cli.group import CHECKED
 
 if TYPE_CHECKING:
     from airflow_kcr.embedded.demo.judgement import Summary
     from airflow_kcr.embedded.demo.stage import Audience, DemoPhase
     from airflow_kcr.embedded.services import StatusJson
+    from airflow_kcr.store.schema_upgrade import SchemaStatus
+
+
+# `kcr dev` and `kcr demo`
 
 app = typer.Typer(
     name="dev",
@@ -272,3 +276,85 @@ class _Lines:
 class _Silent:
     def tell(self, done: float, total: float | None = None, text: str = "") -> None:
         """Show nothing: lines repeated twice a second don't help."""
+
+
+# `kcr store` and `kcr doctor`
+
+store_app = typer.Typer(name="store", help="Create, upgrade and show the region store's schema.", no_args_is_help=True)
+
+
+@store_app.command()
+@reported
+def upgrade(store: Url, output: Output = None) -> None:
+    """Create the store's schema, or upgrade it to the newest revision; change nothing if it is current.
+
+    Example: kcr store upgrade --store postgresql://kcr@localhost/kcr
+    """
+    from airflow_kcr.store import schema_upgrade
+
+    show(_schema(schema_upgrade.upgrade(_checked(store))), output)
+
+
+@store_app.command("status")
+@reported
+def schema_status(store: Url, output: Output = None) -> None:
+    """Show the store's schema revision and the one this program needs; exit with status 4 if they differ.
+
+    Example: kcr store status
+    """
+    from airflow_kcr.store import schema_upgrade
+
+    found = schema_upgrade.status(_checked(store))
+    show(_schema(found), output)
+    schema_upgrade.require_revision(found.current)
+
+
+def _checked(store: str) -> str:
+    from airflow_kcr.api import store_url
+
+    return store_url(store).render_as_string(hide_password=False)
+
+
+def _schema(found: SchemaStatus) -> Answer:
+    document = {"current": found.current, "needed": found.head, "is_current": found.is_current}
+    return Answer(document=document, columns=tuple(document), rows=[document])
+
+
+# `kcr doctor`: whether members of a region can run on this machine.
+
+
+@reported
+def doctor(
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            help="A region spec, to check its store, pipeline, sinks, broker, rights and topics too; - reads standard "
+            "input.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    store: OptionalUrl = None,
+    output: Output = None,
+) -> None:
+    """Check whether members can run on this machine, and say what to do; change nothing.
+
+    Checks Python, PySpark, Java and Airflow; with KCR_STORE_URL or --store, the region store; with --file, everything
+    that the members of that region need, whether it is declared or not. The checks of its groups are those of kcr group
+    validate. Exits with status 0 if every check passes or only warns, and with 1 if a check fails or can't be made.
+
+    Example: kcr doctor
+
+    Example: kcr doctor -f flights.yaml
+    """
+    from airflow_kcr.driver.doctor import examine
+    from airflow_kcr.protocol.validation import CheckVerdict
+
+    spec = None if file is None else spec_in(file)
+    found = list(examine(spec, store))
+    rows = [{**asdict(one), "verdict": str(one.verdict)} for one in found]
+    show(Answer(document=rows, columns=CHECKED, rows=rows), output)
+    if any(one.verdict in {CheckVerdict.FAILED, CheckVerdict.UNKNOWN} for one in found):
+        raise typer.Exit(1)

@@ -7,8 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from airflow_kcr.cli.options import Name, Output, OutputFormat, Url, region_of
-from airflow_kcr.cli.output import Answer, chosen, csv_line, note, reported, show, show_line
+from airflow_kcr.cli.conventions import (
+    Answer,
+    Name,
+    Output,
+    OutputFormat,
+    Url,
+    chosen,
+    csv_line,
+    note,
+    region_of,
+    reported,
+    show,
+    show_line,
+)
 
 if TYPE_CHECKING:
     from airflow_kcr.api import RecordView, Region

@@ -11,8 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from airflow_kcr.cli.options import TEN_MINUTES, Name, Output, Timeout, Url, Wait, instant, region_of, spec_in, store_of
-from airflow_kcr.cli.output import Answer, note, progress, reported, require_wait, show
+from airflow_kcr.cli.conventions import (
+    TEN_MINUTES,
+    Answer,
+    Name,
+    Output,
+    Timeout,
+    Url,
+    Wait,
+    instant,
+    note,
+    progress,
+    region_of,
+    reported,
+    require_wait,
+    show,
+    spec_in,
+    store_of,
+)
 from airflow_kcr.errors import RegionBeingDeleted
 
 if TYPE_CHECKING:

@@ -9,8 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from airflow_kcr.cli.options import TEN_MINUTES, Name, Output, OutputFormat, Timeout, Url, Wait, region_of, text_in
-from airflow_kcr.cli.output import Answer, chosen, note, progress, reported, require_wait, show
+from airflow_kcr.cli.conventions import (
+    TEN_MINUTES,
+    Answer,
+    Name,
+    Output,
+    OutputFormat,
+    Timeout,
+    Url,
+    Wait,
+    chosen,
+    note,
+    progress,
+    region_of,
+    reported,
+    require_wait,
+    show,
+    text_in,
+)
 from airflow_kcr.errors import ConfigurationError
 
 if TYPE_CHECKING:

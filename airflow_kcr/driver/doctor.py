@@ -18,8 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from airflow_kcr.api.clusters import client_settings
-from airflow_kcr.api.regions import connect, store_url
+from airflow_kcr.api.regions import client_settings, connect, store_url
 from airflow_kcr.api.validation import real_reader, validate
 from airflow_kcr.errors import KcrError, ToolMissing
 from airflow_kcr.kafka import settings as kafka_names

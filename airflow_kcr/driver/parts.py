@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from airflow_kcr.api.clusters import client_settings
+from airflow_kcr.api.regions import client_settings
 from airflow_kcr.api.validation import real_reader
 from airflow_kcr.errors import (
     BrokerUnavailable,

@@ -12,8 +12,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_kcr.errors import ConfigurationError, UnknownCheckpoint, UnknownRegion
 from airflow_kcr.hooks.assets import SCHEME
-from airflow_kcr.hooks.contexts import translated
-from airflow_kcr.hooks.kcr import KcrHook
+from airflow_kcr.hooks.kcr import KcrHook, translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1,22 +1,34 @@
-"""`KcrHook`: a region store behind an Airflow connection, and what the command line does as calls."""
+"""`KcrHook`: a region store behind an Airflow connection, what tasks say to a region, and how its errors end them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_kcr.confidential import is_secret, names_secret
-from airflow_kcr.errors import ConfigurationError, KcrError
+from airflow_kcr.errors import (
+    ConfigurationError,
+    KcrError,
+    RefusedError,
+    ResetFailed,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+    SinkRefused,
+    StoreRefused,
+    StoreRestored,
+)
 from airflow_kcr.hooks import connections
 
 if TYPE_CHECKING:
-    from airflow.sdk import Connection
+    from airflow.sdk import Connection, Context
     from sqlalchemy.engine import URL
 
     from airflow_kcr.api import Region, RegionSummary
@@ -26,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_kcr.spec import RegionSpec
     from airflow_kcr.store.regions import RegionStore
     from airflow_kcr.store.schema_upgrade import SchemaStatus
+
 
 TEST_TIMEOUT: Final = 3
 """Seconds for the test of a connection: a user has pressed a button and waits."""
@@ -160,7 +173,7 @@ class KcrHook(BaseHook):
         Raises:
             ConfigurationError: a setting is missing, or can't be used.
         """
-        from airflow_kcr.api.clusters import client_settings
+        from airflow_kcr.api.regions import client_settings
         from airflow_kcr.api.validation import reader_with
 
         settings, connection = spec.cluster_of(group)
@@ -187,8 +200,7 @@ class KcrHook(BaseHook):
         Args:
             spec: of the region that the member belongs to.
         """
-        from airflow_kcr.api.clusters import kafka_variable, postgres_variable
-        from airflow_kcr.api.regions import STORE_VARIABLE
+        from airflow_kcr.api.regions import STORE_VARIABLE, kafka_variable, postgres_variable
 
         clusters = (spec.cluster_of(group.group_id) for group in spec.groups)
         kafka = {connection for _, connection in clusters if connection is not None}
@@ -235,3 +247,84 @@ def _unknown(conn_id: str) -> ConfigurationError:
     return ConfigurationError(
         f"there is no Airflow connection {conn_id!r}; add it (Admin, Connections) or set {variable}"
     )
+
+
+# Tasks and their errors
+
+
+def requester(context: Context, reason: str = "") -> Requester:
+    """Return who asks: the person who triggered the run, if one did, else "airflow"; with DAG and run.
+
+    Args:
+        context: the task's.
+        reason: why, for the history.
+    """
+    # The rows of a region are half of what an operator would import, and parsing a DAG reads no store.
+    from airflow_kcr.protocol.region.rows import Requester
+
+    run = context["dag_run"]
+    return Requester(
+        who=getattr(run, "triggering_user_name", None) or "airflow",
+        dag_id=run.dag_id,
+        run_id=run.run_id,
+        reason=reason,
+    )
+
+
+def request_id(context: Context) -> str:
+    """Return the name of this task's request: the same for every try, another for every run and mapped task."""
+    task = context["ti"]
+    map_index = -1 if task.map_index is None else task.map_index
+    return f"{task.dag_id}/{task.run_id}/{task.task_id}/{map_index}"
+
+
+def interval_of(context: Context) -> tuple[datetime, datetime] | None:
+    """Return the run's data interval, begin and end; None where the run has none.
+
+    Raises:
+        ConfigurationError: it is of no length, as a plain cron string or timedelta gives it in Airflow 3.
+    """
+    # Of the run, not of the context, which has no such key if there is no interval.
+    run = context["dag_run"]
+    start, end = run.data_interval_start, run.data_interval_end
+    if start is None or end is None:
+        return None
+    if start >= end:
+        raise ConfigurationError(
+            f"run {run.run_id} of DAG {run.dag_id} has a data interval of no length, {start.isoformat()}, so nothing "
+            "is in it: give the DAG schedule=CronDataIntervalTimetable(…) or DeltaDataIntervalTimetable(…) of "
+            "airflow.sdk; a plain cron string or timedelta makes no intervals in Airflow 3"
+        )
+    return start, end
+
+
+# This project's errors as Airflow's: those that a retry can't help end the task at once.
+
+FINAL: Final = (
+    ConfigurationError,
+    RefusedError,
+    ResetFailed,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+    SinkRefused,
+    StoreRefused,
+    StoreRestored,
+)
+"""Asking again gets the same answer until a person has done something."""
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Run the body; what it raises of this project becomes an error of Airflow, with the same sentence and its cause.
+
+    Raises:
+        AirflowFailException: a retry can't help: the configuration, or the region's state, forbids it.
+        AirflowException: it may be well the next time: the store or a broker was away, something was not in time.
+    """
+    try:
+        yield
+    except FINAL as error:
+        raise AirflowFailException(error.message) from error
+    except KcrError as error:
+        raise AirflowException(error.message) from error

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from airflow.sdk import BaseOperator
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.hooks import contexts
-from airflow_kcr.hooks.contexts import translated
-from airflow_kcr.hooks.kcr import KcrHook
+from airflow_kcr.hooks import kcr
+from airflow_kcr.hooks.kcr import KcrHook, translated
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.protocol.times import format_instant, parse_instant
 from airflow_kcr.triggers.payloads import Reaching, RegionReaches, TriggerAnswer, WaitingFor, waiting_for_from_json
@@ -65,7 +64,7 @@ class RegionOperator(BaseOperator):
             AirflowException: it may.
         """
         RegionLink().persist(context, self.region, self.kcr_conn_id)
-        with translated(), self.hook.region(self.region, contexts.requester(context, reason)) as region:
+        with translated(), self.hook.region(self.region, kcr.requester(context, reason)) as region:
             yield region
 
 
@@ -277,7 +276,7 @@ def sequence_of(given: Mapping[str, Any] | int | str | None, context: Context, r
         UnknownCheckpoint, CheckpointNotUsable: this run has none, or several.
     """
     if given is None:
-        asked = contexts.requester(context)
+        asked = kcr.requester(context)
         return region.checkpoint_of_run(asked.dag_id, asked.run_id).checkpoint.sequence
     if isinstance(given, Mapping):
         if given.get("region") != region.name:

@@ -17,10 +17,10 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_kcr.confidential import secrets_in
 from airflow_kcr.errors import ConfigurationError, GroupNotEmpty, KcrError
-from airflow_kcr.hooks import contexts
+from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
-from airflow_kcr.hooks.contexts import translated
+from airflow_kcr.hooks.kcr import translated
 from airflow_kcr.operators.base import ONE_HOUR, CheckpointOperator, RegionOperator, WaitingOperator, sequence_of
 from airflow_kcr.protocol.times import checked_instant, format_duration, format_instant, parse_instant
 from airflow_kcr.triggers.payloads import CheckpointCommitted, RequestPublished, TriggerAnswer
@@ -68,7 +68,7 @@ class KcrDrainOperator(WaitingOperator):
         """
         asked = region.request_checkpoint(
             self._boundary(context, region),
-            request_id=contexts.request_id(context),
+            request_id=kcr.request_id(context),
             allow_inexact=self.allow_inexact,
         )
         return RequestPublished(request_id=asked.request_id)
@@ -90,7 +90,7 @@ class KcrDrainOperator(WaitingOperator):
 
     def answer(self, context: Context, region: Region) -> dict[str, Any]:
         """Return the checkpoint: region, timeline, sequence, boundary and whether it is inexact."""
-        request_id = contexts.request_id(context)
+        request_id = kcr.request_id(context)
         row, previous = region.answered(request_id)
         if row is None:
             raise ConfigurationError(f"the checkpoint of request id {request_id} is gone; was the region deleted?")
@@ -104,7 +104,7 @@ class KcrDrainOperator(WaitingOperator):
             return checked_instant(self.until)
         if self.until is not None:
             return parse_instant(str(self.until))
-        interval = contexts.interval_of(context)
+        interval = kcr.interval_of(context)
         if interval is None:
             return None
         start, end = (checked_instant(moment) for moment in interval)
@@ -114,7 +114,7 @@ class KcrDrainOperator(WaitingOperator):
     def _remarks(self, context: Context, row: Checkpoint, previous: Checkpoint | None) -> list[str]:
         """Return how the checkpoint's records differ from the interval's, in sentences; none: they are the same."""
         found = [f"{partition}: {why}" for partition, why in sorted(row.inexact.items())]
-        interval = None if self.until is not None else contexts.interval_of(context)
+        interval = None if self.until is not None else kcr.interval_of(context)
         if interval is None:
             return found
         start, end = (checked_instant(moment) for moment in interval)
@@ -291,7 +291,7 @@ class KcrCommitCheckpointOperator(WaitingOperator):
         # The author's outlets, and at most this one. Airflow emits an event of each when the task has succeeded, and
         # asks for them only then: the asset of a name that was a template is among them too.
         self.outlets = [one for one in self.outlets if one != asset]
-        first, asked = next(iter(view.runs), None), contexts.requester(context)
+        first, asked = next(iter(view.runs), None), kcr.requester(context)
         runs = {(one.dag_id, one.run_id) for one in view.runs}
         if first is not None and (asked.dag_id, asked.run_id) in runs - {(first.dag_id, first.run_id)}:
             self.log.info("Its event is that of run %s of DAG %s, which asked first", first.run_id, first.dag_id)

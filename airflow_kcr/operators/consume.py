@@ -19,9 +19,8 @@ import airflow_kcr
 from airflow_kcr.confidential import is_secret, secrets_in
 from airflow_kcr.driver.task import DRAIN_WITHIN, RunningApplication, Task
 from airflow_kcr.errors import ConfigurationError, KcrError, ServiceFailed
-from airflow_kcr.hooks import contexts
-from airflow_kcr.hooks.contexts import translated
-from airflow_kcr.hooks.kcr import KcrHook
+from airflow_kcr.hooks import kcr
+from airflow_kcr.hooks.kcr import KcrHook, translated
 from airflow_kcr.hooks.links import RegionLink, SparkUiLink
 from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook, Submission
 from airflow_kcr.protocol.times import format_instant
@@ -181,7 +180,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
 
         with translated():
             RegionLink().persist(context, self.region, self.kcr_conn_id)
-            with self.hook.region(self.region, contexts.requester(context)) as region:
+            with self.hook.region(self.region, kcr.requester(context)) as region:
                 spec = region.spec()
                 known = {str(one.member): one.incarnation for group in region.show().groups for one in group.members}
             indexes = self._require_indexes(spec)
@@ -195,7 +194,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
                 store=environment[STORE_VARIABLE],
                 region=self.region,
                 request_id=task.request_id,
-                requester=contexts.requester(context, "the task was killed"),
+                requester=kcr.requester(context, "the task was killed"),
             )
             submit.run(self.application)
             if not submit.is_cluster:
@@ -246,7 +245,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
 
     def _request_id(self, context: Context) -> str:
         """Return the name of this try's last checkpoint; another try that is killed needs another checkpoint."""
-        return f"{contexts.request_id(context)}/try {context['ti'].try_number}"
+        return f"{kcr.request_id(context)}/try {context['ti'].try_number}"
 
     def _refuse_secrets(self) -> None:
         """Refuse secrets in what gets into the command line, and onto Airflow's page.
@@ -336,7 +335,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
         Raises:
             ServiceFailed: the region continues.
         """
-        with self.hook.region(self.region, contexts.requester(context)) as region:
+        with self.hook.region(self.region, kcr.requester(context)) as region:
             view = region.show()
             members = {str(group.group_id): group.members for group in region.spec().groups}
         if "stopped" in {view.state, view.desired_state} or all(

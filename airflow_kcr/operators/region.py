@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.hooks.contexts import translated
+from airflow_kcr.hooks.kcr import translated
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.operators.base import RegionOperator, StateOperator
 from airflow_kcr.triggers.payloads import Reaching

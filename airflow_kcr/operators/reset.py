@@ -12,9 +12,8 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, RegionInState, StalePlan
-from airflow_kcr.hooks import contexts
-from airflow_kcr.hooks.contexts import translated
-from airflow_kcr.hooks.kcr import KcrHook
+from airflow_kcr.hooks import kcr
+from airflow_kcr.hooks.kcr import KcrHook, translated
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.operators.base import RegionOperator, WaitingOperator
 from airflow_kcr.operators.reset_form import (
@@ -126,9 +125,9 @@ class KcrChooseCheckpointOperator(HITLOperator):
         with translated():
             named = target_of(self.target, self.value)
         if named is not None:
-            by, reason = contexts.requester(context).who, str(self.reason or "")
+            by, reason = kcr.requester(context).who, str(self.reason or "")
             return {"region": self.region, "target": named[0], "value": named[1], "by": by, "reason": reason}
-        with translated(), KcrHook(self.kcr_conn_id).region(self.region, contexts.requester(context)) as region:
+        with translated(), KcrHook(self.kcr_conn_id).region(self.region, kcr.requester(context)) as region:
             found = region.ways_back(self.newest)
         self.subject = f"Reset region {self.region}: to which checkpoint?"
         self.body = _body(found)
@@ -162,7 +161,7 @@ class KcrChooseCheckpointOperator(HITLOperator):
         answer = event["params_input"] or {}
         with translated():
             sequence = _sequence(answer)
-            with KcrHook(self.kcr_conn_id).region(self.region, contexts.requester(context)) as region:
+            with KcrHook(self.kcr_conn_id).region(self.region, kcr.requester(context)) as region:
                 row = region.checkpoint(sequence).checkpoint
             if not row.is_complete or not row.is_current:
                 what = row.state if not row.is_complete else "not on the current timeline any more"
@@ -336,7 +335,7 @@ def _plan(region: Region, request: ResetRequest, context: Context) -> PlanView:
     Raises:
         CheckpointNotUsable: the logs do not have the target any more.
     """
-    plan = region.plan_reset(request, request_id=f"{contexts.request_id(context)}/try {context['ti'].try_number}")
+    plan = region.plan_reset(request, request_id=f"{kcr.request_id(context)}/try {context['ti'].try_number}")
     if plan.totals.unreachable:
         from airflow_kcr.api.resets import way_out
 
@@ -509,14 +508,14 @@ class KcrApproveResetOperator(ApprovalOperator):
                 )
 
     def _require_current(self, context: Context, found: Planned) -> None:
-        with KcrHook(self.kcr_conn_id).region(self.region, contexts.requester(context)) as region:
+        with KcrHook(self.kcr_conn_id).region(self.region, kcr.requester(context)) as region:
             try:
                 region.require_current(found.plan)
             except StalePlan as error:
                 raise StalePlan(f"{error.message}. {TRIGGER_AGAIN}") from error
 
     def _askers(self, context: Context, found: Planned) -> list[str]:
-        return sorted({contexts.requester(context).who, found.by} - {""})
+        return sorted({kcr.requester(context).who, found.by} - {""})
 
 
 # Applies a plan.
@@ -571,7 +570,7 @@ class KcrApplyResetOperator(WaitingOperator):
         forced = self.forced or found.forced
         if region.applied_reset(found.plan.plan) is None and not forced:
             self._require_membership(region)
-        requester = contexts.requester(context)
+        requester = kcr.requester(context)
         reason = found.reason or self.reason or f"run {requester.run_id} of DAG {requester.dag_id}"
         try:
             view = region.apply_reset(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_kcr.api.clusters import postgres_variable
+from airflow_kcr.api.regions import postgres_variable
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.kafka_settings import resolve_environment
 from airflow_kcr.ports import BatchCall, Sinks

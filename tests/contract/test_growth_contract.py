@@ -15,7 +15,7 @@ from airflow_kcr import api
 from airflow_kcr.api.checkpoints import CheckpointSummary, ways_back
 from airflow_kcr.api.reset_views import of_page
 from airflow_kcr.api.verdict import Verdict
-from airflow_kcr.plugins.overview import Overview
+from airflow_kcr.plugins.page import Overview
 from airflow_kcr.protocol.commands import DeleteRegion, KillRegion, ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import retirement, timelines

@@ -19,8 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-from airflow_kcr.api.clusters import client_settings
-from airflow_kcr.api.regions import store_url
+from airflow_kcr.api.regions import client_settings, store_url
 from airflow_kcr.errors import BatchFailed
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from airflow_kcr.api.clusters import client_settings, kafka_variable
+from airflow_kcr.api.regions import client_settings, kafka_variable
 from airflow_kcr.api.validation import reader_with
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import GroupId

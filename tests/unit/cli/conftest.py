@@ -65,16 +65,16 @@ Meanwhile: TypeAlias = Callable[..., None]
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
     """Lets steps happen one by one, at each look of a command that waits."""
-    from airflow_kcr.cli import output
+    from airflow_kcr.cli import conventions
 
     def later(*steps: Callable[[], object]) -> None:
-        left, log = list(steps), output._Log.__call__
+        left, log = list(steps), conventions._Log.__call__
 
-        def look(self: output._Log, seen: Any) -> None:  # noqa: ANN401 (as the original)
+        def look(self: conventions._Log, seen: Any) -> None:  # noqa: ANN401 (as the original)
             log(self, seen)
             if left:
                 left.pop(0)()
 
-        monkeypatch.setattr(output._Log, "__call__", look)
+        monkeypatch.setattr(conventions._Log, "__call__", look)
 
     return later

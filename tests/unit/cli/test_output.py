@@ -6,9 +6,8 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.api import Progress
-from airflow_kcr.cli import output, region
-from airflow_kcr.cli.options import OutputFormat
-from airflow_kcr.cli.output import Answer, chosen, plain, show
+from airflow_kcr.cli import conventions, region
+from airflow_kcr.cli.conventions import Answer, OutputFormat, chosen, plain, show
 from airflow_kcr.protocol.values import TopicName, TopicPartition
 
 
@@ -59,12 +58,12 @@ def test_partitions_are_written_in_runs() -> None:
 
 
 def test_a_log_is_told_of_changes_and_not_of_every_look(capsys: pytest.CaptureFixture[str]) -> None:
-    log = output._Log()
+    log = conventions._Log()
     for second, missing in ((0, "a"), (1, "a"), (2, "b"), (6, "b"), (20, "b")):
         log(Progress(what="it", waited=timedelta(seconds=second), state="", missing=(missing,)))
     assert capsys.readouterr().err.splitlines() == ["kcr: waiting for it: a", "kcr: waiting for it: b"]
 
 
 def test_notes_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    output.note("hello")
+    conventions.note("hello")
     assert capsys.readouterr() == ("", "kcr: hello\n")

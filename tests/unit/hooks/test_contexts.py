@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk.api.datamodels._generated import DagRunType
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.hooks.contexts import interval_of, request_id, requester
+from airflow_kcr.hooks.kcr import interval_of, request_id, requester
 from airflow_kcr.protocol.region.rows import Requester
 from tests.support.airflow_tasks import NOON, FakeTask, task_context
 

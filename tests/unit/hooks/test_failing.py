@@ -4,7 +4,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_kcr import errors
-from airflow_kcr.hooks.contexts import translated
+from airflow_kcr.hooks.kcr import translated
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ import pytest
 from airflow.sdk import Connection
 from sqlalchemy.engine import make_url
 
-from airflow_kcr.api.clusters import client_settings
-from airflow_kcr.api.regions import store_url
+from airflow_kcr.api.regions import client_settings, store_url
 from airflow_kcr.api.validation import RealGroupReader
 from airflow_kcr.errors import (
     BrokerUnavailable,

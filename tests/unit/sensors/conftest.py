@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.protocol.values import GroupId
-from airflow_kcr.sensors.base import RegionSensor
+from airflow_kcr.sensors.region import RegionSensor
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.triggers.payloads import WaitingFor, waiting_for_from_json
 from airflow_kcr.triggers.waits import RegionTrigger

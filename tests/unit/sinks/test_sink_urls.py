@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.api.clusters import postgres_variable
+from airflow_kcr.api.regions import postgres_variable
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.sinks.group import sink_url
 from airflow_kcr.spec import SinkKind, SinkSpec
