@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from airflow_kcr.embedded.jars import delta, resolve, spark_connector
-from airflow_kcr.embedded.kafka import KafkaCluster, start_cluster
+from airflow_kcr.embedded.servers import KafkaCluster, start_cluster
 from tests.support import airflow_home, postgres
 from tests.support import kafka as kafka_support
 from tests.support.turns import Turn

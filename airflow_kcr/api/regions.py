@@ -22,7 +22,6 @@ from sqlalchemy.exc import ArgumentError
 
 from airflow_kcr.api.views import RegionSummary, View
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, KcrError, RegionExists, UnknownRegion
-from airflow_kcr.kafka_settings import connection_settings, resolve_environment
 from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.commands import ChangeSpec, DeclareRegion, Reconcile, ReportClusters
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -41,6 +40,7 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
     region_name,
 )
+from airflow_kcr.settings import connection_settings, resolve_environment
 from airflow_kcr.spec import Difference, RegionSpec, TakesEffect, differences, is_other_address, split
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.regions import RegionStore

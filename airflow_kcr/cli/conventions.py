@@ -342,7 +342,7 @@ def _warned_of_password(context: typer.Context, value: str | None) -> str | None
 def _has_password(url: str) -> bool:
     from urllib.parse import parse_qsl, urlsplit
 
-    from airflow_kcr.confidential import names_secret
+    from airflow_kcr.settings import names_secret
 
     try:
         parts = urlsplit(url)

@@ -274,7 +274,7 @@ def _reading_given(texts: list[str] | None) -> list[str] | None:
 
 def _without_secrets(texts: list[str] | None, instead: str) -> list[str] | None:
     """Refuse settings that hold a secret, by their names."""
-    from airflow_kcr.confidential import secrets_in
+    from airflow_kcr.settings import secrets_in
 
     given = _settings_given(texts)
     if seen := secrets_in(settings_of(given)):

@@ -1,20 +1,30 @@
-"""What members are built from by a spec: the user's code, the sinks, the settings of Kafka; and whether they can be."""
+"""What members are built from: the user's code, the sinks, the settings of Kafka; and whether they can run here.
+
+`kcr doctor` examines the environment, the store and, of a region spec, whatever its members would meet. A group is
+judged in Kafka as `kcr group validate` judges it; an undeclared region is judged as if it were declared.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import platform
+import re
+import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from airflow_kcr.api.regions import client_settings
-from airflow_kcr.api.validation import real_reader
+from airflow_kcr.api.regions import client_settings, connect, store_url
+from airflow_kcr.api.validation import real_reader, validate
 from airflow_kcr.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -23,13 +33,15 @@ from airflow_kcr.errors import (
     OtherCluster,
     SinkError,
     StoreError,
+    ToolMissing,
 )
-from airflow_kcr.protocol.commands import ReportSpecChecks
+from airflow_kcr.kafka import settings as kafka_names
+from airflow_kcr.protocol.commands import DeclareRegion, ReportSpecChecks
 from airflow_kcr.protocol.region.rows import SpecCheck
 from airflow_kcr.protocol.region.specs import proposed_to
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.validation import check_topics
-from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
+from airflow_kcr.protocol.validation import CheckVerdict, check_topics
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionName, region_name
 from airflow_kcr.runtime.metrics import Snapshot
 from airflow_kcr.sinks.custom.adapters import CustomTarget, custom_targets, factory_named
 from airflow_kcr.sinks.files import FileTarget
@@ -38,8 +50,11 @@ from airflow_kcr.sinks.files.layout import file_targets
 from airflow_kcr.sinks.group import checked_sinks, opened_files
 from airflow_kcr.sinks.postgres import PostgresSink
 from airflow_kcr.sinks.postgres.writer import require_driver
+from airflow_kcr.spark.launch import require_java, require_pyspark
 from airflow_kcr.spark.pipelines import Pipeline, load_pipeline, pipeline_named, require_free_name
 from airflow_kcr.spec import RegionSpec, SinkKind
+from airflow_kcr.store.memory import MemoryTransactions
+from airflow_kcr.store.postgres.connections import Server, server_at
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
@@ -307,6 +322,209 @@ def main() -> None:
         refusal = sentence(error)
     answers.write(json.dumps({"refusal": refusal}))
     answers.close()
+
+
+# `kcr doctor`
+
+OLDEST_JAVA: Final = 17
+"""What Spark 4 needs (https://spark.apache.org/docs/4.2.0/)."""
+
+OLDEST_AIRFLOW: Final = (3, 3)
+
+SKEW: Final = timedelta(seconds=2)
+"""How far the clocks of this machine and of the store may differ: leases use the store's clock, but a record's time is
+set by its producer, and boundaries are compared with it."""
+
+_ANSWERS_WITHIN: Final = 20.0
+"""Seconds that `java -version` may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """One line: what was checked, and the result."""
+
+    group: str
+    """Empty: it is of this machine, not of a group."""
+
+    check: str
+    verdict: CheckVerdict
+    detail: str
+
+
+def examine(
+    spec: RegionSpec | None, given_store: str | None, environ: Mapping[str, str] = os.environ
+) -> Iterator[Diagnosis]:
+    """Yield what is found, one line after the other; nothing is changed anywhere.
+
+    Args:
+        spec: of the region whose members are to run; None: only the environment is checked.
+        given_store: the store's URL; None: there is no store to check.
+        environ: where Java is found, and the variables that the spec names.
+    """
+    yield _of_machine("python", lambda: (CheckVerdict.OK, platform.python_version()))
+    yield _of_machine("spark", _spark)
+    yield _of_machine("java", lambda: _java(environ))
+    yield _of_machine("airflow", _airflow)
+    store = None if given_store is None else _of_machine("store", lambda: _store(given_store))
+    if store is not None:
+        yield store
+    if spec is None:
+        return
+    reachable = given_store if store is not None and store.verdict is not CheckVerdict.FAILED else None
+    for group in spec.groups:
+        yield from _of_group(spec, GroupId(group.group_id), reachable, environ)
+
+
+def _of_machine(check: str, probe: Callable[[], tuple[CheckVerdict, str]]) -> Diagnosis:
+    return _diagnosis("", check, probe)
+
+
+def _diagnosis(group: str, check: str, probe: Callable[[], tuple[CheckVerdict, str]]) -> Diagnosis:
+    try:
+        verdict, detail = probe()
+    except KcrError as error:
+        verdict, detail = CheckVerdict.FAILED, error.message
+    return Diagnosis(group=group, check=check, verdict=verdict, detail=detail)
+
+
+# -- the machine -----------------------------------------------------------------------------------------------------
+
+
+def _spark() -> tuple[CheckVerdict, str]:
+    try:
+        version = require_pyspark()
+    except ToolMissing as missing:
+        absent = _version_of("pyspark") is None
+        return (
+            (CheckVerdict.WARNING, f"{missing.message}; without it no member runs here") if absent else _failed(missing)
+        )
+    client = _version_of("pyspark-client")
+    beside = f", beside pyspark-client {client}" if client else ""
+    return CheckVerdict.OK, f"PySpark {version}{beside}"
+
+
+def _java(environ: Mapping[str, str]) -> tuple[CheckVerdict, str]:
+    require_java(environ)
+    home = environ.get("JAVA_HOME", "")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH", os.defpath))
+    try:
+        told = subprocess.run(  # noqa: S603 - the Java that Spark would start
+            [program or "java", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_ANSWERS_WITHIN,
+            check=False,
+            env=dict(environ),
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return CheckVerdict.FAILED, f"{program} -version does not answer: {type(error).__name__}"
+    version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', told)
+    if version is None:
+        return CheckVerdict.FAILED, f"{program} -version names no version; it says: {told.strip()[:200] or 'nothing'}"
+    if int(version[1]) < OLDEST_JAVA:
+        return (
+            CheckVerdict.FAILED,
+            f"{program} is Java {version[1]}; install {OLDEST_JAVA} or newer, or set JAVA_HOME to it",
+        )
+    return CheckVerdict.OK, f"Java {version[1]}, {program}"
+
+
+def _airflow() -> tuple[CheckVerdict, str]:
+    version = _version_of("apache-airflow")
+    if version is None:
+        return CheckVerdict.OK, "not installed here; only machines that run DAGs need it"
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST_AIRFLOW:
+        needed = ".".join(map(str, OLDEST_AIRFLOW))
+        return CheckVerdict.FAILED, f"Airflow {version}; install {needed} or newer: pip install 'airflow-kcr[airflow]'"
+    return CheckVerdict.OK, f"Airflow {version}"
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _failed(error: KcrError) -> tuple[CheckVerdict, str]:
+    return CheckVerdict.FAILED, error.message
+
+
+# -- the store -------------------------------------------------------------------------------------------------------
+
+
+def _store(given: str) -> tuple[CheckVerdict, str]:
+    url = store_url(given)
+    server = server_at(url)
+    with connect(url) as store:
+        store.names()  # the schema is this program's, and this user may read it
+    before = datetime.now(UTC)
+    told, now = server_at(url), datetime.now(UTC)
+    described = f"Postgres {server.version}{' behind a pooler' if server.is_pooled else ''}"
+    if server.is_standby:
+        return CheckVerdict.FAILED, f"{described}, a standby, which takes no changes; give the address of the primary"
+    if skew := _skew(told, before, now):
+        return CheckVerdict.WARNING, (
+            f"{described}; the clocks of this machine and of the store differ by {skew.total_seconds():.1f} s: have "
+            "both follow a time server, or boundaries divide records by another time than you see"
+        )
+    return CheckVerdict.OK, f"{described}, its schema is current"
+
+
+def _skew(server: Server, before: datetime, after: datetime) -> timedelta:
+    """Return by how much the server's clock is off, as far as the time of the way to it does not explain it."""
+    off = max(before - server.now, server.now - after, timedelta())
+    return off if off > SKEW else timedelta()
+
+
+# -- a group ---------------------------------------------------------------------------------------------------------
+
+
+def _of_group(
+    spec: RegionSpec, group: GroupId, given_store: str | None, environ: Mapping[str, str]
+) -> Iterator[Diagnosis]:
+    yield _diagnosis(group, "pipeline", lambda: _pipeline(spec, group))
+    yield _diagnosis(group, "sinks", lambda: _sinks(spec, group, environ))
+    try:
+        client_settings(spec, group, environ)
+        if given_store is None:
+            yield from _checks(_declared_in_memory(spec), spec, group)
+            return
+        with connect(store_url(given_store)) as store:
+            is_declared = region_name(spec.region) in store.names()
+            yield from _checks(store if is_declared else _declared_in_memory(spec), spec, group)
+    except KcrError as error:
+        yield Diagnosis(group=group, check="kafka", verdict=CheckVerdict.FAILED, detail=error.message)
+
+
+def _pipeline(spec: RegionSpec, group: GroupId) -> tuple[CheckVerdict, str]:
+    name = spec.group(group).pipeline
+    load_pipeline(name)
+    return CheckVerdict.OK, name
+
+
+def _sinks(spec: RegionSpec, group: GroupId, environ: Mapping[str, str]) -> tuple[CheckVerdict, str]:
+    checked_sinks(spec, group, environ)
+    file_targets(spec, environ)
+    custom_targets(spec, environ)
+    return CheckVerdict.OK, ", ".join(
+        f"{sink.name} ({sink.kind})" for sink in spec.group(group).sinks
+    ) or "none declared"
+
+
+def _checks(store: RegionStore, spec: RegionSpec, group: GroupId) -> Iterator[Diagnosis]:
+    for check in validate(store, region_name(spec.region), real_reader, kafka_names, [group]).checks:
+        yield Diagnosis(
+            group=check.group, check=str(check.question), verdict=check.verdict, detail=check.detail.strip()
+        )
+
+
+def _declared_in_memory(spec: RegionSpec) -> RegionStore:
+    """Return a store of this process alone, in which the region is declared and stopped."""
+    store = MemoryTransactions(lambda: datetime.now(UTC))
+    store.handle(region_name(spec.region), DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
+    return store
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ from airflow_kcr.embedded.processes import (
     tail,
     together,
 )
-from airflow_kcr.embedded.spark import environment as spark_environment
+from airflow_kcr.embedded.servers import spark_environment
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
 from airflow_kcr.protocol.times import format_duration
 from airflow_kcr.schedules import Every

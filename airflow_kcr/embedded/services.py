@@ -20,11 +20,9 @@ from typing import Final, TypedDict
 
 from airflow_kcr.embedded import jars
 from airflow_kcr.embedded.airflow import AirflowPlan, copy_examples, end_strays, kept, start_airflow
-from airflow_kcr.embedded.flights import spec as flights
-from airflow_kcr.embedded.kafka import start_cluster
-from airflow_kcr.embedded.postgres import start_postgres
+from airflow_kcr.embedded.flights import data as flights
 from airflow_kcr.embedded.processes import Launch, Recorded, ServiceProcess, start_detached
-from airflow_kcr.embedded.spark import spark_home, start_standalone
+from airflow_kcr.embedded.servers import spark_home, start_cluster, start_postgres, start_standalone
 from airflow_kcr.errors import ConfigurationError, ServiceFailed
 from airflow_kcr.file_locks import locked
 from airflow_kcr.store.schema_upgrade import upgrade

@@ -74,9 +74,9 @@ def kafka_settings(connection: Connection) -> dict[str, str]:
 
     Raises:
         ConfigurationError: the connection is of another type, or a setting can't be used; see
-            `kafka_settings.connection_settings`.
+            `settings.connection_settings`.
     """
-    from airflow_kcr.kafka_settings import connection_settings
+    from airflow_kcr.settings import connection_settings
 
     _require_type(connection, KAFKA_TYPE)
     settings = connection_settings(_extra(connection), _named(connection))

@@ -12,7 +12,6 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
-from airflow_kcr.confidential import is_secret, names_secret
 from airflow_kcr.errors import (
     ConfigurationError,
     KcrError,
@@ -26,6 +25,7 @@ from airflow_kcr.errors import (
     StoreRestored,
 )
 from airflow_kcr.hooks import connections
+from airflow_kcr.settings import is_secret, names_secret
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
-from airflow_kcr.confidential import is_secret, names_secret, secrets_in
 from airflow_kcr.driver.task import REQUEST_ID, RunningApplication, Sieve, process_state
 from airflow_kcr.errors import BatchError, ConfigurationError, KcrError, RefusedError, ServiceFailed, ToolMissing
+from airflow_kcr.settings import is_secret, names_secret, secrets_in
 from airflow_kcr.spark.launch import PACKAGES, fetched_alone, submit_environment
 from airflow_kcr.spark.session import CONNECTOR, refuse_settings
 

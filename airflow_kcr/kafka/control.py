@@ -23,9 +23,9 @@ from typing import Final, TypeAlias
 from confluent_kafka import KafkaException
 
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, ProtocolError
-from airflow_kcr.kafka import failures
+from airflow_kcr.kafka import calls
+from airflow_kcr.kafka.calls import Kind
 from airflow_kcr.kafka.commits import READ_SLICE, Commits, Committing, PendingCommit
-from airflow_kcr.kafka.failures import Kind
 from airflow_kcr.kafka.group_consumer import (
     Complaint,
     GroupConsumer,
@@ -36,10 +36,10 @@ from airflow_kcr.kafka.group_consumer import (
     News,
 )
 from airflow_kcr.kafka.settings import bootstrap_servers, without_secrets
-from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.ports import CommitAnswer, CommittedOffset, MembershipListener, always
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import GroupId, GroupPartition
+from airflow_kcr.settings import KafkaSettings
 
 IDLE: Final = 0.1
 """Seconds between two polls when nothing is awaited: 0.1 % of a core, and how late a rebalance is heard of at most."""
@@ -139,9 +139,9 @@ class Reads:
         try:
             return group_consumer.committed(read.partitions, min(READ_SLICE, timedelta(seconds=left)))
         except KafkaException as exception:
-            error = failures.of(exception)
-        told = failures.told(error, lambda text: without_secrets(text, self._settings))
-        match failures.kind(error):
+            error = calls.of(exception)
+        told = calls.told(error, lambda text: without_secrets(text, self._settings))
+        match calls.kind(error):
             case Kind.RETRIABLE:
                 return None
             case Kind.REFUSED:

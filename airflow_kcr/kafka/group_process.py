@@ -31,11 +31,10 @@ from confluent_kafka import (
 from confluent_kafka.admin import AclOperation, ConfigResource, ResourceType
 
 from airflow_kcr.errors import CredentialsRefused, KcrError
-from airflow_kcr.kafka import failures
-from airflow_kcr.kafka.admin_calls import AdminCalls, BrokerQuestion
-from airflow_kcr.kafka_settings import KafkaSettings
+from airflow_kcr.kafka.calls import AdminCalls, BrokerQuestion, kind, told
 from airflow_kcr.protocol.observations import SHARE_OR_STREAMS
 from airflow_kcr.protocol.timeouts import HEARTBEAT, SESSION
+from airflow_kcr.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import (
@@ -273,7 +272,7 @@ def _only(calls: AdminCalls, request: Request, question: BrokerQuestion[str, Any
 
 def _first(calls: AdminCalls, question: BrokerQuestion[str, Any]) -> Any:  # noqa: ANN401 - the question's type
     for key, error in question.failed.items():
-        raise KcrError(f"{question.what} {key}: {calls.told(error)}")
+        raise KcrError(f"{question.what} {key}: {told(error)}")
     return next(iter(question.found.values()))
 
 
@@ -283,7 +282,7 @@ def _rows(found: ConsumerGroupTopicPartitions) -> Json:
         if row.error is None:
             rows.append([row.topic, row.partition, row.offset, row.metadata or ""])
         else:
-            failed.append([row.topic, row.partition, failures.kind(row.error), failures.told(row.error)])
+            failed.append([row.topic, row.partition, kind(row.error), told(row.error)])
     return {"rows": rows, "failed": failed}
 
 

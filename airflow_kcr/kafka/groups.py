@@ -21,14 +21,14 @@ from typing import IO, Any, Final, Self
 
 from airflow_kcr import errors
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, GroupNotEmpty, KcrError, ServiceFailed
-from airflow_kcr.kafka.failures import Kind
+from airflow_kcr.kafka.calls import Kind
 from airflow_kcr.kafka.settings import bootstrap_servers, without_secrets
-from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.observations import OTHER_GROUP, GroupSeen, MemberSeen
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.timeouts import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName, TopicPartition
+from airflow_kcr.settings import KafkaSettings
 
 TIMEOUT: Final = timedelta(seconds=10)
 GRACE: Final = 2.0

@@ -21,11 +21,10 @@ from confluent_kafka.admin import (
 )
 
 from airflow_kcr.errors import BrokerUnavailable, KcrError
-from airflow_kcr.kafka.admin_calls import AdminCalls, BrokerQuestion
-from airflow_kcr.kafka.failures import Kind, kind
-from airflow_kcr.kafka_settings import KafkaSettings
+from airflow_kcr.kafka.calls import AdminCalls, BrokerQuestion, Kind, kind
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.values import ClusterId, GroupPartition, Offset, TopicId, TopicName
+from airflow_kcr.settings import KafkaSettings
 
 TIMEOUT: Final = timedelta(seconds=10)
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]

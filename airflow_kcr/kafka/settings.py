@@ -1,7 +1,7 @@
 """Client settings, made from what a region's spec says of a group.
 
 Three layers, the later one wins: our defaults, where the client's own would be slow to notice things; the user's; and
-what the region decides alone, which the user is refused by name (`kafka_settings.REFUSED`).
+what the region decides alone, which the user is refused by name (`airflow_kcr.settings`).
 
 A static member's `group.instance.id` and every member's `client.id` name region, group and index, and stay the same
 over restarts: by them a coordinator's list of members is compared with the participants.
@@ -19,12 +19,11 @@ from typing import Final, TypeAlias, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition, libversion
 from confluent_kafka.admin import AdminClient
 
-from airflow_kcr.confidential import is_secret, names_secret
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.kafka_settings import BROKERS_OWN, KafkaSettings, refusals
 from airflow_kcr.protocol.rules import Assignor, GroupProtocol, GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import MemberId, RegionName
+from airflow_kcr.settings import BROKERS_OWN, KafkaSettings, is_secret, names_secret, refusals
 
 OnError: TypeAlias = Callable[[KafkaError], None]
 OnCommit: TypeAlias = Callable[[KafkaError | None, list[TopicPartition]], None]

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_kcr.confidential import secrets_in
 from airflow_kcr.errors import ConfigurationError, GroupNotEmpty, KcrError
 from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.assets import region_asset
@@ -23,6 +22,7 @@ from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.hooks.kcr import translated
 from airflow_kcr.operators.base import ONE_HOUR, CheckpointOperator, RegionOperator, WaitingOperator, sequence_of
 from airflow_kcr.protocol.times import checked_instant, format_duration, format_instant, parse_instant
+from airflow_kcr.settings import secrets_in
 from airflow_kcr.triggers.payloads import CheckpointCommitted, RequestPublished, TriggerAnswer
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import conf
 
 import airflow_kcr
-from airflow_kcr.confidential import is_secret, secrets_in
 from airflow_kcr.driver.task import DRAIN_WITHIN, RunningApplication, Task
 from airflow_kcr.errors import ConfigurationError, KcrError, ServiceFailed
 from airflow_kcr.hooks import kcr
@@ -25,6 +24,7 @@ from airflow_kcr.hooks.links import RegionLink, SparkUiLink
 from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook, Submission
 from airflow_kcr.protocol.times import format_instant
 from airflow_kcr.protocol.values import region_name
+from airflow_kcr.settings import is_secret, secrets_in
 from airflow_kcr.spark.reads import REFUSED_BY_NAME
 from airflow_kcr.spark.session import CONNECTOR, DELTA, POSTGRES_DRIVER
 from airflow_kcr.triggers.payloads import MembersEnded, TriggerAnswer
@@ -432,7 +432,7 @@ class Intent:
 
     def _ask(self) -> None:
         from airflow_kcr.api import opened
-        from airflow_kcr.driver.parent_watchdog import ask
+        from airflow_kcr.driver.task import ask
         from airflow_kcr.protocol.values import RequestId
 
         try:

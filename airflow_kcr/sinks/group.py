@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from airflow_kcr.api.regions import postgres_variable
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.kafka_settings import resolve_environment
 from airflow_kcr.ports import BatchCall, Sinks
 from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.settings import resolve_environment
 from airflow_kcr.sinks.contract import CheckpointSink, FencedSink, MemberSinks, NoSinks, SinkOutput, WithCheckpoints
 from airflow_kcr.sinks.custom.adapters import CustomWriter, MemberCustomSink
 from airflow_kcr.sinks.files import FileSink, FileTarget

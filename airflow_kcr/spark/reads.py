@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.confidential import secrets_in
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.timeouts import LONGEST_STORE_GRACE
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Range, RegionName, Timeline, checked_range
+from airflow_kcr.settings import secrets_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from airflow_kcr.confidential import NAMES, is_secret, secrets_in
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.settings import NAMES, is_secret, secrets_in
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.launch import launch, line_of, require_pyspark
 

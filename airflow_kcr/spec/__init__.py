@@ -7,7 +7,7 @@ file.
 
 from __future__ import annotations
 
-from airflow_kcr.kafka_settings import KafkaSettings, refusals, resolve_environment
+from airflow_kcr.settings import KafkaSettings, refusals, resolve_environment
 from airflow_kcr.spec.changes import Difference, Split, differences, is_other_address, split
 from airflow_kcr.spec.fields import FOREVER, TakesEffect
 from airflow_kcr.spec.model import BatchSpec, CheckpointSpec, GroupSpec, HistorySpec, RegionSpec

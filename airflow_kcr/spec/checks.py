@@ -13,13 +13,12 @@ from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from airflow_kcr.confidential import secrets_in
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.kafka_settings import BROKERS_OWN, broken_references, refusals
 from airflow_kcr.protocol.rules import Assignor, CheckpointMode, GroupProtocol
 from airflow_kcr.protocol.timeouts import check
 from airflow_kcr.protocol.values import group_id, region_name, topic_name
 from airflow_kcr.schedules import CronSchedule, Every
+from airflow_kcr.settings import BROKERS_OWN, broken_references, refusals, secrets_in
 from airflow_kcr.spec.fields import Finding, Path
 from airflow_kcr.spec.sinks import sinks_findings
 

@@ -16,7 +16,6 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from airflow_kcr.errors import SpecError
-from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.protocol.rules import (
     EARLIEST,
     Assignor,
@@ -35,6 +34,7 @@ from airflow_kcr.protocol.rules import (
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, TopicName
 from airflow_kcr.schedules import CronSchedule, Every
+from airflow_kcr.settings import KafkaSettings
 from airflow_kcr.spec.checks import findings_of
 from airflow_kcr.spec.codec import from_plain, from_text, to_plain, two_batch_timeouts
 from airflow_kcr.spec.fields import (

@@ -15,9 +15,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic_core import CoreSchema, core_schema
 
-from airflow_kcr.confidential import names_secret, secrets_in
-from airflow_kcr.kafka_settings import broken_references
 from airflow_kcr.protocol.rules import Delivery, SinkMode
+from airflow_kcr.settings import broken_references, names_secret, secrets_in
 from airflow_kcr.spec.fields import FileFormatWord, Finding, Key, Number, Path, SinkModeWord, declared, mapping_of, word
 
 if TYPE_CHECKING:

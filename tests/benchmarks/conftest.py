@@ -13,8 +13,7 @@ import pytest
 
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
-from airflow_kcr.embedded.kafka import start_cluster
-from airflow_kcr.embedded.postgres import start_postgres
+from airflow_kcr.embedded.servers import start_cluster, start_postgres
 from airflow_kcr.spark.session import SparkSettings, open_session
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.benchmarks.figures import RESULTS_VARIABLE, Report, Scale, chosen_scale

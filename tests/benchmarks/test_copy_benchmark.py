@@ -15,7 +15,7 @@ import psutil
 import psycopg
 import pytest
 
-from airflow_kcr.embedded.postgres import Postgres, start_postgres
+from airflow_kcr.embedded.servers import Postgres, start_postgres
 from tests.benchmarks.contenders import Contender, Race, Reading
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.benchmarks.lab import PARTITIONS

@@ -18,7 +18,7 @@ import pytest
 
 import airflow_kcr
 from airflow_kcr.embedded.airflow import example_dags
-from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE
+from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE
 from tests.benchmarks.figures import SMALL, Report, Scale, spread
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]

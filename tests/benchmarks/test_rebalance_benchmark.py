@@ -19,7 +19,7 @@ from statistics import median
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from airflow_kcr.embedded.kafka import SETTINGS
+from airflow_kcr.embedded.servers import SETTINGS
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Batch, Outcome, RegionState
 from airflow_kcr.protocol.values import Incarnation, MemberId

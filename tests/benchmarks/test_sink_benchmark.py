@@ -10,7 +10,7 @@ from statistics import median
 import psycopg
 import pytest
 
-from airflow_kcr.embedded.postgres import Postgres, start_postgres
+from airflow_kcr.embedded.servers import Postgres, start_postgres
 from tests.benchmarks.contenders import Contender, Race, Reading, member
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.benchmarks.lab import PARTITIONS, Filled, Lab

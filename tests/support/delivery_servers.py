@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_kcr.embedded.postgres import Postgres, start_postgres
 from airflow_kcr.embedded.processes import happened
+from airflow_kcr.embedded.servers import Postgres, start_postgres
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.delivery_faults import Row
 from tests.support.faults import Note, passed

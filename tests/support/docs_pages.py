@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
-from airflow_kcr import errors, kafka_settings
+from airflow_kcr import errors, settings
 from airflow_kcr.protocol import commands, offsets, rules, targets, timeouts
 from airflow_kcr.protocol.invariants.proof import CHECKS
 from airflow_kcr.protocol.member import effects as member_effects
@@ -611,8 +611,7 @@ def spec_table() -> str:
 def refused_settings() -> str:
     """Return the client settings that are refused."""
     lines = [
-        [code(name), code(accepted) if accepted else "none", why]
-        for name, (accepted, why) in kafka_settings.REFUSED.items()
+        [code(name), code(accepted) if accepted else "none", why] for name, (accepted, why) in settings.REFUSED.items()
     ]
     return table(["Setting", "Accepted value", "Why, and what to write instead"], lines)
 

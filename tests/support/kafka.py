@@ -35,10 +35,10 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from airflow_kcr.embedded.kafka import Broker, KafkaCluster, start_cluster
 from airflow_kcr.embedded.processes import Recorded, ServiceProcess, happened, start_detached
-from airflow_kcr.kafka import failures
-from airflow_kcr.kafka.failures import Kind
+from airflow_kcr.embedded.servers import Broker, KafkaCluster, start_cluster
+from airflow_kcr.kafka import calls
+from airflow_kcr.kafka.calls import Kind
 
 T = TypeVar("T")
 
@@ -213,7 +213,7 @@ class Kafka:
             try:
                 answers.append(ask())
             except KafkaException as error:
-                if failures.kind(failures.of(error)) not in {Kind.RETRIABLE, Kind.ABSENT}:
+                if calls.kind(calls.of(error)) not in {Kind.RETRIABLE, Kind.ABSENT}:
                     raise
                 return False
             return True

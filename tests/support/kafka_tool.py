@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from airflow_kcr.embedded.jars import KAFKA_TOOLS, resolve
-from airflow_kcr.embedded.kafka import java_command
+from airflow_kcr.embedded.servers import java_command
 
 CONSOLE_SHARE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"

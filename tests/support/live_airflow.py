@@ -21,10 +21,10 @@ from airflow_kcr.embedded.airflow import (
     start_examples_at,
 )
 from airflow_kcr.embedded.airflow_client import AirflowClient, HumanQuestion
+from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE
 from airflow_kcr.embedded.flights.pipeline import OUTPUT_VARIABLE
-from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE
-from airflow_kcr.embedded.postgres import start_postgres
 from airflow_kcr.embedded.processes import happened
+from airflow_kcr.embedded.servers import start_postgres
 from airflow_kcr.schedules import Every
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.kafka import Kafka

@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from airflow_kcr.embedded.kafka import Broker
+from airflow_kcr.embedded.servers import Broker
 
 LOOKS_EVERY: Final = 0.1
 

@@ -7,7 +7,7 @@ import signal
 
 import psutil
 
-from airflow_kcr.embedded.spark import StandaloneCluster
+from airflow_kcr.embedded.servers import StandaloneCluster
 
 EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 

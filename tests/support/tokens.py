@@ -18,7 +18,7 @@ from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScram
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from airflow_kcr.embedded.kafka import start_cluster
+from airflow_kcr.embedded.servers import start_cluster
 from tests.support.kafka import WITHIN, KafkaSet
 
 CLIENT, SECRET = "flights", "correct-horse"

@@ -22,7 +22,7 @@ import psutil
 
 from airflow_kcr.embedded.jars import QUICK_START, JarSet, java, pyspark_jars, resolve
 from airflow_kcr.embedded.processes import ServiceProcess, free_port, start_tied
-from airflow_kcr.embedded.spark import environment
+from airflow_kcr.embedded.servers import spark_environment
 
 RESOURCE_MANAGER = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
 NODE_MANAGER = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
@@ -134,7 +134,7 @@ class YarnCluster:
             "-kill",
             application,
         ]
-        subprocess.run(command, env=environment(), capture_output=True, timeout=READY_WITHIN, check=True)
+        subprocess.run(command, env=spark_environment(), capture_output=True, timeout=READY_WITHIN, check=True)
 
     def processes(self, main: str) -> list[int]:
         """Return the Java processes of the containers that run a class; not the shells around them."""
@@ -206,7 +206,7 @@ class YarnCluster:
             ],
             name=f"YARN's {name}",
             log=self.folder / f"{name.replace(' ', '-')}.log",
-            env={**environment(), "HADOOP_CONF_DIR": str(self.configuration), **secrets},
+            env={**spark_environment(), "HADOOP_CONF_DIR": str(self.configuration), **secrets},
         )
 
     @property

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kcr.confidential import NAMES, is_secret, names_secret, secrets_in
+from airflow_kcr.settings import NAMES, is_secret, names_secret, secrets_in
 
 JAVA = (
     *("sasl.jaas.config", "ssl.key.password", "ssl.keystore.password", "ssl.keystore.key"),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.kafka_settings import (
+from airflow_kcr.settings import (
     REFUSED,
     KafkaSettings,
     broken_references,

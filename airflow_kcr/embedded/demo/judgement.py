@@ -43,9 +43,9 @@ from airflow_kcr.embedded.demo.stage import (
     tied,
 )
 from airflow_kcr.embedded.flights import data
-from airflow_kcr.embedded.flights.check import FlightsJudgement, FlightsQuestion, judge
+from airflow_kcr.embedded.flights.data import GROUP
 from airflow_kcr.embedded.flights.producer import TOPIC
-from airflow_kcr.embedded.flights.spec import GROUP
+from airflow_kcr.embedded.flights.result import FlightsJudgement, FlightsQuestion, judge
 from airflow_kcr.embedded.jars import java, resolve, spark_connector
 from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Committed, Outcome
 from airflow_kcr.protocol.values import RegionName

@@ -17,12 +17,11 @@ from typing import Final, Protocol, TypeAlias
 from confluent_kafka import Consumer, TopicPartition
 
 from airflow_kcr.embedded.airflow import Airflow, AirflowPlan, Component, airflow_of, copy_examples
+from airflow_kcr.embedded.flights import data as flights
 from airflow_kcr.embedded.flights import pipeline
-from airflow_kcr.embedded.flights import spec as flights
 from airflow_kcr.embedded.jars import KAFKA_TOOLS, resolve
-from airflow_kcr.embedded.kafka import KafkaCluster, java_command, start_cluster
-from airflow_kcr.embedded.postgres import Postgres, start_postgres
 from airflow_kcr.embedded.processes import Launch, start_tied
+from airflow_kcr.embedded.servers import KafkaCluster, Postgres, java_command, start_cluster, start_postgres
 from airflow_kcr.errors import BrokerUnavailable, ServiceFailed
 from airflow_kcr.store.schema_upgrade import upgrade
 

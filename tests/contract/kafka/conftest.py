@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_kcr.embedded.kafka import start_cluster
+from airflow_kcr.embedded.servers import start_cluster
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.embedded.kafka import start_cluster
+from airflow_kcr.embedded.servers import start_cluster
 from airflow_kcr.errors import KcrError
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.kafka.logs import BrokerLogs

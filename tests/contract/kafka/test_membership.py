@@ -10,9 +10,9 @@ import pytest
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.groups import Groups
-from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.protocol.rules import Assignor, GroupProtocol
 from airflow_kcr.protocol.values import GroupId
+from airflow_kcr.settings import KafkaSettings
 from tests.contract.kafka.members import SHORT, Member, Members, log, logs_of
 from tests.support.kafka import Kafka
 

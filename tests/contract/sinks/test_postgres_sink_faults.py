@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_kcr.embedded.postgres import Postgres, start_postgres
+from airflow_kcr.embedded.servers import Postgres, start_postgres
 from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.sinks.postgres import publication, sink

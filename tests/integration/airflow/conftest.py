@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE
+from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE
 from tests.support import browsing
 from tests.support.kafka import Kafka
 from tests.support.live_airflow import LiveAirflow, live_airflow

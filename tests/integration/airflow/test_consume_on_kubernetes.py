@@ -21,7 +21,7 @@ import pytest
 
 from airflow_kcr.embedded.jars import QUICK_START, java
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.embedded.spark import spark_home
+from airflow_kcr.embedded.servers import spark_home
 from tests.support.airflow_home import connection_json
 from tests.support.consume import Task, consumers
 from tests.support.consume_in_cluster import PIPELINE, SPEC, ConsumersInCluster, trigger, undone

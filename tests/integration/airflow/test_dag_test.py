@@ -18,9 +18,9 @@ import pytest
 
 from airflow_kcr.embedded.airflow import FLIGHTS_SPEC, copy_examples
 from airflow_kcr.embedded.flights import producer
-from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE
-from airflow_kcr.embedded.kafka import start_cluster
+from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE
 from airflow_kcr.embedded.processes import happened
+from airflow_kcr.embedded.servers import start_cluster
 from airflow_kcr.schedules import Every
 from airflow_kcr.spec import RegionSpec, load, parse
 from tests.support.airflow_home import connection_json

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_kcr.embedded.postgres import Postgres
+from airflow_kcr.embedded.servers import Postgres
 from airflow_kcr.protocol.rules import Delivery
 from tests.support.delivery_faults import AT_MOST, SPEC, Scene, scene
 from tests.support.delivery_servers import Servers, noted

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
-from airflow_kcr.embedded.spark import StandaloneCluster, start_standalone
+from airflow_kcr.embedded.servers import StandaloneCluster, start_standalone
 from airflow_kcr.protocol.rules import Delivery
 from tests.support.delivery_faults import AT_MOST, STEPS, Scene, scene
 from tests.support.delivery_servers import Servers, noted

@@ -22,7 +22,7 @@ import pytest
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
-from airflow_kcr.embedded.kafka import new_cluster_id
+from airflow_kcr.embedded.servers import new_cluster_id
 from airflow_kcr.errors import RegionExists
 from airflow_kcr.protocol.commands import DeclareRegion, ReportClusters, RequestCheckpoint, StartRegion
 from airflow_kcr.protocol.region import events

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from airflow_kcr.embedded.kafka import Broker, start_cluster
 from airflow_kcr.embedded.processes import accepts, happened
+from airflow_kcr.embedded.servers import Broker, start_cluster
 from airflow_kcr.errors import ConfigurationError
 from tests.conftest import StartKafka
 from tests.support.kafka import QUIESCED, Kafka, KafkaSet, Record

@@ -22,8 +22,8 @@ from airflow_kcr.embedded.demo import judgement
 from airflow_kcr.embedded.demo.judgement import Addresses, DemoCheck, DemoVerdict, Summary
 from airflow_kcr.embedded.demo.play import Happened
 from airflow_kcr.embedded.demo.stage import STORE, Audience, Backstage, Curtain, Launches, Stage, staged
-from airflow_kcr.embedded.postgres import start_postgres
 from airflow_kcr.embedded.processes import ServiceProcess, happened
+from airflow_kcr.embedded.servers import start_postgres
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.kafka import Kafka
 from tests.support.leftovers import left

@@ -8,8 +8,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from airflow_kcr.embedded.postgres import Postgres, start_postgres
 from airflow_kcr.embedded.processes import accepts
+from airflow_kcr.embedded.servers import Postgres, start_postgres
 from airflow_kcr.errors import ServiceFailed
 
 pytestmark = pytest.mark.postgres

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from airflow_kcr.embedded.processes import accepts, happened
-from airflow_kcr.embedded.spark import environment, start_standalone
+from airflow_kcr.embedded.servers import spark_environment, start_standalone
 from tests.support.spark_executors import executors, kill_executor
 
 # Counts, says so, waits for a line, and counts again, with Python on the executors.
@@ -42,7 +42,7 @@ def test_a_cluster_does_a_job_even_after_an_executor_is_killed(tmp_path: Path) -
         settings = [f"{name}={value}" for name, value in cluster.settings.items()]
         job = subprocess.Popen(
             [sys.executable, "-c", JOB, *settings],
-            env=environment(),
+            env=spark_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.embedded.flights import pipeline, producer
-from airflow_kcr.embedded.flights.check import FlightsQuestion
+from airflow_kcr.embedded.flights.data import GROUP, spec
 from airflow_kcr.embedded.flights.producer import Order
-from airflow_kcr.embedded.flights.spec import GROUP, spec
+from airflow_kcr.embedded.flights.result import FlightsQuestion
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import lifecycle

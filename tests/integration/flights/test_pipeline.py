@@ -11,7 +11,7 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from airflow_kcr.embedded.flights import data, pipeline, result
-from airflow_kcr.embedded.flights.check import judge
+from airflow_kcr.embedded.flights.result import judge
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.values import TopicName

@@ -20,9 +20,9 @@ import pytest
 
 from airflow_kcr.api import Region
 from airflow_kcr.embedded.flights import producer
-from airflow_kcr.embedded.flights.check import FlightsQuestion, judge
+from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE, spec_text
 from airflow_kcr.embedded.flights.producer import Order
-from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE, spec_text
+from airflow_kcr.embedded.flights.result import FlightsQuestion, judge
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, CheckpointState, RegionState
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.spec import parse

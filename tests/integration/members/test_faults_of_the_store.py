@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.embedded.postgres import Postgres, start_postgres
+from airflow_kcr.embedded.servers import Postgres, start_postgres
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.store.schema_upgrade import upgrade

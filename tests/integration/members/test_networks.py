@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.embedded.kafka import Broker
 from airflow_kcr.embedded.processes import happened
+from airflow_kcr.embedded.servers import Broker
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings

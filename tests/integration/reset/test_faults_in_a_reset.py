@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from airflow_kcr.api import Region, ResetView
-from airflow_kcr.embedded.postgres import Postgres, start_postgres
+from airflow_kcr.embedded.servers import Postgres, start_postgres
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.region.rows import PersonResetState, RegionState
 from airflow_kcr.protocol.values import RequestId

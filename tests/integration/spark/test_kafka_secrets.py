@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from py4j.java_gateway import get_field  # type: ignore[import-untyped]
 
-from airflow_kcr.confidential import names_secret, secrets_in
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
+from airflow_kcr.settings import names_secret, secrets_in
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.reads import Source
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_kcr.embedded.spark import environment, spark_home, start_standalone
+from airflow_kcr.embedded.servers import spark_environment, spark_home, start_standalone
 from airflow_kcr.hooks.spark_submit import Submission
 from tests.integration.spark.batches import WITHIN, wait_until
 from tests.support.spark_executors import kill_executor
@@ -44,7 +44,7 @@ def test_batches_are_exact_cancelled_and_quiet_on_a_cluster_and_survive_an_execu
             submission.command(str(spark_home() / "bin" / "spark-submit")),
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**environment(), "PYTHONPATH": os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])},
+            env={**spark_environment(), "PYTHONPATH": os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])},
             # Elsewhere, as on another machine: nothing may be found in the working folder by chance.
             cwd=tmp_path,
         )

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import pytest
 
 from airflow_kcr.api.validation import Validation, preflight, real_reader, validate
-from airflow_kcr.embedded.kafka import start_cluster
+from airflow_kcr.embedded.servers import start_cluster
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.kafka.groups import Groups

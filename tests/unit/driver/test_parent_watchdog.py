@@ -12,9 +12,8 @@ from typing import cast
 
 import pytest
 
-from airflow_kcr.driver import parent_watchdog as parent_watchdog_module
-from airflow_kcr.driver.parent_watchdog import Jvm, ParentWatchdog, drain, may_go
-from airflow_kcr.driver.task import Task, process_state
+from airflow_kcr.driver import task as parent_watchdog_module
+from airflow_kcr.driver.task import Jvm, ParentWatchdog, Task, drain, may_go, process_state
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RegionInState, StoreUnavailable
 from airflow_kcr.protocol.commands import KillRegion

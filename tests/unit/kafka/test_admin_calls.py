@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from airflow_kcr.kafka.admin_calls import BrokerQuestion
+from airflow_kcr.kafka.calls import BrokerQuestion
 
 
 def said(*, result: int | None = None, code: int | None = None) -> Future[int]:

@@ -12,10 +12,10 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from airflow_kcr.kafka import group_consumer
 from airflow_kcr.kafka.control import ControlConsumer
-from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.ports import CommitAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
+from airflow_kcr.settings import KafkaSettings
 from tests.contract.kafka.members import Heard
 
 G = GroupId("g")

@@ -11,9 +11,9 @@ import pytest
 DROPPED_WITH_A_QUESTION_OPEN = '''
 import gc, queue, threading
 from datetime import timedelta
-from airflow_kcr.kafka import admin_calls
-from airflow_kcr.kafka.admin_calls import AdminCalls
-from airflow_kcr.kafka_settings import KafkaSettings
+from airflow_kcr.kafka import calls as kafka_calls
+from airflow_kcr.kafka.calls import AdminCalls
+from airflow_kcr.settings import KafkaSettings
 from confluent_kafka import TopicCollection
 
 class Dropped(queue.SimpleQueue):
@@ -34,7 +34,7 @@ class Dropped(queue.SimpleQueue):
         self.let_go.wait(1)
 
 gc.disable()
-admin_calls._DROPPED = Dropped()
+kafka_calls._DROPPED = Dropped()
 calls = AdminCalls(KafkaSettings({"bootstrap.servers": "127.0.0.1:1"}), timedelta(seconds=5))
 collected = threading.Event()
 
@@ -55,8 +55,8 @@ print("alive")
 CLOSED = """
 import threading, weakref
 from datetime import timedelta
-from airflow_kcr.kafka.admin_calls import AdminCalls
-from airflow_kcr.kafka_settings import KafkaSettings
+from airflow_kcr.kafka.calls import AdminCalls
+from airflow_kcr.settings import KafkaSettings
 
 calls = AdminCalls(KafkaSettings({"bootstrap.servers": "127.0.0.1:1"}), timedelta(seconds=5))
 calls.close()

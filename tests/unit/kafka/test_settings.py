@@ -18,10 +18,10 @@ from airflow_kcr.kafka.settings import (
     subscription,
     without_secrets,
 )
-from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.protocol.rules import Assignor, GroupProtocol, GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName, TopicName
+from airflow_kcr.settings import KafkaSettings
 
 REGION = RegionName("flights")
 GROUP = GroupId("delays")

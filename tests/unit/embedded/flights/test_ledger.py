@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from airflow_kcr.embedded.flights.data import GROUP, spec
 from airflow_kcr.embedded.flights.result import Standing, checkpoint_offsets, pieces
-from airflow_kcr.embedded.flights.spec import GROUP, spec
 from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import lifecycle

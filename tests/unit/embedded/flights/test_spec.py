@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow_kcr.embedded.flights import producer
-from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE, GROUP, spec
+from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE, GROUP, spec
 from airflow_kcr.spark.pipelines import load_pipeline
 from airflow_kcr.spec import resolve_environment
 

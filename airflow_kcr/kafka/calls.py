@@ -1,13 +1,18 @@
-"""Questions to an admin client, several at once, under one deadline: retried while that can help, and errors told.
+"""What an error of the Kafka client means, and questions to an admin client, retried under one deadline.
+
+The client's own `retriable()` and `fatal()` are False on nearly everything that was ever seen, so they are not asked.
 
 An admin client is asked by several threads at once; that it can bear, unlike a consumer. It reports an unreachable
 broker or a refused login only to its error callback, and only while it is polled, so waiting here polls it.
 """
 
+# ruff: noqa: SLF001 - the client marks the codes of its own errors with an underscore; they are part of its interface
+
 from __future__ import annotations
 
 import logging
 import queue
+import re
 import threading
 import time
 import weakref
@@ -15,18 +20,168 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError
-from airflow_kcr.kafka import failures
-from airflow_kcr.kafka.failures import Kind
 from airflow_kcr.kafka.settings import bootstrap_servers, make_admin, without_secrets
-from airflow_kcr.kafka_settings import KafkaSettings
+from airflow_kcr.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
+
+
+# Errors
+
+
+class Kind(StrEnum):
+    """What can be done about an error."""
+
+    RETRIABLE = "retriable"
+    """It may heal by itself; what was asked may or may not have been done."""
+
+    REJOIN = "rejoin"
+    """The member is not in the group's present generation: nothing was done, and only the next assignment helps."""
+
+    STALE = "stale"
+    """The member's epoch was an old one: nothing was done. It learns the new one with its next heartbeat."""
+
+    FENCED = "fenced"
+    """Another process has this member's place, and the client is lost for good."""
+
+    REFUSED = "refused"
+    """Kafka does not know the client, or does not let it do this."""
+
+    ABSENT = "absent"
+    """There is no such topic or partition."""
+
+    FINAL = "final"
+    """The request is wrong; asking again gives the same answer."""
+
+
+_CODES: Final[Mapping[Kind, tuple[int, ...]]] = {
+    Kind.RETRIABLE: (
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._WAIT_COORD,
+        KafkaError._WAIT_CACHE,
+        KafkaError._RETRY,
+        KafkaError._IN_PROGRESS,
+        KafkaError._PREV_IN_PROGRESS,
+        KafkaError._UNKNOWN_BROKER,
+        KafkaError._NODE_UPDATE,
+        KafkaError._DESTROY_BROKER,
+        KafkaError._OUTDATED,
+        KafkaError._INTR,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.LISTENER_NOT_FOUND,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+        KafkaError.REBOOTSTRAP_REQUIRED,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+    ),
+    Kind.REJOIN: (
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.MEMBER_ID_REQUIRED,
+        KafkaError.FENCED_MEMBER_EPOCH,
+        KafkaError._ASSIGNMENT_LOST,
+    ),
+    Kind.STALE: (KafkaError.STALE_MEMBER_EPOCH,),
+    Kind.FENCED: (
+        KafkaError._FATAL,
+        KafkaError._FENCED,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.UNRELEASED_INSTANCE_ID,
+    ),
+    Kind.REFUSED: (
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+        KafkaError.ILLEGAL_SASL_STATE,
+        KafkaError.SECURITY_DISABLED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+        KafkaError.DELEGATION_TOKEN_EXPIRED,
+    ),
+    Kind.ABSENT: (
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.UNKNOWN_TOPIC_ID,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._NOENT,
+    ),
+}
+_KINDS: Final[Mapping[int, Kind]] = {code: kind for kind, codes in _CODES.items() for code in codes}
+
+IMPOSTER: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
+"""The client is not let in at all; other refusals are about one thing that it wanted to do."""
+
+
+_LACKING: Final = "OAUTHBEARER token"
+_NO_CLIENT: Final = re.compile(
+    r"\b(invalid_(?:request|client|grant|scope)|unauthorized_client|unsupported_grant_type|access_denied)\b"
+)
+"""What an OAuth server answers a client that it gives no token (RFC 6749, 5.2)."""
+
+
+def is_about_token(error: KafkaError) -> bool:
+    """Whether the client got no OAuth token; only its text tells this from a broker's refusal."""
+    return error.code() == KafkaError._AUTHENTICATION and _LACKING in error.str()
+
+
+def is_token_refused(error: KafkaError) -> bool:
+    """Whether the token endpoint answered, and gives this client none; else it is away, or broken."""
+    return is_about_token(error) and _NO_CLIENT.search(error.str()) is not None
+
+
+def kind(error: KafkaError) -> Kind:
+    """Return what can be done about an error; a code that is not known here is final."""
+    return _KINDS.get(error.code(), Kind.FINAL)
+
+
+def of(exception: KafkaException) -> KafkaError:
+    """Return the error that an exception carries."""
+    error = exception.args[0] if exception.args else None
+    return error if isinstance(error, KafkaError) else KafkaError(KafkaError.UNKNOWN, str(exception))
+
+
+def told(error: KafkaError, hide: Callable[[str], str] = str) -> str:
+    """Return an error as text: Kafka's name for it, by which it is found in other people's documents, and its reason.
+
+    Args:
+        error: what the client reported.
+        hide: takes secrets out of a text.
+    """
+    return f"{error.name()} ({hide(error.str())})"
+
+
+# Admin calls
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -88,8 +243,8 @@ class BrokerQuestion(Generic[K, T]):
                 error = KafkaError(KafkaError.NETWORK_EXCEPTION, "the client made up a result without an answer")
             if error is None:
                 self.found[key] = future.result()
-            elif failures.kind(error) in (Kind.RETRIABLE, Kind.REFUSED):
-                worst = (key, error) if worst is None or failures.kind(error) is Kind.REFUSED else worst
+            elif kind(error) in (Kind.RETRIABLE, Kind.REFUSED):
+                worst = (key, error) if worst is None or kind(error) is Kind.REFUSED else worst
             else:
                 self.failed[key] = error
         self.open = [key for key in self.open if key not in self.found and key not in self.failed]
@@ -179,11 +334,11 @@ class AdminCalls:
             try:
                 found = call(self._client(what), patience.next_attempt())
             except KafkaException as exception:
-                error = failures.of(exception)
+                error = of(exception)
             else:
                 self._notes.token = None
                 return found
-            match failures.kind(error):
+            match kind(error):
                 case Kind.REFUSED:
                     raise self.refused(what, error)
                 case Kind.RETRIABLE:
@@ -193,12 +348,12 @@ class AdminCalls:
 
     def told(self, error: KafkaError) -> str:
         """Return an error as text without secrets."""
-        return failures.told(error, lambda text: without_secrets(text, self._settings))
+        return told(error, lambda text: without_secrets(text, self._settings))
 
     def refused(self, what: str, error: KafkaError) -> CredentialsRefused:
         """Return the error for a refusal: not let in, or not allowed to do this."""
         servers = bootstrap_servers(self._settings)
-        if error.code() in failures.IMPOSTER:
+        if error.code() in IMPOSTER:
             return CredentialsRefused(
                 f"the brokers at {servers} do not let the client in: {self.told(error)}; "
                 "check security.protocol and the sasl and ssl settings"
@@ -232,7 +387,7 @@ class AdminCalls:
                 continue
             key, error = worst
             what = f"{question.what} {_text(key)}"
-            if failures.kind(error) is Kind.REFUSED:
+            if kind(error) is Kind.REFUSED:
                 raise self.refused(what, error)
             found = found or (what, error)
         return found
@@ -262,7 +417,7 @@ class AdminCalls:
             self._client("the topics").list_topics(timeout=min(RENEWAL, patience.left))
         except KafkaException as exception:
             # The next attempt reports the same itself; this is for readers who wonder how often.
-            _log.debug("The picture of the cluster was not renewed: %s", self.told(failures.of(exception)))
+            _log.debug("The picture of the cluster was not renewed: %s", self.told(of(exception)))
 
     def _unavailable(self, patience: _Patience, what: str, error: KafkaError, then: str = "") -> BrokerUnavailable:
         why = self._notes.token or self._notes.newest or error
@@ -287,13 +442,13 @@ class _Notes:
     @property
     def token_refusal(self) -> KafkaError | None:
         """The reason, if the endpoint gives this client none: it counts once an attempt has failed."""
-        return self.token if self.token is not None and failures.is_token_refused(self.token) else None
+        return self.token if self.token is not None and is_token_refused(self.token) else None
 
     @property
     def refusal(self) -> KafkaError | None:
         """The newest, if it is a refusal."""
         newest = self.newest
-        return newest if newest is not None and failures.kind(newest) is Kind.REFUSED else None
+        return newest if newest is not None and kind(newest) is Kind.REFUSED else None
 
     def clear(self) -> None:
         """Forget it."""
@@ -303,12 +458,12 @@ class _Notes:
     def note(self, error: KafkaError) -> None:
         """Note an error; called by the client, in the thread that polls."""
         with self._lock:
-            if failures.is_about_token(error):
+            if is_about_token(error):
                 self.token = error
                 return
             # That all brokers are down follows from the errors of each, which say more; a refusal says most.
             known = self.newest is not None
-            if known and (error.code() == KafkaError._ALL_BROKERS_DOWN or self.refusal is not None):  # noqa: SLF001 - a code
+            if known and (error.code() == KafkaError._ALL_BROKERS_DOWN or self.refusal is not None):
                 return
             self.newest = error
 
@@ -345,7 +500,7 @@ def _error(future: Future[Any]) -> KafkaError | None:
     """Return the error of a future that is done; raises what is none of Kafka's."""
     exception = future.exception()
     if isinstance(exception, KafkaException):
-        return failures.of(exception)
+        return of(exception)
     if exception is not None:
         raise exception
     return None
