@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_kcr.sinks.files.cleanup import clean_checkpoints
-    from airflow_kcr.sinks.files.reader import read_checkpoint
+    from airflow_kcr.sinks.files.frames import read_checkpoint
 
 __all__ = ["clean_checkpoints", "read_checkpoint"]
 
@@ -21,7 +21,7 @@ __all__ = ["clean_checkpoints", "read_checkpoint"]
 def __getattr__(name: str) -> object:
     """Import what is named."""
     if name == "read_checkpoint":
-        from airflow_kcr.sinks.files.reader import read_checkpoint
+        from airflow_kcr.sinks.files.frames import read_checkpoint
 
         return read_checkpoint
     if name == "clean_checkpoints":

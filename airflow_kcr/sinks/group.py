@@ -18,8 +18,8 @@ from airflow_kcr.sinks.custom.adapters import CustomWriter, MemberCustomSink
 from airflow_kcr.sinks.files import FileSink, FileTarget
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.delta import table_of
-from airflow_kcr.sinks.files.hadoop import HadoopFolder
-from airflow_kcr.sinks.files.writer import FilesWriter, SparkRewriter
+from airflow_kcr.sinks.files.folder import HadoopFolder
+from airflow_kcr.sinks.files.frames import FilesWriter, SparkRewriter
 from airflow_kcr.sinks.postgres import PostgresSink, Target
 from airflow_kcr.sinks.postgres.writer import TableWriter, require_reachable
 from airflow_kcr.spark.context import Output, no_output

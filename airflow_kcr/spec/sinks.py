@@ -44,7 +44,7 @@ class SinkKind(StrEnum):
     """Files in a folder; the manifest of each checkpoint says which of them count."""
 
     CUSTOM = "custom"
-    """Whatever a user's own code writes to; see `airflow_kcr.sinks.custom.sink`."""
+    """Whatever a user's own code writes to; see `airflow_kcr.sinks.custom`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.files import FileSink, FileTarget
 from airflow_kcr.sinks.files.contents import RegionLedger
-from airflow_kcr.sinks.files.hadoop import HadoopFolder
-from airflow_kcr.sinks.files.writer import FilesWriter, SparkRewriter
+from airflow_kcr.sinks.files.folder import HadoopFolder
+from airflow_kcr.sinks.files.frames import FilesWriter, SparkRewriter
 from tests.benchmarks.contenders import Contender, Race, Reading, member
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.benchmarks.lab import PARTITIONS, Filled, Lab

@@ -46,7 +46,8 @@ class Mutant:
     @property
     def path(self) -> Path:
         """The file of the module."""
-        return PACKAGE.joinpath(*self.module.split(".")).with_suffix(".py")
+        place = PACKAGE.joinpath(*self.module.split("."))
+        return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
 
     def source(self) -> str:
         """Return the module's text without the guard.
@@ -1027,7 +1028,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a table that is ahead of the store is told",
-        module="sinks.postgres.sink",
+        module="sinks.postgres",
         guard="if stands > epoch or newest > timeline:",
         without="if False:",
         killed_by=(
@@ -1037,7 +1038,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a folder of a later timeline is refused",
-        module="sinks.files.sink",
+        module="sinks.files",
         guard="if newest > order.timeline:",
         without="if False:",
         killed_by=(
@@ -1046,7 +1047,7 @@ MUTANTS = (
     ),
     Mutant(
         what="another checkpoint of the same number is noticed",
-        module="sinks.files.sink",
+        module="sinks.files",
         guard="if written.digest != contents.digest or not set(written.batches) <= set(mine):",
         without="if False:",
         killed_by=(
@@ -1056,7 +1057,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a folder belongs to one sink",
-        module="sinks.files.sink",
+        module="sinks.files",
         guard=(
             "if (owner.region, owner.group, owner.sink) != (self.target.region, self.target.group, self.target.sink):"
         ),
@@ -1065,14 +1066,14 @@ MUTANTS = (
     ),
     Mutant(
         what="a folder keeps its format",
-        module="sinks.files.sink",
+        module="sinks.files",
         guard="if owner.format != self.target.format:",
         without="if False:",
         killed_by="tests/unit/sinks/files/test_table.py::test_a_folder_of_another_format_is_refused",
     ),
     Mutant(
         what="a batch is read by its own list of files",
-        module="sinks.files.sink",
+        module="sinks.files",
         guard="if listed is None or listed.batch != piece.batch.batch:",
         without="if listed is None:",
         killed_by=(
@@ -1082,7 +1083,7 @@ MUTANTS = (
     ),
     Mutant(
         what="an undone checkpoint is not read",
-        module="sinks.files.reader",
+        module="sinks.files.frames",
         guard="if by is not None:",
         without="if False:",
         killed_by=(
@@ -1092,7 +1093,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a checkpoint whose output was given up is not read",
-        module="sinks.files.reader",
+        module="sinks.files.frames",
         guard="if self._named(layout.RETIRED, sequence):",
         without="if False:",
         killed_by=(

@@ -32,7 +32,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     ) -> ModuleSpec | None:
         if fullname != self._mutant.imported_as:
             return None
-        return importlib.util.spec_from_file_location(fullname, self._mutant.path, loader=self)
+        place = self._mutant.path
+        folder = [str(place.parent)] if place.name == "__init__.py" else None
+        return importlib.util.spec_from_file_location(fullname, place, loader=self, submodule_search_locations=folder)
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None

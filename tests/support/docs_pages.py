@@ -795,7 +795,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "airflow-operators-waiting": lambda: airflow_pages.common("operators", "base", "WaitingOperator"),
     "airflow-commands": airflow_pages.commands,
     "airflow-operators": lambda: airflow_pages.described("operators"),
-    "airflow-sensors-common": lambda: airflow_pages.common("sensors", "base", "RegionSensor"),
+    "airflow-sensors-common": lambda: airflow_pages.common("sensors", "region", "RegionSensor"),
     "airflow-sensors": lambda: airflow_pages.described("sensors"),
     "airflow-notifiers": airflow_pages.notifiers,
 }

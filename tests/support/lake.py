@@ -18,9 +18,8 @@ from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.files import FileSink, FileTarget
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.delta import table_of
-from airflow_kcr.sinks.files.folder import Table
-from airflow_kcr.sinks.files.hadoop import HadoopFolder
-from airflow_kcr.sinks.files.writer import FilesWriter, SparkRewriter
+from airflow_kcr.sinks.files.folder import HadoopFolder, Table
+from airflow_kcr.sinks.files.frames import FilesWriter, SparkRewriter
 from tests.support.driver import GROUP, Driver
 from tests.support.live_region import SPEC
 

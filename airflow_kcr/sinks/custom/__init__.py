@@ -1,10 +1,172 @@
 """Sinks of users' own (docs/how-to/write-your-own-sink.md): `CustomSink` and its arguments.
 
+A sink is a class, with a factory that the spec names as `factory: jobs.lake:make` of `kind: custom`::
+
+    class Lake(CustomSink):
+        def write(self, rows, batch): ...  # in each batch: store the rows where readers don't look yet
+
+        def publish(self, checkpoint): ...  # the checkpoint is complete: show what it names, and nothing else
+
+        def rollback(self, reset): ...  # what `reset.undone` names is void
+
+
+    def make(options, spark):
+        return Lake(options["path"], spark)
+
 `airflow_kcr.sinks.custom.suite` has the tests that each should pass.
+
+Two kinds are easy to get right. One *keeps back*: `write` puts output where readers don't look, under the batch's id,
+and `publish` shows that of the accepted batches which the checkpoint names. It shows each record once, whatever
+happens. The other *overwrites*: `write` keys rows by their records' coordinates and shows them at once; a repeated
+record replaces itself, and what a dead batch wrote stays until its records come again.
 """
 
 from __future__ import annotations
 
-from airflow_kcr.sinks.custom.sink import AcceptedBatch, CheckpointId, CompleteCheckpoint, CustomSink, Factory, Reset
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeAlias
+
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, Offset, Range, Timeline
+from airflow_kcr.protocol.values import TopicPartition as Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_kcr.spark.context import BatchContext
+
 
 __all__ = ["AcceptedBatch", "CheckpointId", "CompleteCheckpoint", "CustomSink", "Factory", "Reset"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class CheckpointId:
+    """Which checkpoint: (timeline, sequence) only ever grows, and no other checkpoint of the region has it."""
+
+    timeline: Timeline
+    sequence: CheckpointNumber
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedBatch:
+    """A batch of which something counts."""
+
+    batch_id: BatchId
+    epoch: Epoch
+    checkpoint: CheckpointId
+    """What its context said: the checkpoint that it belonged to when it began."""
+
+    ranges: Mapping[Place, Range]
+    """Offsets [from, to) that count. Less than the batch had where a reset has undone the rest of it."""
+
+    is_whole: bool
+    """Whether all that it had counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteCheckpoint:
+    """A complete checkpoint, as far as one group of the region is concerned."""
+
+    id: CheckpointId
+    previous: CheckpointId | None
+    """The published checkpoint before it on the current timeline; None: it is the first."""
+
+    boundary: datetime | None
+    """The instant that it is aligned to, if it has one."""
+
+    batches: tuple[AcceptedBatch, ...]
+    """All that counts of it, by the ledger: everything accepted since `previous`, in the order of the starts. A batch
+    of an undone checkpoint is among them where a reset has left a part of it standing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset:
+    """A reset, as one member carries it out."""
+
+    epoch: Epoch
+    """From now on; who writes under a lower one is a zombie."""
+
+    timeline: Timeline
+    undone: Mapping[CheckpointId, Timeline]
+    """Every checkpoint of the region that a reset has undone, this one's or an older one's, and the timeline that took
+    its place."""
+
+    resume: Mapping[Place, Offset]
+    """Where this member's partitions resume, as far as that is known already."""
+
+
+class CustomSink(ABC):
+    """A sink of a user's. One object for each application and sink; its calls come from several threads.
+
+    Every call may come again: after an answer that got lost, from another member that does not know of the first one,
+    or from a process that was dead for a while. Said again, it changes nothing. A call that raises is made again later;
+    raise `SinkError` for what is expected to fail, with a message for people.
+    """
+
+    fenced: bool = False
+    """Whether the target itself refuses what is written under an epoch lower than the highest that `rollback` got.
+    Without that, a reset waits until a process that has lost its lease is known to be over."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse what can't work, before anything is consumed; nothing is written for good.
+
+        Raises:
+            ConfigurationError: the target is not there, may not be written to, or is another sink's.
+        """
+
+    @abstractmethod
+    def write(self, rows: DataFrame, batch: BatchContext) -> None:
+        """Write rows of one batch, by the pipeline's `context.sinks["name"].write(rows)`; once in each batch.
+
+        The batch may still fail, be cancelled, or be discarded: output of it counts only once a checkpoint names it.
+        Its records may come again in a batch of another id, with other ranges. Only jobs that it waits for belong to
+        it.
+
+        Args:
+            rows: with the columns `topic`, `partition` and `offset`: the record that each row was made of.
+            batch: whose rows they are, with what to be idempotent with.
+        """
+
+    @abstractmethod
+    def prepare(self, sequence: CheckpointNumber) -> None:
+        """Make durable what this member's accepted batches have written: from then on it may die and nothing is lost.
+
+        It is asked in a drain, by each member of the group, before its part of the checkpoint is stored. No batch of it
+        runs.
+
+        Args:
+            sequence: the checkpoint's.
+        """
+
+    @abstractmethod
+    def publish(self, checkpoint: CompleteCheckpoint) -> None:
+        """Show what belongs to a complete checkpoint, and nothing else.
+
+        One member of the region does so, of whatever group; where it is too slow, another one as well, at the same
+        time. Checkpoints come in their order, each after the one before it was published.
+
+        Args:
+            checkpoint: what counts.
+        """
+
+    @abstractmethod
+    def rollback(self, reset: Reset) -> None:
+        """Hide what a reset has undone, and refuse older epochs, if that is this sink's to do.
+
+        Each member of the group is asked, with none of its batches running; others may still write under the older
+        epoch. The region continues only after all of them have answered. Output of current checkpoints is not
+        touched.
+
+        Args:
+            reset: what is void, and from when.
+        """
+
+
+Factory: TypeAlias = "Callable[[Mapping[str, str], SparkSession], CustomSink]"
+"""Makes a sink of its options, references filled in, and of the application's session. Every application of the region
+calls it, those of other groups too: whichever member publishes a checkpoint does so for all groups."""
+
+WANTED: str = "def make(options: Mapping[str, str], spark: SparkSession) -> CustomSink"

@@ -14,7 +14,7 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, RegionName, Timeline
 from airflow_kcr.sinks.contract import not_written, written_twice
-from airflow_kcr.sinks.custom.sink import (
+from airflow_kcr.sinks.custom import (
     WANTED,
     AcceptedBatch,
     CheckpointId,
@@ -24,8 +24,8 @@ from airflow_kcr.sinks.custom.sink import (
     Reset,
 )
 from airflow_kcr.sinks.files.contents import CheckpointContents
+from airflow_kcr.sinks.files.frames import with_coordinates
 from airflow_kcr.sinks.files.layout import CheckpointName
-from airflow_kcr.sinks.files.writer import with_coordinates
 from airflow_kcr.spark.context import BatchContext
 from airflow_kcr.spark.pipelines import NamedFunction, load_function
 from airflow_kcr.spec import RegionSpec, SinkKind, resolve_environment

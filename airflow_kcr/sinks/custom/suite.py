@@ -41,7 +41,7 @@ from airflow_kcr.protocol.values import (
     TopicName,
     TopicPartition,
 )
-from airflow_kcr.sinks.custom.sink import AcceptedBatch, CheckpointId, CompleteCheckpoint, CustomSink, Reset
+from airflow_kcr.sinks.custom import AcceptedBatch, CheckpointId, CompleteCheckpoint, CustomSink, Reset
 from airflow_kcr.spark.context import BatchContext
 
 if TYPE_CHECKING:

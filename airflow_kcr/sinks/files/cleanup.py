@@ -34,8 +34,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, region_name
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.contents import Ledger, RegionLedger, brought_up_to_date, checkpoints_on, shelves
 from airflow_kcr.sinks.files.delta import table_of, with_formats
-from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, Table
-from airflow_kcr.sinks.files.hadoop import HadoopFolder
+from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, HadoopFolder, Table
 from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, Manifest, Owner, Retired, file_targets
 from airflow_kcr.spark.launch import PACKAGES, launch, require_pyspark
 from airflow_kcr.spark.session import SparkSettings, missing_extensions, names_library

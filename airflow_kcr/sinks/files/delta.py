@@ -23,8 +23,8 @@ from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.sinks.files import FileTarget, layout
 from airflow_kcr.sinks.files.folder import NO_TABLE, Table
+from airflow_kcr.sinks.files.frames import COORDINATE_COLUMNS, rows_of
 from airflow_kcr.sinks.files.layout import CheckpointName, Manifest, Undone
-from airflow_kcr.sinks.files.reader import COORDINATES, rows_of
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.session import CATALOG, DELTA, DELTA_CATALOG, DELTA_EXTENSION, EXTENSIONS, SparkSettings
 
@@ -204,7 +204,7 @@ class DeltaTable:
         return (reader if version is None else reader.option("versionAsOf", version)).load(self.uri)
 
     def _nothing(self) -> DataFrame:
-        columns = (column.split() for column in f"{_OF_CHECKPOINT}, {COORDINATES}".split(", "))
+        columns = (column.split() for column in f"{_OF_CHECKPOINT}, {COORDINATE_COLUMNS}".split(", "))
         return self._spark.range(0).selectExpr(*(f"CAST(NULL AS {kind}) AS {name}" for name, kind in columns))
 
     def _stamped(self, rows: DataFrame, manifest: Manifest) -> DataFrame:

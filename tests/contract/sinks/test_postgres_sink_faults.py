@@ -17,8 +17,8 @@ import pytest
 from airflow_kcr.embedded.servers import Postgres, start_postgres
 from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.protocol.rules import Delivery, SinkMode
-from airflow_kcr.sinks.postgres import publication, sink
-from airflow_kcr.sinks.postgres import sink as sink_module
+from airflow_kcr.sinks import postgres
+from airflow_kcr.sinks.postgres import publication
 from tests.support.breaking_proxy import Break, breaking_proxy
 from tests.support.sink_tables import Table, libpq, records
 
@@ -165,7 +165,7 @@ class TestTwoAtOnce:
         heir.sink.check()
         call = zombie.call({0: (0, 5)})
         staged = zombie.staged(call)
-        with ThreadPoolExecutor(2) as pool, stopped_before_commit(monkeypatch, sink, "fence") as stop:
+        with ThreadPoolExecutor(2) as pool, stopped_before_commit(monkeypatch, postgres, "fence") as stop:
             resets = pool.submit(lambda: heir.reset({0: 0, 1: 0}))
             stop.reached()
             publishes = pool.submit(lambda: outcome(lambda: zombie.sink.publish(call, staged)))
@@ -231,7 +231,7 @@ class TestLostConnections:
             out = table(through.render_as_string(hide_password=False))
             out.run({0: (0, 5)})
             out.epoch, out.timeline = 2, 2
-            original = sink.reset
+            original = postgres.reset
 
             def then_checkpoint(*arguments: Any) -> object:  # noqa: ANN401 (the function's)
                 answer = original(*arguments)
@@ -241,10 +241,10 @@ class TestLostConnections:
             if nth == 1:
                 proxy.break_next(broken)
             else:
-                monkeypatch.setattr(sink, "reset", then_checkpoint)
+                monkeypatch.setattr(postgres, "reset", then_checkpoint)
             with pytest.raises(SinkError, match="can't tell whether"):
                 out.reset({0: 2})
-            monkeypatch.setattr(sink, "reset", original)
+            monkeypatch.setattr(postgres, "reset", original)
             out.reset({0: 2})
             out.run({0: (2, 4)})
         assert Table(url=empty_database_url).held() == records(p0=(0, 4))
@@ -296,7 +296,7 @@ def test_a_publication_that_a_lock_held_up_is_tried_again(empty_database_url: st
         wait_for(empty_database_url, f"SELECT WHERE NOT EXISTS ({WAITS_FOR_A_LOCK})")
         other.rollback()
         assert publishes.result(20).written == 5
-    assert sink_module.ATTEMPTS > 1
+    assert postgres.ATTEMPTS > 1
 
 
 class TestCrash:

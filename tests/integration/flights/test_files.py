@@ -24,8 +24,8 @@ from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, RegionName
 from airflow_kcr.sinks import read_checkpoint
-from airflow_kcr.sinks.files.hadoop import HadoopFolder
-from airflow_kcr.sinks.files.reader import Checkpoints
+from airflow_kcr.sinks.files.folder import HadoopFolder
+from airflow_kcr.sinks.files.frames import Checkpoints
 from airflow_kcr.spec import parse
 from tests.integration.flights.test_exactly_once import Flights
 from tests.support.kafka import Kafka

@@ -27,8 +27,8 @@ from airflow_kcr.sinks import clean_checkpoints, read_checkpoint
 from airflow_kcr.sinks.files import FileSink, FileTarget, layout
 from airflow_kcr.sinks.files.delta import delta_table, require_delta
 from airflow_kcr.sinks.files.folder import Table
+from airflow_kcr.sinks.files.frames import FilesWriter
 from airflow_kcr.sinks.files.layout import Manifest, Undone
-from airflow_kcr.sinks.files.writer import FilesWriter
 from airflow_kcr.spark.session import DELTA
 from tests.support.driver import GROUP
 from tests.support.lake import READ, Lake, reset_order

@@ -12,7 +12,7 @@ from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.writer import FilesWriter
+from airflow_kcr.sinks.files.frames import FilesWriter
 from tests.support.lake import Lake, reset_order
 
 if TYPE_CHECKING:

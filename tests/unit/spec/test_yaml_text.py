@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.errors import SpecError
+from airflow_kcr.spec import MOST_VALUES, read_yaml
 from airflow_kcr.spec.fields import path_text
-from airflow_kcr.spec.yaml_text import MOST_VALUES, read_yaml
 
 
 def refused(text: str) -> tuple[tuple[str, str], ...]:

@@ -15,8 +15,8 @@ from airflow_kcr.protocol.values import CheckpointNumber, RegionName, Timeline
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.cleanup import Cleaner, GivenUp
 from airflow_kcr.sinks.files.contents import RegionLedger
+from airflow_kcr.sinks.files.frames import Checkpoints
 from airflow_kcr.sinks.files.layout import CheckpointName, Timelines
-from airflow_kcr.sinks.files.reader import Checkpoints
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.sink_files import Files, Killed, LocalFolder
 

@@ -8,8 +8,8 @@ from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownC
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber, Timeline
 from airflow_kcr.sinks.files import layout
+from airflow_kcr.sinks.files.frames import Checkpoints
 from airflow_kcr.sinks.files.layout import CheckpointName
-from airflow_kcr.sinks.files.reader import Checkpoints
 from tests.support.driver import Driver
 from tests.support.sink_files import Files, LocalFolder
 

@@ -13,8 +13,8 @@ from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks.files import layout
+from airflow_kcr.sinks.files.frames import Checkpoints
 from airflow_kcr.sinks.files.layout import sealed, unsealed
-from airflow_kcr.sinks.files.reader import Checkpoints
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.sink_files import Files, Killed, LocalFolder
 

@@ -1,0 +1,373 @@
+"""Spark's side of file sinks: it writes their files, makes few of many, and reads their checkpoints.
+
+`read_checkpoint` gives exactly what one checkpoint has, now and whenever it is asked again.
+
+    from airflow_kcr.sinks import read_checkpoint
+
+    rows = read_checkpoint(spark, "s3a://lake/delays", sequence=42)
+
+It asks the folder alone; the region's store only where a checkpoint is named by its DAG run. A checkpoint whose output
+`cleanup` has deleted is refused by name.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkError, UnknownCheckpoint
+from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.targets import ToRun
+from airflow_kcr.protocol.values import Range, TopicPartition
+from airflow_kcr.sinks.contract import not_written, require_coordinates, written_twice
+from airflow_kcr.sinks.files import FileSink, layout
+from airflow_kcr.sinks.files.contents import checkpoints_on, newest_first, timelines_in
+from airflow_kcr.sinks.files.folder import Folder, HadoopFolder
+from airflow_kcr.sinks.files.layout import TEMPORARY, CheckpointName, Manifest, Owner
+from airflow_kcr.spark.context import COORDINATES
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+
+
+# Writing
+
+PREFIX: Final = "kcr_"
+"""Before the names of the coordinates, as they are in the files."""
+
+_PUTTING_TOGETHER: Final = {
+    # Spark lists every file that is named to it, in as many tasks as there are files where it is not told otherwise.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
+    # It counts each file as 4 MB, which makes a task of every 32 small ones; so a task is made for each core.
+    "spark.sql.files.openCostInBytes": "65536",
+    # The plan is as simple as it looks.
+    "spark.sql.adaptive.enabled": "false",
+}
+"""Spark's settings for many small files that become a few."""
+
+_NO_MARK: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
+
+
+class FilesWriter:
+    """One file sink, as a pipeline has it for one batch.
+
+    Args:
+        sink: where to.
+        call: the batch.
+    """
+
+    def __init__(self, sink: FileSink, call: BatchCall) -> None:
+        self._sink, self._call = sink, call
+        self._schema: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self._sink.target}, batch {self._call.batch}>"
+
+    @property
+    def schema(self) -> str:
+        """The schema of what was written, as Spark writes it in JSON.
+
+        Raises:
+            SinkError: nothing was written.
+        """
+        if self._schema is None:
+            raise not_written(self)
+        return self._schema
+
+    def write(self, rows: DataFrame) -> None:
+        """Write rows, each made of one record of this batch; a pipeline does so once for each of its sinks.
+
+        Args:
+            rows: with the columns `topic`, `partition` and `offset` of the batch as they are; the files have them with
+                `kcr_` before their names. One without any row is fine.
+
+        Raises:
+            SinkError: a coordinate is missing, a name is there twice, the columns don't fit the sink's table, or it
+                was written to before.
+        """
+        if self._schema is not None:
+            raise written_twice(self)
+        named = with_coordinates(rows)
+        schema = named.schema.json()
+        self._sink.fit(schema)
+        self._schema = schema
+        _parquet(named, f"{self._sink.folder.uri}/{self._sink.attempt(self._call)}")
+
+    def publish(self) -> None:
+        """Write the list of what was written; it counts once the batch is accepted and its checkpoint published.
+
+        Raises:
+            SinkError: nothing was written, or the list can't be.
+        """
+        self._sink.list_files(self._call, self.schema)
+
+
+def with_coordinates(rows: DataFrame) -> DataFrame:
+    """Return rows as the files have them.
+
+    Raises:
+        SinkError: a coordinate is missing, or a name is there twice.
+    """
+    names = rows.columns
+    require_coordinates(names, rows.schema.simpleString())
+    renamed = [PREFIX + name if name in COORDINATES else name for name in names]
+    low = [name.lower() for name in renamed]
+    twice = sorted({name for name in renamed if low.count(name.lower()) > 1})
+    if twice:
+        raise SinkError(f"column {', '.join(twice)} is there twice (schema: {rows.schema.simpleString()})")
+    return rows.toDF(*renamed)
+
+
+class SparkRewriter:
+    """Makes new files of others; see `sinks.files.folder.Rewriter`.
+
+    Args:
+        spark: the application's session.
+        folder: where the files are.
+    """
+
+    def __init__(self, spark: SparkSession, folder: HadoopFolder) -> None:
+        self._spark, self._folder = spark.newSession(), folder
+        for name, value in _PUTTING_TOGETHER.items():
+            self._spark.conf.set(name, value)
+
+    def rewrite(
+        self,
+        sources: Iterable[str],
+        schema: str,
+        into: str,
+        *,
+        files: int,
+        kept: Mapping[TopicPartition, tuple[Range, ...]] | None = None,
+    ) -> Mapping[str, int]:
+        """Write the rows of several files into a few."""
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+
+        above = into.rpartition("/")[0]
+        temporary = f"{above}/{TEMPORARY}{uuid.uuid4().hex}"
+        try:
+            rows = read_files(self._spark, [f"{self._folder.uri}/{path}" for path in sources], schema)
+            if kept is not None:
+                rows = rows.where(_of_records(kept))
+            # What few tasks write, few tasks would read, and opening small files takes longer than what is in them.
+            few = files < self._spark.sparkContext.defaultParallelism
+            spread = rows.repartition(files) if few else rows.coalesce(files)
+            _parquet(spread, f"{self._folder.uri}/{temporary}")
+            return self._taken(temporary, into)
+        except (PySparkException, Py4JError) as error:
+            raise SinkError(
+                f"files could not be made in {self._folder.uri}/{above}: {str(error).splitlines()[0]}"
+            ) from error
+        finally:
+            self._folder.delete([temporary])
+
+    def _taken(self, temporary: str, into: str) -> dict[str, int]:
+        """Give new files their names, which no other attempt has: how rows are spread depends on who does it."""
+        attempt = uuid.uuid4().hex[:12]
+        found: dict[str, int] = {}
+        for place, (part, size) in enumerate(self._folder.sizes(temporary).items()):
+            path = f"{into}-{attempt}-{place:05d}.parquet"
+            self._folder.move(f"{temporary}/{part}", path)
+            found[path] = size
+        return found
+
+
+def read_files(spark: SparkSession, paths: list[str], schema: str) -> DataFrame:
+    """Return the rows of files of one schema; a file that is missing or damaged is an error.
+
+    Args:
+        spark: the session.
+        paths: of the files.
+        schema: as Spark writes it in JSON.
+    """
+    import json
+
+    from pyspark.sql.types import StructType
+
+    known = StructType.fromJson(json.loads(schema))
+    if not paths:
+        return spark.createDataFrame([], known)
+    strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+    return spark.read.schema(known).options(**strict).parquet(*paths)
+
+
+def _parquet(rows: DataFrame, uri: str) -> None:
+    writer: DataFrameWriter = rows.write.option(_NO_MARK, "false")
+    writer.mode("errorifexists").parquet(uri)
+
+
+def _of_records(kept: Mapping[TopicPartition, tuple[Range, ...]]) -> Column:
+    from pyspark.sql import functions
+
+    topic, partition, offset = (functions.col(PREFIX + name) for name in COORDINATES)
+    found = functions.lit(False)
+    for place, ranges in kept.items():
+        inside = functions.lit(False)
+        for range_ in ranges:
+            inside = inside | ((offset >= range_.from_) & (offset < range_.to))
+        found = found | ((topic == place.topic) & (partition == place.partition) & inside)
+    return found
+
+
+# Reading
+
+COORDINATE_COLUMNS: Final = "kcr_topic STRING, kcr_partition INT, kcr_offset BIGINT"
+"""Of the record that a row was made of, in every checkpoint."""
+
+SHOWN = 5
+"""How many checkpoints a message names."""
+
+
+def read_checkpoint(
+    spark: SparkSession, path: str, *, sequence: int | None = None, run: str | None = None, store: str | None = None
+) -> DataFrame:
+    """Return the rows of one checkpoint: what was processed since the current checkpoint before it.
+
+    Args:
+        spark: a session that can read the folder.
+        path: of the file sink, as its spec has it, references filled in.
+        sequence: the checkpoint's. Without it and without `run`, the newest checkpoint there is: another one each time.
+        run: the DAG run that asked for the checkpoint, as `DAG/RUN`; the store knows which checkpoint that is.
+        store: the store's URL, only for `run`; absent: `KCR_STORE_URL`.
+
+    Returns:
+        The columns that the pipeline has written, and the records' coordinates: `kcr_topic`, `kcr_partition`,
+        `kcr_offset`. Reading the same checkpoint again reads the same files.
+
+    Raises:
+        UnknownCheckpoint: there is no such checkpoint here, or none yet.
+        CheckpointNotUsable: a reset has undone the checkpoint, and the message names the timeline that replaced it; or
+            the checkpoint was retired, and its output deleted.
+        ConfigurationError: the path is no file sink's folder, or both `sequence` and `run` are given.
+        SinkError: the folder can't be read.
+        StoreError: the store can't be asked which checkpoint a run has.
+    """
+    if sequence is not None and run is not None:
+        raise ConfigurationError("read_checkpoint was given sequence and run; one of them names the checkpoint")
+    checkpoints = Checkpoints.of(HadoopFolder(spark, path))
+    if run is not None:
+        sequence = checkpoints.sequence_of(run, store)
+    return rows_of(spark, path, checkpoints.manifest(sequence))
+
+
+def rows_of(spark: SparkSession, path: str, manifest: Manifest) -> DataFrame:
+    """Return the rows of a manifest's files.
+
+    Args:
+        spark: the session.
+        path: of the file sink.
+        manifest: of one of its checkpoints.
+    """
+    root = path.rstrip("/")
+    parts = [
+        read_files(spark, [f"{root}/{file.path}" for file in manifest.files if file.schema == number], schema)
+        for number, schema in enumerate(manifest.schemas)
+    ]
+    if not parts:
+        return spark.createDataFrame([], COORDINATE_COLUMNS)
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """The checkpoints of a file sink, as its folder has them."""
+
+    folder: Folder
+    owner: Owner
+
+    @classmethod
+    def of(cls, folder: Folder) -> Checkpoints:
+        """Return the checkpoints of a folder.
+
+        Raises:
+            ConfigurationError: it is no file sink's, or of another layout.
+            SinkError: it can't be read.
+        """
+        owner = Owner.of(folder.read(layout.OWNER))
+        if owner is None:
+            raise ConfigurationError(
+                f"{folder.uri} is no folder of a file sink (it has no {layout.OWNER}); name the path that the region's "
+                "spec has, once its members have been started"
+            )
+        return cls(folder=folder, owner=owner)
+
+    def published(self) -> Iterator[CheckpointName]:
+        """Yield the checkpoints that can be read, newest first, reading no further back than needed."""
+        return newest_first(self.folder, timelines_in(self.folder))
+
+    def manifest(self, sequence: int | None = None) -> Manifest:
+        """Return a checkpoint's manifest; without a sequence, the newest one's.
+
+        Raises:
+            UnknownCheckpoint: there is no such checkpoint here, or none yet.
+            CheckpointNotUsable: a reset has undone it, or its output was given up.
+            SinkError: the folder can't be read.
+        """
+        if sequence is None:
+            # One that is being written is not whole yet; the one before it is the newest then.
+            for checkpoint in self.published():
+                found = Manifest.of(self.folder.read(layout.manifest(checkpoint)))
+                if found is not None:
+                    return found
+            raise UnknownCheckpoint(f"{self._where} has no published checkpoint yet")
+        self._require_in_force(sequence)
+        for checkpoint in self._named(layout.MANIFESTS, sequence):
+            found = Manifest.of(self.folder.read(layout.manifest(checkpoint)))
+            if found is not None:
+                return found
+        raise UnknownCheckpoint(f"{self._where} has no checkpoint {sequence}; {self._those()}")
+
+    def sequence_of(self, run: str, store: str | None) -> int:
+        """Return the checkpoint that a DAG run has.
+
+        Args:
+            run: `DAG/RUN`.
+            store: the store's URL; None: `KCR_STORE_URL`.
+
+        Raises:
+            InvalidTarget: the run is not named so.
+            UnknownCheckpoint: it has no complete current checkpoint.
+            StoreError: the store can't be asked.
+        """
+        from airflow_kcr.api import Region
+
+        dag_id, _, run_id = run.partition("/")
+        target = ToRun(dag_id=dag_id, run_id=run_id)
+        with Region(self.owner.region, store) as region:
+            return region.checkpoint_number_of_run(target.dag_id, target.run_id)
+
+    def _require_in_force(self, sequence: int) -> None:
+        by = timelines_in(self.folder).superseded_by(sequence)
+        if by is not None:
+            raise CheckpointNotUsable(
+                f"checkpoint {sequence} of {self._where} was superseded by timeline {by}: a reset went back before "
+                "it, and its "
+                f"records are processed again; {self._those()}"
+            )
+        if self._named(layout.RETIRED, sequence):
+            raise CheckpointNotUsable(
+                f"checkpoint {sequence} of {self._where} was retired, and its output deleted (`kcr checkpoint clean "
+                f"--retired`); {self._those()}"
+            )
+
+    def _those(self) -> str:
+        found = [str(checkpoint.sequence) for checkpoint in islice(self.published(), SHOWN + 1)]
+        if not found:
+            return "none is published"
+        return f"published are {'…, ' if len(found) > SHOWN else ''}{', '.join(reversed(found[:SHOWN]))}"
+
+    @property
+    def _where(self) -> str:
+        return f"sink {self.owner.sink} of group {self.owner.group}, region {self.owner.region} ({self.folder.uri})"
+
+    def _named(self, above: str, sequence: int) -> list[CheckpointName]:
+        return [
+            checkpoint
+            for checkpoint in checkpoints_on(self.folder, above, layout.shelf(sequence))
+            if checkpoint.sequence == sequence
+        ]
