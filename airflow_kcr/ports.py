@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 from airflow_kcr.errors import RefusedError
 from airflow_kcr.protocol.commands import Command, Heartbeat, Renew
 from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import Event

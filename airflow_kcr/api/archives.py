@@ -1,4 +1,4 @@
-"""A closed history: closing one into archive files (`archive_files`), and reading what is closed as a whole.
+"""A closed history: closing one into archive files (`verdict`), and reading what is closed as a whole.
 
 Closing goes in this order, for one certificate after the other, so that a process that ends anywhere has lost nothing
 and the next one continues:
@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from airflow_kcr.api import verdict
-from airflow_kcr.api.archive_files import ArchiveFolder
-from airflow_kcr.api.verdict import CERTIFICATE, Judged
+from airflow_kcr.api.verdict import CERTIFICATE, ArchiveFolder, Judged
 from airflow_kcr.api.views import View
 from airflow_kcr.ports import ArchiveContents, ArchiveFile, Certificate, Chronicle, Dropped, Horizon
 from airflow_kcr.protocol.invariants.history import History, Violation

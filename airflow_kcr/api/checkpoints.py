@@ -11,7 +11,7 @@ from typing import Final, Self
 from airflow_kcr.api.views import View
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import completion, resets, retirement, timelines
+from airflow_kcr.protocol.region import completion, resets, timelines
 from airflow_kcr.protocol.region.archive import CheckpointPage, LogStart
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointRequest, CheckpointState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -44,11 +44,11 @@ class CheckpointSummary(View):
     @classmethod
     def of_page(cls, region: StoredRegion, page: CheckpointPage) -> tuple[Self, ...]:
         """Return the checkpoints of a page of the archive, the oldest first."""
-        kept, reaches = retirement.protected(region), reach(page)
+        kept, reaches = completion.protected(region), reach(page)
         return tuple(
             cls(
                 checkpoint=row,
-                kept=kept.get(row.sequence, "") or retirement.own_reason(row),
+                kept=kept.get(row.sequence, "") or completion.own_reason(row),
                 reach=reaches.get(row.sequence),
             )
             for row in page.checkpoints

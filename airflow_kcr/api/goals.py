@@ -52,8 +52,7 @@ from airflow_kcr.protocol.region.state import (
     request_of,
     universe,
 )
-from airflow_kcr.protocol.times import format_instant
-from airflow_kcr.protocol.values import CheckpointNumber, MemberId, RegionName, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, MemberId, RegionName, RequestId, format_instant
 from airflow_kcr.store.regions import RegionStore
 
 Predicate: TypeAlias = Callable[[StoredRegion, datetime], bool]

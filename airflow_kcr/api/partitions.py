@@ -31,7 +31,7 @@ from airflow_kcr.protocol.values import (
     TopicName,
     TopicPartition,
 )
-from airflow_kcr.runtime.identity import CommitNote
+from airflow_kcr.runtime.leases import CommitNote
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore
 

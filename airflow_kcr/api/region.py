@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Final, Self
 
 from airflow_kcr.api import archives, goals, ledger, partitions, regions, reset_plans, reset_views, resets
-from airflow_kcr.api.archive_files import ArchiveFolder
 from airflow_kcr.api.archives import ClosedRecords, Closing, WholeHistory
 from airflow_kcr.api.checkpoints import (
     CheckpointRequestView,
@@ -27,7 +26,7 @@ from airflow_kcr.api.regions import Applied, Clusters, connect, require_groups, 
 from airflow_kcr.api.reset_plans import PlanView, ResetRequest
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.validation import real_reader
-from airflow_kcr.api.verdict import Verdict
+from airflow_kcr.api.verdict import ArchiveFolder, Verdict
 from airflow_kcr.api.views import RegionView
 from airflow_kcr.errors import ArchiveError, ConfigurationError, StoreBusy
 from airflow_kcr.ports import Certificate, Chronicle
@@ -51,7 +50,6 @@ from airflow_kcr.protocol.region.state import person_reset_of
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.targets import FromFile
-from airflow_kcr.protocol.times import checked_instant
 from airflow_kcr.protocol.validation import check_topics
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
@@ -60,6 +58,7 @@ from airflow_kcr.protocol.values import (
     MemberId,
     RequestId,
     TopicPartition,
+    checked_instant,
     region_name,
 )
 from airflow_kcr.spec import FOREVER, RegionSpec

@@ -35,8 +35,18 @@ from airflow_kcr.protocol.targets import (
     target_from_json,
     target_to_json,
 )
-from airflow_kcr.protocol.times import checked_instant, format_instant, parse_instant
-from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, RequestId, TopicName, region_name
+from airflow_kcr.protocol.values import (
+    Epoch,
+    GroupId,
+    GroupPartition,
+    Offset,
+    RequestId,
+    TopicName,
+    checked_instant,
+    format_instant,
+    parse_instant,
+    region_name,
+)
 from airflow_kcr.schedules import zone_named
 
 WORST: Final = 20

@@ -34,10 +34,9 @@ from airflow_kcr.protocol.region.state import person_reset_of, universe
 from airflow_kcr.protocol.target_resolution import times_needed
 from airflow_kcr.protocol.targets import ByDuration, FromFile, Needs
 from airflow_kcr.protocol.values import GroupId, GroupPartition, RegionName, RequestId
-from airflow_kcr.runtime.identity import CommitNote
+from airflow_kcr.runtime.leases import CommitNote
 from airflow_kcr.spec import RegionSpec
-from airflow_kcr.store.collector import uncollected
-from airflow_kcr.store.regions import RegionStore
+from airflow_kcr.store.regions import RegionStore, uncollected
 
 _NAMED: Final = 5
 

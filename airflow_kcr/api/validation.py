@@ -55,7 +55,7 @@ from airflow_kcr.protocol.values import (
     TopicName,
     TopicPartition,
 )
-from airflow_kcr.runtime.identity import read_note
+from airflow_kcr.runtime.leases import read_note
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore
 

@@ -17,15 +17,21 @@ from typing import Final, Self
 
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import ForeignConsumer
-from airflow_kcr.protocol.region import boundaries, liveness, lost_logs, membership, retirement, specs
+from airflow_kcr.protocol.region import boundaries, completion, liveness, lost_logs, membership, specs
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
 from airflow_kcr.protocol.region.rows import Absence, CheckpointPhase, DesiredState, RegionState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import is_live, live_members
 from airflow_kcr.protocol.rules import Assignor, GroupProtocol
 from airflow_kcr.protocol.scopes import Scope
-from airflow_kcr.protocol.times import format_instant
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, TopicPartition
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    GroupId,
+    GroupPartition,
+    MemberId,
+    TopicPartition,
+    format_instant,
+)
 
 
 class View:
@@ -103,7 +109,7 @@ def span(time: timedelta) -> str:
 
 def last_complete(region: StoredRegion) -> CheckpointNumber | None:
     """Return the newest complete current checkpoint; None: there is none."""
-    newest = retirement.newest_usable(region)
+    newest = completion.newest_usable(region)
     return None if newest is None else newest.sequence
 
 

@@ -28,7 +28,7 @@ from airflow_kcr.errors import (
     TimedOut,
     ToolMissing,
 )
-from airflow_kcr.protocol.times import parse_duration, parse_instant
+from airflow_kcr.protocol.values import parse_duration, parse_instant
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

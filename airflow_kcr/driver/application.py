@@ -32,12 +32,10 @@ from airflow_kcr.protocol.region.rows import RegionState, Requester
 from airflow_kcr.protocol.region.state import is_live
 from airflow_kcr.protocol.validation import CheckVerdict
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, RegionName
-from airflow_kcr.runtime.clocks import StoreClock, boot_time
 from airflow_kcr.runtime.host import MemberHost, World
-from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
 from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.planner import Limits
-from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.sinks.custom.adapters import opened_custom
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.delta import with_formats

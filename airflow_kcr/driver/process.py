@@ -30,8 +30,8 @@ from airflow_kcr.driver.application import Hosted, MemberRun, follow, hosting, p
 from airflow_kcr.driver.task import LOG_FORMAT, Jvm, ParentWatchdog, Task
 from airflow_kcr.errors import BatchError, KcrError, RefusedError
 from airflow_kcr.protocol.values import MemberId
-from airflow_kcr.runtime.clocks import Clock, Seconds, boot_time
 from airflow_kcr.runtime.host import End, Ended
+from airflow_kcr.runtime.leases import Clock, Seconds, boot_time
 from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.metrics import UNKNOWN, Counts, Snapshot
 from airflow_kcr.store.regions import RegionStore

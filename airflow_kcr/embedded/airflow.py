@@ -42,7 +42,7 @@ from airflow_kcr.embedded.processes import (
 )
 from airflow_kcr.embedded.servers import spark_environment
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
-from airflow_kcr.protocol.times import format_duration
+from airflow_kcr.protocol.values import format_duration
 from airflow_kcr.schedules import Every
 
 MIGRATED_WITHIN: Final = 240.0

@@ -25,9 +25,8 @@ from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
-from airflow_kcr.file_locks import locked
 from airflow_kcr.spark import session
-from airflow_kcr.spark.launch import no_pyspark
+from airflow_kcr.spark.launch import locked, no_pyspark
 
 HOME_VARIABLE: Final = "KCR_HOME"
 REPOSITORY_VARIABLE: Final = "KCR_MAVEN_REPOSITORY"

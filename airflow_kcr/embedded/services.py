@@ -24,7 +24,7 @@ from airflow_kcr.embedded.flights import data as flights
 from airflow_kcr.embedded.processes import Launch, Recorded, ServiceProcess, start_detached
 from airflow_kcr.embedded.servers import spark_home, start_cluster, start_postgres, start_standalone
 from airflow_kcr.errors import ConfigurationError, ServiceFailed
-from airflow_kcr.file_locks import locked
+from airflow_kcr.spark.launch import locked
 from airflow_kcr.store.schema_upgrade import upgrade
 
 LEAVABLE: Final = frozenset({"airflow", "spark"})

@@ -15,7 +15,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.kcr import KcrHook, translated
 from airflow_kcr.hooks.links import RegionLink
-from airflow_kcr.protocol.times import format_instant, parse_instant
+from airflow_kcr.protocol.values import format_instant, parse_instant
 from airflow_kcr.triggers.payloads import Reaching, RegionReaches, TriggerAnswer, WaitingFor, waiting_for_from_json
 from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, RegionTrigger
 

@@ -21,7 +21,7 @@ from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.hooks.kcr import translated
 from airflow_kcr.operators.base import ONE_HOUR, CheckpointOperator, RegionOperator, WaitingOperator, sequence_of
-from airflow_kcr.protocol.times import checked_instant, format_duration, format_instant, parse_instant
+from airflow_kcr.protocol.values import checked_instant, format_duration, format_instant, parse_instant
 from airflow_kcr.settings import secrets_in
 from airflow_kcr.triggers.payloads import CheckpointCommitted, RequestPublished, TriggerAnswer
 

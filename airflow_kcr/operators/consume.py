@@ -22,8 +22,7 @@ from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.kcr import KcrHook, translated
 from airflow_kcr.hooks.links import RegionLink, SparkUiLink
 from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook, Submission
-from airflow_kcr.protocol.times import format_instant
-from airflow_kcr.protocol.values import region_name
+from airflow_kcr.protocol.values import format_instant, region_name
 from airflow_kcr.settings import is_secret, secrets_in
 from airflow_kcr.spark.reads import REFUSED_BY_NAME
 from airflow_kcr.spark.session import CONNECTOR, DELTA, POSTGRES_DRIVER

@@ -22,7 +22,7 @@ from airflow.sdk import Param, conf
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.targets import TargetKind, parse_target
-from airflow_kcr.protocol.times import format_instant
+from airflow_kcr.protocol.values import format_instant
 
 if TYPE_CHECKING:
     from datetime import datetime, tzinfo

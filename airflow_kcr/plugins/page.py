@@ -25,114 +25,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from sqlalchemy import select
 
 from airflow_kcr.api import RegionSummary
-from airflow_kcr.api.checkpoints import CheckpointSummary
 from airflow_kcr.api.regions import regions
-from airflow_kcr.api.reset_views import ResetView, of_page
-from airflow_kcr.api.views import RegionView, last_complete, span
+from airflow_kcr.api.views import span
 from airflow_kcr.errors import InvalidIdentifier, KcrError, UnknownRegion
 from airflow_kcr.hooks.connections import DEFAULT_CONNECTION
 from airflow_kcr.hooks.links import region_place
-from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.region import timelines
-from airflow_kcr.protocol.region.archive import RegionPage
-from airflow_kcr.protocol.region.liveness import Seen
-from airflow_kcr.protocol.region.rows import Claim
-from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import offsets_of
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId, region_name
+from airflow_kcr.plugins.overview import Overview
+from airflow_kcr.protocol.values import region_name
 
 if TYPE_CHECKING:
     from airflow_kcr.store.regions import RegionStore
-
-
-# What it shows
-
-SHOWN: Final = 50
-"""The number of checkpoints and resets listed, newest first."""
-
-PARTITIONS: Final = 500
-"""The number of partitions listed, those furthest behind first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRow:
-    """One partition, as the store knows it."""
-
-    partition: GroupPartition
-    owner: MemberId | None
-    position: int | None
-    checkpointed: int | None
-    """Its offset in the newest complete checkpoint."""
-
-    log_end: int | None
-    """The end of its log, as the member saw it at that checkpoint."""
-
-    @property
-    def behind(self) -> int | None:
-        """How many offsets it was behind that end, or is still; 0 if it has passed it."""
-        return None if self.position is None or self.log_end is None else max(self.log_end - self.position, 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
-    """Everything that the page of one region shows."""
-
-    region: RegionView
-    now: datetime
-    """The store's clock."""
-
-    partitions: tuple[PartitionRow, ...]
-    partition_count: int
-    behind: int | None
-    """In all partitions of which it is known."""
-
-    checkpoints: tuple[CheckpointSummary, ...]
-    resets: tuple[ResetView, ...]
-
-    @classmethod
-    def of(cls, region: StoredRegion, now: datetime, seen: Seen) -> Self:
-        """Return what there is to show of a region as it was read."""
-        newest = last_complete(region)
-        past = region.archive.region_page(newest, SHOWN)
-        rows = sorted(_partitions(region, newest, past), key=lambda row: (-(row.behind or 0), row.partition))
-        known = [row.behind for row in rows if row.behind is not None]
-        return cls(
-            region=RegionView.of(region, now, seen),
-            now=now,
-            partitions=tuple(rows[:PARTITIONS]),
-            partition_count=len(rows),
-            behind=sum(known) if known else None,
-            checkpoints=CheckpointSummary.of_page(region, past.checkpoints)[::-1],
-            resets=of_page(region.name, past.resets, SHOWN)[::-1],
-        )
-
-
-def _partitions(region: StoredRegion, newest: CheckpointNumber | None, past: RegionPage) -> list[PartitionRow]:
-    offsets = EMPTY
-    if newest is not None:  # of checkpoints undone since, there may be more than a page
-        offsets = past.checkpoints.offsets.get(newest) or offsets_of(region, newest) or EMPTY
-    ends: dict[GroupPartition, LogBounds] = {}
-    for part in past.contributions.values():
-        ends |= part.bounds
-    return [
-        PartitionRow(
-            partition=partition,
-            owner=claim.owner,
-            position=claim.position,
-            checkpointed=offsets.get(partition),
-            log_end=_end(claim, ends.get(partition)),
-        )
-        for partition, claim in region.claims.items()
-    ]
-
-
-def _end(claim: Claim, log: LogBounds | None) -> int | None:
-    """Return the end of a log, where it is of the topic that the position is of."""
-    return None if log is None or timelines.is_recreated(claim.topic_id, log.topic_id) else log.end
-
-
-# The application
 
 HEADERS: Final = {
     "Content-Security-Policy": (

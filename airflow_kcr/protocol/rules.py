@@ -25,7 +25,11 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.times import (
+from airflow_kcr.protocol.values import (
+    GroupId,
+    GroupPartition,
+    Offset,
+    TopicName,
     back_from,
     checked_instant,
     format_duration,
@@ -33,7 +37,6 @@ from airflow_kcr.protocol.times import (
     parse_duration,
     parse_instant,
 )
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
 
 if TYPE_CHECKING:
     from airflow_kcr.protocol.observations import LogBounds, LogView
@@ -448,7 +451,7 @@ class CheckpointRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRules:
-    """Which checkpoints are kept: a checkpoint beyond either limit is retired, unless `retirement` protects it."""
+    """Which checkpoints are kept: a checkpoint beyond either limit is retired, unless `completion` protects it."""
 
     keep: int = 20
     """How many complete checkpoints are kept."""

@@ -38,8 +38,7 @@ from airflow_kcr.protocol.targets import (
     ToRun,
     describe,
 )
-from airflow_kcr.protocol.times import back_from, format_instant
-from airflow_kcr.protocol.values import MAX_NUMBER, GroupPartition, Offset
+from airflow_kcr.protocol.values import MAX_NUMBER, GroupPartition, Offset, back_from, format_instant
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -19,8 +19,19 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from airflow_kcr.errors import ConfigurationError, InvalidTarget, NumberOutOfRange, OverlappingOffsets
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
-from airflow_kcr.protocol.times import checked_instant, format_duration, format_instant, parse_duration, parse_instant
-from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber, GroupId, GroupPartition, Offset, TopicName
+from airflow_kcr.protocol.values import (
+    MAX_NUMBER,
+    CheckpointNumber,
+    GroupId,
+    GroupPartition,
+    Offset,
+    TopicName,
+    checked_instant,
+    format_duration,
+    format_instant,
+    parse_duration,
+    parse_instant,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -319,7 +330,7 @@ def _whole(number: int, kind: TargetKind, what: str) -> None:
 # Reset targets as JSON, both ways: how they are stored with the reset.
 #
 # One object: `kind` and the target's own fields, which are texts, integers, or the list of a file's entries. Texts are
-# the canonical ones of `times`. Nothing is formatted by locale: a number of a thousand and
+# the canonical ones of `values`. Nothing is formatted by locale: a number of a thousand and
 # more would get separators, and could not be read again.
 
 _TEXT: Final = {TargetKind.TO_DATETIME: "instant", TargetKind.BY_DURATION: "duration"}

@@ -22,8 +22,15 @@ from airflow_kcr.protocol.region.rows import RESET_STATES, Committed, RegionStat
 from airflow_kcr.protocol.region.state import Region, contributions_to, live_members, restore_point_offsets, universe
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupProtocol, GroupRules, RegionRules
 from airflow_kcr.protocol.timeouts import BROKER_DEFAULTS, BrokerTimes, Timeouts, check, check_consumer_protocol
-from airflow_kcr.protocol.times import format_instant
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, Offset, TopicName
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    GroupId,
+    GroupPartition,
+    MemberId,
+    Offset,
+    TopicName,
+    format_instant,
+)
 
 SHOWN: Final = 5
 """How many findings one line names; the others are counted."""

@@ -17,11 +17,10 @@ from typing import TypeAlias, TypeVar
 from airflow_kcr.errors import BatchCancelled, BatchError, KcrError, SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall, CommitAnswer, CommittedOffset, Engine, Membership, Sinks
 from airflow_kcr.protocol.commands import ClaimPartitions, Found, ReportOutOfRange, ReportPublished
-from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.values import AssignmentId, BatchId, CheckpointNumber, Epoch, GroupPartition, Timeline
-from airflow_kcr.runtime.clocks import Clock, Seconds
-from airflow_kcr.runtime.identity import CommitNote, Identity
+from airflow_kcr.runtime.leases import Clock, CommitNote, Identity, Seconds
 from airflow_kcr.runtime.metrics import Counts, Metrics
 from airflow_kcr.runtime.planner import Planner
 from airflow_kcr.runtime.positions import Places
@@ -74,7 +73,7 @@ class Worker:
                 return
 
 
-Happening: TypeAlias = "events.Event | Callable[[], None]"
+Happening: TypeAlias = "messages.Event | Callable[[], None]"
 """What the loop's queue holds: an event for the machine, or something to do in the loop."""
 
 _LOG = logging.getLogger(__name__)
@@ -123,27 +122,27 @@ class Grouping:
     def assigned(self, partitions: frozenset[GroupPartition]) -> None:
         """The assignment is these partitions now."""
         self._assignments += 1
-        self._happened(events.Assigned(assignment=AssignmentId(self._assignments), partitions=partitions))
+        self._happened(messages.Assigned(assignment=AssignmentId(self._assignments), partitions=partitions))
         self._happened(self._count_rebalance)
 
     def revoking(self, partitions: frozenset[GroupPartition], released: Callable[[], None]) -> None:
         """Kafka takes these partitions as soon as nothing runs on them."""
         self._revoking, self._released = partitions, released
-        self._happened(events.Revoking(partitions=partitions))
+        self._happened(messages.Revoking(partitions=partitions))
 
     def revoked(self) -> None:
         """Kafka revoked all of the assignment, or it was lost."""
-        self._happened(events.Revoked())
+        self._happened(messages.Revoked())
 
     def left(self) -> None:
         """The group was left, or the client closed keeping its slot."""
-        self._happened(events.LeftGroup())
+        self._happened(messages.LeftGroup())
 
     def fenced(self, why: str) -> None:
         """Kafka fenced the client; whether this process is still the member, the store says."""
         _LOG.warning("%s: Kafka fenced the client, it joins anew if its lease holds: %s", self._who.member, why)
         self._happened(lambda: self._metrics.troubled(why))
-        self._happened(events.InstanceFenced())
+        self._happened(messages.InstanceFenced())
 
     def failed(self, error: Exception) -> None:
         """The client can't continue."""
@@ -159,12 +158,12 @@ class Grouping:
 
     # -- effects -------------------------------------------------------------------------------------------------
 
-    def release(self, effect: effects.ReleasePartitions) -> None:
+    def release(self, effect: messages.ReleasePartitions) -> None:
         """Let Kafka take what it is revoking; where it has not waited so long, nothing happens."""
         if effect.partitions == self._revoking:
             self._released()
 
-    def commit(self, effect: effects.Commit, timeline: Timeline, may_write: Callable[[], bool]) -> None:
+    def commit(self, effect: messages.Commit, timeline: Timeline, may_write: Callable[[], bool]) -> None:
         """Commit the restore point, while the member may write.
 
         What Kafka holds afterwards, as read, is the commit read-back.
@@ -175,14 +174,14 @@ class Grouping:
             if answer.failure:
                 self._failed(f"the commit of checkpoint {effect.sequence}: {answer.failure}")
             held = OffsetMap({p: row.offset for p, row in answer.held.items() if p in effect.offsets})
-            answered = events.CommitAnswered(sequence=effect.sequence, offsets=held, failed=bool(answer.failure))
+            answered = messages.CommitAnswered(sequence=effect.sequence, offsets=held, failed=bool(answer.failure))
             self._happened(answered)
 
         self.membership.commit(effect.offsets, note.text(), self._who.timeouts.commit, heard, may_write)
 
     def commit_seek(
         self,
-        effect: effects.CommitSeek,
+        effect: messages.CommitSeek,
         timeline: Timeline,
         sequence: CheckpointNumber,
         noted: Callable[[str], None],
@@ -274,25 +273,25 @@ class Working:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def plan(self, effect: effects.PlanRanges, batch: BatchId, size: int) -> None:
+    def plan(self, effect: messages.PlanRanges, batch: BatchId, size: int) -> None:
         """Plan a batch; where the brokers don't answer there is nothing to read, for now."""
 
         def task() -> None:
             if self._holding.is_set():
-                self._happened(events.RangesPlanned(batch=batch, ranges={}))
+                self._happened(messages.RangesPlanned(batch=batch, ranges={}))
                 return
             try:
                 planned = self._planner.plan(batch, effect.positions, effect.view, size)
             except KcrError as error:
                 _LOG.warning("%s: nothing can be planned: %s", self._who.member, error)
-                planned = events.RangesPlanned(batch=batch, ranges={})
+                planned = messages.RangesPlanned(batch=batch, ranges={})
             self._happened(planned)
 
         self._reader.post(task)
 
     def claim(
         self,
-        effect: effects.ClaimAssignment,
+        effect: messages.ClaimAssignment,
         *,
         initialised: bool,
         ready: Callable[[ClaimPartitions, Mapping[GroupPartition, CommittedOffset]], None],
@@ -318,7 +317,7 @@ class Working:
                 cluster = self._places.cluster()
             except KcrError as error:
                 _LOG.warning("%s: can't claim yet: %s", self._who.member, error)
-                self._happened(events.Refused(command=claim, error=error))
+                self._happened(messages.Refused(command=claim, error=error))
                 return
             ready(replace(claim, partitions=assigned, cluster=cluster), held)
 
@@ -348,24 +347,24 @@ class Working:
                 found = self._places.subscribed()
             except KcrError as error:
                 _LOG.warning("%s: can't tell which partitions there are: %s", self._who.member, error)
-                self._happened(events.PartitionsDiscovered(partitions=None))
+                self._happened(messages.PartitionsDiscovered(partitions=None))
                 return
-            self._happened(events.PartitionsDiscovered(partitions=found))
+            self._happened(messages.PartitionsDiscovered(partitions=found))
 
         self._reader.post(task)
 
-    def prepare(self, effect: effects.PrepareSinks) -> None:
+    def prepare(self, effect: messages.PrepareSinks) -> None:
         """Have the sinks make durable what they hold for a checkpoint, and read what the contribution tells."""
 
-        def read() -> events.Event:
+        def read() -> messages.Event:
             self._sinks.prepare(effect.sequence)
             bounds = self._planner.logs_seen(effect.partitions)
             held = {p: row.offset for p, row in self._places.committed(effect.partitions).items()}
-            return events.SinksPrepared(sequence=effect.sequence, bounds=bounds, committed=OffsetMap(held))
+            return messages.SinksPrepared(sequence=effect.sequence, bounds=bounds, committed=OffsetMap(held))
 
         def task() -> None:
             # A checkpoint that can't be prepared in time is aborted; what is said of one that is gone is refused.
-            nothing = events.SinksPrepared(sequence=effect.sequence, bounds={}, committed=EMPTY)
+            nothing = messages.SinksPrepared(sequence=effect.sequence, bounds={}, committed=EMPTY)
             within = self._who.timeouts.drain
             what = f"prepare checkpoint {effect.sequence}"
             self._happened(
@@ -384,16 +383,16 @@ class Working:
                 _LOG.warning("%s: checkpoint %s is not published: %s", self._who.member, report.sequence, error)
                 # It is asked for again as soon as this is answered.
                 self._ending.wait(TRY_AGAIN)
-                self._happened(events.Refused(command=report, error=error))
+                self._happened(messages.Refused(command=report, error=error))
                 return
             done(report)
 
         self._publisher.post(task)
 
-    def reset_sinks(self, effect: effects.ResetSinks) -> None:
+    def reset_sinks(self, effect: messages.ResetSinks) -> None:
         """Carry out a reset on the sinks, then answer the open entries."""
 
-        def reset() -> events.Event:
+        def reset() -> messages.Event:
             progress = self._sinks.reset(effect)
             of_logs = {p: t for p, t in effect.open.items() if t.source is not SeekSource.SINK_PROGRESS}
             found = {p: Found(offset=progress.get(p)) for p in effect.open.keys() - of_logs.keys()}
@@ -402,19 +401,19 @@ class Working:
             if places:
                 # Where these resume is known only now; a sink whose timeline is older goes back to there.
                 self._sinks.reset(replace(effect, resume=OffsetMap(places), open={}))
-            return events.SinksReset(epoch=effect.epoch, found={**found, **in_logs})
+            return messages.SinksReset(epoch=effect.epoch, found={**found, **in_logs})
 
-        def attempt() -> events.Event:
+        def attempt() -> messages.Event:
             try:
                 return reset()
             except SinkAhead as error:
                 # Trying again would not make it younger: the store was restored, or a newer epoch is there.
                 fence, timeline = Epoch(error.fence), Timeline(error.timeline)
-                return events.SinkFailed(epoch=effect.epoch, why=error.message, fence=fence, timeline=timeline)
+                return messages.SinkFailed(epoch=effect.epoch, why=error.message, fence=fence, timeline=timeline)
 
         def task() -> None:
             within = self._who.timeouts.reset
-            late = events.SinkFailed(epoch=effect.epoch, why=f"no answer within {within}")
+            late = messages.SinkFailed(epoch=effect.epoch, why=f"no answer within {within}")
             answer = self._persistently(attempt, f"reset to epoch {effect.epoch}", within, late)
             self._planner.forget()
             self._happened(answer)
@@ -423,12 +422,12 @@ class Working:
 
     def _persistently(
         self,
-        attempt: Callable[[], events.Event],
+        attempt: Callable[[], messages.Event],
         what: str,
         within: timedelta,
-        late: events.Event,
+        late: messages.Event,
         wanted: Callable[[], bool] = lambda: True,
-    ) -> events.Event:
+    ) -> messages.Event:
         """Try until it works, it is no longer wanted, or the time of the waiting caller is over."""
         deadline = self._clock() + within.total_seconds()
         while True:
@@ -448,28 +447,28 @@ class Working:
             began = self._clock()
             event = self._outcome(call)
             seconds = self._clock() - began
-            self._happened(lambda: took(seconds, isinstance(event, events.BatchFinished)))
+            self._happened(lambda: took(seconds, isinstance(event, messages.BatchFinished)))
             self._happened(event)
 
         self._batches.post(task)
 
-    def _outcome(self, call: BatchCall) -> events.Event:
+    def _outcome(self, call: BatchCall) -> messages.Event:
         try:
             report = self._engine.run(call)
         except BatchCancelled as error:
             # If it was cancelled from elsewhere, in Spark's own page for instance, it is a failure like any other.
-            return self._quiesced(call.batch) or events.PipelineFailed(batch=call.batch, why=error.message)
+            return self._quiesced(call.batch) or messages.PipelineFailed(batch=call.batch, why=error.message)
         except BatchError as error:
             _LOG.warning("%s: %s", self._who.member, error)
-            return self._quiesced(call.batch) or events.PipelineFailed(batch=call.batch, why=error.message)
+            return self._quiesced(call.batch) or messages.PipelineFailed(batch=call.batch, why=error.message)
         for warning in report.warnings:
             _LOG.warning("%s: batch %s: %s", self._who.member, call.batch, warning)
-        return events.BatchFinished(batch=call.batch)
+        return messages.BatchFinished(batch=call.batch)
 
-    def _quiesced(self, batch: BatchId) -> events.Event | None:
-        return events.BatchQuiesced(batch=batch) if batch in self._cancelled else None
+    def _quiesced(self, batch: BatchId) -> messages.Event | None:
+        return messages.BatchQuiesced(batch=batch) if batch in self._cancelled else None
 
-    def cancel(self, effect: effects.Cancel) -> None:
+    def cancel(self, effect: messages.Cancel) -> None:
         """Cancel a batch."""
         self._cancelled = frozenset({effect.batch})
         self._canceller.post(lambda: self._engine.cancel(effect.batch))

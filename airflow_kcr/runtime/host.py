@@ -51,19 +51,17 @@ from airflow_kcr.protocol.commands import (
     ReportSeekCommit,
     RequestReset,
 )
-from airflow_kcr.protocol.member import effects, events, state
+from airflow_kcr.protocol.member import messages, state
 from airflow_kcr.protocol.member.state import MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.region.rows import CheckpointPhase, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Timeline
-from airflow_kcr.runtime.clocks import Clock, Seconds, StoreClock
 from airflow_kcr.runtime.effects import Grouping, Happening, Worker, Working
-from airflow_kcr.runtime.identity import Identity, later_note
+from airflow_kcr.runtime.leases import Clock, Identity, Renewals, Seconds, StoreClock, later_note
 from airflow_kcr.runtime.metrics import Counts, Metrics, Snapshot
 from airflow_kcr.runtime.planner import BatchSize, Limits, Linger, Planner
 from airflow_kcr.runtime.positions import Places
-from airflow_kcr.runtime.renewals import Renewals
 
 TICK: Final = 0.25
 """Seconds after which the machine is asked again when nothing happened, and it does not know itself when to be."""
@@ -184,7 +182,7 @@ class MemberHost:
 
     def terminate(self) -> None:
         """Ask the member to end within the close time, keeping a static member's slot (SIGTERM, Ctrl-C)."""
-        self.tell(events.Terminated())
+        self.tell(messages.Terminated())
 
     def hold(self) -> None:
         """Plan no further batch.
@@ -249,7 +247,7 @@ class MemberHost:
 
     def _run(self) -> None:
         try:
-            self._deliver(events.Tick())
+            self._deliver(messages.Tick())
             while self._failure is None and not self._is_over():
                 self._take()
         except BaseException as error:  # noqa: BLE001 - told in the end of this member, which its application shows
@@ -266,15 +264,15 @@ class MemberHost:
         try:
             happening = self._happenings.get(timeout=min(until_due, TICK))
         except queue.Empty:
-            happening = events.Tick()
+            happening = messages.Tick()
         if callable(happening):
             happening()
         else:
             self._deliver(happening)
         if self._requests.is_silent() or self._leases.is_silent():
-            self._deliver(events.StoreLost())
+            self._deliver(messages.StoreLost())
 
-    def _deliver(self, event: events.Event) -> None:
+    def _deliver(self, event: messages.Event) -> None:
         now, before = self._clock(), self._machine
         self._note(event)
         self._machine, wanted = step(before, event, now)
@@ -282,25 +280,25 @@ class MemberHost:
         for effect in wanted:
             self._execute(effect)
 
-    def _note(self, event: events.Event) -> None:
+    def _note(self, event: messages.Event) -> None:
         """Count what the event says."""
         match event:
-            case events.Answered(command=FinishBatch()):
+            case messages.Answered(command=FinishBatch()):
                 batch = self._machine.batch
                 records = 0 if batch is None else sum(r.width for r in batch.ranges.values())
                 self._metrics.add(Counts(batches=1, records=records))
-            case events.PipelineFailed():
+            case messages.PipelineFailed():
                 self._metrics.add(Counts(failed_batches=1))
-            case events.Answered(command=DiscardBatch()) | events.Refused(command=DiscardBatch()):
+            case messages.Answered(command=DiscardBatch()) | messages.Refused(command=DiscardBatch()):
                 self._metrics.add(Counts(discarded_batches=1))
-            case events.Answered(command=Contribute(sequence=sequence)):
+            case messages.Answered(command=Contribute(sequence=sequence)):
                 self._metrics.contributed(sequence, self._clock())
-            case events.SinksReset(epoch=epoch):
+            case messages.SinksReset(epoch=epoch):
                 self._metrics.reset(epoch)
-            case events.StoreLost(why=why) if self._machine.store_lost_at is None:
+            case messages.StoreLost(why=why) if self._machine.store_lost_at is None:
                 self._metrics.add(Counts(store_losses=1))
                 _LOG.warning("%s: the store does not answer%s", self.who.member, f": {why}" if why else "")
-            case events.StoreBack():
+            case messages.StoreBack():
                 _LOG.info("%s: the store answers again", self.who.member)
             case _:
                 pass
@@ -347,53 +345,53 @@ class MemberHost:
 
     # -- effects -------------------------------------------------------------------------------------------------
 
-    def _execute(self, effect: effects.Effect) -> None:  # noqa: C901 - one row an effect
+    def _execute(self, effect: messages.Effect) -> None:  # noqa: C901 - one row an effect
         """Hand an effect to its executor; the answer comes later, as an event."""
         working = self._working
         match effect:
-            case effects.Ask(command=Renew() as renewal):
+            case messages.Ask(command=Renew() as renewal):
                 self._leases.ask(self.who.region, renewal)
-            case effects.Ask(command=ReportOutOfRange() as report):
+            case messages.Ask(command=ReportOutOfRange() as report):
                 working.locate(report, self._requests.ask)
-            case effects.Ask(command=command):
+            case messages.Ask(command=command):
                 if isinstance(command, RequestReset) and command.cause in _TEACHES:
                     self._learn_from_failure()
                 self._requests.ask(command)
-            case effects.Join():
+            case messages.Join():
                 self._grouping.membership.join()
-            case effects.LeaveGroup():
+            case messages.LeaveGroup():
                 self._grouping.membership.leave()
-            case effects.CloseKeepingSlot():
+            case messages.CloseKeepingSlot():
                 self._grouping.membership.close_keeping_slot()
-            case effects.ClaimAssignment():
+            case messages.ClaimAssignment():
                 self._claim(effect)
-            case effects.ReleasePartitions():
+            case messages.ReleasePartitions():
                 self._grouping.release(effect)
-            case effects.DiscoverPartitions():
+            case messages.DiscoverPartitions():
                 working.discover()
-            case effects.PlanRanges():
+            case messages.PlanRanges():
                 self._plan(effect)
-            case effects.RunBatch():
+            case messages.RunBatch():
                 self._run_batch(effect)
-            case effects.Cancel():
+            case messages.Cancel():
                 working.cancel(effect)
-            case effects.ResetSinks():
+            case messages.ResetSinks():
                 working.reset_sinks(effect)
-            case effects.PrepareSinks():
+            case messages.PrepareSinks():
                 working.prepare(effect)
-            case effects.Publish(sequence=sequence):
+            case messages.Publish(sequence=sequence):
                 working.publish(ReportPublished(sequence=sequence, member=self.who.member), self._requests.ask)
-            case effects.Commit():
+            case messages.Commit():
                 self._grouping.commit(effect, self._machine.newest_timeline, self._lease())
-            case effects.CommitSeek():
+            case messages.CommitSeek():
                 self._commit_seek(effect)
-            case effects.EndProcess(why=why):
+            case messages.EndProcess(why=why):
                 _LOG.critical("%s: the process ends: %s", self.who.member, why)
                 self._world.end_process(why)
             case _:
                 assert_never(effect)
 
-    def _claim(self, effect: effects.ClaimAssignment) -> None:
+    def _claim(self, effect: messages.ClaimAssignment) -> None:
         view = self._machine.view
         initialised = view is not None and view.initialised
         newest = self._machine.newest_sequence
@@ -406,15 +404,15 @@ class MemberHost:
 
         self._working.claim(effect, initialised=initialised, ready=ready)
 
-    def _plan(self, effect: effects.PlanRanges) -> None:
+    def _plan(self, effect: messages.PlanRanges) -> None:
         batch = self.who.batch_id(next(self._batch_numbers))
         self._size = self._size.warned(effect.view.failures)
         if self._world.is_ready():
             self._working.plan(effect, batch, self._size.records)
         else:
-            self.tell(events.RangesPlanned(batch=batch, ranges={}))  # nothing to read, for now
+            self.tell(messages.RangesPlanned(batch=batch, ranges={}))  # nothing to read, for now
 
-    def _run_batch(self, effect: effects.RunBatch) -> None:
+    def _run_batch(self, effect: messages.RunBatch) -> None:
         row, view = effect.row, self._machine.view
         records = sum(r.width for r in row.ranges.values())
 
@@ -451,7 +449,7 @@ class MemberHost:
             self._size.records,
         )
 
-    def _commit_seek(self, effect: effects.CommitSeek) -> None:
+    def _commit_seek(self, effect: messages.CommitSeek) -> None:
         view = self._machine.view
         timeline = Timeline(0) if view is None else view.timeline
         sequence = CheckpointNumber(0) if view is None else CheckpointNumber(view.next_sequence - 1)
@@ -504,7 +502,7 @@ class StoreCalls:
         self,
         store: MemberStore,
         who: Identity,
-        deliver: Callable[[events.Event], None],
+        deliver: Callable[[messages.Event], None],
         failed: Callable[[BaseException], None],
         clock: Clock,
         silence: timedelta,
@@ -537,15 +535,15 @@ class StoreCalls:
         pause = _FIRST_PAUSE
         while not self._stopping.is_set():
             sent_at = self._asked_at = self._clock()
-            answer: events.Event
+            answer: messages.Event
             try:
                 result = self._store.handle(self._who.region, command)
-                answer = events.Answered(command=command, result=result, sent_at=sent_at)
+                answer = messages.Answered(command=command, result=result, sent_at=sent_at)
             except _FINAL:
                 raise
             except StoreError as error:
                 self._lost = True
-                self._deliver(events.StoreLost(why=error.message))
+                self._deliver(messages.StoreLost(why=error.message))
                 # Members that lost the same store shall not all come back in the same moment.
                 self._stopping.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - nothing depends on the numbers
                 pause = min(pause * 2, _LONGEST_PAUSE)
@@ -553,11 +551,11 @@ class StoreCalls:
             except KcrError as error:
                 level = logging.DEBUG if isinstance(error, RefusedError) else logging.WARNING
                 _LOG.log(level, "%s: %s was refused: %s", self._who.member, type(command).__name__, error)
-                answer = events.Refused(command=command, error=error)
+                answer = messages.Refused(command=command, error=error)
             finally:
                 self._asked_at = None
             if self._lost:
                 self._lost = False
-                self._deliver(events.StoreBack())
+                self._deliver(messages.StoreBack())
             self._deliver(answer)
             return

@@ -10,11 +10,11 @@ from typing import Final
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.ports import MemberStore
-from airflow_kcr.protocol.member import events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, MemberId, RegionName
-from airflow_kcr.runtime.clocks import boot_time
 from airflow_kcr.runtime.host import End, Ended, MemberHost
+from airflow_kcr.runtime.leases import boot_time
 from airflow_kcr.runtime.metrics import Snapshot
 from airflow_kcr.runtime.planner import Limits
 
@@ -160,4 +160,4 @@ class Notifications:
             if newest > known:
                 known = newest
                 for host in self._hosts:
-                    host.tell(events.Changed(counter=newest))
+                    host.tell(messages.Changed(counter=newest))

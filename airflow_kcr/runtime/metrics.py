@@ -15,7 +15,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.rows import CheckpointPhase, Claim, RegionState
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Incarnation, MemberId, Offset, Timeline
-from airflow_kcr.runtime.clocks import Seconds
+from airflow_kcr.runtime.leases import Seconds
 
 UNKNOWN: Final = -1
 """What a lag says that is not known."""

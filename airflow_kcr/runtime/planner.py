@@ -14,14 +14,14 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from airflow_kcr.ports import Logs
-from airflow_kcr.protocol.member.events import RangesPlanned
+from airflow_kcr.protocol.member.messages import RangesPlanned
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import boundaries, timelines
 from airflow_kcr.protocol.region.rows import BoundaryOffset
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
-from airflow_kcr.runtime.clocks import Clock, StoreClock
+from airflow_kcr.runtime.leases import Clock, StoreClock
 
 KEPT: Final = 2.0
 """Seconds for which what was read of the logs is planned from, as long as it has enough for a whole batch.

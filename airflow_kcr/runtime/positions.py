@@ -26,7 +26,7 @@ from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.target_resolution import Situation, resolve, times_needed
 from airflow_kcr.protocol.targets import FromFile, Target
 from airflow_kcr.protocol.values import ClusterId, GroupPartition
-from airflow_kcr.runtime.clocks import StoreClock
+from airflow_kcr.runtime.leases import StoreClock
 
 COMMITTED_TIMEOUT = timedelta(seconds=5)
 """How long Kafka's committed offsets are waited for."""

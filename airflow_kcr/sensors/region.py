@@ -15,7 +15,7 @@ from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, TimedOut
 from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.kcr import KcrHook, translated
 from airflow_kcr.hooks.links import RegionLink
-from airflow_kcr.protocol.times import checked_instant, format_instant, parse_instant
+from airflow_kcr.protocol.values import checked_instant, format_instant, parse_instant
 from airflow_kcr.triggers.payloads import (
     CheckpointExists,
     LagBelow,

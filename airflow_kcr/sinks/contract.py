@@ -7,7 +7,7 @@ from typing import Protocol
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.ports import Sinks
-from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.rules import Delivery, GroupRules
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
 from airflow_kcr.spark.context import COORDINATES, SinkWriter

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from importlib.util import find_spec
@@ -17,11 +19,49 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError, KcrError, ServiceFailed, ToolMissing
-from airflow_kcr.file_locks import locked
 from airflow_kcr.spark import jvm
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
+
+
+# Locks between processes
+
+POLL_PERIOD: Final = 0.1
+"""Seconds between two tries."""
+
+
+@contextmanager
+def locked(path: Path, *, within: float, late: Callable[[], Exception]) -> Iterator[None]:
+    """Hold a lock file, made if it is not there, until the block ends.
+
+    Args:
+        path: the file; its folder is made, too.
+        within: seconds to wait for another process that holds it.
+        late: makes what is raised then.
+
+    Raises:
+        OSError: the file can't be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    deadline, pause = time.monotonic() + within, threading.Event()
+    with path.open("ab") as lock:
+        while not _taken(lock.fileno()):
+            if time.monotonic() >= deadline:
+                raise late()
+            pause.wait(POLL_PERIOD)
+        yield
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+# Spark
 
 _KEPT: Final = 200
 """Lines of the JVM that are kept while it starts."""

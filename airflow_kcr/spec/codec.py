@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from airflow_kcr.errors import ConfigurationError, SpecError
-from airflow_kcr.protocol.times import format_duration, parse_duration
+from airflow_kcr.protocol.values import format_duration, parse_duration
 from airflow_kcr.spec.fields import OWN_SENTENCE, Finding, Path, declared, path_text, unknown
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from airflow_kcr.protocol.rules import (
     parse_start,
 )
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.times import format_duration, parse_duration
+from airflow_kcr.protocol.values import format_duration, parse_duration
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

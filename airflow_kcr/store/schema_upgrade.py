@@ -184,7 +184,7 @@ def _migrate(connection: Connection, config: Config) -> None:
     """Run the migrations that are left, each again if it could not get a table for itself."""
     from alembic import command
 
-    from airflow_kcr.store.postgres.failures import LOCK_NOT_AVAILABLE, sqlstate_of
+    from airflow_kcr.store.postgres.session import LOCK_NOT_AVAILABLE, sqlstate_of
 
     for attempt in range(1, _LOCK_ATTEMPTS + 1):
         connection.execute(_LIMITS)
@@ -222,7 +222,7 @@ def _in_use(connection: Connection) -> str:
 def _require_own_session(connection: Connection) -> None:
     """Refuse a pooler: the upgrade's lock is of the session, as it outlasts the transactions of the migrations."""
     from airflow_kcr.store.postgres.connections import driver_of
-    from airflow_kcr.store.postgres.failures import Address
+    from airflow_kcr.store.postgres.session import Address
 
     if driver_of(connection).is_pooled:
         raise StoreRefused(
@@ -243,7 +243,7 @@ def _connected(url: str) -> Iterator[Connection]:
     """Yield a connection, which no transaction outlasts; the driver is psycopg 3, whatever the URL says of Postgres."""
     # The store itself asks this module for its schema's revision, so its package can't be imported before this one.
     from airflow_kcr.store.postgres.connections import connect_under
-    from airflow_kcr.store.postgres.failures import Address, before_commit
+    from airflow_kcr.store.postgres.session import Address, before_commit
 
     target = make_url(url).set(drivername="postgresql+psycopg")
     engine = create_engine(target, poolclass=NullPool, hide_parameters=True)

@@ -20,9 +20,8 @@ from airflow_kcr.api.validation import validate
 from airflow_kcr.errors import BrokerUnavailable, KcrError, TimedOut
 from airflow_kcr.ports import Sign
 from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.times import parse_instant
 from airflow_kcr.protocol.validation import CheckVerdict
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, MemberId, RegionName, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, MemberId, RegionName, RequestId, parse_instant
 from airflow_kcr.store.regions import RegionStore
 from airflow_kcr.triggers.payloads import (
     CheckpointCommitted,

@@ -27,8 +27,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.hooks.kcr import KcrHook
-from airflow_kcr.protocol.times import parse_instant
-from airflow_kcr.protocol.values import region_name
+from airflow_kcr.protocol.values import parse_instant, region_name
 from airflow_kcr.triggers.payloads import MembersEnded, Status, TriggerAnswer, WaitingFor, waiting_for_from_json
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ import pytest
 
 from airflow_kcr import check_history
 from airflow_kcr.api import archives
-from airflow_kcr.api.archive_files import ArchiveFolder
 from airflow_kcr.api.archives import WholeHistory
-from airflow_kcr.api.verdict import Verdict
+from airflow_kcr.api.verdict import ArchiveFolder, Verdict
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.store.postgres import PostgresTransactions

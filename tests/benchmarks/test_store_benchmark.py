@@ -32,8 +32,8 @@ from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Incarnation, Offset, Range, RequestId
-from airflow_kcr.store.collector import uncollected
 from airflow_kcr.store.postgres import PostgresTransactions
+from airflow_kcr.store.regions import uncollected
 from tests.benchmarks.figures import Report, Scale
 from tests.support.driver import GROUP, Driver, group_rules
 

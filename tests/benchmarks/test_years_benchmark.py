@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.plugins.page import Overview
+from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.commands import ReadRegion
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN
 from airflow_kcr.protocol.region.rows import ResetCause

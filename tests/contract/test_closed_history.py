@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from airflow_kcr.api import archives, ledger
-from airflow_kcr.api.archive_files import ArchiveFolder
 from airflow_kcr.api.archives import ClosedRecords, Closing, WholeHistory
-from airflow_kcr.api.verdict import Verdict
+from airflow_kcr.api.verdict import ArchiveFolder, Verdict
 from airflow_kcr.errors import ArchiveError, ProtocolError, RefusedError
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import MemberRegistered

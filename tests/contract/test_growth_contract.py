@@ -15,10 +15,10 @@ from airflow_kcr import api
 from airflow_kcr.api.checkpoints import CheckpointSummary, ways_back
 from airflow_kcr.api.reset_views import of_page
 from airflow_kcr.api.verdict import Verdict
-from airflow_kcr.plugins.page import Overview
+from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.commands import DeleteRegion, KillRegion, ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import retirement, timelines
+from airflow_kcr.protocol.region import completion, timelines
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.region.state import Region
@@ -214,7 +214,7 @@ LOOKS: tuple[Callable[[Region, datetime], object], ...] = (
     lambda region, now: of_page(region.name, region.archive.reset_page(before=None, last=None), None),
     lambda region, now: Overview.of(region, now, NOTHING_SEEN),
     lambda region, now: timelines.undone_by(region, OffsetMap()),
-    lambda region, now: retirement.protected(region),
+    lambda region, now: completion.protected(region),
 )
 
 

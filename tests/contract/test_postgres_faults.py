@@ -62,9 +62,9 @@ from airflow_kcr.store.postgres import (
     PostgresTransactions,
     admission,
     build_engine,
-    listeners,
+    connections,
+    layouts,
     region_reads,
-    rewinds,
     transactions,
 )
 from airflow_kcr.store.postgres.session import Found, Session
@@ -712,7 +712,7 @@ def test_a_lost_or_strange_notification_costs_the_timeout_and_no_more(
 def test_where_nobody_can_listen_waiting_is_waiting(
     driver: Driver, engine: Engine, rules: RegionRules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listeners, "_LISTEN", text("LISTEN"))
+    monkeypatch.setattr(connections, "_LISTEN", text("LISTEN"))
     with PostgresTransactions(engine, lambda _: rules) as deaf:
         started = monotonic()
         deaf.wait(driver.name, driver.held.counter, timedelta(seconds=0.3))
@@ -873,7 +873,7 @@ A_LONG_LEDGER = """
     [
         pytest.param(admission.BEGIN, id="claims of a begin"),
         pytest.param(text(admission.MOVE), id="positions moved"),
-        pytest.param(rewinds.LOWEST, id="lowest places"),
+        pytest.param(layouts.LOWEST, id="lowest places"),
     ],
 )
 def test_arrays_are_walked_through_once_where_a_table_has_no_statistics(

@@ -16,9 +16,9 @@ from airflow_kcr.api import Region
 from airflow_kcr.protocol.commands import ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.archive import Tables, Whole
+from airflow_kcr.protocol.region.completion import RETIRED_AT_ONCE
 from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.plans import checkpoint_number_of_run
-from airflow_kcr.protocol.region.retirement import PIECE
 from airflow_kcr.protocol.region.rows import Requester, RequestState, ResetCause
 from airflow_kcr.protocol.region.state import BoundariesForgotten
 from airflow_kcr.protocol.rules import RegionRules
@@ -281,8 +281,8 @@ def test_twenty_thousand_are_retired_in_pieces_and_it_ends(database_url: str, ot
     few, rows_of_few, _ = retired_at_once(database_url, 2_000)
     many, rows, run = retired_at_once(other_database_url, 20_000)
     assert sum(many) == 20_000 + OWN - RegionRules(groups={}).retention.keep
-    assert max(many) * PARTITIONS <= PIECE
-    assert len(many) == -(-sum(many) * PARTITIONS // PIECE) + (sum(many) * PARTITIONS % PIECE == 0)
+    assert max(many) * PARTITIONS <= RETIRED_AT_ONCE
+    assert len(many) == -(-sum(many) * PARTITIONS // RETIRED_AT_ONCE) + (sum(many) * PARTITIONS % RETIRED_AT_ONCE == 0)
     for table in ("checkpoint_offset", "read_back", "contribution_offset", "contribution", "checkpoint_partition"):
         assert len([one for one in run if f"DELETE FROM kcr.{table} " in one]) == len(many)
     # Each piece counts what is kept; beside that one of many costs what one of few does.

@@ -725,7 +725,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a pin is for complete checkpoints",
-        module="protocol.region.retirement",
+        module="protocol.region.completion",
         guard="    if not row.is_complete:\n        raise",
         without="    if False:\n        raise",
         killed_by="tests/unit/protocol/region/test_retirement.py::test_only_what_has_offsets_is_pinned",
@@ -938,7 +938,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a fence keeps an older epoch out of the table",
-        module="sinks.postgres.publication",
+        module="sinks.postgres.transactions",
         guard="if fence > call.epoch:",
         without="if False:",
         killed_by=(
@@ -948,7 +948,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a table that was restored is noticed by its fence",
-        module="sinks.postgres.publication",
+        module="sinks.postgres.transactions",
         guard="if fence < call.epoch:",
         without="if False:",
         killed_by=(
@@ -958,14 +958,14 @@ MUTANTS = (
     ),
     Mutant(
         what="a later timeline's progress keeps a batch out",
-        module="sinks.postgres.publication",
+        module="sinks.postgres.transactions",
         guard="if row.timeline > call.timeline:",
         without="if False:",
         killed_by="tests/contract/sinks/test_postgres_sink.py::TestZombies::test_of_an_older_timeline_writes_nothing",
     ),
     Mutant(
         what="a batch starts at the table's progress",
-        module="sinks.postgres.publication",
+        module="sinks.postgres.transactions",
         guard="if (exact and range_.from_ != row.offset) or skips_forward:",
         without="if False:",
         killed_by=(
@@ -975,7 +975,7 @@ MUTANTS = (
     ),
     Mutant(
         what="rows name records of their batch",
-        module="sinks.postgres.publication",
+        module="sinks.postgres.transactions",
         guard="if read is None or first < read.from_ or last >= read.to:",
         without="if False:",
         killed_by=(
@@ -985,7 +985,7 @@ MUTANTS = (
     ),
     Mutant(
         what="staged rows that a crash lost are not published",
-        module="sinks.postgres.publication",
+        module="sinks.postgres.transactions",
         guard="if crash_mark(connection, place) != staging.crash_mark:",
         without="if False:",
         killed_by=(
@@ -995,14 +995,14 @@ MUTANTS = (
     ),
     Mutant(
         what="a batch that is published again changes nothing",
-        module="sinks.postgres.publication",
+        module="sinks.postgres.transactions",
         guard="if all(row.batch == call.batch for row in before.values()):",
         without="if False:",
         killed_by="tests/contract/sinks/test_postgres_sink.py::TestPublishing::test_said_twice_is_done_once",
     ),
     Mutant(
         what="a record below progress is not written again",
-        module="sinks.postgres.publication",
+        module="sinks.postgres.transactions",
         guard='AND s.kcr_offset >= p."offset"\'',
         without="'",
         killed_by=(
@@ -1011,7 +1011,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a timeline starts with a reset of the table",
-        module="sinks.postgres.publication",
+        module="sinks.postgres.transactions",
         guard="if row.timeline < call.timeline:",
         without="if False:",
         killed_by=(
@@ -1021,7 +1021,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a record has one row",
-        module="sinks.postgres.publication",
+        module="sinks.postgres.transactions",
         guard="if target.mode is SinkMode.APPEND and _has_several_rows_for_one_record(connection, staging):",
         without="if False:",
         killed_by="tests/contract/sinks/test_postgres_sink.py::TestPublishing::test_refuses_several_rows_for_one_record",

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from airflow_kcr.errors import IllegalEvent, MemberInUse
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Found, GroupStanding
-from airflow_kcr.protocol.member import effects, events
-from airflow_kcr.protocol.member.events import Answered, Event, Refused
+from airflow_kcr.protocol.member import messages
+from airflow_kcr.protocol.member.messages import Answered, Event, Refused
 from airflow_kcr.protocol.member.state import ACTIVE, MOVES, BatchPhase, MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import TABLE, Kind, step
 from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
@@ -54,26 +54,26 @@ def seeing(alone: LoneMember, view: MemberRegion) -> LoneMember:
 
 def cancelling() -> LoneMember:
     alone = LoneMember().in_batch()
-    alone.feed(events.Revoked())
+    alone.feed(messages.Revoked())
     alone.wait(alone.member.timeouts.batch.total_seconds())
     return alone
 
 
 def finishing() -> LoneMember:
     alone = LoneMember().in_batch()
-    alone.feed(events.BatchFinished(batch=B1))
+    alone.feed(messages.BatchFinished(batch=B1))
     return alone
 
 
 def discarding() -> LoneMember:
     alone = cancelling()
-    alone.feed(events.BatchQuiesced(batch=B1))
+    alone.feed(messages.BatchQuiesced(batch=B1))
     return alone
 
 
 def store_away() -> LoneMember:
     alone = LoneMember().in_batch()
-    alone.feed(events.StoreLost())
+    alone.feed(messages.StoreLost())
     alone.wait(31, renewing=False)
     return alone
 
@@ -90,8 +90,8 @@ def fenced(*, with_batch: bool) -> LoneMember:
 
 def closed() -> LoneMember:
     alone = LoneMember().processing()
-    alone.feed(events.Terminated())
-    alone.feed(events.LeftGroup())
+    alone.feed(messages.Terminated())
+    alone.feed(messages.LeftGroup())
     return alone
 
 
@@ -111,7 +111,7 @@ PLACES: dict[str, tuple[State, Why | None, Callable[[], LoneMember]]] = {
     "registered": (State.JOINING, None, lambda: LoneMember().join()),
     "claiming": (State.JOINING, None, lambda: LoneMember().join().assign()),
     "ready": (State.READY, None, lambda: in_reset(LoneMember())),
-    "fenced by Kafka": (State.JOINING, None, lambda: fed(LoneMember().processing(), events.InstanceFenced())),
+    "fenced by Kafka": (State.JOINING, None, lambda: fed(LoneMember().processing(), messages.InstanceFenced())),
     "processing": (State.PROCESSING, None, lambda: LoneMember().processing()),
     "starting": (State.PROCESSING, None, lambda: LoneMember().processing().plan()),
     "in a batch": (State.PROCESSING, None, lambda: LoneMember().in_batch()),
@@ -177,30 +177,30 @@ def every_event(now: float) -> list[Event]:
         answers.acknowledgement_refused(epoch=Epoch(1), why="not now"),
         answers.contributed(sequence=CheckpointNumber(2), view=running),
         answers.contribution_refused(sequence=CheckpointNumber(2), why="not now"),
-        events.StoreLost(),
-        events.StoreBack(),
-        events.Changed(counter=EventNumber(9)),
-        events.Assigned(assignment=AssignmentId(5), partitions=frozenset(MINE[:1])),
-        events.Revoking(partitions=frozenset(MINE[:1])),
-        events.Revoked(),
-        events.LeftGroup(),
-        events.InstanceFenced(),
-        events.CommitAnswered(sequence=CheckpointNumber(2), offsets=OffsetMap(dict.fromkeys(MINE, Offset(0)))),
-        events.RangesPlanned(batch=BatchId("b2"), ranges={p: Range(Offset(0), Offset(5)) for p in MINE}),
-        events.SinksReset(epoch=Epoch(1), found={MINE[0]: Found(offset=Offset(3))}),
-        events.SinkFailed(epoch=Epoch(1), why="the disk is full"),
-        events.SinksPrepared(sequence=CheckpointNumber(2), bounds=dict.fromkeys(MINE, LOG), committed=EMPTY),
+        messages.StoreLost(),
+        messages.StoreBack(),
+        messages.Changed(counter=EventNumber(9)),
+        messages.Assigned(assignment=AssignmentId(5), partitions=frozenset(MINE[:1])),
+        messages.Revoking(partitions=frozenset(MINE[:1])),
+        messages.Revoked(),
+        messages.LeftGroup(),
+        messages.InstanceFenced(),
+        messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=OffsetMap(dict.fromkeys(MINE, Offset(0)))),
+        messages.RangesPlanned(batch=BatchId("b2"), ranges={p: Range(Offset(0), Offset(5)) for p in MINE}),
+        messages.SinksReset(epoch=Epoch(1), found={MINE[0]: Found(offset=Offset(3))}),
+        messages.SinkFailed(epoch=Epoch(1), why="the disk is full"),
+        messages.SinksPrepared(sequence=CheckpointNumber(2), bounds=dict.fromkeys(MINE, LOG), committed=EMPTY),
         answers.published(sequence=CheckpointNumber(2), view=running),
         answers.publication_failed(sequence=CheckpointNumber(2)),
-        events.PartitionsDiscovered(partitions=frozenset(MINE)),
-        events.PartitionsDiscovered(partitions=None),
+        messages.PartitionsDiscovered(partitions=frozenset(MINE)),
+        messages.PartitionsDiscovered(partitions=None),
         answers.partitions_reported(standing=GroupStanding(again=True, rejoin=True)),
         answers.report_refused(),
         answers.told(),
         answers.not_told(),
         answers.partitions_reported(standing=GroupStanding(again=True, gone=frozenset(MINE[1:]))),
-        events.Tick(),
-        events.Terminated(),
+        messages.Tick(),
+        messages.Terminated(),
     ]
     for batch in (B1, OTHER):
         happened += [
@@ -210,9 +210,9 @@ def every_event(now: float) -> list[Event]:
             answers.finish_refused(batch=batch, why="another epoch"),
             answers.discarded(batch=batch),
             answers.discard_refused(batch=batch),
-            events.BatchFinished(batch=batch),
-            events.PipelineFailed(batch=batch, why="it raised"),
-            events.BatchQuiesced(batch=batch),
+            messages.BatchFinished(batch=batch),
+            messages.PipelineFailed(batch=batch, why="it raised"),
+            messages.BatchQuiesced(batch=batch),
         ]
     return happened
 
@@ -232,13 +232,13 @@ AFTER: dict[Kind, set[BatchPhase]] = {
     (Refused, commands.FinishBatch): {BatchPhase.FINISHING},
     (Answered, commands.DiscardBatch): {BatchPhase.DISCARDING},
     (Refused, commands.DiscardBatch): {BatchPhase.DISCARDING},
-    events.BatchFinished: {BatchPhase.RUNNING, BatchPhase.CANCELLING},
-    events.PipelineFailed: {BatchPhase.RUNNING, BatchPhase.CANCELLING},
-    events.BatchQuiesced: {BatchPhase.CANCELLING},
+    messages.BatchFinished: {BatchPhase.RUNNING, BatchPhase.CANCELLING},
+    messages.PipelineFailed: {BatchPhase.RUNNING, BatchPhase.CANCELLING},
+    messages.BatchQuiesced: {BatchPhase.CANCELLING},
 }
 """In which phase of its batch an event about it can happen."""
 
-NOT_ONCE_CLOSED = {*AFTER, events.InstanceFenced}
+NOT_ONCE_CLOSED = {*AFTER, messages.InstanceFenced}
 NOT_AWAITED = ((Answered, commands.Reconcile), (Refused, commands.Reconcile))
 """What became of commands that the table has no row for: no member awaits it, so it is legal anywhere."""
 
@@ -284,7 +284,7 @@ def check_effects(before: MemberMachine, after: MemberMachine, wanted: tuple[Wan
         check_batch_effect(after, effect)
         check_duty(after, effect)
     if after.state is State.FENCED:
-        ending = effects.Cancel | effects.ReleasePartitions | effects.CloseKeepingSlot | effects.EndProcess
+        ending = messages.Cancel | messages.ReleasePartitions | messages.CloseKeepingSlot | messages.EndProcess
         assert all(isinstance(e, ending) for e in wanted)
     if before.state is State.CLOSED:
         assert wanted == ()
@@ -300,9 +300,9 @@ def check_batch_effect(after: MemberMachine, effect: Wanted) -> None:
             assert (request.incarnation, request.epoch) == (after.incarnation, after.newest_epoch)
             assert after.assignment is not None
             assert request.ranges.keys() <= after.assignment.partitions
-        case effects.PlanRanges():
+        case messages.PlanRanges():
             assert (after.state, after.batch) == (State.PROCESSING, None)
-        case effects.RunBatch(row=Batch(batch=batch)):
+        case messages.RunBatch(row=Batch(batch=batch)):
             assert after.batch is not None
             assert (after.batch.batch, after.batch.doomed) == (batch, False)
         case commands.FinishBatch(batch=batch):
@@ -314,14 +314,14 @@ def check_batch_effect(after: MemberMachine, effect: Wanted) -> None:
 def check_duty(after: MemberMachine, effect: Wanted) -> None:
     """Nothing is claimed that is not assigned, and nothing is said of a moment while a batch runs."""
     match effect:
-        case effects.ClaimAssignment(assignment=assignment, partitions=partitions):
+        case messages.ClaimAssignment(assignment=assignment, partitions=partitions):
             assert after.assignment is not None
             assert (after.assignment.assignment, after.assignment.partitions) == (assignment, partitions)
         case commands.Acknowledge(caller=caller):
             assert after.state in {State.JOINING, State.READY}
             assert after.batch is None
             assert (caller.epoch, caller.incarnation) == (after.newest_epoch, after.incarnation)
-        case commands.Contribute() | effects.PrepareSinks():
+        case commands.Contribute() | messages.PrepareSinks():
             assert after.batch is None
 
 
@@ -352,13 +352,13 @@ def test_every_event_in_every_state_is_legal_or_refused_without_a_trace(place: s
 
 
 HINTS = (
-    events.Tick,
-    events.Revoked,
-    events.Assigned,
-    events.StoreLost,
-    events.StoreBack,
-    events.Changed,
-    events.Terminated,
+    messages.Tick,
+    messages.Revoked,
+    messages.Assigned,
+    messages.StoreLost,
+    messages.StoreBack,
+    messages.Changed,
+    messages.Terminated,
 )
 
 
@@ -439,19 +439,19 @@ def an_event(draw: st.DataObject, seen: Seen, member: MemberMachine, now: float)
         lambda: assigned(draw, seen),
         lambda: planned(draw, seen, member),
         lambda: answers.batch_started(batch=batch, ranges=member.batch.ranges if member.batch else {}),
-        lambda: events.BatchFinished(batch=batch),
-        lambda: events.BatchQuiesced(batch=batch),
+        lambda: messages.BatchFinished(batch=batch),
+        lambda: messages.BatchQuiesced(batch=batch),
         lambda: answers.batch_accepted(batch=batch),
         lambda: answers.finish_refused(batch=batch, why="another epoch"),
         lambda: answers.discarded(batch=batch),
-        lambda: events.SinksReset(epoch=member.reset_epoch or Epoch(1), found={}),
+        lambda: messages.SinksReset(epoch=member.reset_epoch or Epoch(1), found={}),
         lambda: answers.acknowledged(epoch=Epoch(seen.epoch), view=a_view(draw, seen, member)),
-        lambda: events.PartitionsDiscovered(partitions=draw.draw(subsets)),
+        lambda: messages.PartitionsDiscovered(partitions=draw.draw(subsets)),
         lambda: answers.partitions_reported(standing=GroupStanding(again=draw.draw(st.booleans()), rejoin=True)),
-        events.Tick,
-        events.LeftGroup,
-        events.StoreBack,
-        lambda: events.Changed(counter=EventNumber(draw.draw(st.integers(0, 40)))),
+        messages.Tick,
+        messages.LeftGroup,
+        messages.StoreBack,
+        lambda: messages.Changed(counter=EventNumber(draw.draw(st.integers(0, 40)))),
     ]
     return draw.draw(st.sampled_from(makers))()
 
@@ -463,7 +463,7 @@ def registered(seen: Seen, now: float) -> Event:
 
 def assigned(draw: st.DataObject, seen: Seen) -> Event:
     seen.assignments += 1
-    return events.Assigned(assignment=AssignmentId(seen.assignments), partitions=draw.draw(subsets))
+    return messages.Assigned(assignment=AssignmentId(seen.assignments), partitions=draw.draw(subsets))
 
 
 def planned(draw: st.DataObject, seen: Seen, member: MemberMachine) -> Event:
@@ -471,7 +471,7 @@ def planned(draw: st.DataObject, seen: Seen, member: MemberMachine) -> Event:
     if draw.draw(st.integers(0, 4)) == 0:
         places = dict.fromkeys(MINE, Offset(40))
     batch = BatchId(f"b{len(seen.begun)}-{draw.draw(small)}")
-    return events.RangesPlanned(batch=batch, ranges={p: Range(o, Offset(o + 5)) for p, o in places.items()})
+    return messages.RangesPlanned(batch=batch, ranges={p: Range(o, Offset(o + 5)) for p, o in places.items()})
 
 
 @given(st.data(), st.sampled_from(sorted(PLACES)))
@@ -490,7 +490,7 @@ def test_whatever_happens_in_whatever_order_a_member_keeps_to_its_table(draw: st
         assert member.newest_incarnation >= before.newest_incarnation
         if member.state not in ACTIVE:
             assert not [
-                e for e in wanted if isinstance(e, commands.StartBatch | effects.RunBatch | commands.FinishBatch)
+                e for e in wanted if isinstance(e, commands.StartBatch | messages.RunBatch | commands.FinishBatch)
             ]
         # One batch at a time, ended at most once, and none that was doomed.
         assert len([e for e in wanted if isinstance(e, commands.StartBatch)]) <= 1

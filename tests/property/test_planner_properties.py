@@ -21,7 +21,7 @@ from airflow_kcr.protocol.values import (
     Offset,
     Timeline,
 )
-from airflow_kcr.runtime.clocks import StoreClock
+from airflow_kcr.runtime.leases import StoreClock
 from airflow_kcr.runtime.planner import GROWTH, BatchSize, Limits, Planner, shares
 from tests.support.runtime_fakes import NOON, FakeLogs, Hands, p
 from tests.support.simulation.broker import Log

@@ -41,8 +41,19 @@ from airflow_kcr.protocol.targets import (
     target_from_json,
     target_to_json,
 )
-from airflow_kcr.protocol.times import EPOCH_START, format_duration, format_instant, parse_duration, parse_instant
-from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber, GroupId, GroupPartition, Offset, TopicName
+from airflow_kcr.protocol.values import (
+    EPOCH_START,
+    MAX_NUMBER,
+    CheckpointNumber,
+    GroupId,
+    GroupPartition,
+    Offset,
+    TopicName,
+    format_duration,
+    format_instant,
+    parse_duration,
+    parse_instant,
+)
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PARTITIONS = [GroupPartition(GroupId(g), TopicName(t), n) for g in "gh" for t in "tu" for n in (0, 1)]

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from airflow_kcr.protocol.member import drive, duties, effects
-from airflow_kcr.protocol.member.effects import Driven
-from airflow_kcr.protocol.member.state import MemberMachine
+from airflow_kcr.protocol.member import drive, duties, messages
+from airflow_kcr.protocol.member.state import Driven, MemberMachine
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.rules import GroupProtocol
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset
@@ -57,7 +56,7 @@ def test_a_broker_that_does_not_wait_for_the_acknowledgement_is_found(monkeypatc
 
 def test_a_member_that_releases_what_a_batch_of_its_reads_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_once(member: MemberMachine, now: float) -> Driven:
-        wanted = (effects.ReleasePartitions(partitions=member.revoking),) if member.revoking else ()
+        wanted = (messages.ReleasePartitions(partitions=member.revoking),) if member.revoking else ()
         return member, wanted
 
     monkeypatch.setattr("airflow_kcr.protocol.member.drive.RULES", _with(at_once))

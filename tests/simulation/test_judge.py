@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_kcr.protocol.member import effects
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.rules import CheckpointMode, Delivery
 from airflow_kcr.protocol.values import MemberId
 from tests.support.simulation.host import Host
@@ -51,7 +51,7 @@ def test_what_a_process_kept_that_a_checkpoint_asked_for_is_missing_though_it_di
 ) -> None:
     prepared = Host._prepared
 
-    def keeping(host: Host, effect: effects.PrepareSinks) -> None:
+    def keeping(host: Host, effect: messages.PrepareSinks) -> None:
         kept, host.held = host.held, []
         prepared(host, effect)
         host.held = kept

@@ -33,7 +33,7 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, read_offsets, write_offsets
 from airflow_kcr.protocol.region import events as region_events
@@ -121,14 +121,14 @@ def test_114_a_draining_member_prepares_its_sinks_only_when_its_batch_is_over() 
     )
     alone.see(replace(draining, counter=EventNumber(11)))
     assert not [
-        e for e in alone.wait(10) if isinstance(e, effects.PrepareSinks | commands.Contribute | effects.PlanRanges)
+        e for e in alone.wait(10) if isinstance(e, messages.PrepareSinks | commands.Contribute | messages.PlanRanges)
     ]
-    alone.feed(events.BatchFinished(batch=BatchId("b1")))
+    alone.feed(messages.BatchFinished(batch=BatchId("b1")))
     assert alone.wanted(commands.FinishBatch)
     alone.feed(answers.batch_accepted(batch=BatchId("b1")))
     moved = replace(draining, claims=claims_of(position=10), counter=EventNumber(12))
     wanted = [*alone.last, *alone.feed(answers.view_read(view=moved)), *alone.wait(2)]
-    assert [e.sequence for e in wanted if isinstance(e, effects.PrepareSinks)] == [2]
+    assert [e.sequence for e in wanted if isinstance(e, messages.PrepareSinks)] == [2]
 
 
 def test_117_a_batch_of_the_time_before_a_reset_is_never_accepted_after_it() -> None:
@@ -152,7 +152,7 @@ def test_117_a_plan_of_the_time_before_a_reset_begins_nothing_after_it() -> None
     alone.see(replace(reset, claims={}, state=RegionState.RESETTING, acknowledged=False))
     alone.grant(reset)
     assert alone.state is State.PROCESSING
-    alone.feed(events.RangesPlanned(batch=BatchId("stale"), ranges=ranges))
+    alone.feed(messages.RangesPlanned(batch=BatchId("stale"), ranges=ranges))
     assert not alone.wanted(commands.StartBatch)
 
 
@@ -202,28 +202,30 @@ def test_148_a_death_and_a_rebalance_in_a_reset_do_not_lead_to_a_checkpoint_that
 
 def test_155_a_revoke_and_an_assignment_in_different_polls_do_not_lose_the_seek_of_a_reset() -> None:
     alone = LoneMember().processing()
-    alone.feed(events.Revoked())
+    alone.feed(messages.Revoked())
     # The reset comes between the two callbacks.
     resetting = replace(view_of(), epoch=Epoch(2), state=RegionState.RESETTING, acknowledged=False)
     alone.see(replace(resetting, counter=EventNumber(20)))
-    assert not alone.wanted(effects.ResetSinks)
+    assert not alone.wanted(messages.ResetSinks)
     alone.assign(MINE, assignment=2)
-    assert [e.assignment for e in alone.wanted(effects.ClaimAssignment)] == [2]
+    assert [e.assignment for e in alone.wanted(messages.ClaimAssignment)] == [2]
     back = claims_of(epoch=2, position=3, resume=3)
     alone.grant(replace(resetting, claims=back, counter=EventNumber(21)), assignment=2)
-    assert [dict(e.resume) for e in alone.wanted(effects.ResetSinks)] == [dict.fromkeys(MINE, 3)]
+    assert [dict(e.resume) for e in alone.wanted(messages.ResetSinks)] == [dict.fromkeys(MINE, 3)]
     assert dict(alone.member.positions) == dict.fromkeys(MINE, 3)
 
 
 def test_158_a_commit_that_fails_ends_no_process_and_begins_no_reset() -> None:
     alone = LoneMember().processing()
-    alone.feed(events.RangesPlanned(batch=BatchId("none"), ranges={}))
+    alone.feed(messages.RangesPlanned(batch=BatchId("none"), ranges={}))
     alone.see(replace(view_of(claims_of(position=10, resume=10)), commit=CheckpointNumber(2), counter=EventNumber(11)))
-    wanted = [*alone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=EMPTY)), *alone.wait(5)]
+    wanted = [*alone.feed(messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=EMPTY)), *alone.wait(5)]
     wanted += alone.feed(answers.view_read(view=alone.view))
     assert alone.state is State.PROCESSING
-    assert [e for e in wanted if isinstance(e, effects.PlanRanges)]
-    assert not [e for e in alone.all if isinstance(e, commands.RequestReset | effects.EndProcess | effects.LeaveGroup)]
+    assert [e for e in wanted if isinstance(e, messages.PlanRanges)]
+    assert not [
+        e for e in alone.all if isinstance(e, commands.RequestReset | messages.EndProcess | messages.LeaveGroup)
+    ]
 
 
 def test_158_a_commit_that_fails_is_visible_and_the_region_goes_on() -> None:
@@ -406,7 +408,7 @@ def test_b5_an_assignment_without_a_revoke_before_it_is_claimed_and_positioned_l
     alone = LoneMember().processing()
     alone.assign(MINE[:1], assignment=2)
     assert alone.state is State.JOINING
-    assert [(e.assignment, e.partitions) for e in alone.wanted(effects.ClaimAssignment)] == [(2, frozenset(MINE[:1]))]
+    assert [(e.assignment, e.partitions) for e in alone.wanted(messages.ClaimAssignment)] == [(2, frozenset(MINE[:1]))]
     alone.grant(replace(view_of(claims_of(MINE[:1], position=4, resume=4)), counter=EventNumber(11)), assignment=2)
     assert dict(alone.member.positions) == {MINE[0]: 4}
 
@@ -415,7 +417,7 @@ def test_b6_a_member_is_a_value_that_no_step_changes_in_place() -> None:
     alone = LoneMember().in_batch()
     before = alone.member
     copy = replace(before)
-    alone.feed(events.BatchFinished(batch=BatchId("b1")), events.Revoked(), events.StoreLost())
+    alone.feed(messages.BatchFinished(batch=BatchId("b1")), messages.Revoked(), messages.StoreLost())
     assert before == copy
     with pytest.raises(AttributeError):
         before.state = State.CLOSED  # type: ignore[misc]
@@ -624,7 +626,7 @@ def test_librdkafka_5604_a_member_that_was_never_told_of_its_loss_is_stopped_by_
     alone = LoneMember().in_batch()
     alone.wait(11, renewing=False)
     assert alone.state is State.JOINING
-    assert [e.batch for e in alone.all if isinstance(e, effects.Cancel)] == ["b1"]
+    assert [e.batch for e in alone.all if isinstance(e, messages.Cancel)] == ["b1"]
 
 
 def test_flink_29258_a_request_for_a_reset_that_is_repeated_is_one_reset() -> None:

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 from airflow_kcr.errors import BatchRefused, KcrError, PartitionBusy, RegionInState, UnknownMember, UnknownTopics
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Caller, GroupStanding
-from airflow_kcr.protocol.member.events import Answered as _Answered
-from airflow_kcr.protocol.member.events import Event
-from airflow_kcr.protocol.member.events import Refused as _Refused
+from airflow_kcr.protocol.member.messages import Answered as _Answered
+from airflow_kcr.protocol.member.messages import Event
+from airflow_kcr.protocol.member.messages import Refused as _Refused
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.view import MemberRegion

@@ -24,12 +24,10 @@ from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
 from airflow_kcr.ports import BatchCall, BatchReport, Membership, MembershipListener
 from airflow_kcr.protocol.values import BatchId, GroupId, MemberId, RegionName
-from airflow_kcr.runtime.clocks import StoreClock, boot_time
 from airflow_kcr.runtime.host import MemberHost, World
-from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
 from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.planner import Limits
-from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.sinks.contract import NoSinks
 from airflow_kcr.spec import RegionSpec
 from tests.support.footprint import Footprint, footprint

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 from airflow_kcr import errors, settings
 from airflow_kcr.protocol import commands, offsets, rules, targets, timeouts
 from airflow_kcr.protocol.invariants.proof import CHECKS
-from airflow_kcr.protocol.member import effects as member_effects
-from airflow_kcr.protocol.member import events as member_events
+from airflow_kcr.protocol.member import messages as member_effects
+from airflow_kcr.protocol.member import messages as member_events
 from airflow_kcr.protocol.member import state as member_state
 from airflow_kcr.protocol.member.step import TABLE
 from airflow_kcr.protocol.region import events, liveness, rows
 from airflow_kcr.protocol.rules import format_start
-from airflow_kcr.protocol.times import format_duration
+from airflow_kcr.protocol.values import format_duration
 from airflow_kcr.spark import reads
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
 from airflow_kcr.spec.fields import AsText, declared, parts_of

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from airflow_kcr.api import archive_files, archives
+from airflow_kcr.api import archives, verdict
 from airflow_kcr.errors import KcrError
 from airflow_kcr.ports import Certificate, Dropped
 from airflow_kcr.protocol.values import CheckpointNumber, RegionName
@@ -43,7 +43,7 @@ def arrange(moment: str) -> None:
         case "written":
             at_call(Path, "replace", 1)
         case "renamed":
-            at_call(archive_files, "_force", 1)
+            at_call(verdict, "_force", 1)
         case "noted":
             after_call(PostgresChronicle, "archived", 1)
         case "second noted":

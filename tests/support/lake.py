@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.rules import FileFormat

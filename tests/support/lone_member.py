@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from airflow_kcr.protocol.commands import Command, Register
-from airflow_kcr.protocol.member import events
-from airflow_kcr.protocol.member.effects import Ask, Effect
+from airflow_kcr.protocol.member import messages
+from airflow_kcr.protocol.member.messages import Ask, Effect
 from airflow_kcr.protocol.member.state import MemberMachine, State
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.region.rows import CheckpointPhase, Claim, DesiredState, RegionState
@@ -107,7 +107,7 @@ class LoneMember:
         assert self.member.view is not None
         return self.member.view
 
-    def feed(self, *happened: events.Event) -> tuple[Wanted, ...]:
+    def feed(self, *happened: messages.Event) -> tuple[Wanted, ...]:
         """Let these events happen now, and return what is wanted after them."""
         wanted: list[Wanted] = []
         for event in happened:
@@ -126,7 +126,7 @@ class LoneMember:
             if renewing and self.member.incarnation is not None:
                 counter = EventNumber(0) if self.member.view is None else self.member.view.counter
                 wanted.extend(self.feed(answers.renewed(sent_at=self.now, counter=counter)))
-            wanted.extend(self.feed(events.Tick()))
+            wanted.extend(self.feed(messages.Tick()))
         self.last = tuple(wanted)
         return self.last
 
@@ -136,14 +136,14 @@ class LoneMember:
 
     def join(self, incarnation: int = 1) -> LoneMember:
         """Register, and see a running region in which nothing is held yet."""
-        self.feed(events.Tick())
+        self.feed(messages.Tick())
         self.feed(answers.registered(incarnation=Incarnation(incarnation), sent_at=self.now))
         self.feed(answers.view_read(view=view_of(incarnation=incarnation)))
         return self
 
     def assign(self, partitions: Iterable[GroupPartition] = MINE, assignment: int = 1) -> LoneMember:
         """Be assigned partitions by Kafka."""
-        self.feed(events.Assigned(assignment=AssignmentId(assignment), partitions=frozenset(partitions)))
+        self.feed(messages.Assigned(assignment=AssignmentId(assignment), partitions=frozenset(partitions)))
         return self
 
     def grant(self, view: MemberRegion | None = None, assignment: int = 1) -> LoneMember:
@@ -159,7 +159,7 @@ class LoneMember:
     def plan(self, batch: str = "b1", width: int = 10) -> LoneMember:
         """Have the planner answer with ranges from where the member is."""
         ranges = {p: Range(o, Offset(o + width)) for p, o in self.member.positions.items()}
-        self.feed(events.RangesPlanned(batch=BatchId(batch), ranges=ranges))
+        self.feed(messages.RangesPlanned(batch=BatchId(batch), ranges=ranges))
         return self
 
     def in_batch(self) -> LoneMember:

@@ -26,7 +26,7 @@ from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
 from airflow_kcr.ports import BatchCall, CommitAnswer, Membership, MembershipListener, Sinks, always
 from airflow_kcr.protocol.commands import Acknowledge, Command, Contribute, FinishBatch, ReportReadBack, StartBatch
-from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
@@ -36,12 +36,10 @@ from airflow_kcr.protocol.values import (
     Offset,
     RegionName,
 )
-from airflow_kcr.runtime.clocks import StoreClock, boot_time
 from airflow_kcr.runtime.host import End, MemberHost, World
-from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
 from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.planner import Limits
-from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.sinks.files.layout import file_targets
 from airflow_kcr.sinks.group import OpenedSinks, checked_sinks
 from airflow_kcr.spec import RegionSpec

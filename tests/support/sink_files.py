@@ -15,7 +15,7 @@ from pathlib import Path
 
 from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import EMPTY, SeekSource
 from airflow_kcr.protocol.region.rows import OpenTarget
 from airflow_kcr.protocol.values import (

@@ -13,7 +13,7 @@ from psycopg import sql
 from sqlalchemy.engine import make_url
 
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.region.rows import OpenTarget
 from airflow_kcr.protocol.rules import Delivery

@@ -25,7 +25,7 @@ from airflow_kcr.embedded.flights.data import GROUP
 from airflow_kcr.embedded.flights.pipeline import FLIGHT, KEY, MALFORMED, MAXIMA, OUTPUT_SCHEMA, SUMS
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.retirement import newest_usable
+from airflow_kcr.protocol.region.completion import newest_usable
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import Region, checkpoint_of, initial_offsets, offsets_of
 from airflow_kcr.protocol.values import (

@@ -1,6 +1,6 @@
 """One member as a state machine: `step(member, event, now) -> (member, effects)`, pure (docs/reference/states.md).
 
-`state` has the states and what a member remembers, `events` what happens to it, `effects` what it wants done. `step` is
+`state` has the states and what a member remembers, `messages` what happens to it and what it wants done. `step` is
 the transition table; `drive` is what follows from the facts, whatever event brought them, by its own rules and those of
 `duties`.
 """

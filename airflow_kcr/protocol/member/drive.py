@@ -20,9 +20,19 @@ from airflow_kcr.protocol.commands import (
     StartBatch,
     StoreBoundaryOffsets,
 )
-from airflow_kcr.protocol.member import duties, effects, state
-from airflow_kcr.protocol.member.effects import Ask, Driven, Effect
-from airflow_kcr.protocol.member.state import ACTIVE, BatchPhase, MemberMachine, MyBatch, State, Why, awaiting, moved
+from airflow_kcr.protocol.member import duties, messages, state
+from airflow_kcr.protocol.member.messages import Ask, Effect
+from airflow_kcr.protocol.member.state import (
+    ACTIVE,
+    BatchPhase,
+    Driven,
+    MemberMachine,
+    MyBatch,
+    State,
+    Why,
+    awaiting,
+    moved,
+)
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import RESET_STATES, Batch, CheckpointPhase, DesiredState, RegionState, ResetCause
 from airflow_kcr.protocol.region.view import MemberRegion
@@ -104,14 +114,14 @@ def pursue(member: MemberMachine, now: float) -> Driven:
         case BatchPhase.RUNNING if "run" in member.awaited and not batch.doomed:
             member = replace(member, awaited=member.awaited - {"run"})
             progress = OffsetMap({p: state.past_skips(member.view, p, r.to) for p, r in batch.ranges.items()})
-            return member, (effects.RunBatch(row=_row(batch), progress=progress),)
+            return member, (messages.RunBatch(row=_row(batch), progress=progress),)
         case BatchPhase.RUNNING if "run" in member.awaited:
             member = replace(member, awaited=member.awaited - {"run"})
             return pursue(_in(member, batch, BatchPhase.QUIESCED, now), now)
         case BatchPhase.RUNNING if batch.doomed:
-            return _in(member, batch, BatchPhase.CANCELLING, now), (effects.Cancel(batch=batch.batch),)
+            return _in(member, batch, BatchPhase.CANCELLING, now), (messages.Cancel(batch=batch.batch),)
         case BatchPhase.CANCELLING if now - batch.since >= state.seconds(member.timeouts.process_end_limit):
-            return member, (effects.EndProcess(why=f"batch {batch.batch} did not quiesce after its cancellation"),)
+            return member, (messages.EndProcess(why=f"batch {batch.batch} did not quiesce after its cancellation"),)
         case BatchPhase.QUIESCED:
             return _close(member, batch, now)
         case _:
@@ -165,7 +175,7 @@ def plan(member: MemberMachine, now: float) -> Driven:
     kept = OffsetMap({p: o for p, o in member.positions.items() if p not in member.revoking})
     if not kept:
         return member, ()
-    return awaiting(member, "plan"), (effects.PlanRanges(positions=kept, view=view),)
+    return awaiting(member, "plan"), (messages.PlanRanges(positions=kept, view=view),)
 
 
 def _planned(member: MemberMachine, now: float) -> Driven:

@@ -29,9 +29,9 @@ from airflow_kcr.protocol.commands import (
     ReportPartitions,
     ReportReadBack,
 )
-from airflow_kcr.protocol.member import effects, state
-from airflow_kcr.protocol.member.effects import Ask, Driven, Effect
-from airflow_kcr.protocol.member.state import ACTIVE, MemberMachine, State, Why, awaiting, moved
+from airflow_kcr.protocol.member import messages, state
+from airflow_kcr.protocol.member.messages import Ask, Effect
+from airflow_kcr.protocol.member.state import ACTIVE, Driven, MemberMachine, State, Why, awaiting, moved
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import timelines
@@ -169,7 +169,7 @@ def join(member: MemberMachine, now: float) -> Driven:
         return member, ()
     if member.fenced_at is not None and now - member.fenced_at < member.join_backoff:
         return member, ()
-    return replace(member, in_group=True), (effects.Join(),)
+    return replace(member, in_group=True), (messages.Join(),)
 
 
 def store_away(member: MemberMachine, now: float) -> Driven:
@@ -182,10 +182,10 @@ def store_away(member: MemberMachine, now: float) -> Driven:
     if now - member.store_lost_at < state.seconds(member.timeouts.store_grace):
         return member, ()
     member = moved(state.doomed(member), State.HOLDING, Why.STORE_AWAY)
-    return _leave_group(member, effects.LeaveGroup())
+    return _leave_group(member, messages.LeaveGroup())
 
 
-def _leave_group(member: MemberMachine, how: effects.LeaveGroup | effects.CloseKeepingSlot) -> Driven:
+def _leave_group(member: MemberMachine, how: messages.LeaveGroup | messages.CloseKeepingSlot) -> Driven:
     if not member.in_group or "leave" in member.awaited:
         return member, ()
     return awaiting(member, "leave"), (how,)
@@ -195,7 +195,7 @@ def fenced(member: MemberMachine, now: float) -> Driven:
     """Write nothing; stop the batch, and close without touching the slot, which belongs to the newer incarnation."""
     if member.state is not State.FENCED:
         return member, ()
-    return _leave_group(state.doomed(member), effects.CloseKeepingSlot())
+    return _leave_group(state.doomed(member), messages.CloseKeepingSlot())
 
 
 def terminate(member: MemberMachine, now: float) -> Driven:
@@ -205,10 +205,10 @@ def terminate(member: MemberMachine, now: float) -> Driven:
     if member.batch is not None:
         spent = now - member.terminated_at
         if spent >= state.seconds(member.timeouts.close):
-            return member, (effects.EndProcess(why="the batch did not end within the close time"),)
+            return member, (messages.EndProcess(why="the batch did not end within the close time"),)
         return (state.doomed(member) if spent >= state.seconds(member.timeouts.close) / 2 else member), ()
     if member.in_group:
-        return _leave_group(member, effects.CloseKeepingSlot() if member.static else effects.LeaveGroup())
+        return _leave_group(member, messages.CloseKeepingSlot() if member.static else messages.LeaveGroup())
     told: tuple[Effect, ...] = ()
     if member.incarnation is not None:
         kind = KeepSlot if member.static else Leave
@@ -228,7 +228,7 @@ def leave(member: MemberMachine, now: float) -> Driven:
     if member.batch is not None and member.incarnation is not None:
         return member, ()
     if member.in_group:
-        return _leave_group(member, effects.LeaveGroup())
+        return _leave_group(member, messages.LeaveGroup())
     if member.incarnation is None:
         return moved(member, State.CLOSED), ()
     leaving = Leave(member=member.member, incarnation=member.incarnation)
@@ -252,7 +252,7 @@ def claim(member: MemberMachine, now: float) -> Driven:
         # What it reads is held until it has ended: it counts while its claims stand, and the next owner waits for it.
         return member, ()
     waited = 0.0 if member.busy_since is None else now - member.busy_since
-    claim = effects.ClaimAssignment(
+    claim = messages.ClaimAssignment(
         incarnation=state.own(member),
         assignment=assignment.assignment,
         partitions=assignment.partitions,
@@ -267,7 +267,7 @@ def release(member: MemberMachine, now: float) -> Driven:
         return member, ()
     if member.batch is not None and not member.revoking.isdisjoint(member.batch.ranges):
         return member, ()
-    return awaiting(member, "release"), (effects.ReleasePartitions(partitions=member.revoking),)
+    return awaiting(member, "release"), (messages.ReleasePartitions(partitions=member.revoking),)
 
 
 def reset(member: MemberMachine, now: float) -> Driven:
@@ -282,7 +282,7 @@ def reset(member: MemberMachine, now: float) -> Driven:
             return member, ()
         member = awaiting(replace(member, reset_epoch=view.epoch, found=None), "reset_sinks")
         resume = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
-        reset = effects.ResetSinks(
+        reset = messages.ResetSinks(
             epoch=view.epoch,
             timeline=view.timeline,
             resume=resume,
@@ -318,7 +318,7 @@ def contribute(member: MemberMachine, now: float) -> Driven:
         return member, ()
     if member.part is None or member.prepared != checkpoint.sequence:
         partitions = frozenset(member.positions)
-        prepare = effects.PrepareSinks(sequence=checkpoint.sequence, partitions=partitions)
+        prepare = messages.PrepareSinks(sequence=checkpoint.sequence, partitions=partitions)
         return awaiting(replace(member, prepared=checkpoint.sequence, part=None), "prepare"), (prepare,)
     outside = {p: log for p, log in member.part.bounds.items() if _is_outside(member, view, p, log)}
     if outside:
@@ -354,7 +354,7 @@ def commit(member: MemberMachine, now: float) -> Driven:
         return member, ()
     offsets = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
     member = awaiting(replace(member, commit_since=now, commit_in=member.assignment.assignment), "commit")
-    return member, (effects.Commit(sequence=view.commit, offsets=offsets, epoch=view.epoch),)
+    return member, (messages.Commit(sequence=view.commit, offsets=offsets, epoch=view.epoch),)
 
 
 def read_back(member: MemberMachine, now: float) -> Driven:
@@ -390,7 +390,7 @@ def publish(member: MemberMachine, now: float) -> Driven:
     if member.view_is_stale:
         # The view that follows a publication no longer names it; by an old one it would be published twice.
         return member, ()
-    return awaiting(member, "publish"), (effects.Publish(sequence=view.publish[0]),)
+    return awaiting(member, "publish"), (messages.Publish(sequence=view.publish[0]),)
 
 
 def commit_seek(member: MemberMachine, now: float) -> Driven:
@@ -403,7 +403,7 @@ def commit_seek(member: MemberMachine, now: float) -> Driven:
     member = replace(member, seek_committed=view.epoch)
     resume = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
     caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
-    return member, (effects.CommitSeek(caller=caller, offsets=resume),) if resume else ()
+    return member, (messages.CommitSeek(caller=caller, offsets=resume),) if resume else ()
 
 
 # Partition discovery
@@ -425,7 +425,7 @@ def discover(member: MemberMachine, now: float) -> Driven:
         return member, ()
     if known.claim_lacks_logs:
         asked = replace(known, claim_lacks_logs=False, told=None)
-        return awaiting(replace(member, discovery=asked), "discover"), (effects.DiscoverPartitions(),)
+        return awaiting(replace(member, discovery=asked), "discover"), (messages.DiscoverPartitions(),)
     # A reset and a drain wait for every partition that was known, so in them, too, it matters which are there no more.
     if view.state not in CLAIM_STATES or not state.has_claimed(member, view):
         return member, ()
@@ -436,7 +436,7 @@ def discover(member: MemberMachine, now: float) -> Driven:
     else:
         known = replace(known, told=None)
     asked = replace(known, asked_at=now, asked_for=claim)
-    return awaiting(replace(member, discovery=asked), "discover"), (effects.DiscoverPartitions(),)
+    return awaiting(replace(member, discovery=asked), "discover"), (messages.DiscoverPartitions(),)
 
 
 def report(member: MemberMachine, now: float) -> Driven:
@@ -474,4 +474,4 @@ def rejoin(member: MemberMachine, now: float) -> Driven:
         return member, ()
     left = replace(known, rejoin=False, lacks_since=None, lacks=False, rejoins=known.rejoins + 1, rejoined_at=now)
     # Nothing is started on what is given back in the same breath.
-    return awaiting(replace(member, discovery=left, assignment=None), "leave"), (effects.LeaveGroup(),)
+    return awaiting(replace(member, discovery=left, assignment=None), "leave"), (messages.LeaveGroup(),)

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 from airflow_kcr.errors import IllegalEvent, KcrError
 from airflow_kcr.protocol.commands import EventMark, Found, Register
-from airflow_kcr.protocol.member.events import CommitAnswered, RangesPlanned, SinksPrepared
+from airflow_kcr.protocol.member.messages import CommitAnswered, Effect, RangesPlanned, SinksPrepared
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, ResetCause
 from airflow_kcr.protocol.region.view import MemberRegion
@@ -472,3 +472,7 @@ def next_due(member: MemberMachine, now: float) -> float:
         member.register_after,
     )
     return min(moment for moment in moments if moment > now)
+
+
+Driven: TypeAlias = "tuple[MemberMachine, tuple[Effect, ...]]"
+"""What a rule of the member returns: the member, and what it wants done."""

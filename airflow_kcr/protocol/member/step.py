@@ -29,9 +29,9 @@ from airflow_kcr.protocol.commands import (
     ReportPublished,
     StartBatch,
 )
-from airflow_kcr.protocol.member import drive, events, state
+from airflow_kcr.protocol.member import drive, messages, state
 from airflow_kcr.protocol.member.drive import PLAN_PAUSE
-from airflow_kcr.protocol.member.effects import Effect
+from airflow_kcr.protocol.member.messages import Effect
 from airflow_kcr.protocol.member.state import (
     ACTIVE,
     Assignment,
@@ -52,7 +52,7 @@ E = TypeVar("E")
 C = TypeVar("C", bound=Command[object])
 A = TypeVar("A")
 Handler = Callable[[MemberMachine, E, float], MemberMachine]
-Told: TypeAlias = "events.Answered[C, A] | events.Refused[C]"
+Told: TypeAlias = "messages.Answered[C, A] | messages.Refused[C]"
 
 CLAIM_BACKOFF: Final = (0.2, 5.0)
 """First and longest wait, in seconds, before a refused claim is made again."""
@@ -74,7 +74,7 @@ _ENDED: Final = ACTIVE | {State.FENCED}
 """A fenced member still waits for its batch to quiesce."""
 
 
-def step(member: MemberMachine, event: events.Event, now: float) -> tuple[MemberMachine, tuple[Effect, ...]]:
+def step(member: MemberMachine, event: messages.Event, now: float) -> tuple[MemberMachine, tuple[Effect, ...]]:
     """Return the member after an event, and what it wants done.
 
     Args:
@@ -93,14 +93,14 @@ def step(member: MemberMachine, event: events.Event, now: float) -> tuple[Member
     return drive.drive(handler(member, event, now), now)
 
 
-def _row_of(event: events.Event) -> tuple[frozenset[State], Callable[..., MemberMachine]]:
-    if isinstance(event, events.Answered | events.Refused):
+def _row_of(event: messages.Event) -> tuple[frozenset[State], Callable[..., MemberMachine]]:
+    if isinstance(event, messages.Answered | messages.Refused):
         return TABLE.get((type(event), type(event.command)), NOT_AWAITED)
     return TABLE[type(event)]
 
 
-def _name(event: events.Event) -> str:
-    if isinstance(event, events.Answered | events.Refused):
+def _name(event: messages.Event) -> str:
+    if isinstance(event, messages.Answered | messages.Refused):
         return f"{type(event).__name__} {type(event.command).__name__}"
     return type(event).__name__
 
@@ -108,7 +108,7 @@ def _name(event: events.Event) -> str:
 # -- the store -----------------------------------------------------------------------------------------------------
 
 
-def _registered(member: MemberMachine, event: events.Answered[Register, Incarnation], now: float) -> MemberMachine:
+def _registered(member: MemberMachine, event: messages.Answered[Register, Incarnation], now: float) -> MemberMachine:
     if member.state is State.FENCED:
         return answered(member, "register")
     if member.incarnation is not None:
@@ -131,7 +131,7 @@ def _registered(member: MemberMachine, event: events.Answered[Register, Incarnat
     return _stale(_store_seen(fresh))
 
 
-def _registration_refused(member: MemberMachine, event: events.Refused[Register], now: float) -> MemberMachine:
+def _registration_refused(member: MemberMachine, event: messages.Refused[Register], now: float) -> MemberMachine:
     member = answered(member, "register")
     if member.state is State.FENCED:
         return member
@@ -153,7 +153,7 @@ def _patience(member: MemberMachine) -> float:
     return state.seconds(2 * times.lease + (times.drain if member.process.takeover else times.renew / 2))
 
 
-def _renewed(member: MemberMachine, event: events.Answered[Renew, Heartbeat], now: float) -> MemberMachine:
+def _renewed(member: MemberMachine, event: messages.Answered[Renew, Heartbeat], now: float) -> MemberMachine:
     member, heartbeat = _store_seen(answered(member, "renew")), event.result
     if not heartbeat.renewed:
         return _without_renewal(_compared(member, event), heartbeat.incarnation)
@@ -165,7 +165,7 @@ def _renewed(member: MemberMachine, event: events.Answered[Renew, Heartbeat], no
     return _told(member, heartbeat.counter) if is_old else member
 
 
-def _renewal_refused(member: MemberMachine, event: events.Refused[Renew], now: float) -> MemberMachine:
+def _renewal_refused(member: MemberMachine, event: messages.Refused[Renew], now: float) -> MemberMachine:
     """A store that was restored has never heard of the member."""
     return _without_renewal(_store_seen(answered(member, "renew")), Incarnation(0))
 
@@ -178,7 +178,7 @@ def _without_renewal(member: MemberMachine, newest: Incarnation) -> MemberMachin
     return state.without_lease(replace(member, store_is_older=is_older))
 
 
-def _compared(member: MemberMachine, event: events.Answered[Renew, Heartbeat]) -> MemberMachine:
+def _compared(member: MemberMachine, event: messages.Answered[Renew, Heartbeat]) -> MemberMachine:
     """Return the member after it heard where the region stands.
 
     A late answer resembles a restored store; the store, asked about it, finds out, and nothing happens. A restored
@@ -197,7 +197,7 @@ def fenced(member: MemberMachine) -> MemberMachine:
     return moved(replace(member, batch=batch), State.FENCED)
 
 
-def _view_read(member: MemberMachine, event: events.Answered[ReadRegion, MemberRegion], now: float) -> MemberMachine:
+def _view_read(member: MemberMachine, event: messages.Answered[ReadRegion, MemberRegion], now: float) -> MemberMachine:
     member = _store_seen(answered(member, "read"))
     if member.view is not None and event.result.counter < member.view_read_from:
         # The store had shown more when it was asked: it was restored, and what it shows now is what counts.
@@ -226,7 +226,7 @@ def _against(before: MemberMachine, member: MemberMachine, view: MemberRegion) -
     return member
 
 
-def _read_refused(member: MemberMachine, event: events.Refused[ReadRegion], now: float) -> MemberMachine:
+def _read_refused(member: MemberMachine, event: messages.Refused[ReadRegion], now: float) -> MemberMachine:
     return state.without_lease(replace(_store_seen(answered(member, "read")), store_is_older=True))
 
 
@@ -268,7 +268,7 @@ def _positions(member: MemberMachine, view: MemberRegion) -> OffsetMap:
 
 
 def _claim_granted(
-    member: MemberMachine, event: events.Answered[ClaimPartitions, MemberRegion], now: float
+    member: MemberMachine, event: messages.Answered[ClaimPartitions, MemberRegion], now: float
 ) -> MemberMachine:
     member = _store_seen(answered(member, "claim"))
     assignment = member.assignment
@@ -293,7 +293,7 @@ def _claim_granted(
     return _seen(granted, event.result, now)
 
 
-def _claim_refused(member: MemberMachine, event: events.Refused[ClaimPartitions], now: float) -> MemberMachine:
+def _claim_refused(member: MemberMachine, event: messages.Refused[ClaimPartitions], now: float) -> MemberMachine:
     first, longest = CLAIM_BACKOFF
     if isinstance(event.error, PartitionBusy):
         since = now if member.busy_since is None else member.busy_since
@@ -308,33 +308,35 @@ def _claim_refused(member: MemberMachine, event: events.Refused[ClaimPartitions]
 
 
 def _acknowledged(
-    member: MemberMachine, event: events.Answered[Acknowledge, MemberRegion], now: float
+    member: MemberMachine, event: messages.Answered[Acknowledge, MemberRegion], now: float
 ) -> MemberMachine:
     return _seen(_store_seen(answered(member, "acknowledge")), event.result, now)
 
 
-def _acknowledgement_refused(member: MemberMachine, event: events.Refused[Acknowledge], now: float) -> MemberMachine:
+def _acknowledgement_refused(member: MemberMachine, event: messages.Refused[Acknowledge], now: float) -> MemberMachine:
     member = _stale(answered(member, "acknowledge"))
     return replace(member, found=None, reset_epoch=None, claimed_epoch=None, claim_after=now + CLAIM_BACKOFF[0])
 
 
-def _contributed(member: MemberMachine, event: events.Answered[Contribute, MemberRegion], now: float) -> MemberMachine:
+def _contributed(
+    member: MemberMachine, event: messages.Answered[Contribute, MemberRegion], now: float
+) -> MemberMachine:
     return _seen(replace(answered(member, "contribute"), contributed=event.command.sequence), event.result, now)
 
 
-def _contribution_refused(member: MemberMachine, event: events.Refused[Contribute], now: float) -> MemberMachine:
+def _contribution_refused(member: MemberMachine, event: messages.Refused[Contribute], now: float) -> MemberMachine:
     return _stale(replace(answered(member, "contribute"), prepared=None, part=None))
 
 
-def _store_lost(member: MemberMachine, event: events.StoreLost, now: float) -> MemberMachine:
+def _store_lost(member: MemberMachine, event: messages.StoreLost, now: float) -> MemberMachine:
     return replace(member, store_lost_at=now if member.store_lost_at is None else member.store_lost_at)
 
 
-def _store_back(member: MemberMachine, event: events.StoreBack, now: float) -> MemberMachine:
+def _store_back(member: MemberMachine, event: messages.StoreBack, now: float) -> MemberMachine:
     return _stale(_store_seen(member))
 
 
-def _changed(member: MemberMachine, event: events.Changed, now: float) -> MemberMachine:
+def _changed(member: MemberMachine, event: messages.Changed, now: float) -> MemberMachine:
     # A lower counter than the view's is worth a read too: it may be a store that was restored.
     is_known = member.view is not None and member.view.counter == event.counter
     return member if is_known else _told(member, event.counter)
@@ -356,7 +358,7 @@ def _stale(member: MemberMachine) -> MemberMachine:
 # -- batches -------------------------------------------------------------------------------------------------------
 
 
-def _planned(member: MemberMachine, event: events.RangesPlanned, now: float) -> MemberMachine:
+def _planned(member: MemberMachine, event: messages.RangesPlanned, now: float) -> MemberMachine:
     return replace(answered(member, "plan"), plan=event)
 
 
@@ -372,36 +374,36 @@ def _to_phase(member: MemberMachine, batch: MyBatch, phase: BatchPhase, now: flo
     return replace(member, batch=replace(batch, phase=phase, since=now))
 
 
-def _batch_started(member: MemberMachine, event: events.Answered[StartBatch, Batch], now: float) -> MemberMachine:
+def _batch_started(member: MemberMachine, event: messages.Answered[StartBatch, Batch], now: float) -> MemberMachine:
     batch = replace(_in_phase(member, event.command.batch, frozenset({BatchPhase.STARTING})), row=event.result)
     if batch.doomed or member.state not in ACTIVE:
         return _to_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now)
     return _to_phase(replace(member, awaited=member.awaited | {"run"}), batch, BatchPhase.RUNNING, now)
 
 
-def _start_refused(member: MemberMachine, event: events.Refused[StartBatch], now: float) -> MemberMachine:
+def _start_refused(member: MemberMachine, event: messages.Refused[StartBatch], now: float) -> MemberMachine:
     _in_phase(member, event.command.batch, frozenset({BatchPhase.STARTING}))
     return _stale(replace(member, batch=None, plan_after=now + PLAN_PAUSE))
 
 
-def _batch_ran(member: MemberMachine, event: events.BatchFinished, now: float) -> MemberMachine:
+def _batch_ran(member: MemberMachine, event: messages.BatchFinished, now: float) -> MemberMachine:
     batch = _in_phase(member, event.batch, frozenset({BatchPhase.RUNNING, BatchPhase.CANCELLING}))
     return _to_phase(member, batch, BatchPhase.QUIESCED, now)
 
 
-def _batch_failed(member: MemberMachine, event: events.PipelineFailed, now: float) -> MemberMachine:
+def _batch_failed(member: MemberMachine, event: messages.PipelineFailed, now: float) -> MemberMachine:
     batch = _in_phase(member, event.batch, frozenset({BatchPhase.RUNNING, BatchPhase.CANCELLING}))
     if batch.phase is BatchPhase.RUNNING and not batch.doomed:
         member = replace(member, batch_cause=ResetCause.BATCH_FAILED, batch_detail=event.why)
     return _to_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now)
 
 
-def _batch_quiesced(member: MemberMachine, event: events.BatchQuiesced, now: float) -> MemberMachine:
+def _batch_quiesced(member: MemberMachine, event: messages.BatchQuiesced, now: float) -> MemberMachine:
     batch = _in_phase(member, event.batch, frozenset({BatchPhase.CANCELLING}))
     return _to_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now)
 
 
-def _batch_accepted(member: MemberMachine, event: events.Answered[FinishBatch, None], now: float) -> MemberMachine:
+def _batch_accepted(member: MemberMachine, event: messages.Answered[FinishBatch, None], now: float) -> MemberMachine:
     batch = _in_phase(member, event.command.batch, frozenset({BatchPhase.FINISHING}))
     view = member.view
     places = {p: state.past_skips(view, p, r.to) for p, r in batch.ranges.items() if p in member.positions}
@@ -412,7 +414,7 @@ def _batch_accepted(member: MemberMachine, event: events.Answered[FinishBatch, N
     return replace(member, batch=None, positions=positions, plan_after=0.0, view_is_stale=stale)
 
 
-def _finish_refused(member: MemberMachine, event: events.Refused[FinishBatch], now: float) -> MemberMachine:
+def _finish_refused(member: MemberMachine, event: messages.Refused[FinishBatch], now: float) -> MemberMachine:
     batch = _in_phase(member, event.command.batch, frozenset({BatchPhase.FINISHING}))
     member = replace(member, batch_cause=ResetCause.BATCH_REFUSED, batch_detail=event.why)
     return _stale(_to_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now))
@@ -427,16 +429,16 @@ def _discarded(member: MemberMachine, event: Told[DiscardBatch, Region], now: fl
 # -- Kafka ---------------------------------------------------------------------------------------------------------
 
 
-def _assigned(member: MemberMachine, event: events.Assigned, now: float) -> MemberMachine:
+def _assigned(member: MemberMachine, event: messages.Assigned, now: float) -> MemberMachine:
     fresh = Assignment(assignment=event.assignment, partitions=event.partitions)
     return replace(_with_assignment(member, fresh), claim_after=0.0, claim_backoff=0.0, busy_since=None)
 
 
-def _revoking(member: MemberMachine, event: events.Revoking, now: float) -> MemberMachine:
+def _revoking(member: MemberMachine, event: messages.Revoking, now: float) -> MemberMachine:
     return replace(answered(member, "release"), revoking=event.partitions)
 
 
-def _revoked(member: MemberMachine, event: events.Revoked, now: float) -> MemberMachine:
+def _revoked(member: MemberMachine, event: messages.Revoked, now: float) -> MemberMachine:
     return _with_assignment(member, None)
 
 
@@ -444,23 +446,23 @@ def _with_assignment(member: MemberMachine, assignment: Assignment | None) -> Me
     return replace(answered(member, "release"), assignment=assignment, revoking=frozenset())
 
 
-def _left_group(member: MemberMachine, event: events.LeftGroup, now: float) -> MemberMachine:
+def _left_group(member: MemberMachine, event: messages.LeftGroup, now: float) -> MemberMachine:
     left = _with_assignment(answered(member, "leave"), None)
     return replace(left, in_group=False, claimed=None, claimed_epoch=None)
 
 
-def _instance_fenced(member: MemberMachine, event: events.InstanceFenced, now: float) -> MemberMachine:
+def _instance_fenced(member: MemberMachine, event: messages.InstanceFenced, now: float) -> MemberMachine:
     first, most = REJOIN_BACKOFF
     again = member.fenced_at is not None and now - member.fenced_at < CALM
     backoff = min(member.join_backoff * 2, most) if again else first
     return replace(_with_assignment(member, None), in_group=False, fenced_at=now, join_backoff=backoff)
 
 
-def _committed(member: MemberMachine, event: events.CommitAnswered, now: float) -> MemberMachine:
+def _committed(member: MemberMachine, event: messages.CommitAnswered, now: float) -> MemberMachine:
     return _stale(replace(answered(member, "commit"), committed=event))
 
 
-def _partitions_discovered(member: MemberMachine, event: events.PartitionsDiscovered, now: float) -> MemberMachine:
+def _partitions_discovered(member: MemberMachine, event: messages.PartitionsDiscovered, now: float) -> MemberMachine:
     known = replace(member.discovery, found=event.partitions, rejoin=False)
     held = frozenset() if member.assignment is None else member.assignment.partitions
     if event.partitions is not None:
@@ -474,7 +476,7 @@ def _partitions_reported(
     member: MemberMachine, event: Told[ReportPartitions, GroupStanding], now: float
 ) -> MemberMachine:
     known = member.discovery
-    standing = event.result if isinstance(event, events.Answered) else GroupStanding(again=True)
+    standing = event.result if isinstance(event, messages.Answered) else GroupStanding(again=True)
     told = replace(
         known,
         told=None if standing.again else known.told,
@@ -488,12 +490,12 @@ def _partitions_reported(
 # -- sinks ---------------------------------------------------------------------------------------------------------
 
 
-def _sinks_reset(member: MemberMachine, event: events.SinksReset, now: float) -> MemberMachine:
+def _sinks_reset(member: MemberMachine, event: messages.SinksReset, now: float) -> MemberMachine:
     member = answered(member, "reset_sinks")
     return replace(member, found=dict(event.found)) if event.epoch == member.reset_epoch else member
 
 
-def _sink_failed(member: MemberMachine, event: events.SinkFailed, now: float) -> MemberMachine:
+def _sink_failed(member: MemberMachine, event: messages.SinkFailed, now: float) -> MemberMachine:
     member = answered(member, "reset_sinks")
     if event.fence > member.newest_epoch or event.timeline > member.newest_timeline:
         fence, timeline = max(event.fence, member.newest_epoch), max(event.timeline, member.newest_timeline)
@@ -506,17 +508,17 @@ def _sink_failed(member: MemberMachine, event: events.SinkFailed, now: float) ->
     return replace(member, batch_cause=ResetCause.SINK_FAILED, batch_detail=event.why, reset_epoch=None)
 
 
-def _sinks_prepared(member: MemberMachine, event: events.SinksPrepared, now: float) -> MemberMachine:
+def _sinks_prepared(member: MemberMachine, event: messages.SinksPrepared, now: float) -> MemberMachine:
     return replace(answered(member, "prepare"), part=event if event.sequence == member.prepared else None)
 
 
 def _published(
-    member: MemberMachine, event: events.Answered[ReportPublished, MemberRegion], now: float
+    member: MemberMachine, event: messages.Answered[ReportPublished, MemberRegion], now: float
 ) -> MemberMachine:
     return _seen(answered(member, "publish"), event.result, now)
 
 
-def _publication_failed(member: MemberMachine, event: events.Refused[ReportPublished], now: float) -> MemberMachine:
+def _publication_failed(member: MemberMachine, event: messages.Refused[ReportPublished], now: float) -> MemberMachine:
     """It is tried again in its turn."""
     return _stale(answered(member, "publish"))
 
@@ -524,11 +526,11 @@ def _publication_failed(member: MemberMachine, event: events.Refused[ReportPubli
 # -- time and signals ----------------------------------------------------------------------------------------------
 
 
-def _tick(member: MemberMachine, event: events.Tick, now: float) -> MemberMachine:
+def _tick(member: MemberMachine, event: messages.Tick, now: float) -> MemberMachine:
     return member
 
 
-def _terminated(member: MemberMachine, event: events.Terminated, now: float) -> MemberMachine:
+def _terminated(member: MemberMachine, event: messages.Terminated, now: float) -> MemberMachine:
     if member.terminating:
         return member
     return replace(member, terminating=True, terminated_at=now)
@@ -538,7 +540,7 @@ def _row(states: frozenset[State], handler: Handler[E]) -> tuple[frozenset[State
     return states, handler
 
 
-def _not_awaited(member: MemberMachine, event: events.Event, now: float) -> MemberMachine:
+def _not_awaited(member: MemberMachine, event: messages.Event, now: float) -> MemberMachine:
     return member
 
 
@@ -548,47 +550,47 @@ NOT_AWAITED: Final = (_ANY, _not_awaited)
 Kind: TypeAlias = "type[object] | tuple[type[object], type[Command[object]]]"
 
 TABLE: Final[Mapping[Kind, tuple[frozenset[State], Callable[..., MemberMachine]]]] = {
-    (events.Answered, Register): _row(_UNREGISTERED, _registered),
-    (events.Refused, Register): _row(_UNREGISTERED, _registration_refused),
-    (events.Answered, Renew): _row(_ANY, _renewed),
-    (events.Refused, Renew): _row(_ANY, _renewal_refused),
-    (events.Answered, ReadRegion): _row(_ANY, _view_read),
-    (events.Refused, ReadRegion): _row(_ANY, _read_refused),
-    (events.Answered, ClaimPartitions): _row(_ANY, _claim_granted),
-    (events.Refused, ClaimPartitions): _row(_ANY, _claim_refused),
-    (events.Answered, Acknowledge): _row(_ANY, _acknowledged),
-    (events.Refused, Acknowledge): _row(_ANY, _acknowledgement_refused),
-    (events.Answered, Contribute): _row(_ANY, _contributed),
-    (events.Refused, Contribute): _row(_ANY, _contribution_refused),
-    (events.Answered, ReportPublished): _row(_ANY, _published),
-    (events.Refused, ReportPublished): _row(_ANY, _publication_failed),
-    (events.Answered, ReportPartitions): _row(_ANY, _partitions_reported),
-    (events.Refused, ReportPartitions): _row(_ANY, _partitions_reported),
-    (events.Answered, StartBatch): _row(_ENDED, _batch_started),
-    (events.Refused, StartBatch): _row(_ENDED, _start_refused),
-    (events.Answered, FinishBatch): _row(_ENDED, _batch_accepted),
-    (events.Refused, FinishBatch): _row(_ENDED, _finish_refused),
-    (events.Answered, DiscardBatch): _row(_ENDED, _discarded),
-    (events.Refused, DiscardBatch): _row(_ENDED, _discarded),
-    events.StoreLost: _row(_ANY, _store_lost),
-    events.StoreBack: _row(_ANY, _store_back),
-    events.Changed: _row(_ANY, _changed),
-    events.RangesPlanned: _row(_ANY, _planned),
-    events.BatchFinished: _row(_ENDED, _batch_ran),
-    events.PipelineFailed: _row(_ENDED, _batch_failed),
-    events.BatchQuiesced: _row(_ENDED, _batch_quiesced),
-    events.Assigned: _row(_ANY, _assigned),
-    events.Revoking: _row(_ANY, _revoking),
-    events.Revoked: _row(_ANY, _revoked),
-    events.LeftGroup: _row(_ANY, _left_group),
-    events.InstanceFenced: _row(_ENDED, _instance_fenced),
-    events.CommitAnswered: _row(_ANY, _committed),
-    events.PartitionsDiscovered: _row(_ANY, _partitions_discovered),
-    events.SinksReset: _row(_ANY, _sinks_reset),
-    events.SinkFailed: _row(_ANY, _sink_failed),
-    events.SinksPrepared: _row(_ANY, _sinks_prepared),
-    events.Tick: _row(_ANY, _tick),
-    events.Terminated: _row(_ANY, _terminated),
+    (messages.Answered, Register): _row(_UNREGISTERED, _registered),
+    (messages.Refused, Register): _row(_UNREGISTERED, _registration_refused),
+    (messages.Answered, Renew): _row(_ANY, _renewed),
+    (messages.Refused, Renew): _row(_ANY, _renewal_refused),
+    (messages.Answered, ReadRegion): _row(_ANY, _view_read),
+    (messages.Refused, ReadRegion): _row(_ANY, _read_refused),
+    (messages.Answered, ClaimPartitions): _row(_ANY, _claim_granted),
+    (messages.Refused, ClaimPartitions): _row(_ANY, _claim_refused),
+    (messages.Answered, Acknowledge): _row(_ANY, _acknowledged),
+    (messages.Refused, Acknowledge): _row(_ANY, _acknowledgement_refused),
+    (messages.Answered, Contribute): _row(_ANY, _contributed),
+    (messages.Refused, Contribute): _row(_ANY, _contribution_refused),
+    (messages.Answered, ReportPublished): _row(_ANY, _published),
+    (messages.Refused, ReportPublished): _row(_ANY, _publication_failed),
+    (messages.Answered, ReportPartitions): _row(_ANY, _partitions_reported),
+    (messages.Refused, ReportPartitions): _row(_ANY, _partitions_reported),
+    (messages.Answered, StartBatch): _row(_ENDED, _batch_started),
+    (messages.Refused, StartBatch): _row(_ENDED, _start_refused),
+    (messages.Answered, FinishBatch): _row(_ENDED, _batch_accepted),
+    (messages.Refused, FinishBatch): _row(_ENDED, _finish_refused),
+    (messages.Answered, DiscardBatch): _row(_ENDED, _discarded),
+    (messages.Refused, DiscardBatch): _row(_ENDED, _discarded),
+    messages.StoreLost: _row(_ANY, _store_lost),
+    messages.StoreBack: _row(_ANY, _store_back),
+    messages.Changed: _row(_ANY, _changed),
+    messages.RangesPlanned: _row(_ANY, _planned),
+    messages.BatchFinished: _row(_ENDED, _batch_ran),
+    messages.PipelineFailed: _row(_ENDED, _batch_failed),
+    messages.BatchQuiesced: _row(_ENDED, _batch_quiesced),
+    messages.Assigned: _row(_ANY, _assigned),
+    messages.Revoking: _row(_ANY, _revoking),
+    messages.Revoked: _row(_ANY, _revoked),
+    messages.LeftGroup: _row(_ANY, _left_group),
+    messages.InstanceFenced: _row(_ENDED, _instance_fenced),
+    messages.CommitAnswered: _row(_ANY, _committed),
+    messages.PartitionsDiscovered: _row(_ANY, _partitions_discovered),
+    messages.SinksReset: _row(_ANY, _sinks_reset),
+    messages.SinkFailed: _row(_ANY, _sink_failed),
+    messages.SinksPrepared: _row(_ANY, _sinks_prepared),
+    messages.Tick: _row(_ANY, _tick),
+    messages.Terminated: _row(_ANY, _terminated),
 }
 """One row an event: the states in which it is legal, and what it records. Answers may come late, hence in any state; a
 batch has ended before its member is closed, and only one without a lease registers."""

@@ -44,8 +44,7 @@ from airflow_kcr.protocol.region.state import (
     with_checkpoint,
     with_request,
 )
-from airflow_kcr.protocol.times import format_instant
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId, RequestId, replace
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId, RequestId, format_instant, replace
 
 # Requests
 

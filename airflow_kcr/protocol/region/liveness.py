@@ -20,8 +20,7 @@ from airflow_kcr.protocol.region import batches, boundaries, checkpoints, member
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, is_live, live_members
 from airflow_kcr.protocol.rules import CheckpointMode
-from airflow_kcr.protocol.times import format_instant
-from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, replace
+from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, format_instant, replace
 
 RESETS_IN_A_ROW: Final = 5
 """How many resets without a checkpoint between them, while one is wanted, may each be in time."""

@@ -31,8 +31,7 @@ from airflow_kcr.protocol.region import checkpoints, events, resets, timelines
 from airflow_kcr.protocol.region.rows import Absence, Claim, Halt, HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, past_skips, put, record, require_member, universe
 from airflow_kcr.protocol.rules import OutOfRangePolicy
-from airflow_kcr.protocol.times import format_instant
-from airflow_kcr.protocol.values import ClusterId, GroupId, GroupPartition, Offset, RegionName, replace
+from airflow_kcr.protocol.values import ClusterId, GroupId, GroupPartition, Offset, RegionName, format_instant, replace
 
 # Clusters
 

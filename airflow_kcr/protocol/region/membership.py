@@ -50,8 +50,15 @@ from airflow_kcr.protocol.region.state import (
     universe,
 )
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
-from airflow_kcr.protocol.times import format_instant
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Incarnation, MemberId, replace
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    GroupId,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    format_instant,
+    replace,
+)
 
 
 def register(region: Region, now: datetime, arrival: Register) -> Region:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from airflow_kcr.errors import ConfigurationError, KcrError, PipelineUnusable, SinkError
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, RegionName, Timeline
 from airflow_kcr.sinks.contract import not_written, written_twice
 from airflow_kcr.sinks.custom import (

@@ -16,7 +16,7 @@ from typing import Final
 
 from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.values import (
     BatchId,

@@ -21,11 +21,11 @@ from psycopg import sql
 
 from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset, Timeline
-from airflow_kcr.sinks.postgres import bookkeeping, publication
+from airflow_kcr.sinks.postgres import bookkeeping, transactions
 from airflow_kcr.sinks.postgres.bookkeeping import (
     SOURCE,
     Target,
@@ -39,8 +39,7 @@ from airflow_kcr.sinks.postgres.bookkeeping import (
     raise_fence,
     set_progress,
 )
-from airflow_kcr.sinks.postgres.connections import Database, OutcomeLost, SinkBusy
-from airflow_kcr.sinks.postgres.publication import Column, Published, Staging
+from airflow_kcr.sinks.postgres.transactions import Column, Database, OutcomeLost, Published, SinkBusy, Staging
 
 __all__ = ["Column", "PostgresSink", "Published", "Staging", "Target"]
 
@@ -129,7 +128,7 @@ class PostgresSink:
         """
         try:
             with self.database.transaction(_SHORT) as connection:
-                return publication.make(connection, self.target, self.place, call.batch, call.epoch, columns)
+                return transactions.make(connection, self.target, self.place, call.batch, call.epoch, columns)
         except OutcomeLost:
             raise self._lost(f"stage batch {call.batch}") from None
 
@@ -152,14 +151,14 @@ class PostgresSink:
     def _publish(self, call: BatchCall, staged: Staging) -> Published:
         try:
             with self.database.transaction(self._timeouts.batch) as connection:
-                published = publication.publish(connection, self.target, self.place, call, staged)
-                publication.drop(connection, staged)
+                published = transactions.publish(connection, self.target, self.place, call, staged)
+                transactions.drop(connection, staged)
                 return published
         except OutcomeLost:
             _LOG.warning("%s: the answer to the publication of batch %s was lost", self.target, call.batch)
         try:
             with self.database.transaction(_SHORT) as connection:
-                known = publication.is_published(connection, self.target, self.place, call)
+                known = transactions.is_published(connection, self.target, self.place, call)
         except OutcomeLost:
             raise self._lost(f"publish batch {call.batch}") from None
         if not known:
@@ -170,14 +169,14 @@ class PostgresSink:
         """Drop a staging table; where that fails, the next reset does it."""
         try:
             with self.database.transaction(_SHORT) as connection:
-                publication.drop(connection, staged)
+                transactions.drop(connection, staged)
         except (SinkError, OutcomeLost) as error:
             _LOG.info("%s: staging table %s is left for the next reset: %s", self.target, staged.table, error)
 
     def _tidy(self, place: TargetPlace, order: ResetSinks) -> None:
         try:
             with self.database.transaction(_SHORT) as connection:
-                left = publication.leftovers(connection, place, order.epoch)
+                left = transactions.leftovers(connection, place, order.epoch)
         except (SinkError, OutcomeLost) as error:
             _LOG.info("%s: what older epochs have staged is left for the next reset: %s", self.target, error)
             return

@@ -16,7 +16,7 @@ from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.sinks.contract import not_written, require_coordinates, written_twice
 from airflow_kcr.sinks.postgres import Column, PostgresSink, Published, Staging
-from airflow_kcr.sinks.postgres.connections import Database
+from airflow_kcr.sinks.postgres.transactions import Database
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.context import COORDINATES
 from airflow_kcr.spark.session import POSTGRES_DRIVER

@@ -287,7 +287,7 @@ _HOLDING: Final = lookup(
 )
 
 # The first entry at or before an offset. It is the very next one, or one that sent the partition further back than the
-# entry before it: as in `rewinds`, whose index tells the two kinds apart.
+# entry before it: as in `layouts`, whose index tells the two kinds apart.
 _WENT_BACK: Final = lookup(
     RESETS,
     SQL("""

@@ -30,8 +30,8 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.store.codec import event_from_json
 from airflow_kcr.store.postgres.connections import read_again
+from airflow_kcr.store.postgres.layouts import IN_ORDER, seen
 from airflow_kcr.store.postgres.ledger import near
-from airflow_kcr.store.postgres.rewinds import IN_ORDER, seen
 from airflow_kcr.store.postgres.row_layout import member_of, partition_columns, partition_of
 from airflow_kcr.store.postgres.session import Found, Session, composed, positional
 from airflow_kcr.store.postgres.tables import WIDTH

@@ -1,10 +1,16 @@
-"""Connections of the store's engine, lent for one transaction or one statement, and what may fail on the way.
+"""Connections of the store's engine, lent for one transaction or one statement, and those that LISTEN for a region.
 
-Every failure leaves here as an error of this project, which says whether anything can have changed (`failures`).
+Every failure leaves here as an error of this project, which says whether anything can have changed (`session`).
+
+A notification only wakes waiters. Who waits reads the counter first, so one sent before it listened is not missed; one
+that is lost costs the timeout. Behind a pooler, where LISTEN would be of a session that others use, the counter is
+polled.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,15 +19,28 @@ from functools import wraps
 from time import monotonic
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
+import psycopg
 from sqlalchemy import Connection, Engine, Executable, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_kcr import libpq
 from airflow_kcr.errors import StoreBusy, StoreRefused
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.store.postgres import failures
-from airflow_kcr.store.postgres.session import Found, Session
+from airflow_kcr.protocol.values import EventNumber, RegionName
+from airflow_kcr.store.postgres.session import (
+    FAILURES,
+    UNDEFINED,
+    Address,
+    Found,
+    Session,
+    before_commit,
+    during_commit,
+    is_lost,
+    sqlstate_of,
+    unstorable,
+)
 from airflow_kcr.store.schema_upgrade import require_current
 
 if TYPE_CHECKING:
@@ -88,7 +107,7 @@ def connect_under(engine: Engine, settings: Mapping[str, str]) -> None:
         engine: not connected yet.
         settings: of the server, by their names.
     """
-    address = failures.Address(engine.url)
+    address = Address(engine.url)
 
     def connect(_dialect: Dialect, _record: object, _args: object, parameters: dict[str, object]) -> libpq.Connection:
         try:
@@ -143,8 +162,8 @@ def server_at(url: str | URL) -> Server:
         with engine.connect() as connection:
             version, is_standby, now = connection.execute(_SERVER).one()
             is_pooled = driver_of(connection).is_pooled
-    except failures.FAILURES as error:
-        raise failures.before_commit(error, failures.Address(engine.url), monotonic() - began) from error
+    except FAILURES as error:
+        raise before_commit(error, Address(engine.url), monotonic() - began) from error
     finally:
         engine.dispose()
     return Server(version=version, is_standby=is_standby, is_pooled=is_pooled, now=now)
@@ -180,7 +199,7 @@ def read_again(read: Callable[P, A]) -> Callable[P, A]:
         try:
             return read(*args, **kwargs)
         except StoreBusy as busy:
-            if busy.__cause__ is None or failures.sqlstate_of(busy.__cause__) != IDLE:
+            if busy.__cause__ is None or sqlstate_of(busy.__cause__) != IDLE:
                 raise
         return read(*args, **kwargs)
 
@@ -200,7 +219,7 @@ class Connections:
         self._snapshots = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._read_rules = read_rules
-        self._address = failures.Address(engine.url)
+        self._address = Address(engine.url)
         self._schema_is_current = False
 
     @contextmanager
@@ -208,15 +227,15 @@ class Connections:
         """Run the body in one transaction that begins with the statement `first`, and commit it.
 
         Raises:
-            StoreError: see `failures`; before COMMIT was sent, nothing was changed.
+            StoreError: see `session`; before COMMIT was sent, nothing was changed.
         """
         started = monotonic()
         with self._lent(self._engine, first, parameters) as session:
             yield session
             try:
                 session.commit()
-            except failures.FAILURES as error:
-                raise failures.during_commit(error, self._address, monotonic() - started) from error
+            except FAILURES as error:
+                raise during_commit(error, self._address, monotonic() - started) from error
 
     @contextmanager
     def snapshot(self, first: Executable, **parameters: object) -> Iterator[Session]:
@@ -228,7 +247,7 @@ class Connections:
         """
         with self._lent(self._snapshots, first, parameters) as session:
             yield session
-            with suppress(*failures.FAILURES):
+            with suppress(*FAILURES):
                 session.commit()
 
     @contextmanager
@@ -255,8 +274,8 @@ class Connections:
         with self._translating(started):
             try:
                 return _with_first(engine.connect(), first, parameters)
-            except failures.FAILURES as error:
-                if not failures.is_lost(error) and failures.sqlstate_of(error) not in _REPLACED:
+            except FAILURES as error:
+                if not is_lost(error) and sqlstate_of(error) not in _REPLACED:
                     raise
             return _with_first(engine.connect(), first, parameters)
 
@@ -277,13 +296,13 @@ class Connections:
     def _translating(self, started: float) -> Iterator[None]:
         try:
             yield
-        except failures.FAILURES as error:
-            if failures.sqlstate_of(error) in failures.UNDEFINED:
+        except FAILURES as error:
+            if sqlstate_of(error) in UNDEFINED:
                 self._schema_is_current = False
                 self.require_schema()
-            raise failures.before_commit(error, self._address, monotonic() - started) from error
+            raise before_commit(error, self._address, monotonic() - started) from error
         except UnicodeEncodeError as error:
-            raise failures.unstorable() from error
+            raise unstorable() from error
 
     def require_schema(self) -> None:
         """Check whether the schema is this program's: once, and again after something was found to be missing."""
@@ -292,8 +311,8 @@ class Connections:
         started = monotonic()
         try:
             require_current(self._engine)
-        except failures.FAILURES as error:
-            raise failures.before_commit(error, self._address, monotonic() - started) from error
+        except FAILURES as error:
+            raise before_commit(error, self._address, monotonic() - started) from error
         self._schema_is_current = True
 
 
@@ -311,6 +330,168 @@ def _close(connection: Connection) -> None:
     """Give a connection back to the pool, what was not committed rolled back; a broken one is thrown away."""
     try:
         connection.rollback()
-    except failures.FAILURES:
+    except FAILURES:
         connection.invalidate()
     connection.close()
+
+
+# Listeners
+
+CHANNEL: Final = "kcr"
+
+# name: notify — delivered by Postgres after the commit, and only then.
+NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', :payload)"
+
+_POLL_PERIOD: Final = 1.0
+"""Seconds after which a waiter checks whether the store was closed."""
+
+POLL: Final = 1.0
+"""Seconds between two reads of a region's counter if nothing can listen."""
+
+_LOG = logging.getLogger(__name__)
+
+_DIGITS: Final = 19
+"""Of the largest number that the store has."""
+
+_LISTEN: Final = text(f"LISTEN {CHANNEL}")
+
+
+def payload(name: RegionName, counter: EventNumber) -> str:
+    """Return what a transition tells its waiters."""
+    return f"{name}:{counter}"
+
+
+def told(text_: str, name: RegionName) -> EventNumber | None:
+    """Return the region's counter as a notification says it; None if it is about another region, or strange."""
+    region, _, counter = text_.rpartition(":")
+    # Every user of the database may notify; a number of thousands of digits doesn't count.
+    return EventNumber(int(counter)) if region == name and counter.isdecimal() and len(counter) <= _DIGITS else None
+
+
+class Listeners:
+    """Connections that listen, kept between waits; each waiter uses one alone.
+
+    Args:
+        engine: makes them.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._idle: list[Connection] = []
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._is_told = False
+
+    def wait(
+        self, name: RegionName, after: EventNumber, timeout: timedelta, counter: Callable[[Connection], EventNumber]
+    ) -> EventNumber:
+        """Return the region's counter once it is beyond `after`; else `after`, in the end or when all is closed.
+
+        Args:
+            name: the region.
+            after: the counter that the caller has seen.
+            timeout: how long at most.
+            counter: reads the region's counter; raises if there is no such region.
+        """
+        deadline = monotonic() + timeout.total_seconds()
+        with suppress(SQLAlchemyError, psycopg.Error):
+            connection = self._take()
+            if connection is None:
+                return self._poll(after, deadline, counter)
+            try:
+                known = max(counter(connection), after)
+                if known == after:
+                    known = self._listen(connection, name, after, deadline, counter)
+                if known > after:
+                    return known
+            except BaseException:
+                _discard(connection)
+                raise
+            finally:
+                self._keep(connection)
+        # What is left of the time: none, unless listening failed.
+        self._closed.wait(max(deadline - monotonic(), 0))
+        return after
+
+    def close(self) -> None:
+        """Close the connections; those that wait notice within their timeout."""
+        self._closed.set()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            _discard(connection)
+
+    def _listen(
+        self,
+        connection: Connection,
+        name: RegionName,
+        after: EventNumber,
+        deadline: float,
+        counter: Callable[[Connection], EventNumber],
+    ) -> EventNumber:
+        """Return the region's counter once a notification says that it is beyond `after`, else `after`.
+
+        It is read then: every user of the database may notify, and a number that the region never had would keep its
+        waiters from hearing of real ones.
+        """
+        driver = driver_of(connection)
+        while (left := deadline - monotonic()) > 0 and not self._closed.is_set():
+            # All of them before anything is asked: the driver holds the connection's lock while it yields them.
+            notices = list(driver.notifies(timeout=min(left, _POLL_PERIOD), stop_after=1))
+            numbers = [known for notice in notices if (known := told(notice.payload, name)) is not None]
+            if max(numbers, default=after) > after and (read := counter(connection)) > after:
+                return read
+        return after
+
+    def _poll(self, after: EventNumber, deadline: float, counter: Callable[[Connection], EventNumber]) -> EventNumber:
+        """Return the region's counter once it is beyond `after`, else `after`; the pool's connections stay free."""
+        while True:
+            with self._engine.connect() as connection:
+                known = counter(connection)
+            left = deadline - monotonic()
+            if known > after or left <= 0 or self._closed.wait(min(left, POLL)):
+                return max(known, after)
+
+    def _take(self) -> Connection | None:
+        """Return a connection that listens; None: a pooler is in between."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        connection = self._engine.connect()
+        if driver_of(connection).is_pooled:
+            connection.close()
+            self._tell()
+            return None
+        connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            # Outside the pool: waiters must not keep others from working.
+            connection.detach()
+            connection.execute(_LISTEN)
+        except BaseException:
+            _discard(connection)
+            raise
+        return connection
+
+    def _tell(self) -> None:
+        with self._lock:
+            was, self._is_told = self._is_told, True
+        if not was:
+            _LOG.warning(
+                "a pooler is between here and the store, so nothing can LISTEN: changes are found by reading a "
+                "region's counter every %g s",
+                POLL,
+            )
+
+    def _keep(self, connection: Connection) -> None:
+        with self._lock:
+            if not self._closed.is_set() and not connection.closed and not connection.invalidated:
+                self._idle.append(connection)
+                return
+        _discard(connection)
+
+
+def _discard(connection: Connection) -> None:
+    try:
+        connection.close()
+    except (SQLAlchemyError, psycopg.Error):
+        connection.invalidate()

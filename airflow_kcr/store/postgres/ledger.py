@@ -1,6 +1,6 @@
 """The ledger: batches with their ranges, and what became of them.
 
-What a reset has undone of a batch is stored nowhere, and found out when the batch is read (`rewinds`). What each
+What a reset has undone of a batch is stored nowhere, and found out when the batch is read (`layouts`). What each
 statement does is what `store.memory` says in Python; the contract suite holds the two together.
 """
 
@@ -39,7 +39,7 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.store.codec import from_json, to_json
-from airflow_kcr.store.postgres import rewinds
+from airflow_kcr.store.postgres import layouts
 from airflow_kcr.store.postgres.row_layout import document, member_of, named, partition_columns, partition_of
 from airflow_kcr.store.postgres.session import Found, Session, composed
 from airflow_kcr.store.postgres.tables import WIDTH
@@ -257,7 +257,7 @@ def _apply_one(session: Session, change: LedgerChange) -> None:
             for statement in _FORGET:
                 session.run(statement, gone=list(sequences))
         case BoundariesForgotten(up_to=up_to, limit=limit):
-            session.rows(rewinds.IN_ORDER)
+            session.rows(layouts.IN_ORDER)
             session.run(_FORGET_BOUNDARIES, up_to=up_to, limit=limit)
         case CheckpointsUndone(sequences=sequences, by=by):
             for begin in range(0, len(sequences), UNDO_PIECE):
@@ -351,7 +351,7 @@ def _with_ranges(session: Session, found: Rows[Found]) -> list[Batch]:
     ranges: dict[int, list[Found]] = {}
     for row in ranges_of(session, [b[0] for b in found]):
         ranges.setdefault(row[0], []).append(row)
-    return rewinds.seen(session, [batch_from(b, ranges.get(b[0], [])) for b in found])
+    return layouts.seen(session, [batch_from(b, ranges.get(b[0], [])) for b in found])
 
 
 def started_columns(batch: Batch) -> dict[str, object]:
@@ -447,4 +447,4 @@ def _read(session: Session, found: list[Found]) -> list[Batch]:
         return []
     rows = sorted(ranges_of(session, [row[0] for row in found]), key=lambda row: row[0])
     ranges = {number: list(group) for number, group in groupby(rows, key=lambda row: int(row[0]))}
-    return rewinds.seen(session, [batch_from(row, ranges.get(row[0], [])) for row in found])
+    return layouts.seen(session, [batch_from(row, ranges.get(row[0], [])) for row in found])

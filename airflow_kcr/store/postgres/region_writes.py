@@ -20,7 +20,7 @@ from airflow_kcr.protocol.region.rows import Contribution, Halt, Lease, SpecChec
 from airflow_kcr.protocol.region.state import Region, without_forgotten
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, RegionName
 from airflow_kcr.store.codec import Unclaimed, to_json
-from airflow_kcr.store.postgres import ledger, rewinds, tables
+from airflow_kcr.store.postgres import layouts, ledger, tables
 from airflow_kcr.store.postgres.layouts import (
     BOUNDARY_OFFSETS,
     CHECKPOINTS,
@@ -474,7 +474,7 @@ class Deletion:
 
     def forget_some(self, session: Session) -> bool:
         """Delete the next piece; return whether there may be more."""
-        session.rows(rewinds.IN_ORDER)
+        session.rows(layouts.IN_ORDER)
         if self._table is None:
             session.run(_FORGET)
             return False

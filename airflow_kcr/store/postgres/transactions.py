@@ -51,13 +51,19 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.store.codec import event_from_json
-from airflow_kcr.store.collector import uncollected
-from airflow_kcr.store.postgres import admission, archive, ledger, region_reads, region_writes, rewinds
+from airflow_kcr.store.postgres import admission, archive, layouts, ledger, region_reads, region_writes
 from airflow_kcr.store.postgres.chronicle import PostgresChronicle
-from airflow_kcr.store.postgres.connections import NO_LOCK, Connections, build_engine, read_again
-from airflow_kcr.store.postgres.listeners import NOTIFY, Listeners, payload
+from airflow_kcr.store.postgres.connections import (
+    NO_LOCK,
+    NOTIFY,
+    Connections,
+    Listeners,
+    build_engine,
+    payload,
+    read_again,
+)
 from airflow_kcr.store.postgres.session import Found, Session, array
-from airflow_kcr.store.regions import RegionStore
+from airflow_kcr.store.regions import RegionStore, uncollected
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
@@ -312,8 +318,8 @@ class PostgresTransactions(RegionStore):
     @read_again
     def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
         """See `ports.Transactions.replays`; in one statement."""
-        with self._connections.snapshot(rewinds.REPLAYS, name=name, **rewinds.bound(spans)) as session:
-            return rewinds.replays(session.first, spans)
+        with self._connections.snapshot(layouts.REPLAYS, name=name, **layouts.bound(spans)) as session:
+            return layouts.replays(session.first, spans)
 
     @read_again
     def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:

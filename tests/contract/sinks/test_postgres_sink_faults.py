@@ -18,7 +18,7 @@ from airflow_kcr.embedded.servers import Postgres, start_postgres
 from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.sinks import postgres
-from airflow_kcr.sinks.postgres import publication
+from airflow_kcr.sinks.postgres import transactions
 from tests.support.breaking_proxy import Break, breaking_proxy
 from tests.support.sink_tables import Table, libpq, records
 
@@ -147,7 +147,7 @@ class TestTwoAtOnce:
         heir.sink.check()
         call = zombie.call({0: (0, 5)})
         staged = zombie.staged(call)
-        with ThreadPoolExecutor(2) as pool, stopped_before_commit(monkeypatch, publication, "publish") as stop:
+        with ThreadPoolExecutor(2) as pool, stopped_before_commit(monkeypatch, transactions, "publish") as stop:
             publishes = pool.submit(lambda: outcome(lambda: zombie.sink.publish(call, staged)))
             stop.reached()
             resets = pool.submit(lambda: heir.reset({0: 2, 1: 0}))
@@ -185,7 +185,7 @@ class TestFrozen:
         heir.sink.check()
         call = zombie.call({0: (0, 5)})
         staged = zombie.staged(call)
-        with ThreadPoolExecutor(1) as pool, stopped_before_commit(monkeypatch, publication, "publish") as stop:
+        with ThreadPoolExecutor(1) as pool, stopped_before_commit(monkeypatch, transactions, "publish") as stop:
             publishes = pool.submit(lambda: outcome(lambda: zombie.sink.publish(call, staged)))
             stop.reached()
             assert heir.reset(open={0: 0}) == {0: 0}
@@ -252,11 +252,11 @@ class TestLostConnections:
     @pytest.mark.parametrize(
         ("module", "step"),
         [
-            (publication, "_checked"),
-            (publication, "_require_fence"),
-            (publication, "lock_progress"),
-            (publication, "_insert"),
-            (publication, "set_progress"),
+            (transactions, "_checked"),
+            (transactions, "_require_fence"),
+            (transactions, "lock_progress"),
+            (transactions, "_insert"),
+            (transactions, "set_progress"),
         ],
     )
     def test_a_publication_that_is_ended_at_any_step_leaves_nothing(

@@ -12,8 +12,8 @@ import pytest
 from airflow_kcr.errors import BatchRefused, NotClaimed, PartitionBusy, StaleEpoch
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import RetireCheckpoints, StartRegion, StopRegion
-from airflow_kcr.protocol.member import effects
-from airflow_kcr.protocol.member import events as member_events
+from airflow_kcr.protocol.member import messages
+from airflow_kcr.protocol.member import messages as member_events
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.region import boundaries, lost_logs
 from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, ResetCause
@@ -180,12 +180,12 @@ def test_c03_a_member_whose_batch_lost_a_partition_finishes_it_and_only_then_cla
     alone = LoneMember().in_batch()
     alone.feed(member_events.Revoked())
     alone.assign(MINE[:1], assignment=2)
-    assert not alone.wanted(effects.Cancel)
-    assert not alone.wanted(effects.ClaimAssignment)
+    assert not alone.wanted(messages.Cancel)
+    assert not alone.wanted(messages.ClaimAssignment)
     batch = BatchId("b1")
     alone.feed(member_events.BatchFinished(batch=batch), answers.batch_accepted(batch=batch))
     assert [e.batch for e in alone.wanted(commands.FinishBatch)] == [batch]
-    assert [e.partitions for e in alone.wanted(effects.ClaimAssignment)] == [frozenset(MINE[:1])]
+    assert [e.partitions for e in alone.wanted(messages.ClaimAssignment)] == [frozenset(MINE[:1])]
     assert not alone.wanted(commands.RequestReset)
 
 
@@ -193,8 +193,8 @@ def test_c03_a_member_that_is_assigned_the_same_again_goes_on_with_its_batch() -
     alone = LoneMember().in_batch()
     alone.feed(member_events.Revoked())
     alone.assign(MINE, assignment=2)
-    assert not alone.wanted(effects.Cancel)
-    assert [e.assignment for e in alone.wanted(effects.ClaimAssignment)] == [2]
+    assert not alone.wanted(messages.Cancel)
+    assert [e.assignment for e in alone.wanted(messages.ClaimAssignment)] == [2]
 
 
 def test_c03_where_nothing_has_begun_the_rebalance_is_absorbed() -> None:

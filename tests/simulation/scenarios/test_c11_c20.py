@@ -7,7 +7,7 @@ import pytest
 from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StrangeContribution, UnknownMember
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Acknowledge, ChangeSpec, KillRegion, Reconcile, RetireCheckpoints, StartRegion
-from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events as region_events
@@ -36,19 +36,21 @@ def test_c11_a_member_that_cannot_reach_the_store_leaves_its_group_in_bounded_ti
     alone = LoneMember().in_batch()
     grace = alone.member.timeouts.store_grace.total_seconds()
     assert grace <= 30
-    alone.feed(events.StoreLost())
+    alone.feed(messages.StoreLost())
     before = alone.wait(grace - 1, renewing=False)
-    assert not any(isinstance(e, effects.LeaveGroup) for e in before)
-    assert [type(e) for e in alone.wait(1, renewing=False) if isinstance(e, effects.LeaveGroup)] == [effects.LeaveGroup]
+    assert not any(isinstance(e, messages.LeaveGroup) for e in before)
+    assert [type(e) for e in alone.wait(1, renewing=False) if isinstance(e, messages.LeaveGroup)] == [
+        messages.LeaveGroup
+    ]
     assert (alone.state, alone.member.why) == (State.HOLDING, Why.STORE_AWAY)
     assert alone.member.batch is not None
     assert alone.member.batch.doomed
-    alone.feed(events.LeftGroup(), events.BatchQuiesced(batch=BatchId("b1")))
+    alone.feed(messages.LeftGroup(), messages.BatchQuiesced(batch=BatchId("b1")))
     assert not alone.wait(60, renewing=False)
-    alone.feed(events.StoreBack(), answers.registered(incarnation=Incarnation(2), sent_at=alone.now))
+    alone.feed(messages.StoreBack(), answers.registered(incarnation=Incarnation(2), sent_at=alone.now))
     alone.feed(answers.view_read(view=view_of(incarnation=2)))
     assert alone.state is State.JOINING
-    assert alone.wanted(effects.Join)
+    assert alone.wanted(messages.Join)
 
 
 def test_c11_the_others_go_on_after_one_reset_and_there_is_no_second_one() -> None:
@@ -74,11 +76,11 @@ def test_c12_a_pipeline_that_hangs_is_cancelled_and_then_its_process_ends() -> N
     alone = LoneMember().in_batch()
     timeouts = alone.member.timeouts
     wanted = alone.wait(timeouts.batch.total_seconds() + 1)
-    assert [e.batch for e in wanted if isinstance(e, effects.Cancel)] == ["b1"]
+    assert [e.batch for e in wanted if isinstance(e, messages.Cancel)] == ["b1"]
     assert [e.cause for e in wanted if isinstance(e, commands.RequestReset)] == [ResetCause.BATCH_TIMEOUT]
-    assert not any(isinstance(e, effects.EndProcess) for e in wanted)
+    assert not any(isinstance(e, messages.EndProcess) for e in wanted)
     alone.wait(timeouts.process_end_limit.total_seconds())
-    assert alone.wanted(effects.EndProcess)
+    assert alone.wanted(messages.EndProcess)
 
 
 def test_c12_the_region_recovers_from_a_member_that_hung_and_ended_its_process() -> None:
@@ -306,13 +308,13 @@ def test_c17_without_anything_begun_there_is_not_even_a_reset() -> None:
 
 def test_c17_a_member_comes_back_by_itself_as_a_new_incarnation() -> None:
     alone = LoneMember().in_batch()
-    alone.feed(events.StoreLost())
+    alone.feed(messages.StoreLost())
     alone.wait(15, renewing=False)
     assert (alone.state, alone.member.incarnation) == (State.JOINING, None)
     assert any(isinstance(e, commands.Register) and e.previous == 1 for e in alone.all)
-    assert any(isinstance(e, effects.Cancel) for e in alone.all)
-    alone.feed(events.BatchQuiesced(batch=BatchId("b1")))
-    alone.feed(events.StoreBack(), answers.registered(incarnation=Incarnation(2), sent_at=alone.now))
+    assert any(isinstance(e, messages.Cancel) for e in alone.all)
+    alone.feed(messages.BatchQuiesced(batch=BatchId("b1")))
+    alone.feed(messages.StoreBack(), answers.registered(incarnation=Incarnation(2), sent_at=alone.now))
     # Its own old batch is discarded by the new incarnation: nothing has to wait for the lease of the old one.
     assert [(e.batch, e.incarnation) for e in alone.wanted(commands.DiscardBatch)] == [("b1", 2)]
 
@@ -454,7 +456,7 @@ def test_c20_a_start_does_not_wait_for_an_index_that_the_spec_has_no_more() -> N
 
 def test_c20_a_refused_registration_closes_the_member() -> None:
     alone = LoneMember()
-    alone.feed(events.Tick())
+    alone.feed(messages.Tick())
     alone.feed(answers.registration_refused(why="no such index"))
     assert alone.state is State.CLOSED
     assert str(alone.member.refusal) == "no such index"
@@ -464,9 +466,9 @@ def test_c20_a_newer_incarnation_of_another_process_fences_the_member_which_writ
     alone = LoneMember().in_batch()
     alone.feed(answers.not_renewed(incarnation=Incarnation(2)))
     assert alone.state is State.FENCED
-    assert [e.batch for e in alone.wanted(effects.Cancel)] == ["b1"]
-    assert alone.wanted(effects.CloseKeepingSlot)
-    after = [*alone.feed(events.BatchQuiesced(batch=BatchId("b1")), events.LeftGroup())]
+    assert [e.batch for e in alone.wanted(messages.Cancel)] == ["b1"]
+    assert alone.wanted(messages.CloseKeepingSlot)
+    after = [*alone.feed(messages.BatchQuiesced(batch=BatchId("b1")), messages.LeftGroup())]
     after += alone.wait(300, renewing=False)
     assert after == []
     assert alone.state is State.FENCED

@@ -16,7 +16,7 @@ from airflow_kcr.errors import BatchRefused, CheckpointNotUsable, StalePlan, Sto
 from airflow_kcr.ports import Rule
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import PauseRegion, ReadRegion, Reconcile, StartRegion, StopRegion
-from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import SeekSource
@@ -106,16 +106,16 @@ def test_c21_a_member_leaves_its_group_only_when_the_region_is_stopped() -> None
         commit=CheckpointNumber(2),
     )
     alone.see(waiting)
-    assert alone.wanted(effects.Commit)
-    alone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=alone.member.positions))
+    assert alone.wanted(messages.Commit)
+    alone.feed(messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=alone.member.positions))
     assert alone.wanted(commands.ReportReadBack)
     alone.see(replace(waiting, commit=None, counter=EventNumber(12)))
     alone.wait(10)
-    assert not [e for e in alone.all if isinstance(e, effects.LeaveGroup)]
+    assert not [e for e in alone.all if isinstance(e, messages.LeaveGroup)]
     assert (alone.state, alone.member.why) == (State.HOLDING, Why.DRAINED)
     alone.see(replace(waiting, state=RegionState.STOPPED, commit=None, counter=EventNumber(13)))
-    assert alone.wanted(effects.LeaveGroup)
-    alone.feed(events.LeftGroup())
+    assert alone.wanted(messages.LeaveGroup)
+    alone.feed(messages.LeftGroup())
     assert alone.state is State.CLOSED
 
 
@@ -440,7 +440,7 @@ def test_c28_a_held_member_says_that_it_waits_at_the_boundary() -> None:
     )
     assert (alone.state, alone.member.why) == (State.HOLDING, Why.BOUNDARY)
     alone.wait(5)
-    assert not [e for e in alone.last if isinstance(e, effects.PlanRanges)]
+    assert not [e for e in alone.last if isinstance(e, messages.PlanRanges)]
 
 
 def test_c28_a_position_past_a_boundary_is_refused_unless_an_inexact_checkpoint_is_allowed() -> None:

@@ -20,7 +20,7 @@ from airflow_kcr.protocol.commands import (
     ReportReadBack,
     StartRegion,
 )
-from airflow_kcr.protocol.member import events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region import membership
@@ -181,7 +181,7 @@ def test_c33_a_member_reports_a_restored_store_that_has_got_as_far_again_before_
     mark = commands.EventMark(number=seen.counter, at=answers.NOW)
     assert renewal.newest == mark
     later = answers.heartbeat(seen.counter, epoch=seen.epoch, is_other_history=True)
-    alone.feed(events.Answered(command=renewal, result=later, sent_at=alone.now))
+    alone.feed(messages.Answered(command=renewal, result=later, sent_at=alone.now))
     assert [e.event for e in alone.wanted(commands.ReportLater)] == [mark]
 
 

@@ -10,7 +10,7 @@ import pytest
 from airflow_kcr.errors import BatchRefused, NotClaimed, RefusedError, RegionInState
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import KillRegion, PauseRegion, StartRegion
-from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, SeekSource
 from airflow_kcr.protocol.region import batches, membership
 from airflow_kcr.protocol.region import events as region_events
@@ -134,30 +134,30 @@ def test_c41_a_named_offset_is_skipped_and_never_processed_again() -> None:
 def committing() -> LoneMember:
     """A member whose commit of checkpoint 2 is under way."""
     alone = LoneMember().processing()
-    alone.feed(events.RangesPlanned(batch=BatchId("none"), ranges={}))
+    alone.feed(messages.RangesPlanned(batch=BatchId("none"), ranges={}))
     alone.see(replace(view_of(claims_of(position=10, resume=10)), commit=CheckpointNumber(2), counter=EventNumber(11)))
-    assert [e.offsets for e in alone.wanted(effects.Commit)] == [alone.member.positions]
+    assert [e.offsets for e in alone.wanted(messages.Commit)] == [alone.member.positions]
     return alone
 
 
 def test_c42_a_commit_whose_answer_was_lost_is_read_back_and_what_was_read_is_the_commit_read_back() -> None:
     """That the adapter reads instead of repeating, and what a moved coordinator answers, is shown with real Kafka."""
     alone = committing()
-    alone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=alone.member.positions))
+    alone.feed(messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=alone.member.positions))
     assert [e.offsets for e in alone.wanted(commands.ReportReadBack)] == [alone.member.positions]
 
 
 def test_c42_a_commit_that_hangs_is_not_sent_again_and_holds_the_member_no_longer_than_the_commit_timeout() -> None:
     alone = committing()
     wanted = alone.wait(alone.member.timeouts.commit.total_seconds() - 1)
-    assert not [e for e in wanted if isinstance(e, effects.PlanRanges | effects.Commit)]
+    assert not [e for e in wanted if isinstance(e, messages.PlanRanges | messages.Commit)]
     alone.wait(2)
-    assert alone.wanted(effects.PlanRanges)
+    assert alone.wanted(messages.PlanRanges)
 
 
 def test_c42_a_commit_of_unknown_outcome_is_no_commit_read_back_and_the_failure_is_visible_after_the_timeout() -> None:
     alone = committing()
-    alone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=EMPTY))
+    alone.feed(messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=EMPTY))
     assert not alone.wanted(commands.ReportReadBack)
 
     driver = running()
@@ -177,14 +177,14 @@ def test_c42_a_commit_of_unknown_outcome_is_no_commit_read_back_and_the_failure_
 
 def test_c42_a_fenced_instance_writes_nothing_more() -> None:
     alone = LoneMember().in_batch()
-    alone.feed(events.InstanceFenced())
+    alone.feed(messages.InstanceFenced())
     assert alone.wanted(commands.Renew), "the store is asked who the member is"
-    alone.superseded().feed(events.BatchQuiesced(batch=BatchId("b1")))
-    assert len([e for e in alone.all if isinstance(e, effects.Join)]) == 1, "a former process does not come back"
+    alone.superseded().feed(messages.BatchQuiesced(batch=BatchId("b1")))
+    assert len([e for e in alone.all if isinstance(e, messages.Join)]) == 1, "a former process does not come back"
     written = (
         commands.FinishBatch,
         commands.DiscardBatch,
-        effects.Commit,
+        messages.Commit,
         commands.ReportReadBack,
         commands.RequestReset,
         commands.Leave,

@@ -10,7 +10,7 @@ import pytest
 from airflow_kcr.errors import BatchRefused, CheckpointRefused, MemberInUse, NotClaimed, RegionInState
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import KillRegion, PauseRegion, Reconcile, Register, StartRegion, StopRegion
-from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region import membership
@@ -103,14 +103,14 @@ def test_c51_a_live_member_is_not_taken_over_by_accident_nor_in_the_middle_of_it
 def test_c52_a_claim_that_hangs_across_a_rebalance_is_void_and_made_anew_for_what_is_assigned_now() -> None:
     alone = LoneMember().join().assign(MINE)
     states = [alone.state]
-    assert [e.assignment for e in alone.wanted(effects.ClaimAssignment)] == [1]
-    alone.feed(events.Revoked())
+    assert [e.assignment for e in alone.wanted(messages.ClaimAssignment)] == [1]
+    alone.feed(messages.Revoked())
     alone.assign(MINE[:1], assignment=2)
-    assert not alone.wanted(effects.ClaimAssignment)
+    assert not alone.wanted(messages.ClaimAssignment)
     # The answer comes now: it is for an assignment that Kafka has taken back.
     alone.grant(view_of(claims_of(MINE)), assignment=1)
     states.append(alone.state)
-    assert [(e.assignment, e.partitions) for e in alone.wanted(effects.ClaimAssignment)] == [(2, frozenset(MINE[:1]))]
+    assert [(e.assignment, e.partitions) for e in alone.wanted(messages.ClaimAssignment)] == [(2, frozenset(MINE[:1]))]
     alone.grant(view_of(claims_of(MINE[:1])), assignment=2)
     states.append(alone.state)
     assert states == [State.JOINING, State.JOINING, State.PROCESSING]
@@ -119,9 +119,9 @@ def test_c52_a_claim_that_hangs_across_a_rebalance_is_void_and_made_anew_for_wha
 
 def test_c52_a_claim_is_not_made_while_nothing_is_assigned() -> None:
     alone = LoneMember().join().assign(MINE)
-    alone.feed(events.Revoked())
+    alone.feed(messages.Revoked())
     alone.grant(view_of(claims_of(MINE)), assignment=1)
-    assert not alone.wanted(effects.ClaimAssignment)
+    assert not alone.wanted(messages.ClaimAssignment)
     assert alone.state is State.JOINING
 
 
@@ -132,7 +132,7 @@ def test_c52_a_refused_claim_is_made_again_with_back_off_so_that_nobody_stays_wi
         alone.feed(answers.claim_refused(assignment=AssignmentId(1), why="not now"))
         asked_at = alone.now
         alone.see(view_of())
-        while not alone.wanted(effects.ClaimAssignment):
+        while not alone.wanted(messages.ClaimAssignment):
             alone.now += 0.125
             alone.feed(answers.renewed(sent_at=alone.now, counter=alone.view.counter))
         waits.append(alone.now - asked_at)
@@ -445,8 +445,8 @@ def test_c58_a_member_whose_sink_failed_asks_for_a_further_attempt_and_does_not_
     alone = LoneMember().join().assign()
     resetting = replace(view_of(claims_of()), state=RegionState.RESETTING, acknowledged=False)
     alone.grant(resetting)
-    assert [e.epoch for e in alone.wanted(effects.ResetSinks)] == [1]
-    alone.feed(events.SinkFailed(epoch=Epoch(1), why="the fence of g is held by another transaction"))
+    assert [e.epoch for e in alone.wanted(messages.ResetSinks)] == [1]
+    alone.feed(messages.SinkFailed(epoch=Epoch(1), why="the fence of g is held by another transaction"))
     asked = alone.wanted(commands.RequestReset)
     assert [(e.cause, e.caller.epoch) for e in asked] == [(ResetCause.SINK_FAILED, 1)]
     assert "fence of g" in asked[0].detail
@@ -454,7 +454,7 @@ def test_c58_a_member_whose_sink_failed_asks_for_a_further_attempt_and_does_not_
     second = replace(resetting, epoch=Epoch(2), claims=claims_of(epoch=2), counter=EventNumber(30))
     alone.see(replace(second, claims={}))
     alone.grant(second)
-    assert [e.epoch for e in alone.wanted(effects.ResetSinks)] == [2]
+    assert [e.epoch for e in alone.wanted(messages.ResetSinks)] == [2]
 
 
 # -- C59 -------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from airflow_kcr.protocol.commands import (
     ReportSpecChecks,
     StartBatch,
 )
-from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import MemberMachine, State
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.observations import LogBounds, LogView
@@ -191,7 +191,7 @@ class Host:
 
     def terminate(self) -> None:
         """SIGTERM."""
-        self.soon(lambda: self.deliver(events.Terminated()))
+        self.soon(lambda: self.deliver(messages.Terminated()))
 
     def try_spec(self, spec: Spec, refusal: str) -> None:
         """Say whether the member could be built from a spec that waits: nothing was found, or `refusal`."""
@@ -205,7 +205,7 @@ class Host:
             self.around.store.handle(self.around.name, ReportSpecChecks(checks=(check,)))
 
     def _tick(self) -> None:
-        self.deliver(events.Tick())
+        self.deliver(messages.Tick())
         self.later(TICK, self._tick)
 
     def _asked(self, action: Callable[[], None], most: float) -> None:
@@ -232,7 +232,7 @@ class Host:
 
     # -- the machine ---------------------------------------------------------------------------------------------
 
-    def deliver(self, event: events.Event) -> None:
+    def deliver(self, event: messages.Event) -> None:
         """Let the member step, and execute what it wants."""
         if not self.alive:
             return
@@ -245,44 +245,44 @@ class Host:
         if done and not self._calls and not self._calling:
             self._ended(str(self.machine.state))
 
-    def execute(self, effect: effects.Effect) -> None:  # noqa: C901 - one row an effect
+    def execute(self, effect: messages.Effect) -> None:  # noqa: C901 - one row an effect
         """Start what an effect asks for; the answer comes later as an event."""
         match effect:
-            case effects.Ask(command=command):
+            case messages.Ask(command=command):
                 self.ask(command)
-            case effects.Join():
+            case messages.Join():
                 self._asked(self._join, 0.05)
-            case effects.LeaveGroup():
+            case messages.LeaveGroup():
                 self._asked(self._leave, 0.3)
-            case effects.CloseKeepingSlot():
+            case messages.CloseKeepingSlot():
                 self.soon(self._close, 0.3)
-            case effects.ClaimAssignment():
+            case messages.ClaimAssignment():
                 if self.around.broker.late or self.around.broker.is_away:
                     self._asked(lambda: self._claim(effect), 0.05)
                 else:
                     self._claim(effect)
-            case effects.ReleasePartitions():
+            case messages.ReleasePartitions():
                 self.soon(lambda: self._release(effect.partitions), 0.2)
-            case effects.DiscoverPartitions():
+            case messages.DiscoverPartitions():
                 self._asked(self._discover, 0.2)
-            case effects.PlanRanges():
+            case messages.PlanRanges():
                 self._asked(lambda: self._plan(effect), 0.1)
-            case effects.RunBatch():
+            case messages.RunBatch():
                 self._run(effect)
-            case effects.Cancel(batch=batch):
+            case messages.Cancel(batch=batch):
                 self._cancel(batch)
-            case effects.ResetSinks():
+            case messages.ResetSinks():
                 until = self.world.now + self.machine.timeouts.reset.total_seconds()
                 self.soon(lambda: self._reset_sinks(effect, until), 0.3)
-            case effects.PrepareSinks():
+            case messages.PrepareSinks():
                 self._asked(lambda: self._prepared(effect), 0.2)
-            case effects.Publish(sequence=sequence):
+            case messages.Publish(sequence=sequence):
                 self.ask(ReportPublished(sequence=sequence, member=self.member))
-            case effects.Commit():
+            case messages.Commit():
                 self.soon(lambda: self._commit(effect, self.world.now + 5), 0.2)
-            case effects.CommitSeek():
+            case messages.CommitSeek():
                 self._commit_seek(effect)
-            case effects.EndProcess():
+            case messages.EndProcess():
                 self.crash()
             case _:
                 assert_never(effect)
@@ -296,12 +296,12 @@ class Host:
             if not self.reaches_store:
                 if not self.told_lost:
                     self.told_lost = True
-                    self.deliver(events.StoreLost())
+                    self.deliver(messages.StoreLost())
                 self.later(0.3, attempt)
                 return
             if self.told_lost:
                 self.told_lost = False
-                self.deliver(events.StoreBack())
+                self.deliver(messages.StoreBack())
             answer = self._answer(command)
             self.soon(lambda: self.deliver(answer))
             self._calls.popleft()
@@ -316,25 +316,25 @@ class Host:
         if self._calls:
             self.soon(self._calls[0], 0.02)
 
-    def _answer(self, command: Command[object]) -> events.Event:
+    def _answer(self, command: Command[object]) -> messages.Event:
         try:
             result = self.around.store.handle(self.around.name, command)
         except KcrError as error:
-            return events.Refused(command=command, error=error)
+            return messages.Refused(command=command, error=error)
         view = self.machine.view
         if isinstance(result, Heartbeat) and result.renewed and view and self.world.now < self.notifications_back_at:
             # Nothing tells this process that there is something to read.
             result = replace(result, counter=view.counter, reconcile_at=None)
         if isinstance(command, StartBatch):
             self._check_revision(command)
-        return events.Answered(command=command, result=result, sent_at=self.world.now)
+        return messages.Answered(command=command, result=result, sent_at=self.world.now)
 
     def _check_revision(self, started: StartBatch) -> None:
         in_force = self.around.store.read(self.around.name)[0].spec.revision
         if self.revision < in_force and self.machine.newest_epoch == started.epoch:
             self.around.wrong.append(f"{self.member}, of revision {self.revision}, began a batch under {in_force}")
 
-    def _claim(self, effect: effects.ClaimAssignment) -> None:
+    def _claim(self, effect: messages.ClaimAssignment) -> None:
         claim = ClaimPartitions(
             member=self.member,
             incarnation=effect.incarnation,
@@ -343,7 +343,7 @@ class Host:
             waited=effect.waited,
         )
         if not all(self.around.broker.has(p) for p in effect.partitions):
-            self.deliver(events.Refused(command=claim, error=UnknownTopics("no such log")))
+            self.deliver(messages.Refused(command=claim, error=UnknownTopics("no such log")))
             return
         assigned: dict[GroupPartition, AssignedPartition] = {}
         for partition in effect.partitions:
@@ -355,7 +355,7 @@ class Host:
     def _discover(self) -> None:
         broker = self.around.broker
         there = frozenset(broker.partition(number) for number in range(len(broker.logs)))
-        self.deliver(events.PartitionsDiscovered(partitions=there))
+        self.deliver(messages.PartitionsDiscovered(partitions=there))
 
     # -- the event thread ----------------------------------------------------------------------------------------
 
@@ -380,14 +380,14 @@ class Host:
         if what == "assigned":
             self.assignments += 1
             number = AssignmentId(self.assignments)
-            self.deliver(events.Assigned(assignment=number, partitions=held))
+            self.deliver(messages.Assigned(assignment=number, partitions=held))
         elif what == "revoking":
-            self.deliver(events.Revoking(partitions=held))
+            self.deliver(messages.Revoking(partitions=held))
         elif what == "revoked":
-            self.deliver(events.Revoked())
+            self.deliver(messages.Revoked())
         elif self.alive and self.consumer_open:
             self.consumer_open = False
-            self.soon(lambda: self.deliver(events.InstanceFenced()), 0.5)
+            self.soon(lambda: self.deliver(messages.InstanceFenced()), 0.5)
 
     def _release(self, partitions: frozenset[GroupPartition]) -> None:
         batch = self.machine.batch
@@ -399,7 +399,7 @@ class Host:
 
     def _lost(self) -> None:
         """The session is over: the client says so at the next poll, and joins again by itself."""
-        self.deliver(events.Revoked())
+        self.deliver(messages.Revoked())
         if self.alive and self.consumer_open:
             self._join()
 
@@ -417,9 +417,9 @@ class Host:
 
     def _closed(self) -> None:
         self.consumer, self.consumer_open = None, False
-        self.deliver(events.LeftGroup())
+        self.deliver(messages.LeftGroup())
 
-    def _commit(self, effect: effects.Commit, deadline: float) -> None:
+    def _commit(self, effect: messages.Commit, deadline: float) -> None:
         """Commit under a deadline; whatever came back, what Kafka holds is read."""
         try:
             if self.consumer is None:
@@ -430,13 +430,13 @@ class Host:
                 self.later(0.5, lambda: self._commit(effect, deadline))
                 return
         except NotInGroup:
-            self.deliver(events.CommitAnswered(sequence=effect.sequence, offsets=EMPTY, failed=True))
+            self.deliver(messages.CommitAnswered(sequence=effect.sequence, offsets=EMPTY, failed=True))
             return
         known = self.around.broker.committed
         held = OffsetMap({p: known[p] for p in effect.offsets if p in known})
-        self.deliver(events.CommitAnswered(sequence=effect.sequence, offsets=held, failed=held != effect.offsets))
+        self.deliver(messages.CommitAnswered(sequence=effect.sequence, offsets=held, failed=held != effect.offsets))
 
-    def _commit_seek(self, effect: effects.CommitSeek) -> None:
+    def _commit_seek(self, effect: messages.CommitSeek) -> None:
         failure = ""
         try:
             if self.consumer is not None:
@@ -447,7 +447,7 @@ class Host:
 
     # -- Spark and the sinks -------------------------------------------------------------------------------------
 
-    def _plan(self, effect: effects.PlanRanges) -> None:
+    def _plan(self, effect: messages.PlanRanges) -> None:
         self.batches += 1
         batch = BatchId(f"{self.machine.process.token}/{self.batches}")
         planned = plan(
@@ -460,7 +460,7 @@ class Host:
         )
         self.deliver(planned)
 
-    def _run(self, effect: effects.RunBatch) -> None:
+    def _run(self, effect: messages.RunBatch) -> None:
         takes = self.world.random.uniform(0.05, 0.8)
         if self.world.chance(self.around.slow):
             takes = self.world.random.uniform(2.0, 14.0)
@@ -477,12 +477,12 @@ class Host:
         if hit is not None and hit.from_ <= offset < hit.to:
             self._write(run, self.world.random.random() / 2)
             self.deliver(
-                events.PipelineFailed(batch=run.row.batch, why=f"the record {poison}@{offset} can't be processed")
+                messages.PipelineFailed(batch=run.row.batch, why=f"the record {poison}@{offset} can't be processed")
             )
         elif self._write(run, 1.0):
-            self.deliver(events.BatchFinished(batch=run.row.batch))
+            self.deliver(messages.BatchFinished(batch=run.row.batch))
         else:
-            self.deliver(events.PipelineFailed(batch=run.row.batch, why="the sink refused the batch"))
+            self.deliver(messages.PipelineFailed(batch=run.row.batch, why="the sink refused the batch"))
 
     def _write(self, run: Running, share: float) -> bool:
         """Write output; a fenced sink takes all of it in one transaction or nothing."""
@@ -516,15 +516,15 @@ class Host:
             self._write_partial()
             run.cancelled = True
             self.running = None
-            self.deliver(events.BatchQuiesced(batch=batch))
+            self.deliver(messages.BatchQuiesced(batch=batch))
 
         self.soon(quiesced, 1.0)
 
-    def _reset_sinks(self, effect: effects.ResetSinks, until: float) -> None:
+    def _reset_sinks(self, effect: messages.ResetSinks, until: float) -> None:
         """Reset the sinks and answer the open entries; where a log is gone, try again `until` then, and fail."""
         if self.world.now < self.sinks_back_at:
             if self.sinks_fail:
-                self.deliver(events.SinkFailed(epoch=effect.epoch, why="the sink is out of order"))
+                self.deliver(messages.SinkFailed(epoch=effect.epoch, why="the sink is out of order"))
             else:
                 self.later(self.sinks_back_at - self.world.now + 0.1, lambda: self._reset_sinks(effect, until))
             return
@@ -534,9 +534,9 @@ class Host:
         elif self.world.now < until:
             self.later(TRY_AGAIN, lambda: self._reset_sinks(effect, until))
         else:
-            self.deliver(events.SinkFailed(epoch=effect.epoch, why="no answer: a log is gone"))
+            self.deliver(messages.SinkFailed(epoch=effect.epoch, why="no answer: a log is gone"))
 
-    def _sinks_reset(self, effect: effects.ResetSinks, of_logs: dict[GroupPartition, OpenTarget]) -> None:
+    def _sinks_reset(self, effect: messages.ResetSinks, of_logs: dict[GroupPartition, OpenTarget]) -> None:
         """Reset the sinks, and answer the open entries; `of_logs` are those that the logs answer."""
         found = dict.fromkeys(effect.open, Found(offset=None))
         found.update({p: self._found(p, t, effect.target) for p, t in of_logs.items()})
@@ -545,7 +545,7 @@ class Host:
             newest = max((timeline for timeline, _ in sink.progress.values()), default=effect.timeline)
             if not sink.raise_fence(effect.epoch) or newest > effect.timeline:
                 why = f"the fence stands at {sink.fence}, progress is of timeline {newest}"
-                self.deliver(events.SinkFailed(epoch=effect.epoch, why=why, fence=sink.fence, timeline=newest))
+                self.deliver(messages.SinkFailed(epoch=effect.epoch, why=why, fence=sink.fence, timeline=newest))
                 return
             for partition, offset in effect.resume.items():
                 sink.roll_back(partition, effect.timeline, offset)
@@ -558,7 +558,7 @@ class Host:
                         sink.roll_back(partition, effect.timeline, target.fallback)
                 elif (place := found[partition].offset) is not None:
                     sink.roll_back(partition, effect.timeline, place)
-        self.deliver(events.SinksReset(epoch=effect.epoch, found=found))
+        self.deliver(messages.SinksReset(epoch=effect.epoch, found=found))
 
     def _found(self, partition: GroupPartition, open_target: OpenTarget, target: Target | None) -> Found:
         """Answer an open entry: a person's target against this partition's log, a start position otherwise."""
@@ -577,7 +577,7 @@ class Host:
         entry = resolve(target, EVERYTHING, situation).seek[partition]
         return Found(offset=entry.offset, clamped_from=entry.clamped_from, log=bounds)
 
-    def _prepared(self, effect: effects.PrepareSinks) -> None:
+    def _prepared(self, effect: messages.PrepareSinks) -> None:
         for row, share in self.held:
             self.around.open_sink.write(row.batch, row.ranges, share)
         self.held.clear()
@@ -585,4 +585,4 @@ class Host:
             p: self.around.broker.log(p).bounds() for p in effect.partitions if self.around.broker.has(p)
         }
         committed = {p: o for p, o in self.around.broker.committed.items() if p in effect.partitions}
-        self.deliver(events.SinksPrepared(sequence=effect.sequence, bounds=logs, committed=OffsetMap(committed)))
+        self.deliver(messages.SinksPrepared(sequence=effect.sequence, bounds=logs, committed=OffsetMap(committed)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from airflow_kcr.protocol.member.events import RangesPlanned
+from airflow_kcr.protocol.member.messages import RangesPlanned
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import boundaries

@@ -8,7 +8,7 @@ from airflow_kcr.api import Region
 from airflow_kcr.errors import CheckpointRefused, GroupNotEmpty
 from airflow_kcr.protocol.region.rows import Committed
 from airflow_kcr.protocol.values import CheckpointNumber, Offset
-from airflow_kcr.runtime.identity import read_note
+from airflow_kcr.runtime.leases import read_note
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster, live_region
 

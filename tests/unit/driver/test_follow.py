@@ -13,7 +13,7 @@ from airflow_kcr.protocol.commands import DeclareRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName, Timeline
-from airflow_kcr.runtime.clocks import StoreClock
+from airflow_kcr.runtime.leases import StoreClock
 from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.planner import Limits
 from airflow_kcr.spark.session import SparkSettings

@@ -16,7 +16,7 @@ from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator
 from airflow_kcr.protocol.region.rows import Checkpoint, Committed, Requester
 from airflow_kcr.protocol.values import GroupId, Offset
-from airflow_kcr.runtime.identity import read_note
+from airflow_kcr.runtime.leases import read_note
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.times import format_duration, parse_duration
+from airflow_kcr.protocol.values import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.times import EPOCH_START, back_from, checked_instant, format_instant, parse_instant
+from airflow_kcr.protocol.values import EPOCH_START, back_from, checked_instant, format_instant, parse_instant
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 

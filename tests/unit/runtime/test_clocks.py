@@ -6,7 +6,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kcr.runtime.clocks import StoreClock, boot_time
+from airflow_kcr.runtime.leases import StoreClock, boot_time
 from tests.support.runtime_fakes import NOON, Hands
 
 

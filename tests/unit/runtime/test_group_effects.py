@@ -7,18 +7,18 @@ import pytest
 from airflow_kcr.errors import ProtocolError
 from airflow_kcr.ports import CommittedOffset, always
 from airflow_kcr.protocol.commands import Caller
-from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Incarnation, Offset, Timeline
 from airflow_kcr.runtime.effects import Grouping, Happening
-from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.leases import Identity
 from airflow_kcr.runtime.metrics import Metrics
 from tests.support.driver import group_rules
 from tests.support.runtime_fakes import FLIGHTS, MEMBER, FakeMembership, p
 
-COMMIT = effects.Commit(sequence=CheckpointNumber(4), offsets=OffsetMap({p(0): Offset(7)}), epoch=Epoch(2))
-SEEK = effects.CommitSeek(
+COMMIT = messages.Commit(sequence=CheckpointNumber(4), offsets=OffsetMap({p(0): Offset(7)}), epoch=Epoch(2))
+SEEK = messages.CommitSeek(
     caller=Caller(member=MEMBER, incarnation=Incarnation(1), epoch=Epoch(3)), offsets=OffsetMap({p(0): Offset(5)})
 )
 
@@ -35,9 +35,9 @@ class Desk:
         self.membership = FakeMembership(self.grouping)
         self.grouping.use(self.membership)
 
-    def loop(self) -> list[events.Event]:
+    def loop(self) -> list[messages.Event]:
         """Take everything out of the queue; return the events."""
-        heard: list[events.Event] = []
+        heard: list[messages.Event] = []
         for happening in self.queue:
             if callable(happening):
                 happening()
@@ -56,8 +56,8 @@ def test_equal_assignments_have_different_numbers(desk: Desk) -> None:
     desk.grouping.assigned(frozenset({p(0)}))
     desk.grouping.assigned(frozenset({p(0)}))
     first, second = desk.loop()
-    assert isinstance(first, events.Assigned)
-    assert isinstance(second, events.Assigned)
+    assert isinstance(first, messages.Assigned)
+    assert isinstance(second, messages.Assigned)
     assert first.partitions == second.partitions == {p(0)}
     assert second.assignment > first.assignment
     assert desk.metrics.counts.rebalances == 2
@@ -67,10 +67,10 @@ def test_kafka_gets_what_it_takes_when_the_member_releases_that_and_nothing_else
     desk, released = Desk(), list[str]()
     desk.grouping.revoking(frozenset({p(0)}), lambda: released.append("first"))
     desk.grouping.revoking(frozenset({p(1)}), lambda: released.append("second"))
-    assert desk.loop() == [events.Revoking(partitions=frozenset({p(n)})) for n in (0, 1)]
-    desk.grouping.release(effects.ReleasePartitions(partitions=frozenset({p(0)})))
+    assert desk.loop() == [messages.Revoking(partitions=frozenset({p(n)})) for n in (0, 1)]
+    desk.grouping.release(messages.ReleasePartitions(partitions=frozenset({p(0)})))
     assert released == []
-    desk.grouping.release(effects.ReleasePartitions(partitions=frozenset({p(1)})))
+    desk.grouping.release(messages.ReleasePartitions(partitions=frozenset({p(1)})))
     assert released == ["second"]
 
 
@@ -84,7 +84,7 @@ def test_what_the_client_tells_is_put_into_the_queue_and_nothing_else_is_done(de
     # Counting is the loop's: nothing has happened in this thread.
     assert desk.metrics == Metrics()
     kinds = [type(e) for e in desk.loop()]
-    assert kinds == [events.Assigned, events.Revoked, events.LeftGroup, events.InstanceFenced]
+    assert kinds == [messages.Assigned, messages.Revoked, messages.LeftGroup, messages.InstanceFenced]
     assert (desk.metrics.counts.troubles, desk.metrics.counts.last_trouble) == (2, "broker 1 is down")
     assert [str(one) for one in desk.failures] == ["the event thread failed"]
 
@@ -97,7 +97,7 @@ def test_a_commit_says_who_wrote_it(desk: Desk) -> None:
 def test_the_commit_read_back_of_a_commit_is_what_kafka_holds_of_the_partitions_asked_for(desk: Desk) -> None:
     desk.membership.held = {p(1): CommittedOffset(offset=Offset(99))}
     desk.grouping.commit(COMMIT, Timeline(1), always)
-    assert desk.loop() == [events.CommitAnswered(sequence=CheckpointNumber(4), offsets=OffsetMap({p(0): Offset(7)}))]
+    assert desk.loop() == [messages.CommitAnswered(sequence=CheckpointNumber(4), offsets=OffsetMap({p(0): Offset(7)}))]
     assert desk.metrics.counts.failed_commits == 0
 
 
@@ -106,7 +106,7 @@ def test_a_commit_that_failed_is_counted_and_answered_with_what_kafka_holds(desk
     desk.membership.commit_failure = "the coordinator moved"
     desk.grouping.commit(COMMIT, Timeline(1), always)
     held = OffsetMap({p(0): Offset(3)})
-    assert desk.loop() == [events.CommitAnswered(sequence=CheckpointNumber(4), offsets=held, failed=True)]
+    assert desk.loop() == [messages.CommitAnswered(sequence=CheckpointNumber(4), offsets=held, failed=True)]
     assert desk.metrics.counts.failed_commits == 1
     assert "the coordinator moved" in desk.metrics.counts.last_trouble
     assert "checkpoint 4" in desk.metrics.counts.last_trouble

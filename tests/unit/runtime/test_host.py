@@ -35,13 +35,11 @@ from airflow_kcr.protocol.values import (
     Range,
     RequestId,
 )
-from airflow_kcr.runtime.clocks import StoreClock, boot_time
 from airflow_kcr.runtime.host import End, Ended, MemberHost, World
-from airflow_kcr.runtime.identity import Identity, read_note
+from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time, read_note
 from airflow_kcr.runtime.member_pool import Notifications
 from airflow_kcr.runtime.metrics import Counts
 from airflow_kcr.runtime.planner import Limits
-from airflow_kcr.runtime.renewals import Renewals
 from tests.support.driver import group_rules
 from tests.support.runtime_fakes import (
     FLIGHTS,

@@ -8,7 +8,7 @@ from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RegionName, Timeline
-from airflow_kcr.runtime.identity import CommitNote, Identity, later_note, read_note
+from airflow_kcr.runtime.leases import CommitNote, Identity, later_note, read_note
 from tests.support.driver import Driver, group_rules
 from tests.support.runtime_fakes import FLIGHTS, MEMBER, p
 

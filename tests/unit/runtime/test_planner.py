@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import BrokerUnavailable
-from airflow_kcr.protocol.member.events import RangesPlanned
+from airflow_kcr.protocol.member.messages import RangesPlanned
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, Claim, DesiredState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion, OpenCheckpointView
@@ -23,7 +23,7 @@ from airflow_kcr.protocol.values import (
     Timeline,
     TopicId,
 )
-from airflow_kcr.runtime.clocks import StoreClock
+from airflow_kcr.runtime.leases import StoreClock
 from airflow_kcr.runtime.planner import KEPT, Linger, Planner
 from tests.support.runtime_fakes import NOON, FakeLogs, Hands, p, records
 from tests.support.simulation.broker import Log

@@ -20,9 +20,8 @@ from airflow_kcr.protocol.rules import (
 from airflow_kcr.protocol.targets import ByDuration, ToDatetime, ToEarliest, ToLatest
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupPartition, Offset
-from airflow_kcr.runtime.clocks import StoreClock
 from airflow_kcr.runtime.effects import Grouping
-from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.leases import Identity, StoreClock
 from airflow_kcr.runtime.metrics import Metrics
 from airflow_kcr.runtime.positions import Places
 from tests.support.driver import group_rules

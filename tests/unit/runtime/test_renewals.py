@@ -19,10 +19,9 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.ports import Heartbeats, Renewal
 from airflow_kcr.protocol.commands import Heartbeat, Renew
-from airflow_kcr.protocol.member import events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, Incarnation, MemberId, RegionName
-from airflow_kcr.runtime.clocks import StoreClock, boot_time
-from airflow_kcr.runtime.renewals import LeaseCalls, Renewals
+from airflow_kcr.runtime.leases import LeaseCalls, Renewals, StoreClock, boot_time
 from airflow_kcr.store.memory import MemoryTransactions
 from tests.support.runtime_fakes import NOON, eventually
 
@@ -97,9 +96,9 @@ class Office:
     def member(self, index: int, region: str = "flights", silence: timedelta = SILENCE) -> Asker:
         heard, failed = list[str](), list[BaseException]()
 
-        def deliver(event: events.Event) -> None:
+        def deliver(event: messages.Event) -> None:
             match event:
-                case events.Answered(result=told) | events.Refused(error=told):
+                case messages.Answered(result=told) | messages.Refused(error=told):
                     heard.append(type(told).__name__)
                 case _:
                     heard.append(type(event).__name__)

@@ -19,11 +19,11 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.ports import Heartbeats, Renewal
 from airflow_kcr.protocol.commands import Command, ReportPublished
-from airflow_kcr.protocol.member import events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RegionName
 from airflow_kcr.runtime.host import StoreCalls
-from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.leases import Identity
 from tests.support.driver import group_rules
 from tests.support.runtime_fakes import FLIGHTS, MEMBER, Hands, eventually
 
@@ -54,7 +54,7 @@ class Desk:
     """A thread of commands, with what it delivered and what it could not answer."""
 
     def __init__(self) -> None:
-        self.heard: list[events.Event] = []
+        self.heard: list[messages.Event] = []
         self.failed: list[BaseException] = []
         self.hands = Hands()
         self.gate = threading.Event()
@@ -74,7 +74,7 @@ class Desk:
 
     @property
     def results(self) -> list[object]:
-        return [e.result for e in self.heard if isinstance(e, events.Answered)]
+        return [e.result for e in self.heard if isinstance(e, messages.Answered)]
 
     def news(self) -> list[str]:
         """The kinds of what was heard, repeated losses told once."""
@@ -123,13 +123,13 @@ def test_a_refusal_is_an_answer_and_no_loss_of_the_store(desk: Desk) -> None:
     error = StaleEpoch("epoch 3 is over")
     command = desk.ask(failing(error))
     eventually(lambda: bool(desk.heard), "an answer")
-    assert desk.heard == [events.Refused(command=command, error=error)]
+    assert desk.heard == [messages.Refused(command=command, error=error)]
 
 
 def test_an_answer_names_its_command_and_when_it_was_sent(desk: Desk) -> None:
     command = desk.ask(lambda: "done")
     desk.answers(1)
-    assert desk.heard == [events.Answered(command=command, result="done", sent_at=desk.hands.now)]
+    assert desk.heard == [messages.Answered(command=command, result="done", sent_at=desk.hands.now)]
 
 
 def test_a_bug_is_a_fault(desk: Desk) -> None:

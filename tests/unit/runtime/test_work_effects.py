@@ -11,7 +11,7 @@ import pytest
 from airflow_kcr.errors import BatchFailed, BrokerUnavailable, SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall, BatchReport, CommittedOffset
 from airflow_kcr.protocol.commands import ClaimPartitions, Found, ReportPublished
-from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.region.rows import Claim, DesiredState, OpenTarget, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
@@ -30,9 +30,8 @@ from airflow_kcr.protocol.values import (
     Timeline,
 )
 from airflow_kcr.runtime import effects as runtime_effects
-from airflow_kcr.runtime.clocks import StoreClock
 from airflow_kcr.runtime.effects import Grouping, Happening, Working
-from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.leases import Identity, StoreClock
 from airflow_kcr.runtime.metrics import Metrics
 from airflow_kcr.runtime.planner import Planner
 from airflow_kcr.runtime.positions import Places
@@ -64,10 +63,10 @@ VIEW = MemberRegion(
     incarnation=Incarnation(1),
     claims={p(0): Claim()},
 )
-PLAN = effects.PlanRanges(positions=OffsetMap({p(0): Offset(0)}), view=VIEW)
+PLAN = messages.PlanRanges(positions=OffsetMap({p(0): Offset(0)}), view=VIEW)
 SHOWN = ReportPublished(sequence=CheckpointNumber(4), member=MEMBER)
-CLAIM = effects.ClaimAssignment(incarnation=Incarnation(1), assignment=AssignmentId(3), partitions=frozenset({p(0)}))
-PREPARE = effects.PrepareSinks(sequence=CheckpointNumber(4), partitions=frozenset({p(0)}))
+CLAIM = messages.ClaimAssignment(incarnation=Incarnation(1), assignment=AssignmentId(3), partitions=frozenset({p(0)}))
+PREPARE = messages.PrepareSinks(sequence=CheckpointNumber(4), partitions=frozenset({p(0)}))
 AWAY = BrokerUnavailable("localhost:1 does not answer")
 
 
@@ -150,12 +149,12 @@ def desk() -> Iterator[Desk]:
 def test_who_holds_finds_nothing_to_read(desk: Desk) -> None:
     desk.working.hold()
     desk.working.plan(PLAN, BATCH, 100)
-    assert desk.hear(events.RangesPlanned).ranges == {}
+    assert desk.hear(messages.RangesPlanned).ranges == {}
 
 
 def test_a_plan_is_answered_under_the_name_of_its_batch(desk: Desk) -> None:
     desk.working.plan(PLAN, BATCH, 4)
-    assert desk.hear(events.RangesPlanned) == events.RangesPlanned(
+    assert desk.hear(messages.RangesPlanned) == messages.RangesPlanned(
         batch=BATCH, ranges={p(0): Range(Offset(0), Offset(4))}
     )
 
@@ -163,15 +162,15 @@ def test_a_plan_is_answered_under_the_name_of_its_batch(desk: Desk) -> None:
 def test_where_the_brokers_do_not_answer_there_is_nothing_to_read_for_now(desk: Desk) -> None:
     desk.logs.failures.append(AWAY)
     desk.working.plan(PLAN, BATCH, 4)
-    assert desk.hear(events.RangesPlanned) == events.RangesPlanned(batch=BATCH, ranges={})
+    assert desk.hear(messages.RangesPlanned) == messages.RangesPlanned(batch=BATCH, ranges={})
     desk.working.plan(PLAN, OTHER, 4)
-    assert desk.hear(events.RangesPlanned).ranges
+    assert desk.hear(messages.RangesPlanned).ranges
 
 
 def test_a_claim_is_made_from_logs_read_anew_and_what_kafka_holds(desk: Desk) -> None:
     desk.membership.held = {p(0): CommittedOffset(offset=Offset(3)), p(1): CommittedOffset(offset=Offset(4))}
     desk.working.plan(PLAN, BATCH, 1)
-    desk.hear(events.RangesPlanned)
+    desk.hear(messages.RangesPlanned)
     ready: list[tuple[ClaimPartitions, Mapping[GroupPartition, CommittedOffset]]] = []
     desk.working.claim(CLAIM, initialised=False, ready=lambda claim, held: ready.append((claim, held)))
     eventually(lambda: bool(ready), "the claim")
@@ -179,7 +178,7 @@ def test_a_claim_is_made_from_logs_read_anew_and_what_kafka_holds(desk: Desk) ->
     assert (claim.assignment, set(claim.partitions)) == (CLAIM.assignment, {p(0)})
     assert held == {p(0): CommittedOffset(offset=Offset(3))}
     desk.working.plan(PLAN, OTHER, 1)
-    desk.hear(events.RangesPlanned)
+    desk.hear(messages.RangesPlanned)
     assert desk.logs.asked == ["bounds"] * 3
 
 
@@ -187,7 +186,7 @@ def test_a_claim_is_made_from_logs_read_anew_and_what_kafka_holds(desk: Desk) ->
 def test_a_claim_whose_logs_can_not_be_read_is_refused_so_that_it_is_made_again(desk: Desk, who: str) -> None:
     (desk.logs.failures if who == "logs" else desk.membership.failures).append(AWAY)
     desk.working.claim(CLAIM, initialised=True, ready=lambda *_: pytest.fail("claimed"))
-    refused = desk.hear(events.Refused)
+    refused = desk.hear(messages.Refused)
     assert isinstance(refused.command, ClaimPartitions)
     assert (refused.command.assignment, refused.error) == (AssignmentId(3), AWAY)
 
@@ -198,7 +197,7 @@ def test_a_claim_whose_logs_can_not_be_read_is_refused_so_that_it_is_made_again(
 def test_a_batch_that_did_its_work_is_finished_and_timed(desk: Desk) -> None:
     desk.engine.report = BatchReport(scans=2, warnings=("scanned twice",))
     took = desk.run()
-    assert desk.hear(events.BatchFinished).batch == BATCH
+    assert desk.hear(messages.BatchFinished).batch == BATCH
     desk.loop()
     assert took == [(0.0, True)]
 
@@ -212,7 +211,7 @@ def test_how_long_a_batch_took_is_told_before_its_end(desk: Desk) -> None:
 def test_a_failed_batch_says_why_and_did_not_do_its_work(desk: Desk) -> None:
     desk.engine.failures.append(BatchFailed("record 7 is poison"))
     took = desk.run()
-    assert desk.hear(events.PipelineFailed) == events.PipelineFailed(batch=BATCH, why="record 7 is poison")
+    assert desk.hear(messages.PipelineFailed) == messages.PipelineFailed(batch=BATCH, why="record 7 is poison")
     desk.loop()
     assert took == [(0.0, False)]
 
@@ -221,8 +220,8 @@ def test_a_batch_that_the_member_cancelled_quiesces_when_its_tasks_have_ended(de
     desk.engine.gate.clear()
     desk.run()
     eventually(lambda: bool(desk.engine.started), "the batch")
-    desk.working.cancel(effects.Cancel(batch=BATCH))
-    assert desk.hear(events.BatchQuiesced).batch == BATCH
+    desk.working.cancel(messages.Cancel(batch=BATCH))
+    assert desk.hear(messages.BatchQuiesced).batch == BATCH
 
 
 def test_a_batch_that_somebody_else_cancelled_has_failed(desk: Desk) -> None:
@@ -230,7 +229,7 @@ def test_a_batch_that_somebody_else_cancelled_has_failed(desk: Desk) -> None:
     desk.run()
     eventually(lambda: bool(desk.engine.started), "the batch")
     desk.engine.cancel(BATCH)
-    assert desk.hear(events.PipelineFailed).batch == BATCH
+    assert desk.hear(messages.PipelineFailed).batch == BATCH
 
 
 def test_a_cancelled_batch_that_fails_for_another_reason_is_quiesced_too(desk: Desk) -> None:
@@ -239,25 +238,25 @@ def test_a_cancelled_batch_that_fails_for_another_reason_is_quiesced_too(desk: D
     desk.engine.failures.append(BatchFailed("a task failed"))
     desk.run()
     eventually(lambda: bool(desk.engine.started), "the batch")
-    desk.working.cancel(effects.Cancel(batch=BATCH))
+    desk.working.cancel(messages.Cancel(batch=BATCH))
     desk.engine.gate.set()
-    assert desk.hear(events.BatchQuiesced).batch == BATCH
+    assert desk.hear(messages.BatchQuiesced).batch == BATCH
 
 
 def test_a_batch_that_ended_before_its_cancellation_reached_it_is_finished(desk: Desk) -> None:
     desk.engine.gate.clear()
     desk.engine.stubborn = True
     desk.run()
-    desk.working.cancel(effects.Cancel(batch=BATCH))
+    desk.working.cancel(messages.Cancel(batch=BATCH))
     desk.engine.gate.set()
-    assert desk.hear(events.BatchFinished).batch == BATCH
+    assert desk.hear(messages.BatchFinished).batch == BATCH
 
 
 def test_the_cancellation_of_an_older_batch_is_not_that_of_the_next(desk: Desk) -> None:
-    desk.working.cancel(effects.Cancel(batch=OTHER))
+    desk.working.cancel(messages.Cancel(batch=OTHER))
     desk.engine.failures.append(BatchFailed("a task failed"))
     desk.run()
-    assert desk.hear(events.PipelineFailed).batch == BATCH
+    assert desk.hear(messages.PipelineFailed).batch == BATCH
 
 
 def test_a_bug_in_the_engine_is_not_a_failed_batch(desk: Desk) -> None:
@@ -275,7 +274,7 @@ def test_a_bug_in_the_engine_is_not_a_failed_batch(desk: Desk) -> None:
 def test_a_contribution_is_prepared_with_what_logs_and_kafka_say(desk: Desk) -> None:
     desk.membership.held = {p(0): CommittedOffset(offset=Offset(3))}
     desk.working.prepare(PREPARE)
-    assert desk.hear(events.SinksPrepared) == events.SinksPrepared(
+    assert desk.hear(messages.SinksPrepared) == messages.SinksPrepared(
         sequence=CheckpointNumber(4),
         bounds={p(0): desk.logs.logs[p(0)].bounds()},
         committed=OffsetMap({p(0): Offset(3)}),
@@ -289,7 +288,7 @@ def test_preparing_is_tried_again_whoever_did_not_answer(desk: Desk) -> None:
     desk.logs.failures.append(AWAY)
     desk.membership.failures.append(AWAY)
     desk.working.prepare(PREPARE)
-    assert desk.hear(events.SinksPrepared).bounds
+    assert desk.hear(messages.SinksPrepared).bounds
     assert desk.sinks.asked == ["prepare 4"] * 4
 
 
@@ -300,7 +299,7 @@ def test_preparing_is_given_up_when_the_drain_is_over(desk: Desk) -> None:
     eventually(lambda: len(desk.sinks.asked) > 2, "some attempts")
     assert desk.queue == []
     desk.hands.now += 5
-    assert desk.hear(events.SinksPrepared) == events.SinksPrepared(
+    assert desk.hear(messages.SinksPrepared) == messages.SinksPrepared(
         sequence=CheckpointNumber(4), bounds={}, committed=EMPTY
     )
 
@@ -311,7 +310,7 @@ def test_preparing_is_given_up_when_its_checkpoint_is_gone(desk: Desk) -> None:
     desk.working.prepare(PREPARE)
     eventually(lambda: len(desk.sinks.asked) > 2, "some attempts")
     desk.working.open_checkpoint = None
-    assert desk.hear(events.SinksPrepared).bounds == {}
+    assert desk.hear(messages.SinksPrepared).bounds == {}
 
 
 def test_the_end_of_the_member_ends_what_is_tried_again(desk: Desk) -> None:
@@ -320,7 +319,7 @@ def test_the_end_of_the_member_ends_what_is_tried_again(desk: Desk) -> None:
     desk.working.prepare(PREPARE)
     eventually(lambda: len(desk.sinks.asked) > 2, "some attempts")
     desk.working.end()
-    assert desk.hear(events.SinksPrepared).bounds == {}
+    assert desk.hear(messages.SinksPrepared).bounds == {}
 
 
 def test_a_publication_is_told_to_the_store_once_the_sinks_have_done_it(desk: Desk) -> None:
@@ -334,7 +333,7 @@ def test_a_publication_is_told_to_the_store_once_the_sinks_have_done_it(desk: De
 def test_a_publication_that_failed_is_answered_and_not_told_to_the_store(desk: Desk) -> None:
     desk.sinks.failures.append(SinkError("no space"))
     desk.working.publish(SHOWN, lambda _: pytest.fail("told"))
-    assert desk.hear(events.Refused).command == SHOWN
+    assert desk.hear(messages.Refused).command == SHOWN
 
 
 def test_a_publication_that_takes_its_time_holds_up_no_reset(desk: Desk) -> None:
@@ -348,7 +347,7 @@ def test_a_publication_that_takes_its_time_holds_up_no_reset(desk: Desk) -> None
     told: list[ReportPublished] = []
     desk.working.publish(SHOWN, told.append)
     desk.working.reset_sinks(order({}))
-    desk.hear(events.SinksReset)
+    desk.hear(messages.SinksReset)
     assert told == []
     published.set()
     eventually(lambda: told == [SHOWN], "the publication")
@@ -357,8 +356,8 @@ def test_a_publication_that_takes_its_time_holds_up_no_reset(desk: Desk) -> None
 # -- resets --------------------------------------------------------------------------------------------------------
 
 
-def order(open_: Mapping[GroupPartition, OpenTarget], target: Target | None = None) -> effects.ResetSinks:
-    return effects.ResetSinks(epoch=Epoch(6), timeline=Timeline(2), resume=EMPTY, open=open_, target=target, skips={})
+def order(open_: Mapping[GroupPartition, OpenTarget], target: Target | None = None) -> messages.ResetSinks:
+    return messages.ResetSinks(epoch=Epoch(6), timeline=Timeline(2), resume=EMPTY, open=open_, target=target, skips={})
 
 
 def test_a_reset_answers_open_entries_from_the_sinks_progress_and_from_the_logs(desk: Desk) -> None:
@@ -375,7 +374,7 @@ def test_a_reset_answers_open_entries_from_the_sinks_progress_and_from_the_logs(
     )
     log = desk.logs.bounds([p(0)])[p(0)]
     found = {p(0): Found(offset=Offset(10), log=log), p(1): Found(offset=Offset(42)), p(2): Found(offset=None)}
-    assert desk.hear(events.SinksReset) == events.SinksReset(epoch=Epoch(6), found=found)
+    assert desk.hear(messages.SinksReset) == messages.SinksReset(epoch=Epoch(6), found=found)
 
 
 def test_a_reset_tells_the_sinks_what_only_the_logs_could_tell(desk: Desk) -> None:
@@ -385,7 +384,7 @@ def test_a_reset_tells_the_sinks_what_only_the_logs_could_tell(desk: Desk) -> No
     }
     asked = order(open_, ToLatest())
     desk.working.reset_sinks(asked)
-    desk.hear(events.SinksReset)
+    desk.hear(messages.SinksReset)
     assert desk.sinks.orders == [asked, replace(asked, resume=OffsetMap({p(0): Offset(10)}), open={})]
 
 
@@ -393,7 +392,7 @@ def test_a_reset_is_tried_again_whoever_did_not_answer(desk: Desk) -> None:
     desk.sinks.failures.append(SinkError("a lock"))
     desk.logs.failures.append(AWAY)
     desk.working.reset_sinks(order({p(0): OpenTarget(source=SeekSource.START_POSITION, fallback=None)}))
-    assert desk.hear(events.SinksReset).found[p(0)].offset == 0
+    assert desk.hear(messages.SinksReset).found[p(0)].offset == 0
     assert desk.sinks.asked == ["reset 6"] * 4
 
 
@@ -402,7 +401,7 @@ def test_a_reset_that_sinks_can_not_do_in_its_time_has_failed(desk: Desk) -> Non
     desk.working.reset_sinks(order({}))
     eventually(lambda: len(desk.sinks.asked) > 2, "some attempts")
     desk.hands.now += 5
-    failed = desk.hear(events.SinkFailed)
+    failed = desk.hear(messages.SinkFailed)
     assert (failed.epoch, failed.fence, failed.timeline) == (6, 0, 0)
     assert "0:00:05" in failed.why
 
@@ -410,8 +409,8 @@ def test_a_reset_that_sinks_can_not_do_in_its_time_has_failed(desk: Desk) -> Non
 def test_a_sink_that_has_seen_a_later_epoch_is_not_asked_again_and_says_where_it_stands(desk: Desk) -> None:
     desk.sinks.failures.append(SinkAhead("the fence stands at 9", fence=9, timeline=3))
     desk.working.reset_sinks(order({}))
-    failed = desk.hear(events.SinkFailed)
-    assert failed == events.SinkFailed(
+    failed = desk.hear(messages.SinkFailed)
+    assert failed == messages.SinkFailed(
         epoch=Epoch(6), why="the fence stands at 9", fence=Epoch(9), timeline=Timeline(3)
     )
     assert desk.sinks.asked == ["reset 6"]
@@ -419,9 +418,9 @@ def test_a_sink_that_has_seen_a_later_epoch_is_not_asked_again_and_says_where_it
 
 def test_after_a_reset_the_logs_are_read_again(desk: Desk) -> None:
     desk.working.plan(PLAN, BATCH, 1)
-    desk.hear(events.RangesPlanned)
+    desk.hear(messages.RangesPlanned)
     desk.working.reset_sinks(order({}))
-    desk.hear(events.SinksReset)
+    desk.hear(messages.SinksReset)
     desk.working.plan(replace(PLAN, positions=OffsetMap({p(0): Offset(1)})), OTHER, 1)
-    desk.hear(events.RangesPlanned)
+    desk.hear(messages.RangesPlanned)
     assert desk.logs.asked == ["bounds", "bounds"]

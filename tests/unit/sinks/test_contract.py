@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Offset, Timeline
 from airflow_kcr.sinks.contract import MemberSinks, WithCheckpoints

@@ -26,7 +26,7 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
     StoreBoundaryOffsets,
 )
-from airflow_kcr.protocol.region import events, retirement
+from airflow_kcr.protocol.region import completion, events
 from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
@@ -259,7 +259,7 @@ def retired(*, every_second: bool) -> Driver:
 
 
 def test_every_transaction_of_a_retirement_may_lose_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retirement, "PIECE", 1)
+    monkeypatch.setattr(completion, "RETIRED_AT_ONCE", 1)
     lossy, control = retired(every_second=True), retired(every_second=False)
     assert lossy.events == control.events
     assert [len(body.sequences) for body in happened(control, CheckpointsRetired)] == [1, 1, 1, 1]

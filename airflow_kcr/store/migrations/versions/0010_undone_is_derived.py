@@ -10,7 +10,7 @@ from typing import Final
 from alembic import op
 from sqlalchemy import text
 
-from airflow_kcr.store.migrations import indexes
+from airflow_kcr.store import migrations
 
 revision: Final = "0010"
 down_revision: Final = "0009"
@@ -65,7 +65,7 @@ def upgrade() -> None:
         for after in range(0, last, PIECE):
             for statement in (_PROVEN, _DONE):
                 connection.execute(statement, {"after": after, "upto": after + PIECE})
-    indexes.make(
+    migrations.build_indexes(
         "seek_offset_rewinds ON kcr.seek_offset (region_id, group_id, topic, partition, "
         "(CASE WHEN rewinds THEN -epoch ELSE epoch END)) INCLUDE (next_offset) WHERE next_offset IS NOT NULL"
     )

@@ -6,7 +6,7 @@ from typing import Final
 
 from alembic import op
 
-from airflow_kcr.store.migrations import indexes
+from airflow_kcr.store import migrations
 
 revision: Final = "0012"
 down_revision: Final = "0011"
@@ -44,7 +44,7 @@ _NEWEST_BOUNDED: Final = """
 
 def upgrade() -> None:
     # First: the region's row is locked from its change on, and no verb goes on without it.
-    indexes.make(*_INDEXES)
+    migrations.build_indexes(*_INDEXES)
     op.execute("ALTER TABLE kcr.region ADD COLUMN retire_at timestamptz")
     # Whatever was kept only because retirement was never requested is forgotten from now on, piece by piece.
     op.execute("UPDATE kcr.region SET retire_at = clock_timestamp()")

@@ -6,7 +6,7 @@ from typing import Final
 
 from alembic import op
 
-from airflow_kcr.store.migrations import indexes
+from airflow_kcr.store import migrations
 
 revision: Final = "0013"
 down_revision: Final = "0012"
@@ -15,7 +15,7 @@ depends_on: Final = None
 
 
 def upgrade() -> None:
-    indexes.make(
+    migrations.build_indexes(
         "batch_range_record ON kcr.batch_range (region_id, group_id, topic, partition, "
         "(POSITION('1'::bit(1) IN (to_offset - from_offset)::bit(64))), to_offset)",
         "event_registered ON kcr.event (region_id, (body -> 'member'), (body -> 'incarnation')) "

@@ -6,7 +6,7 @@ from typing import Final
 
 from alembic import op
 
-from airflow_kcr.store.migrations import indexes
+from airflow_kcr.store import migrations
 
 revision: Final = "0016"
 down_revision: Final = "0015"
@@ -18,7 +18,7 @@ def upgrade() -> None:
     # Written with every entry; the default is for existing ones, for which it is unknown.
     op.execute("ALTER TABLE kcr.seek_offset ADD COLUMN IF NOT EXISTS recreated text NOT NULL DEFAULT ''")
     # Nearly empty, as few topics are made anew: whether one was, since a reset, must not be looked for in all entries.
-    indexes.make(
+    migrations.build_indexes(
         "seek_offset_recreated ON kcr.seek_offset (region_id, group_id, topic, partition, epoch) WHERE recreated <> ''"
     )
     op.execute("ALTER TABLE kcr.seek_offset ALTER COLUMN recreated DROP DEFAULT")

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Caller, StartBatch
-from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.drive import PLAN_PAUSE
 from airflow_kcr.protocol.member.state import BatchPhase, State, Why
 from airflow_kcr.protocol.observations import LogBounds
@@ -42,34 +42,34 @@ def requested(lone: LoneMember) -> list[ResetCause]:
 
 def test_a_processing_member_asks_for_a_plan_of_its_positions_once() -> None:
     lone = LoneMember().processing()
-    assert lone.wanted(effects.PlanRanges) == [
-        effects.PlanRanges(positions=OffsetMap(dict.fromkeys(MINE, Offset(0))), view=lone.view)
+    assert lone.wanted(messages.PlanRanges) == [
+        messages.PlanRanges(positions=OffsetMap(dict.fromkeys(MINE, Offset(0))), view=lone.view)
     ]
-    lone.feed(events.Tick())
-    assert lone.wanted(effects.PlanRanges) == []
+    lone.feed(messages.Tick())
+    assert lone.wanted(messages.PlanRanges) == []
 
 
 def test_nothing_is_planned_while_the_view_is_old_or_the_member_may_not_process() -> None:
     lone = LoneMember().join().assign().grant(replace(SEEN, desired_state=DesiredState.PAUSED))
-    assert lone.wanted(effects.PlanRanges) == []
+    assert lone.wanted(messages.PlanRanges) == []
     stale = LoneMember().join().assign()
     stale.feed(answers.renewed(sent_at=0.0, counter=EventNumber(99)))
     stale.grant()
     stale.member = replace(stale.member, view_is_stale=True, awaited=frozenset({"read"}))
-    stale.feed(events.Tick())
-    assert stale.wanted(effects.PlanRanges) == []
+    stale.feed(messages.Tick())
+    assert stale.wanted(messages.PlanRanges) == []
 
 
 def test_an_idle_member_plans_nothing() -> None:
     lone = LoneMember().join().assign([]).grant(view_of({}))
-    assert lone.wanted(effects.PlanRanges) == []
+    assert lone.wanted(messages.PlanRanges) == []
 
 
 def test_what_was_planned_is_begun_in_the_store_first() -> None:
     lone = LoneMember().processing().plan()
     request = StartBatch(batch=B1, member=ME, incarnation=Incarnation(1), epoch=Epoch(1), ranges=RANGES)
     assert lone.wanted(commands.StartBatch) == [request]
-    assert lone.wanted(effects.RunBatch) == []
+    assert lone.wanted(messages.RunBatch) == []
     assert phase(lone) is BatchPhase.STARTING
 
 
@@ -77,30 +77,30 @@ def test_and_then_it_runs_with_the_progress_that_a_sink_stores_with_it() -> None
     lone = LoneMember().processing()
     lone.see(replace(SEEN, counter=EventNumber(11), skips={MINE[0]: (Offset(10),)}))
     lone.plan().feed(answers.batch_started(batch=B1, ranges=RANGES))
-    run = lone.wanted(effects.RunBatch)[0]
+    run = lone.wanted(messages.RunBatch)[0]
     assert (run.row.batch, run.row.ranges) == (B1, RANGES)
     assert run.progress == OffsetMap({MINE[0]: Offset(11), MINE[1]: Offset(10)})
 
 
 def test_an_empty_plan_is_asked_for_again_after_a_pause() -> None:
     lone = LoneMember().processing()
-    lone.feed(events.RangesPlanned(batch=B1, ranges={}))
+    lone.feed(messages.RangesPlanned(batch=B1, ranges={}))
     assert not lone.wanted(commands.StartBatch)
-    assert not lone.wanted(effects.PlanRanges)
+    assert not lone.wanted(messages.PlanRanges)
     lone.now += PLAN_PAUSE
-    lone.feed(events.Tick())
-    assert len(lone.wanted(effects.PlanRanges)) == 1
+    lone.feed(messages.Tick())
+    assert len(lone.wanted(messages.PlanRanges)) == 1
 
 
 def test_a_plan_of_other_positions_is_dropped() -> None:
     lone = LoneMember().processing()
-    lone.feed(events.RangesPlanned(batch=B1, ranges={MINE[0]: Range(Offset(5), Offset(10))}))
+    lone.feed(messages.RangesPlanned(batch=B1, ranges={MINE[0]: Range(Offset(5), Offset(10))}))
     assert lone.wanted(commands.StartBatch) == []
     assert lone.member.batch is None
 
 
 def test_a_plan_that_comes_when_the_member_may_not_begin_any_more_is_dropped() -> None:
-    for happened in (events.Terminated(), answers.view_read(view=replace(SEEN, desired_state=DesiredState.PAUSED))):
+    for happened in (messages.Terminated(), answers.view_read(view=replace(SEEN, desired_state=DesiredState.PAUSED))):
         lone = LoneMember().processing()
         lone.feed(happened)
         lone.plan()
@@ -109,9 +109,9 @@ def test_a_plan_that_comes_when_the_member_may_not_begin_any_more_is_dropped() -
 
 def test_and_so_is_one_of_who_holds_nothing_any_more() -> None:
     lone = LoneMember().processing()
-    lone.feed(events.Revoked())
+    lone.feed(messages.Revoked())
     lone.feed(
-        events.RangesPlanned(batch=B1, ranges=RANGES, outside={MINE[0]: LogBounds(start=Offset(5), end=Offset(9))})
+        messages.RangesPlanned(batch=B1, ranges=RANGES, outside={MINE[0]: LogBounds(start=Offset(5), end=Offset(9))})
     )
     assert not lone.wanted(commands.StartBatch)
     assert not lone.wanted(commands.ReportOutOfRange)
@@ -122,46 +122,46 @@ ONLY_FIRST = frozenset(MINE[:1])
 
 def test_while_kafka_takes_partitions_a_batch_there_may_end_and_what_is_kept_goes_on() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(events.Revoking(partitions=ONLY_FIRST))
-    assert lone.wanted(effects.ReleasePartitions) == []
-    lone.feed(events.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
+    lone.feed(messages.Revoking(partitions=ONLY_FIRST))
+    assert lone.wanted(messages.ReleasePartitions) == []
+    lone.feed(messages.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
     assert lone.wanted(commands.FinishBatch) != []
-    assert lone.wanted(effects.ReleasePartitions) == [effects.ReleasePartitions(partitions=ONLY_FIRST)]
+    assert lone.wanted(messages.ReleasePartitions) == [messages.ReleasePartitions(partitions=ONLY_FIRST)]
     # Kafka may take its time, and so may the claim of what is left: meanwhile the work goes on there.
-    assert [plan.positions.keys() for plan in lone.wanted(effects.PlanRanges)] == [frozenset(MINE[1:])]
-    lone.feed(events.RangesPlanned(batch=B2, ranges=BEHIND), answers.batch_started(batch=B2, ranges=BEHIND))
+    assert [plan.positions.keys() for plan in lone.wanted(messages.PlanRanges)] == [frozenset(MINE[1:])]
+    lone.feed(messages.RangesPlanned(batch=B2, ranges=BEHIND), answers.batch_started(batch=B2, ranges=BEHIND))
     assert [start.ranges for start in lone.wanted(commands.StartBatch)] == [BEHIND]
     lone.assign(MINE[1:], assignment=2)
-    assert [claim.partitions for claim in lone.wanted(effects.ClaimAssignment)] == [frozenset(MINE[1:])]
+    assert [claim.partitions for claim in lone.wanted(messages.ClaimAssignment)] == [frozenset(MINE[1:])]
     lone.grant(view_of({p: c for p, c in claims_of().items() if p in MINE[1:]}), assignment=2)
-    lone.feed(events.BatchFinished(batch=B2), answers.batch_accepted(batch=B2))
+    lone.feed(messages.BatchFinished(batch=B2), answers.batch_accepted(batch=B2))
     assert [finish.batch for finish in lone.wanted(commands.FinishBatch)] == [B2]
     assert lone.wanted(commands.RequestReset) == []
 
 
 def test_where_kafka_takes_everything_nothing_is_planned() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(events.Revoking(partitions=frozenset(MINE)))
-    lone.feed(events.BatchFinished(batch=B1), answers.batch_accepted(batch=B1), events.Tick())
-    assert lone.wanted(effects.ReleasePartitions) == [effects.ReleasePartitions(partitions=frozenset(MINE))]
-    assert lone.wanted(effects.PlanRanges) == []
+    lone.feed(messages.Revoking(partitions=frozenset(MINE)))
+    lone.feed(messages.BatchFinished(batch=B1), answers.batch_accepted(batch=B1), messages.Tick())
+    assert lone.wanted(messages.ReleasePartitions) == [messages.ReleasePartitions(partitions=frozenset(MINE))]
+    assert lone.wanted(messages.PlanRanges) == []
 
 
 def test_where_nothing_runs_on_what_kafka_takes_it_is_released_at_once_and_the_batch_goes_on() -> None:
     lone = LoneMember().processing()
-    lone.feed(events.RangesPlanned(batch=B1, ranges={MINE[1]: RANGES[MINE[1]]}))
+    lone.feed(messages.RangesPlanned(batch=B1, ranges={MINE[1]: RANGES[MINE[1]]}))
     lone.feed(answers.batch_started(batch=B1, ranges={MINE[1]: RANGES[MINE[1]]}))
-    lone.feed(events.Revoking(partitions=ONLY_FIRST))
-    assert lone.wanted(effects.ReleasePartitions) == [effects.ReleasePartitions(partitions=ONLY_FIRST)]
+    lone.feed(messages.Revoking(partitions=ONLY_FIRST))
+    assert lone.wanted(messages.ReleasePartitions) == [messages.ReleasePartitions(partitions=ONLY_FIRST)]
     lone.assign(MINE[1:], assignment=2)
-    assert lone.wanted(effects.Cancel) == []
+    assert lone.wanted(messages.Cancel) == []
     assert lone.member.batch is not None
     assert not lone.member.batch.doomed
 
 
 def test_of_a_plan_that_comes_while_kafka_takes_partitions_only_what_is_kept_is_started() -> None:
     lone = LoneMember().processing()
-    lone.feed(events.Revoking(partitions=ONLY_FIRST))
+    lone.feed(messages.Revoking(partitions=ONLY_FIRST))
     lone.plan()
     assert [start.ranges for start in lone.wanted(commands.StartBatch)] == [BEGINNING]
     assert lone.member.batch is not None
@@ -170,37 +170,37 @@ def test_of_a_plan_that_comes_while_kafka_takes_partitions_only_what_is_kept_is_
 
 def test_a_plan_of_nothing_but_what_kafka_takes_starts_nothing() -> None:
     lone = LoneMember().processing()
-    lone.feed(events.Revoking(partitions=ONLY_FIRST))
-    lone.feed(events.RangesPlanned(batch=B1, ranges={MINE[0]: RANGES[MINE[0]]}))
+    lone.feed(messages.Revoking(partitions=ONLY_FIRST))
+    lone.feed(messages.RangesPlanned(batch=B1, ranges={MINE[0]: RANGES[MINE[0]]}))
     assert lone.wanted(commands.StartBatch) == []
 
 
 def test_where_kafka_has_not_waited_for_the_batch_it_counts_all_the_same_and_what_is_left_is_claimed_after_it() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(events.Revoking(partitions=ONLY_FIRST))
+    lone.feed(messages.Revoking(partitions=ONLY_FIRST))
     lone.assign(MINE[1:], assignment=2)
-    assert (lone.wanted(effects.Cancel), lone.wanted(effects.ClaimAssignment)) == ([], [])
-    lone.feed(events.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
-    assert [claim.partitions for claim in lone.wanted(effects.ClaimAssignment)] == [frozenset(MINE[1:])]
+    assert (lone.wanted(messages.Cancel), lone.wanted(messages.ClaimAssignment)) == ([], [])
+    lone.feed(messages.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
+    assert [claim.partitions for claim in lone.wanted(messages.ClaimAssignment)] == [frozenset(MINE[1:])]
     assert lone.wanted(commands.RequestReset) == []
 
 
 def test_partitions_that_are_added_leave_the_batch_on_the_others_alone() -> None:
     lone = LoneMember().join().assign(MINE[1:]).grant(view_of({MINE[1]: claims_of()[MINE[1]]}))
-    lone.feed(events.RangesPlanned(batch=B1, ranges={MINE[1]: RANGES[MINE[1]]}))
+    lone.feed(messages.RangesPlanned(batch=B1, ranges={MINE[1]: RANGES[MINE[1]]}))
     lone.feed(answers.batch_started(batch=B1, ranges={MINE[1]: RANGES[MINE[1]]}))
     lone.assign(MINE, assignment=2)
-    assert [claim.partitions for claim in lone.wanted(effects.ClaimAssignment)] == [frozenset(MINE)]
+    assert [claim.partitions for claim in lone.wanted(messages.ClaimAssignment)] == [frozenset(MINE)]
     lone.grant(assignment=2)
     assert lone.member.batch is not None
     assert not lone.member.batch.doomed
-    assert lone.wanted(effects.Cancel) == []
+    assert lone.wanted(messages.Cancel) == []
 
 
 def test_what_a_plan_found_about_boundaries_is_told_even_where_there_is_nothing_to_process() -> None:
     lone = LoneMember().processing()
     found = {MINE[0]: BoundaryOffset(offset=Offset(7))}
-    lone.feed(events.RangesPlanned(batch=B1, ranges={}, boundary=boundary(1), boundary_offsets=found))
+    lone.feed(messages.RangesPlanned(batch=B1, ranges={}, boundary=boundary(1), boundary_offsets=found))
     assert lone.wanted(commands.StoreBoundaryOffsets) == [
         commands.StoreBoundaryOffsets(caller=CALLER, boundary=boundary(1), found=found)
     ]
@@ -210,7 +210,7 @@ def test_what_a_plan_found_about_boundaries_is_told_even_where_there_is_nothing_
 def test_logs_that_do_not_have_the_position_are_told_and_nothing_begins() -> None:
     lone = LoneMember().processing()
     outside = {MINE[0]: LogBounds(start=Offset(5), end=Offset(9))}
-    lone.feed(events.RangesPlanned(batch=B1, ranges={MINE[1]: RANGES[MINE[1]]}, outside=outside))
+    lone.feed(messages.RangesPlanned(batch=B1, ranges={MINE[1]: RANGES[MINE[1]]}, outside=outside))
     assert lone.wanted(commands.ReportOutOfRange) == [commands.ReportOutOfRange(caller=CALLER, observed=outside)]
     assert lone.wanted(commands.StartBatch) == []
 
@@ -227,26 +227,26 @@ def test_a_refused_begin_leaves_nothing_and_the_region_is_read() -> None:
 
 def test_a_finished_batch_is_ended_and_the_positions_advance() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(events.BatchFinished(batch=B1))
+    lone.feed(messages.BatchFinished(batch=B1))
     assert lone.wanted(commands.FinishBatch) == [commands.FinishBatch(member=ME, batch=B1, incarnation=Incarnation(1))]
     lone.feed(answers.batch_accepted(batch=B1))
     assert lone.member.positions == OffsetMap(dict.fromkeys(MINE, Offset(10)))
     assert lone.member.batch is None
-    assert len(lone.wanted(effects.PlanRanges)) == 1
+    assert len(lone.wanted(messages.PlanRanges)) == 1
 
 
 def test_an_end_while_the_checkpoint_drains_is_accepted_and_nothing_further_is_planned() -> None:
     lone = LoneMember().in_batch()
     lone.see(replace(SEEN, counter=EventNumber(11), state=RegionState.DRAINING))
-    lone.feed(events.BatchFinished(batch=B1))
+    lone.feed(messages.BatchFinished(batch=B1))
     assert lone.wanted(commands.FinishBatch)
     lone.feed(answers.batch_accepted(batch=B1))
-    assert lone.wanted(effects.PlanRanges) == []
+    assert lone.wanted(messages.PlanRanges) == []
 
 
 def test_a_refused_end_discards_the_work_and_asks_for_a_reset() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(events.BatchFinished(batch=B1), answers.finish_refused(batch=B1, why="its claims have gone"))
+    lone.feed(messages.BatchFinished(batch=B1), answers.finish_refused(batch=B1, why="its claims have gone"))
     assert lone.wanted(commands.DiscardBatch) == [
         commands.DiscardBatch(member=ME, batch=B1, incarnation=Incarnation(1))
     ]
@@ -259,7 +259,7 @@ def test_a_refused_end_discards_the_work_and_asks_for_a_reset() -> None:
 
 def test_a_failed_batch_is_discarded_and_a_reset_asked_for_in_its_own_epoch() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(events.PipelineFailed(batch=B1, why="division by zero"))
+    lone.feed(messages.PipelineFailed(batch=B1, why="division by zero"))
     asked = lone.wanted(commands.RequestReset)[0]
     assert (asked.caller.epoch, asked.cause, asked.detail) == (1, ResetCause.BATCH_FAILED, "division by zero")
     assert lone.wanted(commands.DiscardBatch)
@@ -276,18 +276,18 @@ def test_a_batch_is_cancelled_when_its_epoch_is_over_or_the_region_halted(view: 
     lone = LoneMember().in_batch()
     assert isinstance(view, type(SEEN))
     lone.see(replace(view, counter=EventNumber(11)))
-    assert lone.wanted(effects.Cancel) == [effects.Cancel(batch=B1)]
+    assert lone.wanted(messages.Cancel) == [messages.Cancel(batch=B1)]
     assert (phase(lone), doomed(lone), requested(lone)) == (BatchPhase.CANCELLING, True, [])
 
 
 def test_a_batch_that_lost_a_partition_to_a_rebalance_may_take_as_long_as_any_other() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(events.Revoked())
+    lone.feed(messages.Revoked())
     lone.assign(MINE[:1], assignment=2)
     assert not doomed(lone)
     lone.now += lone.member.timeouts.batch.total_seconds()
     lone.member = replace(lone.member, lease_sent_at=lone.now)
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     assert doomed(lone)
     assert requested(lone) == [ResetCause.BATCH_TIMEOUT]
 
@@ -295,7 +295,7 @@ def test_a_batch_that_lost_a_partition_to_a_rebalance_may_take_as_long_as_any_ot
 def after_failures(count: int) -> LoneMember:
     """A member that processes again after the reset for the last of N failed batches."""
     lone = LoneMember().processing()
-    lone.feed(events.RangesPlanned(batch=B1, ranges={}))
+    lone.feed(messages.RangesPlanned(batch=B1, ranges={}))
     reset = replace(SEEN, counter=EventNumber(11), epoch=Epoch(2), failures=count, acknowledged=False, claims={})
     lone.see(reset)
     again = replace(reset, counter=EventNumber(12), acknowledged=True, claims=claims_of(epoch=2))
@@ -307,13 +307,13 @@ def test_after_failed_batches_none_is_planned_before_the_wait_is_over(failures: 
     lone = after_failures(failures)
     assert (lone.state, lone.member.why) == (State.HOLDING, Why.RETRY)
     lone.wait(wait - 0.1)
-    assert lone.wanted(effects.PlanRanges) == []
+    assert lone.wanted(messages.PlanRanges) == []
     lone.wait(0.2)
-    assert lone.wanted(effects.PlanRanges) != []
+    assert lone.wanted(messages.PlanRanges) != []
 
 
 def test_a_reset_for_another_reason_is_followed_by_a_batch_at_once() -> None:
-    assert after_failures(0).wanted(effects.PlanRanges) != []
+    assert after_failures(0).wanted(messages.PlanRanges) != []
 
 
 def test_the_wait_is_counted_from_the_reset_and_not_from_each_look_at_the_region() -> None:
@@ -321,7 +321,7 @@ def test_the_wait_is_counted_from_the_reset_and_not_from_each_look_at_the_region
     lone.wait(1.5)
     lone.see(replace(lone.view, counter=EventNumber(20)))
     lone.wait(0.6)
-    assert lone.wanted(effects.PlanRanges) != []
+    assert lone.wanted(messages.PlanRanges) != []
 
 
 def test_a_persons_reset_ends_the_wait() -> None:
@@ -329,7 +329,7 @@ def test_a_persons_reset_ends_the_wait() -> None:
     begun = replace(lone.view, counter=EventNumber(20), epoch=Epoch(3), failures=0, acknowledged=False, claims={})
     lone.see(begun)
     lone.grant(replace(begun, counter=EventNumber(21), acknowledged=True, claims=claims_of(epoch=3)))
-    assert lone.wanted(effects.PlanRanges) != []
+    assert lone.wanted(messages.PlanRanges) != []
 
 
 def test_a_member_that_waits_after_a_failure_gives_its_part_of_a_drain_at_once() -> None:
@@ -342,7 +342,7 @@ def test_a_member_that_waits_after_a_failure_gives_its_part_of_a_drain_at_once()
             checkpoint=checkpoint_view(CheckpointPhase.DRAINING),
         )
     )
-    assert lone.wanted(effects.PrepareSinks) != []
+    assert lone.wanted(messages.PrepareSinks) != []
 
 
 def test_a_batch_that_takes_too_long_is_a_failed_one() -> None:
@@ -351,14 +351,14 @@ def test_a_batch_that_takes_too_long_is_a_failed_one() -> None:
     assert requested(lone) == []
     lone.wait(1)
     assert requested(lone) == [ResetCause.BATCH_TIMEOUT]
-    assert lone.wanted(effects.Cancel)
+    assert lone.wanted(messages.Cancel)
 
 
 def test_a_cancelled_batch_is_discarded_once_it_is_quiesced_whatever_it_answered() -> None:
     for answer in (
-        events.BatchQuiesced(batch=B1),
-        events.BatchFinished(batch=B1),
-        events.PipelineFailed(batch=B1, why=""),
+        messages.BatchQuiesced(batch=B1),
+        messages.BatchFinished(batch=B1),
+        messages.PipelineFailed(batch=B1, why=""),
     ):
         lone = LoneMember().in_batch()
         lone.see(replace(SEEN, counter=EventNumber(11), epoch=Epoch(2), claims={}))
@@ -373,25 +373,25 @@ def test_one_that_does_not_quiesce_ends_the_process() -> None:
     lone = LoneMember().in_batch()
     lone.see(replace(SEEN, counter=EventNumber(11), epoch=Epoch(2), claims={}))
     lone.wait(29)
-    assert lone.wanted(effects.EndProcess) == []
+    assert lone.wanted(messages.EndProcess) == []
     lone.wait(1)
-    assert "did not quiesce" in lone.wanted(effects.EndProcess)[0].why
+    assert "did not quiesce" in lone.wanted(messages.EndProcess)[0].why
 
 
 def test_a_batch_that_is_doomed_before_it_began_never_runs() -> None:
     lone = LoneMember().processing().plan()
     lone.see(replace(SEEN, counter=EventNumber(11), epoch=Epoch(2), claims={}))
     lone.feed(answers.batch_started(batch=B1))
-    assert lone.wanted(effects.RunBatch) == []
+    assert lone.wanted(messages.RunBatch) == []
     assert lone.wanted(commands.DiscardBatch)
 
 
 def test_nor_one_that_is_doomed_in_the_very_moment_in_which_it_would_run() -> None:
     lone = LoneMember().processing().plan()
-    lone.feed(events.Revoked())
+    lone.feed(messages.Revoked())
     lone.member = replace(lone.member, view=replace(SEEN, epoch=Epoch(2), claims={}))
     lone.feed(answers.batch_started(batch=B1))
-    assert lone.wanted(effects.RunBatch) == []
+    assert lone.wanted(messages.RunBatch) == []
     assert lone.wanted(commands.DiscardBatch)
 
 
@@ -401,8 +401,8 @@ def test_nor_one_that_is_doomed_in_the_very_moment_in_which_it_would_run() -> No
 def without_lease() -> LoneMember:
     lone = LoneMember().in_batch()
     lone.now = 10.0
-    lone.feed(events.Tick())
-    lone.feed(events.BatchQuiesced(batch=B1))
+    lone.feed(messages.Tick())
+    lone.feed(messages.BatchQuiesced(batch=B1))
     return lone
 
 
@@ -418,13 +418,13 @@ def test_the_next_incarnation_in_this_process_says_that_it_is_discarded() -> Non
 
 def test_a_member_that_ends_without_a_lease_lets_it_go() -> None:
     lone = without_lease()
-    lone.feed(events.Terminated())
+    lone.feed(messages.Terminated())
     assert lone.member.batch is None
 
 
 def test_a_fenced_member_lets_it_go_without_a_word() -> None:
     lone = LoneMember().in_batch().superseded()
-    lone.feed(events.BatchQuiesced(batch=B1))
+    lone.feed(messages.BatchQuiesced(batch=B1))
     assert lone.member.batch is None
     assert lone.wanted(commands.DiscardBatch) == []
 
@@ -439,9 +439,9 @@ def test_so_does_one_that_the_store_refused() -> None:
 def test_an_end_that_was_finished_under_an_older_incarnation_is_a_discard() -> None:
     lone = LoneMember().in_batch()
     lone.now = 10.0
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     lone.feed(answers.registered(incarnation=Incarnation(2), sent_at=lone.now))
-    lone.feed(events.BatchFinished(batch=B1))
+    lone.feed(messages.BatchFinished(batch=B1))
     assert lone.wanted(commands.FinishBatch) == []
     assert lone.wanted(commands.DiscardBatch) == [
         commands.DiscardBatch(member=ME, batch=B1, incarnation=Incarnation(2))
@@ -456,6 +456,6 @@ def test_a_sink_that_failed_asks_for_a_further_attempt_in_the_newest_epoch() -> 
     view = replace(view_of(claims_of(epoch=2)), epoch=Epoch(2), state=RegionState.RESETTING, acknowledged=False)
     lone.see(replace(view, counter=EventNumber(11), claims={}))
     lone.grant(replace(view, counter=EventNumber(12)))
-    lone.feed(events.SinkFailed(epoch=Epoch(2), why="the fence is held"))
+    lone.feed(messages.SinkFailed(epoch=Epoch(2), why="the fence is held"))
     asked = lone.wanted(commands.RequestReset)[0]
     assert (asked.caller.epoch, asked.cause, asked.detail) == (2, ResetCause.SINK_FAILED, "the fence is held")

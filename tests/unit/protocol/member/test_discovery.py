@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import GroupStanding, ReportPartitions
-from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.duties import REJOIN_FACTOR, REJOIN_PAUSE
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -32,7 +32,7 @@ AGAIN, REJOIN = GroupStanding(again=True), GroupStanding(again=True, rejoin=True
 
 def found(lone: LoneMember, partitions: frozenset[GroupPartition] | None = ALL) -> list[commands.ReportPartitions]:
     """Have the brokers answer."""
-    lone.feed(events.PartitionsDiscovered(partitions=partitions))
+    lone.feed(messages.PartitionsDiscovered(partitions=partitions))
     return lone.wanted(commands.ReportPartitions)
 
 
@@ -46,7 +46,7 @@ def asks(lone: LoneMember, seconds: float) -> int:
     asked = 0
     for _ in range(int(seconds)):
         lone.wait(1)
-        for _ in lone.wanted(effects.DiscoverPartitions):
+        for _ in lone.wanted(messages.DiscoverPartitions):
             asked += 1
             found(lone)
     return asked
@@ -54,9 +54,9 @@ def asks(lone: LoneMember, seconds: float) -> int:
 
 def test_the_brokers_are_asked_after_a_claim_and_then_once_a_lease() -> None:
     lone = LoneMember().join().assign()
-    assert not any(isinstance(e, effects.DiscoverPartitions) for e in lone.all)
+    assert not any(isinstance(e, messages.DiscoverPartitions) for e in lone.all)
     lone.grant()
-    assert len(lone.wanted(effects.DiscoverPartitions)) == 1
+    assert len(lone.wanted(messages.DiscoverPartitions)) == 1
     found(lone)
     told(lone, GroupStanding())
     assert asks(lone, 5 * LEASE) == 5
@@ -89,7 +89,7 @@ def test_a_claim_in_another_epoch_is_told_of_again() -> None:
     view = replace(view_of(claims_of(epoch=2)), epoch=Epoch(2), counter=EventNumber(20))
     lone.feed(answers.view_read(view=view))
     lone.grant(view)
-    assert len(lone.wanted(effects.DiscoverPartitions)) == 1
+    assert len(lone.wanted(messages.DiscoverPartitions)) == 1
     assert len(found(lone)) == 1, "a store that was restored has forgotten it"
 
 
@@ -97,27 +97,27 @@ def test_brokers_that_do_not_answer_are_asked_again_later() -> None:
     lone = LoneMember().processing()
     assert found(lone, None) == []
     lone.wait(LEASE)
-    assert len(lone.wanted(effects.DiscoverPartitions)) == 1
+    assert len(lone.wanted(messages.DiscoverPartitions)) == 1
 
 
 @pytest.mark.parametrize("state", sorted(set(RegionState) - CLAIM_STATES))
 def test_only_a_region_that_takes_claims_is_compared_with_the_brokers(state: RegionState) -> None:
     lone = LoneMember().join().assign()
     lone.grant(replace(view_of(claims_of()), state=state))
-    assert lone.wanted(effects.DiscoverPartitions) == []
+    assert lone.wanted(messages.DiscoverPartitions) == []
 
 
 def test_a_member_leaves_its_group_and_joins_it_again_where_that_gives_a_partition_an_owner() -> None:
     lone = LoneMember().processing()
     found(lone)
     told(lone, REJOIN)
-    assert len(lone.wanted(effects.LeaveGroup)) == 1
+    assert len(lone.wanted(messages.LeaveGroup)) == 1
     assert lone.wanted(commands.Leave) == [], "it stays a member of the region"
-    lone.feed(events.Revoked())
-    lone.feed(events.LeftGroup())
-    assert len(lone.wanted(effects.Join)) == 1
+    lone.feed(messages.Revoked())
+    lone.feed(messages.LeftGroup())
+    assert len(lone.wanted(messages.Join)) == 1
     lone.assign(ALL, assignment=2)
-    (claim,) = lone.wanted(effects.ClaimAssignment)
+    (claim,) = lone.wanted(messages.ClaimAssignment)
     assert claim.partitions == ALL
 
 
@@ -127,23 +127,23 @@ def test_a_member_joins_anew_in_a_reset_too_but_not_in_a_drain(state: RegionStat
     lone.grant(replace(view_of(claims_of()), state=state))
     found(lone)
     told(lone, REJOIN)
-    assert len(lone.wanted(effects.LeaveGroup)) == (state is not RegionState.DRAINING)
+    assert len(lone.wanted(messages.LeaveGroup)) == (state is not RegionState.DRAINING)
 
 
 def test_a_member_joins_anew_between_two_batches() -> None:
     lone = LoneMember().processing().plan()
     found(lone)
     told(lone, REJOIN)
-    assert lone.wanted(effects.LeaveGroup) == []
+    assert lone.wanted(messages.LeaveGroup) == []
     batch = lone.member.batch
     assert batch is not None
     lone.feed(
         answers.batch_started(batch=batch.batch),
-        events.BatchFinished(batch=batch.batch),
+        messages.BatchFinished(batch=batch.batch),
         answers.batch_accepted(batch=batch.batch),
     )
-    assert len(lone.wanted(effects.LeaveGroup)) == 1
-    assert lone.wanted(effects.PlanRanges) == []
+    assert len(lone.wanted(messages.LeaveGroup)) == 1
+    assert lone.wanted(messages.PlanRanges) == []
 
 
 @pytest.mark.parametrize("state", [RegionState.RUNNING, RegionState.RESETTING])
@@ -156,29 +156,29 @@ def test_a_claim_is_answered_and_the_store_asked_again_before_an_assignment_is_g
     told(lone, REJOIN)
     view = replace(view_of(claims_of(epoch=2)), epoch=Epoch(2), counter=EventNumber(20), state=state)
     lone.feed(answers.view_read(view=view))
-    lone.feed(events.BatchQuiesced(batch=batch.batch), answers.discarded(batch=batch.batch))
-    assert len(lone.wanted(effects.ClaimAssignment)) == 1
-    assert lone.wanted(effects.LeaveGroup) == []
+    lone.feed(messages.BatchQuiesced(batch=batch.batch), answers.discarded(batch=batch.batch))
+    assert len(lone.wanted(messages.ClaimAssignment)) == 1
+    assert lone.wanted(messages.LeaveGroup) == []
     lone.grant(view)
-    assert lone.wanted(effects.LeaveGroup) == [], "what was told of the epoch before is over"
+    assert lone.wanted(messages.LeaveGroup) == [], "what was told of the epoch before is over"
     found(lone)
     told(lone, REJOIN)
-    assert len(lone.wanted(effects.LeaveGroup)) == 1
+    assert len(lone.wanted(messages.LeaveGroup)) == 1
 
 
 def answer_all(lone: LoneMember, assignment: int, seen: int) -> int:
     """Answer everything that was wanted since: nothing that the member does gives the partition an owner."""
     while seen < len(lone.all):
         match lone.all[seen]:
-            case effects.DiscoverPartitions():
+            case messages.DiscoverPartitions():
                 found(lone)
             case commands.ReportPartitions():
                 told(lone, REJOIN)
-            case effects.LeaveGroup():
-                lone.feed(events.Revoked(), events.LeftGroup())
-            case effects.Join():
+            case messages.LeaveGroup():
+                lone.feed(messages.Revoked(), messages.LeftGroup())
+            case messages.Join():
                 lone.assign(assignment=assignment)
-            case effects.ClaimAssignment():
+            case messages.ClaimAssignment():
                 lone.grant(assignment=assignment)
             case _:
                 pass
@@ -189,10 +189,10 @@ def answer_all(lone: LoneMember, assignment: int, seen: int) -> int:
 def test_where_joining_anew_does_not_help_each_pause_is_longer_than_the_one_before() -> None:
     lone = LoneMember().processing()
     left: list[float] = []
-    seen = lone.all.index(effects.DiscoverPartitions())
+    seen = lone.all.index(messages.DiscoverPartitions())
     while len(left) < 4 and lone.now < 2 * REJOIN_PAUSE * REJOIN_FACTOR**3:
         seen = answer_all(lone, len(left) + 2, seen)
-        left += [lone.now] * (sum(isinstance(e, effects.LeaveGroup) for e in lone.all) - len(left))
+        left += [lone.now] * (sum(isinstance(e, messages.LeaveGroup) for e in lone.all) - len(left))
         lone.wait(1)
     pauses = [after - before for before, after in pairwise(left)]
     assert len(pauses) == 3
@@ -207,7 +207,7 @@ def test_where_joining_anew_does_not_help_each_pause_is_longer_than_the_one_befo
 def refused(lone: LoneMember, *, lacks_logs: bool = True) -> int:
     """Have the claim of the present assignment refused, and return how often the brokers were asked after it."""
     lone.feed(answers.claim_refused(assignment=AssignmentId(1), why="no such log", lacks_logs=lacks_logs))
-    return len(lone.wanted(effects.DiscoverPartitions))
+    return len(lone.wanted(messages.DiscoverPartitions))
 
 
 @pytest.mark.parametrize("state", sorted(CLAIM_STATES))
@@ -218,18 +218,18 @@ def test_a_member_joins_its_group_anew_where_its_assignment_has_a_partition_that
     there = frozenset(MINE[:1])
     assert len(found(lone, there)) == 1
     told(lone, AGAIN)
-    assert lone.wanted(effects.LeaveGroup) == [], "nobody knows yet that it is gone"
+    assert lone.wanted(messages.LeaveGroup) == [], "nobody knows yet that it is gone"
     assert refused(lone) == 1
     assert len(found(lone, there)) == 1
     told(lone, GroupStanding(gone=frozenset(MINE[1:])))
-    assert len(lone.wanted(effects.LeaveGroup)) == 1
-    lone.feed(events.LeftGroup())
-    assert len(lone.wanted(effects.Join)) == 1
+    assert len(lone.wanted(messages.LeaveGroup)) == 1
+    lone.feed(messages.LeftGroup())
+    assert len(lone.wanted(messages.Join)) == 1
 
 
 def leaves(lone: LoneMember) -> int:
     """How often it has left its group."""
-    return sum(isinstance(effect, effects.LeaveGroup) for effect in lone.all)
+    return sum(isinstance(effect, messages.LeaveGroup) for effect in lone.all)
 
 
 def lacking(lone: LoneMember, there: frozenset[GroupPartition] | None, seconds: float) -> None:
@@ -269,13 +269,13 @@ def test_a_member_without_a_partition_that_is_gone_stays_in_its_group() -> None:
     lone = LoneMember().join().assign()
     refused(lone, lacks_logs=False)
     told(lone, GroupStanding(gone=frozenset({FRESH})))
-    assert lone.wanted(effects.LeaveGroup) == []
+    assert lone.wanted(messages.LeaveGroup) == []
 
 
 def test_a_member_that_is_assigned_what_is_there_again_claims_it_before_it_judges() -> None:
     lone = LoneMember().processing()
     found(lone)
     told(lone, GroupStanding(gone=frozenset({FRESH})))
-    lone.feed(events.Assigned(assignment=AssignmentId(2), partitions=ALL))
-    assert lone.wanted(effects.LeaveGroup) == []
-    assert lone.wanted(effects.ClaimAssignment)[-1].partitions == ALL
+    lone.feed(messages.Assigned(assignment=AssignmentId(2), partitions=ALL))
+    assert lone.wanted(messages.LeaveGroup) == []
+    assert lone.wanted(messages.ClaimAssignment)[-1].partitions == ALL

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Caller, Found
-from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
@@ -28,7 +28,7 @@ from tests.support.answers import ME
 from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
 
 SEEN = view_of(claims_of())
-MY_CLAIM = effects.ClaimAssignment(incarnation=Incarnation(1), assignment=AssignmentId(1), partitions=frozenset(MINE))
+MY_CLAIM = messages.ClaimAssignment(incarnation=Incarnation(1), assignment=AssignmentId(1), partitions=frozenset(MINE))
 LOG = LogBounds(start=Offset(0), end=Offset(100))
 
 
@@ -45,34 +45,34 @@ def caller(epoch: int = 1) -> Caller:
 
 def test_an_assignment_is_claimed_as_a_whole_and_once() -> None:
     lone = LoneMember().join().assign()
-    assert lone.wanted(effects.ClaimAssignment) == [MY_CLAIM]
-    lone.feed(events.Tick())
-    assert lone.wanted(effects.ClaimAssignment) == []
+    assert lone.wanted(messages.ClaimAssignment) == [MY_CLAIM]
+    lone.feed(messages.Tick())
+    assert lone.wanted(messages.ClaimAssignment) == []
 
 
 def test_it_is_not_claimed_while_kafka_says_revoked_or_the_region_takes_no_claims() -> None:
     lone = LoneMember().join()
     lone.see(later(replace(view_of(), state=RegionState.HALTED)))
     lone.assign()
-    assert lone.wanted(effects.ClaimAssignment) == []
-    lone.feed(events.Revoked())
+    assert lone.wanted(messages.ClaimAssignment) == []
+    lone.feed(messages.Revoked())
     lone.see(later(view_of(), 12))
-    assert lone.wanted(effects.ClaimAssignment) == []
+    assert lone.wanted(messages.ClaimAssignment) == []
 
 
 def test_a_new_epoch_is_claimed_anew_once_the_old_batch_is_over() -> None:
     lone = LoneMember().in_batch()
     lone.see(later(replace(view_of(), epoch=Epoch(2), state=RegionState.RESETTING, acknowledged=False)))
-    assert lone.wanted(effects.ClaimAssignment) == []
-    lone.feed(events.BatchQuiesced(batch=BatchId("b1")))
+    assert lone.wanted(messages.ClaimAssignment) == []
+    lone.feed(messages.BatchQuiesced(batch=BatchId("b1")))
     lone.feed(answers.discarded(batch=BatchId("b1")))
-    assert lone.wanted(effects.ClaimAssignment) == [MY_CLAIM]
+    assert lone.wanted(messages.ClaimAssignment) == [MY_CLAIM]
 
 
 def test_an_assignment_that_changes_in_a_batch_is_claimed_with_the_batch_running() -> None:
     lone = LoneMember().in_batch().assign(assignment=2)
-    assert lone.wanted(effects.ClaimAssignment) == [replace(MY_CLAIM, assignment=AssignmentId(2))]
-    assert lone.wanted(effects.Cancel) == []
+    assert lone.wanted(messages.ClaimAssignment) == [replace(MY_CLAIM, assignment=AssignmentId(2))]
+    assert lone.wanted(messages.Cancel) == []
 
 
 def test_a_refused_claim_is_made_again_with_back_off() -> None:
@@ -80,12 +80,12 @@ def test_a_refused_claim_is_made_again_with_back_off() -> None:
     waits = []
     for _ in range(7):
         lone.feed(answers.claim_refused(assignment=AssignmentId(1), why="busy"))
-        assert lone.wanted(effects.ClaimAssignment) == []
+        assert lone.wanted(messages.ClaimAssignment) == []
         waits.append(round(lone.member.claim_after - lone.now, 3))
         lone.now = lone.member.claim_after
         lone.member = replace(lone.member, lease_sent_at=lone.now)
-        lone.feed(events.Tick())
-        assert lone.wanted(effects.ClaimAssignment) == [MY_CLAIM]
+        lone.feed(messages.Tick())
+        assert lone.wanted(messages.ClaimAssignment) == [MY_CLAIM]
     assert waits == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
 
 
@@ -96,13 +96,13 @@ def test_while_a_batch_of_another_runs_the_claim_is_made_again_soon_and_says_for
         lone.feed(answers.claim_waits(assignment=AssignmentId(1)))
         lone.now = lone.member.claim_after
         lone.member = replace(lone.member, lease_sent_at=lone.now)
-        lone.feed(events.Tick())
-        waited += [round(claim.waited.total_seconds(), 3) for claim in lone.wanted(effects.ClaimAssignment)]
+        lone.feed(messages.Tick())
+        waited += [round(claim.waited.total_seconds(), 3) for claim in lone.wanted(messages.ClaimAssignment)]
     assert waited == [0.2, 0.4, 0.6, 0.8]
     lone.assign(assignment=2)
-    assert lone.wanted(effects.ClaimAssignment) == []
+    assert lone.wanted(messages.ClaimAssignment) == []
     lone.feed(answers.claim_waits(assignment=AssignmentId(1)))
-    assert lone.wanted(effects.ClaimAssignment) == []
+    assert lone.wanted(messages.ClaimAssignment) == []
 
 
 # -- the reset --------------------------------------------------------------------------------------------------------
@@ -127,8 +127,8 @@ def resetting(view: MemberRegion | None = None) -> LoneMember:
 def test_the_sinks_come_first_with_where_everything_resumes() -> None:
     lone = resetting()
     assert lone.state is State.READY
-    assert lone.wanted(effects.ResetSinks) == [
-        effects.ResetSinks(
+    assert lone.wanted(messages.ResetSinks) == [
+        messages.ResetSinks(
             epoch=Epoch(2),
             timeline=Timeline(3),
             resume=OffsetMap(dict.fromkeys(MINE, Offset(5))),
@@ -143,10 +143,10 @@ def test_the_sinks_come_first_with_where_everything_resumes() -> None:
 def test_then_the_acknowledgement_with_what_they_found() -> None:
     lone = resetting()
     found = {MINE[0]: Found(offset=Offset(9))}
-    lone.feed(events.SinksReset(epoch=Epoch(2), found=found))
+    lone.feed(messages.SinksReset(epoch=Epoch(2), found=found))
     answer = commands.AnswerEntries(caller=caller(2), found=found)
     assert lone.last == (answer, commands.Acknowledge(caller=caller(2))), "in this order"
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     assert lone.wanted(commands.Acknowledge) == []
     lone.feed(answers.acknowledgement_refused(epoch=Epoch(2), why="another epoch"))
     assert lone.wanted(commands.ReadRegion)
@@ -154,11 +154,11 @@ def test_then_the_acknowledgement_with_what_they_found() -> None:
 
 def test_the_answer_to_an_acknowledgement_shows_the_region_so_it_is_not_looked_at_meanwhile() -> None:
     lone = resetting()
-    lone.feed(events.SinksReset(epoch=Epoch(2), found={}))
+    lone.feed(messages.SinksReset(epoch=Epoch(2), found={}))
     assert lone.wanted(commands.Acknowledge)
     seen = lone.member.view
     assert seen is not None
-    lone.feed(events.Changed(counter=EventNumber(seen.counter + 1)))
+    lone.feed(messages.Changed(counter=EventNumber(seen.counter + 1)))
     assert not lone.wanted(commands.ReadRegion)
     done = later(replace(seen, state=RegionState.RUNNING, acknowledged=True), seen.counter + 1)
     lone.feed(answers.acknowledged(epoch=Epoch(2), view=done))
@@ -168,17 +168,17 @@ def test_the_answer_to_an_acknowledgement_shows_the_region_so_it_is_not_looked_a
 
 def test_a_hint_that_is_newer_than_the_answer_is_followed_by_a_look() -> None:
     lone = resetting()
-    lone.feed(events.SinksReset(epoch=Epoch(2), found={}))
+    lone.feed(messages.SinksReset(epoch=Epoch(2), found={}))
     seen = lone.member.view
     assert seen is not None
-    lone.feed(events.Changed(counter=EventNumber(seen.counter + 2)))
+    lone.feed(messages.Changed(counter=EventNumber(seen.counter + 2)))
     lone.feed(answers.acknowledged(epoch=Epoch(2), view=later(replace(seen, acknowledged=True), seen.counter + 1)))
     assert lone.wanted(commands.ReadRegion)
 
 
 def test_what_was_found_for_an_older_epoch_is_not_told() -> None:
     lone = resetting()
-    lone.feed(events.SinksReset(epoch=Epoch(1), found={}))
+    lone.feed(messages.SinksReset(epoch=Epoch(1), found={}))
     assert lone.wanted(commands.Acknowledge) == []
 
 
@@ -187,9 +187,9 @@ def test_a_further_attempt_waits_for_the_sinks_of_the_one_before_it() -> None:
     next_view = replace(view_of(claims_of(epoch=3)), epoch=Epoch(3), state=RegionState.RESETTING, acknowledged=False)
     lone.see(later(replace(next_view, claims={}), 13))
     lone.grant(later(next_view, 14))
-    assert lone.wanted(effects.ResetSinks) == []
-    lone.feed(events.SinksReset(epoch=Epoch(2), found={}))
-    assert [e.epoch for e in lone.wanted(effects.ResetSinks)] == [3]
+    assert lone.wanted(messages.ResetSinks) == []
+    lone.feed(messages.SinksReset(epoch=Epoch(2), found={}))
+    assert [e.epoch for e in lone.wanted(messages.ResetSinks)] == [3]
 
 
 def test_open_entries_are_asked_for_even_after_an_acknowledgement() -> None:
@@ -197,18 +197,18 @@ def test_open_entries_are_asked_for_even_after_an_acknowledgement() -> None:
     view = replace(
         view_of(claims_of(epoch=2)), epoch=Epoch(2), state=RegionState.RESETTING, acknowledged=True, open=opened
     )
-    assert resetting(view).wanted(effects.ResetSinks)[0].open == opened
-    assert resetting(replace(view, open={})).wanted(effects.ResetSinks) == []
+    assert resetting(view).wanted(messages.ResetSinks)[0].open == opened
+    assert resetting(replace(view, open={})).wanted(messages.ResetSinks) == []
 
 
 def test_a_refused_acknowledgement_is_done_again_from_the_claim_on() -> None:
     lone = resetting()
-    lone.feed(events.SinksReset(epoch=Epoch(2), found={}))
+    lone.feed(messages.SinksReset(epoch=Epoch(2), found={}))
     lone.feed(answers.acknowledgement_refused(epoch=Epoch(2), why="open entries"))
     assert lone.member.claimed_epoch is None
     lone.see(later(replace(lone.view, acknowledged=False), 13))
     lone.wait(1)
-    assert lone.wanted(effects.ClaimAssignment) == [MY_CLAIM]
+    assert lone.wanted(messages.ClaimAssignment) == [MY_CLAIM]
 
 
 # -- the checkpoint
@@ -223,57 +223,59 @@ def draining(**changes: object) -> MemberRegion:
 
 def test_the_sinks_prepare_then_the_member_contributes_its_positions() -> None:
     lone = LoneMember().processing()
-    lone.feed(events.RangesPlanned(batch=BatchId("b1"), ranges={}))
+    lone.feed(messages.RangesPlanned(batch=BatchId("b1"), ranges={}))
     lone.see(draining())
-    prepare = effects.PrepareSinks(sequence=CheckpointNumber(2), partitions=frozenset(MINE))
-    assert lone.wanted(effects.PrepareSinks) == [prepare]
+    prepare = messages.PrepareSinks(sequence=CheckpointNumber(2), partitions=frozenset(MINE))
+    assert lone.wanted(messages.PrepareSinks) == [prepare]
     committed = OffsetMap({MINE[0]: Offset(3)})
-    lone.feed(events.SinksPrepared(sequence=CheckpointNumber(2), bounds=dict.fromkeys(MINE, LOG), committed=committed))
+    lone.feed(
+        messages.SinksPrepared(sequence=CheckpointNumber(2), bounds=dict.fromkeys(MINE, LOG), committed=committed)
+    )
     part = lone.wanted(commands.Contribute)[0]
     assert (part.sequence, part.member, part.incarnation, part.epoch) == (2, ME, 1, 1)
     assert part.offsets == OffsetMap(dict.fromkeys(MINE, Offset(0)))
     assert (part.committed, part.bounds) == (committed, dict.fromkeys(MINE, LOG))
     lone.feed(answers.contributed(sequence=CheckpointNumber(2), view=lone.view))
     assert not lone.wanted(commands.Contribute)
-    assert not lone.wanted(effects.PrepareSinks)
+    assert not lone.wanted(messages.PrepareSinks)
 
 
 def test_nothing_is_prepared_for_a_checkpoint_that_is_not_the_members_or_not_draining() -> None:
     approaching = later(replace(SEEN, checkpoint=checkpoint_view(CheckpointPhase.APPROACHING)))
     for view in (draining(takes_part=False), draining(contributed=True), approaching):
         lone = LoneMember().processing()
-        lone.feed(events.RangesPlanned(batch=BatchId("b1"), ranges={}))
+        lone.feed(messages.RangesPlanned(batch=BatchId("b1"), ranges={}))
         lone.see(view)
-        assert lone.wanted(effects.PrepareSinks) == []
+        assert lone.wanted(messages.PrepareSinks) == []
 
 
 def test_a_batch_in_flight_ends_first_and_a_plan_is_waited_for() -> None:
     lone = LoneMember().in_batch()
     lone.see(draining())
-    assert lone.wanted(effects.PrepareSinks) == []
-    lone.feed(events.BatchFinished(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
-    assert lone.wanted(effects.PrepareSinks)
+    assert lone.wanted(messages.PrepareSinks) == []
+    lone.feed(messages.BatchFinished(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
+    assert lone.wanted(messages.PrepareSinks)
     planning = LoneMember().processing().see(draining())
-    assert planning.wanted(effects.PrepareSinks) == []
-    planning.feed(events.RangesPlanned(batch=BatchId("b1"), ranges={}))
-    assert planning.wanted(effects.PrepareSinks)
+    assert planning.wanted(messages.PrepareSinks) == []
+    planning.feed(messages.RangesPlanned(batch=BatchId("b1"), ranges={}))
+    assert planning.wanted(messages.PrepareSinks)
 
 
 def test_what_was_prepared_for_another_checkpoint_is_prepared_anew() -> None:
     lone = LoneMember().in_batch()
     lone.see(draining())
-    lone.feed(events.BatchFinished(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
+    lone.feed(messages.BatchFinished(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
     lone.see(later(replace(draining(sequence=CheckpointNumber(3))), 12))
-    lone.feed(events.SinksPrepared(sequence=CheckpointNumber(2), bounds={}, committed=EMPTY))
-    assert [e.sequence for e in lone.wanted(effects.PrepareSinks)] == [3]
+    lone.feed(messages.SinksPrepared(sequence=CheckpointNumber(2), bounds={}, committed=EMPTY))
+    assert [e.sequence for e in lone.wanted(messages.PrepareSinks)] == [3]
     assert lone.wanted(commands.Contribute) == []
 
 
 def contributing(log: LogBounds) -> LoneMember:
     lone = LoneMember().in_batch()
     lone.see(draining())
-    lone.feed(events.BatchFinished(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
-    lone.feed(events.SinksPrepared(sequence=CheckpointNumber(2), bounds=dict.fromkeys(MINE, log), committed=EMPTY))
+    lone.feed(messages.BatchFinished(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
+    lone.feed(messages.SinksPrepared(sequence=CheckpointNumber(2), bounds=dict.fromkeys(MINE, log), committed=EMPTY))
     return lone
 
 
@@ -281,7 +283,7 @@ def test_a_refused_part_is_prepared_and_contributed_again() -> None:
     lone = contributing(LOG)
     assert lone.wanted(commands.Contribute)
     lone.feed(answers.contribution_refused(sequence=CheckpointNumber(2), why="positions differ"))
-    assert [e.sequence for e in lone.wanted(effects.PrepareSinks)] == [2]
+    assert [e.sequence for e in lone.wanted(messages.PrepareSinks)] == [2]
 
 
 @pytest.mark.parametrize(
@@ -299,7 +301,7 @@ def test_a_position_that_is_not_known_yet_is_not_contributed() -> None:
     lone = LoneMember().join().assign()
     open_claims = dict.fromkeys(MINE, replace(claims_of()[MINE[0]], resume=None, position=None, started_to=None))
     lone.grant(replace(draining(), claims=open_claims))
-    assert lone.wanted(effects.PrepareSinks) == []
+    assert lone.wanted(messages.PrepareSinks) == []
 
 
 # -- Kafka's commit read-back
@@ -315,34 +317,34 @@ def owing(*, sequence: int = 2) -> LoneMember:
 def test_a_member_commits_the_restore_points_offsets_of_its_partitions_once() -> None:
     lone = owing()
     told = OffsetMap(dict.fromkeys(MINE, Offset(20)))
-    assert lone.wanted(effects.Commit) == [effects.Commit(sequence=CheckpointNumber(2), offsets=told, epoch=Epoch(1))]
-    lone.feed(events.Tick())
-    assert lone.wanted(effects.Commit) == []
+    assert lone.wanted(messages.Commit) == [messages.Commit(sequence=CheckpointNumber(2), offsets=told, epoch=Epoch(1))]
+    lone.feed(messages.Tick())
+    assert lone.wanted(messages.Commit) == []
 
 
 def test_only_while_it_is_assigned() -> None:
     lone = LoneMember().processing()
-    lone.feed(events.Revoked())
+    lone.feed(messages.Revoked())
     lone.see(later(replace(SEEN, commit=CheckpointNumber(2))))
-    assert lone.wanted(effects.Commit) == []
+    assert lone.wanted(messages.Commit) == []
 
 
 def test_what_was_read_back_is_its_commit_read_back() -> None:
     lone = owing()
     read = OffsetMap(dict.fromkeys(MINE, Offset(19)))
-    lone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=read))
+    lone.feed(messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=read))
     assert lone.wanted(commands.ReportReadBack) == [
         commands.ReportReadBack(member=ME, sequence=CheckpointNumber(2), incarnation=Incarnation(1), offsets=read)
     ]
-    assert lone.wanted(effects.Commit) == []
+    assert lone.wanted(messages.Commit) == []
     assert lone.state is State.PROCESSING
 
 
 def test_what_nobody_knows_is_no_commit_read_back_and_the_member_goes_on() -> None:
     lone = owing()
-    lone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=EMPTY))
+    lone.feed(messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=EMPTY))
     assert not lone.wanted(commands.ReportReadBack)
-    assert not lone.wanted(effects.Commit)
+    assert not lone.wanted(messages.Commit)
     assert lone.member.commit_done == 2
 
 
@@ -351,22 +353,22 @@ def test_a_commit_that_the_fenced_client_could_not_make_is_made_in_the_next_assi
     lone = owing()
     view = lone.view
     lone.now = 1.0
-    answer = events.CommitAnswered(sequence=CheckpointNumber(2), offsets=held, failed=True)
-    lone.feed(events.InstanceFenced(), answer)
+    answer = messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=held, failed=True)
+    lone.feed(messages.InstanceFenced(), answer)
     lone.feed(answers.renewed(sent_at=1.0, counter=view.counter))
-    assert not lone.wanted(effects.Commit), "nothing is assigned"
+    assert not lone.wanted(messages.Commit), "nothing is assigned"
     told = [one for one in lone.all if isinstance(one, commands.ReportReadBack)]
     assert told == [], "the store would take the checkpoint for not committed"
     lone.assign(assignment=2).grant(later(view), assignment=2)
-    assert [commit.sequence for commit in lone.all if isinstance(commit, effects.Commit)] == [2, 2]
+    assert [commit.sequence for commit in lone.all if isinstance(commit, messages.Commit)] == [2, 2]
     lone.feed(answer)
     lone.wait(5)
-    assert len([commit for commit in lone.all if isinstance(commit, effects.Commit)]) == 2, "once in an assignment"
+    assert len([commit for commit in lone.all if isinstance(commit, messages.Commit)]) == 2, "once in an assignment"
 
 
 def test_a_fenced_member_commit_read_backs_nothing() -> None:
     lone = owing().superseded()
-    lone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=OffsetMap({MINE[0]: Offset(20)})))
+    lone.feed(messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=OffsetMap({MINE[0]: Offset(20)})))
     assert lone.wanted(commands.ReportReadBack) == []
 
 
@@ -376,25 +378,25 @@ def test_a_fenced_member_commit_read_backs_nothing() -> None:
 def test_checkpoints_are_published_one_after_the_other_in_ones_turn() -> None:
     lone = LoneMember().processing()
     lone.see(later(replace(SEEN, publish=(CheckpointNumber(2), CheckpointNumber(3)))))
-    assert lone.wanted(effects.Publish) == [effects.Publish(sequence=CheckpointNumber(2))]
-    lone.feed(events.Tick())
-    assert lone.wanted(effects.Publish) == []
+    assert lone.wanted(messages.Publish) == [messages.Publish(sequence=CheckpointNumber(2))]
+    lone.feed(messages.Tick())
+    assert lone.wanted(messages.Publish) == []
     lone.feed(answers.publication_failed(sequence=CheckpointNumber(2)))
-    assert lone.wanted(effects.Publish) == []
+    assert lone.wanted(messages.Publish) == []
     lone.see(later(replace(SEEN, publish=(CheckpointNumber(3),)), 12))
-    assert lone.wanted(effects.Publish) == [effects.Publish(sequence=CheckpointNumber(3))]
+    assert lone.wanted(messages.Publish) == [messages.Publish(sequence=CheckpointNumber(3))]
 
 
 # -- after a reset ----------------------------------------------------------------------------------------------------
 
 
-def seeks(lone: LoneMember) -> list[effects.CommitSeek]:
-    return [e for e in lone.all if isinstance(e, effects.CommitSeek)]
+def seeks(lone: LoneMember) -> list[messages.CommitSeek]:
+    return [e for e in lone.all if isinstance(e, messages.CommitSeek)]
 
 
 def test_kafka_is_told_once_where_the_partitions_resumed() -> None:
     lone = LoneMember().join().assign().grant(view_of(claims_of(resume=5, position=5)))
-    assert seeks(lone) == [effects.CommitSeek(caller=caller(), offsets=OffsetMap(dict.fromkeys(MINE, Offset(5))))]
+    assert seeks(lone) == [messages.CommitSeek(caller=caller(), offsets=OffsetMap(dict.fromkeys(MINE, Offset(5))))]
     lone.wait(5)
     assert len(seeks(lone)) == 1
 
@@ -402,7 +404,7 @@ def test_kafka_is_told_once_where_the_partitions_resumed() -> None:
 def test_a_checkpoints_own_commit_comes_first() -> None:
     lone = LoneMember().join().assign().grant(replace(view_of(claims_of(position=5)), commit=CheckpointNumber(2)))
     assert seeks(lone) == []
-    lone.feed(events.CommitAnswered(sequence=CheckpointNumber(2), offsets=OffsetMap({MINE[0]: Offset(5)})))
+    lone.feed(messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=OffsetMap({MINE[0]: Offset(5)})))
     lone.see(later(view_of(claims_of(position=5))))
     assert len(seeks(lone)) == 1
 

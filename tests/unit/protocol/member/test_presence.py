@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import MemberInUse
 from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import BatchPhase, MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import REGISTER_PAUSE
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, RegionState
@@ -28,11 +28,11 @@ def renewed(lone: LoneMember, counter: int = 10, *, needs_reconciling: bool = Fa
 
 def away(lone: LoneMember, seconds: float) -> None:
     """Let the store be lost for so long, without a lost lease."""
-    lone.feed(events.StoreLost())
+    lone.feed(messages.StoreLost())
     for _ in range(int(seconds)):
         lone.now += 1
         lone.member = replace(lone.member, lease_sent_at=lone.now)
-        lone.feed(events.Tick())
+        lone.feed(messages.Tick())
 
 
 # -- the lease --------------------------------------------------------------------------------------------------------
@@ -41,11 +41,11 @@ def away(lone: LoneMember, seconds: float) -> None:
 def test_a_lease_is_renewed_in_time() -> None:
     lone = LoneMember().processing()
     lone.now = 1.9
-    assert lone.feed(events.Tick()) == ()
+    assert lone.feed(messages.Tick()) == ()
     lone.now = 2.0
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     assert lone.wanted(commands.Renew) == [answers.RENEW]
-    assert lone.feed(events.Tick()) == ()
+    assert lone.feed(messages.Tick()) == ()
 
 
 def test_members_that_share_a_clock_ask_for_their_renewals_at_the_same_moment() -> None:
@@ -54,7 +54,7 @@ def test_members_that_share_a_clock_ask_for_their_renewals_at_the_same_moment() 
     for tenths in range(20, 90):
         for begun, one in lone.items():
             one.now = tenths / 10
-            one.feed(events.Tick())
+            one.feed(messages.Tick())
             if one.wanted(commands.Renew):
                 asked[begun].append(one.now)
                 one.feed(answers.renewed(sent_at=one.now, counter=EventNumber(10)))
@@ -66,19 +66,19 @@ def test_its_age_counts_from_before_the_renewal_was_sent() -> None:
     lone.now = 9.0
     lone.feed(answers.renewed(sent_at=2.0, counter=EventNumber(10)))
     lone.now = 11.9
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     assert lone.member.incarnation == 1
     lone.now = 12.0
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     assert lone.member.incarnation is None
 
 
 def test_a_lost_lease_discards_the_batch_and_makes_a_new_incarnation() -> None:
     lone = LoneMember().in_batch()
     lone.now = 10.0
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     assert lone.state is State.JOINING
-    assert lone.wanted(effects.Cancel) == [effects.Cancel(batch=BatchId("b1"))]
+    assert lone.wanted(messages.Cancel) == [messages.Cancel(batch=BatchId("b1"))]
     assert [c.previous for c in lone.wanted(commands.Register)] == [Incarnation(1)]
 
 
@@ -95,7 +95,7 @@ def test_an_older_answer_does_not_make_a_lease_older() -> None:
 
 def test_a_member_registers_first_and_then_reads() -> None:
     lone = LoneMember()
-    assert lone.feed(events.Tick()) == (replace(PROCESS, token="t/None"),)
+    assert lone.feed(messages.Tick()) == (replace(PROCESS, token="t/None"),)
     assert lone.feed(answers.registered(incarnation=Incarnation(3), sent_at=0.0)) == (commands.ReadRegion(member=ME),)
 
 
@@ -104,7 +104,7 @@ def in_use(lone: LoneMember) -> bool:
     lone.feed(answers.registration_refused(error=MemberInUse("another process holds it")))
     assert not lone.wanted(commands.Register)
     lone.now += REGISTER_PAUSE
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     return bool(lone.wanted(commands.Register))
 
 
@@ -116,7 +116,7 @@ def test_an_index_that_another_process_holds_is_asked_for_again_for_some_time(
     takeover: bool, longest: timedelta
 ) -> None:
     lone = LoneMember(member=MemberMachine(process=replace(PROCESS, takeover=takeover), timeouts=TIMEOUTS))
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     while lone.now <= longest.total_seconds():
         assert in_use(lone)
     assert not in_use(lone)
@@ -126,11 +126,11 @@ def test_an_index_that_another_process_holds_is_asked_for_again_for_some_time(
 
 def test_how_long_an_index_is_waited_for_counts_anew_each_time() -> None:
     lone = LoneMember()
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     assert in_use(lone)
     lone.feed(answers.registered(incarnation=Incarnation(2), sent_at=lone.now))
     lone.now += 1_000
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     assert lone.wanted(commands.Register), "its lease is over"
     assert in_use(lone)
 
@@ -138,7 +138,7 @@ def test_how_long_an_index_is_waited_for_counts_anew_each_time() -> None:
 def test_each_registration_of_a_process_has_a_token_of_its_own_and_a_repeated_one_the_same() -> None:
     lone = LoneMember().processing()
     lone.now = 10.0
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     assert [c.token for c in lone.wanted(commands.Register)] == ["t/1"]
     in_use(lone)
     assert [c.token for c in lone.wanted(commands.Register)] == ["t/1"]
@@ -146,14 +146,14 @@ def test_each_registration_of_a_process_has_a_token_of_its_own_and_a_repeated_on
 
 def test_who_terminates_before_it_is_registered_does_not_register() -> None:
     lone = LoneMember()
-    lone.feed(events.Terminated())
+    lone.feed(messages.Terminated())
     assert lone.last == ()
     assert lone.state is State.CLOSED
 
 
 def test_a_refused_member_closes_and_does_not_ask_again() -> None:
     lone = LoneMember()
-    lone.feed(events.Tick(), answers.registration_refused(why="index 7 is not one of them"))
+    lone.feed(messages.Tick(), answers.registration_refused(why="index 7 is not one of them"))
     assert lone.state is State.CLOSED
     assert str(lone.member.refusal) == "index 7 is not one of them"
     assert len([e for e in lone.all if isinstance(e, commands.Register)]) == 1
@@ -182,7 +182,7 @@ def test_a_member_has_done_what_is_due() -> None:
     lone = LoneMember().processing()
     renewed(lone, needs_reconciling=True)
     assert lone.wanted(commands.Reconcile) == [commands.Reconcile()]
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     assert lone.wanted(commands.Reconcile) == []
 
 
@@ -195,7 +195,7 @@ def test_it_has_the_region_look_once_when_it_is_at_the_boundary_of_an_approachin
     )
     lone = LoneMember().processing().see(there)
     assert lone.wanted(commands.Reconcile) == [commands.Reconcile()]
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     assert lone.wanted(commands.Reconcile) == []
 
 
@@ -246,25 +246,25 @@ def test_one_that_shows_no_less_is_told_nothing() -> None:
 
 def test_a_member_joins_its_group_once_the_region_takes_claims() -> None:
     lone = LoneMember()
-    lone.feed(events.Tick(), answers.registered(incarnation=Incarnation(1), sent_at=0.0))
+    lone.feed(messages.Tick(), answers.registered(incarnation=Incarnation(1), sent_at=0.0))
     lone.see(replace(view_of(), state=RegionState.HALTED))
-    assert lone.wanted(effects.Join) == []
+    assert lone.wanted(messages.Join) == []
     lone.see(replace(view_of(), counter=EventNumber(11), state=RegionState.STARTING))
-    assert lone.wanted(effects.Join) == [effects.Join()]
+    assert lone.wanted(messages.Join) == [messages.Join()]
     lone.see(replace(view_of(), counter=EventNumber(12)))
-    assert lone.wanted(effects.Join) == []
+    assert lone.wanted(messages.Join) == []
 
 
 def test_a_store_that_is_away_too_long_makes_the_member_leave_and_come_back_with_it() -> None:
     lone = LoneMember().processing()
     away(lone, 29)
-    assert lone.wanted(effects.LeaveGroup) == []
+    assert lone.wanted(messages.LeaveGroup) == []
     away(lone, 1)
     assert (lone.state, lone.member.why) == (State.HOLDING, Why.STORE_AWAY)
-    assert lone.wanted(effects.LeaveGroup) == [effects.LeaveGroup()]
-    lone.feed(events.LeftGroup())
-    assert lone.wanted(effects.Join) == []
-    lone.feed(events.StoreBack())
+    assert lone.wanted(messages.LeaveGroup) == [messages.LeaveGroup()]
+    lone.feed(messages.LeftGroup())
+    assert lone.wanted(messages.Join) == []
+    lone.feed(messages.StoreBack())
     assert (lone.member.state, lone.member.in_group) == (State.JOINING, True)
 
 
@@ -272,9 +272,9 @@ def test_a_hint_that_the_region_changed_is_followed_by_a_look_at_it() -> None:
     lone = LoneMember().processing()
     before, seen = len(lone.wanted(commands.ReadRegion)), lone.member.view
     assert seen is not None
-    lone.feed(events.Changed(counter=seen.counter))
+    lone.feed(messages.Changed(counter=seen.counter))
     assert len(lone.wanted(commands.ReadRegion)) == before  # what it says is seen already
-    lone.feed(events.Changed(counter=EventNumber(seen.counter + 1)))
+    lone.feed(messages.Changed(counter=EventNumber(seen.counter + 1)))
     assert len(lone.wanted(commands.ReadRegion)) == before + 1
 
 
@@ -282,7 +282,7 @@ def test_a_hint_of_less_than_was_seen_is_followed_by_a_look_too_as_the_store_may
     lone = LoneMember().processing()
     before, seen = len(lone.wanted(commands.ReadRegion)), lone.member.view
     assert seen is not None
-    lone.feed(events.Changed(counter=EventNumber(seen.counter - 1)))
+    lone.feed(messages.Changed(counter=EventNumber(seen.counter - 1)))
     assert len(lone.wanted(commands.ReadRegion)) == before + 1
 
 
@@ -290,9 +290,9 @@ def test_a_hint_while_it_looks_is_followed_by_another_look_if_the_answer_is_from
     lone = LoneMember().processing()
     seen = lone.member.view
     assert seen is not None
-    lone.feed(events.Changed(counter=EventNumber(seen.counter + 1)))
+    lone.feed(messages.Changed(counter=EventNumber(seen.counter + 1)))
     assert lone.wanted(commands.ReadRegion)
-    lone.feed(events.Changed(counter=EventNumber(seen.counter + 2)))
+    lone.feed(messages.Changed(counter=EventNumber(seen.counter + 2)))
     assert not lone.wanted(commands.ReadRegion), "one look at a time"
     lone.see(replace(seen, counter=EventNumber(seen.counter + 1)))
     assert lone.wanted(commands.ReadRegion)
@@ -304,7 +304,7 @@ def test_a_store_that_was_restored_to_less_than_a_hint_told_is_not_asked_again_a
     lone = LoneMember().processing()
     seen = lone.member.view
     assert seen is not None
-    lone.feed(events.Changed(counter=EventNumber(seen.counter + 9)))
+    lone.feed(messages.Changed(counter=EventNumber(seen.counter + 9)))
     assert lone.wanted(commands.ReadRegion)
     lone.see(replace(seen, counter=EventNumber(seen.counter + 3)))
     assert not lone.wanted(commands.ReadRegion)
@@ -315,13 +315,13 @@ def test_a_batch_is_void_by_then() -> None:
     away(lone, 30)
     assert lone.member.batch is not None
     assert lone.member.batch.doomed
-    assert effects.Cancel(batch=BatchId("b1")) in lone.all
+    assert messages.Cancel(batch=BatchId("b1")) in lone.all
 
 
 def test_a_short_absence_is_nothing() -> None:
     lone = LoneMember().processing()
     away(lone, 10)
-    lone.feed(events.StoreBack())
+    lone.feed(messages.StoreBack())
     assert lone.member.store_lost_at is None
     assert lone.state is State.PROCESSING
 
@@ -332,12 +332,12 @@ def test_a_short_absence_is_nothing() -> None:
 def test_a_fenced_member_stops_its_batch_writes_nothing_and_leaves_the_slot_to_the_other() -> None:
     lone = LoneMember().in_batch().superseded()
     assert lone.state is State.FENCED
-    assert lone.wanted(effects.Cancel)
-    assert lone.wanted(effects.CloseKeepingSlot) == [effects.CloseKeepingSlot()]
-    lone.feed(events.BatchQuiesced(batch=BatchId("b1")))
+    assert lone.wanted(messages.Cancel)
+    assert lone.wanted(messages.CloseKeepingSlot) == [messages.CloseKeepingSlot()]
+    lone.feed(messages.BatchQuiesced(batch=BatchId("b1")))
     assert lone.last == ()
     assert lone.member.batch is None
-    lone.feed(events.LeftGroup())
+    lone.feed(messages.LeftGroup())
     assert lone.last == ()
 
 
@@ -348,24 +348,24 @@ def test_whom_kafka_fences_asks_the_store_and_joins_again_by_a_lease_that_was_re
     lone = LoneMember().in_batch()
     lone.now = 1.0
     renewed(lone)
-    lone.feed(events.InstanceFenced())
+    lone.feed(messages.InstanceFenced())
     assert lone.state is State.JOINING
     assert lone.last == (answers.RENEW,), "its batch goes on, and it does not join yet"
     lone.now = 5.0
-    assert lone.feed(events.Tick()) == ()
+    assert lone.feed(messages.Tick()) == ()
     renewed(lone)
-    assert lone.wanted(effects.Join) == [effects.Join()]
+    assert lone.wanted(messages.Join) == [messages.Join()]
     lone.assign(assignment=2)
-    assert lone.wanted(effects.ClaimAssignment), "what it holds is claimed anew, by the same incarnation"
+    assert lone.wanted(messages.ClaimAssignment), "what it holds is claimed anew, by the same incarnation"
 
 
 def test_a_renewal_that_was_sent_before_the_fence_proves_nothing() -> None:
     lone = LoneMember().processing()
     lone.now = 3.0
-    lone.feed(events.Tick(), events.InstanceFenced())
+    lone.feed(messages.Tick(), messages.InstanceFenced())
     lone.feed(answers.renewed(sent_at=3.0, counter=EventNumber(10)))
     lone.now = 3.6
-    assert lone.feed(events.Tick()) == ()
+    assert lone.feed(messages.Tick()) == ()
     assert not lone.member.in_group
     assert "renew" in lone.member.awaited, "it asks once more"
 
@@ -374,28 +374,28 @@ def test_whoever_is_fenced_again_and_again_joins_less_and_less_often_until_it_wa
     lone = LoneMember().processing()
     waits = []
     for _ in range(9):
-        lone.feed(events.InstanceFenced())
+        lone.feed(messages.InstanceFenced())
         fenced = lone.now
         while not lone.member.in_group:
             lone.wait(0.5)
         waits.append(lone.now - fenced)
     assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
     lone.wait(61)
-    lone.feed(events.InstanceFenced())
+    lone.feed(messages.InstanceFenced())
     lone.wait(0.5)
     assert lone.member.in_group
 
 
 def test_without_a_lease_it_joins_as_its_next_incarnation() -> None:
     lone = LoneMember().processing()
-    lone.feed(events.InstanceFenced())
+    lone.feed(messages.InstanceFenced())
     lone.now = 10.0
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     assert [c.previous for c in lone.wanted(commands.Register)] == [Incarnation(1)]
     lone.feed(
         answers.registered(incarnation=Incarnation(2), sent_at=10.0), answers.view_read(view=view_of(incarnation=2))
     )
-    assert lone.wanted(effects.Join) == [effects.Join()]
+    assert lone.wanted(messages.Join) == [messages.Join()]
 
 
 # -- terminate --------------------------------------------------------------------------------------------------------
@@ -404,7 +404,7 @@ def test_without_a_lease_it_joins_as_its_next_incarnation() -> None:
 def terminating(*, static: bool = True) -> LoneMember:
     member = MemberMachine(process=PROCESS, timeouts=TIMEOUTS, static=static)
     lone = LoneMember(member=member).in_batch()
-    lone.feed(events.Terminated())
+    lone.feed(messages.Terminated())
     return lone
 
 
@@ -414,40 +414,40 @@ def test_who_terminates_lets_its_batch_finish_for_half_of_the_close_time_then_ca
     assert lone.member.batch is not None
     assert lone.member.batch.phase is BatchPhase.RUNNING
     lone.wait(2)
-    assert lone.wanted(effects.Cancel) == [effects.Cancel(batch=BatchId("b1"))]
+    assert lone.wanted(messages.Cancel) == [messages.Cancel(batch=BatchId("b1"))]
 
 
 def test_and_ends_the_process_where_that_does_not_help() -> None:
     lone = terminating()
     lone.wait(9)
-    assert lone.wanted(effects.EndProcess) == []
+    assert lone.wanted(messages.EndProcess) == []
     lone.wait(1)
-    assert "close time" in lone.wanted(effects.EndProcess)[0].why
+    assert "close time" in lone.wanted(messages.EndProcess)[0].why
 
 
 def test_a_batch_that_finishes_in_time_is_accepted() -> None:
     lone = terminating()
-    lone.feed(events.BatchFinished(batch=BatchId("b1")))
+    lone.feed(messages.BatchFinished(batch=BatchId("b1")))
     assert lone.wanted(commands.FinishBatch)
     lone.feed(answers.batch_accepted(batch=BatchId("b1")))
-    assert lone.wanted(effects.CloseKeepingSlot)
+    assert lone.wanted(messages.CloseKeepingSlot)
 
 
 @pytest.mark.parametrize(
     ("static", "how", "last"),
     [
-        (True, effects.CloseKeepingSlot(), commands.KeepSlot(member=ME, incarnation=Incarnation(1))),
-        (False, effects.LeaveGroup(), commands.Leave(member=ME, incarnation=Incarnation(1))),
+        (True, messages.CloseKeepingSlot(), commands.KeepSlot(member=ME, incarnation=Incarnation(1))),
+        (False, messages.LeaveGroup(), commands.Leave(member=ME, incarnation=Incarnation(1))),
     ],
 )
 def test_a_static_member_keeps_its_slot_and_any_other_leaves(
-    static: bool, how: effects.Effect, last: effects.Effect
+    static: bool, how: messages.Effect, last: messages.Effect
 ) -> None:
     lone = LoneMember(member=MemberMachine(process=PROCESS, timeouts=TIMEOUTS, static=static)).processing()
-    lone.feed(events.Terminated())
+    lone.feed(messages.Terminated())
     assert lone.last == (how,)
-    assert lone.feed(events.Terminated(), events.Tick()) == ()
-    lone.feed(events.LeftGroup())
+    assert lone.feed(messages.Terminated(), messages.Tick()) == ()
+    lone.feed(messages.LeftGroup())
     assert lone.last == (last,)
     assert lone.state is State.CLOSED
 
@@ -460,8 +460,8 @@ def test_a_member_leaves_a_region_that_has_stopped_or_has_no_place_for_it(view: 
     lone = LoneMember().processing()
     assert isinstance(view, type(SEEN))
     lone.see(replace(view, counter=EventNumber(11)))
-    assert lone.wanted(effects.LeaveGroup) == [effects.LeaveGroup()]
-    lone.feed(events.LeftGroup())
+    assert lone.wanted(messages.LeaveGroup) == [messages.LeaveGroup()]
+    lone.feed(messages.LeftGroup())
     assert lone.wanted(commands.Leave) == [commands.Leave(member=ME, incarnation=Incarnation(1))]
     assert lone.state is State.CLOSED
 
@@ -469,19 +469,19 @@ def test_a_member_leaves_a_region_that_has_stopped_or_has_no_place_for_it(view: 
 def test_its_batch_is_discarded_first() -> None:
     lone = LoneMember().in_batch()
     lone.see(replace(SEEN, counter=EventNumber(11), state=RegionState.STOPPED, epoch=Epoch(2)))
-    assert lone.wanted(effects.Cancel)
-    assert lone.wanted(effects.LeaveGroup) == []
-    lone.feed(events.BatchQuiesced(batch=BatchId("b1")))
+    assert lone.wanted(messages.Cancel)
+    assert lone.wanted(messages.LeaveGroup) == []
+    lone.feed(messages.BatchQuiesced(batch=BatchId("b1")))
     lone.feed(answers.discarded(batch=BatchId("b1")))
-    assert lone.wanted(effects.LeaveGroup)
+    assert lone.wanted(messages.LeaveGroup)
 
 
 def test_a_member_that_was_refused_after_a_lost_lease_leaves_its_group_and_has_nothing_to_tell() -> None:
     lone = LoneMember().processing()
     lone.now = 10.0
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     lone.feed(answers.registration_refused(why="another process holds it"))
-    assert lone.wanted(effects.LeaveGroup)
-    lone.feed(events.LeftGroup())
+    assert lone.wanted(messages.LeaveGroup)
+    lone.feed(messages.LeftGroup())
     assert lone.last == ()
     assert lone.state is State.CLOSED

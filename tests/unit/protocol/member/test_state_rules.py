@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.protocol.member import events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.drive import place
 from airflow_kcr.protocol.member.state import MemberMachine, State, Why, awaiting, moved
 from airflow_kcr.protocol.observations import ForeignConsumer
@@ -99,5 +99,5 @@ def test_a_pause_that_is_over_lets_the_member_process_again() -> None:
     lone.see(replace(SEEN, desired_state=DesiredState.PAUSED))
     assert (lone.state, lone.member.why) == (State.HOLDING, Why.PAUSED)
     lone.see(SEEN)
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     assert lone.state is State.PROCESSING

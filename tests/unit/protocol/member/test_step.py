@@ -7,7 +7,7 @@ import pytest
 from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Found
-from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import MemberMachine, State, moved
 from airflow_kcr.protocol.member.step import CLAIM_BACKOFF, step
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
@@ -30,7 +30,7 @@ B1 = BatchId("b1")
 SEEN = view_of(claims_of())
 
 
-def later(view: MemberRegion, **changes: object) -> events.Event:
+def later(view: MemberRegion, **changes: object) -> messages.Event:
     """Return that the region was read, one event later and with these changes."""
     newer = {"counter": EventNumber(view.counter + 1), **changes}
     return answers.view_read(view=replace(view, **newer))  # type: ignore[arg-type]
@@ -44,20 +44,20 @@ def test_what_can_not_happen_says_what_it_is_and_in_which_state() -> None:
     with pytest.raises(IllegalEvent, match="Answered StartBatch can't happen while closed"):
         step(closed, answers.batch_started(batch=B1), 1.0)
     with pytest.raises(IllegalEvent, match="BatchFinished can't happen while closed"):
-        step(closed, events.BatchFinished(batch=B1), 1.0)
+        step(closed, messages.BatchFinished(batch=B1), 1.0)
 
 
 @pytest.mark.parametrize(
     ("event", "phase"),
     [
         *((answers.batch_started(batch=B1), "running"), (answers.start_refused(batch=B1, why=""), "running")),
-        *((events.BatchQuiesced(batch=B1), "running"), (answers.batch_accepted(batch=B1), "running")),
+        *((messages.BatchQuiesced(batch=B1), "running"), (answers.batch_accepted(batch=B1), "running")),
         *((answers.finish_refused(batch=B1, why=""), "running"), (answers.discarded(batch=B1), "running")),
-        (events.BatchFinished(batch=BatchId("other")), "running"),
+        (messages.BatchFinished(batch=BatchId("other")), "running"),
     ],
 )
 def test_an_answer_about_a_batch_in_another_phase_is_illegal_and_says_where_it_stands(
-    event: events.Event, phase: str
+    event: messages.Event, phase: str
 ) -> None:
     lone = LoneMember().in_batch()
     before = lone.member
@@ -74,7 +74,7 @@ def test_an_answer_about_a_batch_in_another_phase_is_illegal_and_says_where_it_s
 def test_a_registration_is_a_fresh_beginning() -> None:
     lone = LoneMember().processing()
     lone.now = 10.0
-    lone.feed(events.Tick(), answers.registered(incarnation=Incarnation(2), sent_at=9.5))
+    lone.feed(messages.Tick(), answers.registered(incarnation=Incarnation(2), sent_at=9.5))
     member = lone.member
     assert (member.incarnation, member.previous, member.newest_incarnation) == (2, 2, 2)
     assert (member.lease_sent_at, member.claimed, member.view, member.positions) == (9.5, None, None, EMPTY)
@@ -83,7 +83,7 @@ def test_a_registration_is_a_fresh_beginning() -> None:
 @pytest.mark.parametrize(
     "event", [answers.registered(incarnation=Incarnation(2), sent_at=0.0), answers.registration_refused(why="")]
 )
-def test_nobody_is_registered_twice(event: events.Event) -> None:
+def test_nobody_is_registered_twice(event: messages.Event) -> None:
     lone = LoneMember().join()
     with pytest.raises(IllegalEvent, match="is registered already, as incarnation 1"):
         lone.feed(event)
@@ -92,9 +92,9 @@ def test_nobody_is_registered_twice(event: events.Event) -> None:
 @pytest.mark.parametrize(
     "event", [answers.registered(incarnation=Incarnation(9), sent_at=0.0), answers.registration_refused(why="late")]
 )
-def test_a_registration_that_comes_after_the_fence_changes_nothing(event: events.Event) -> None:
+def test_a_registration_that_comes_after_the_fence_changes_nothing(event: messages.Event) -> None:
     lone = LoneMember()
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     lone.member = moved(lone.member, State.FENCED)
     lone.feed(event)
     assert (lone.state, lone.member.incarnation, lone.member.refusal) == (State.FENCED, None, None)
@@ -113,7 +113,7 @@ def test_a_refused_renewal_is_a_lost_lease_or_the_fence() -> None:
 def test_a_refused_renewal_of_a_lease_that_is_lost_already_fences_nobody() -> None:
     lone = LoneMember().processing()
     lone.now = 10.0
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     lone.feed(answers.not_renewed(incarnation=Incarnation(2)))
     assert lone.state is State.JOINING
 
@@ -131,20 +131,20 @@ def test_a_refused_renewal_of_a_lease_that_is_lost_already_fences_nobody() -> No
         answers.read_refused(why="never heard of"),
     ],
 )
-def test_a_store_that_knows_less_than_was_seen_is_told_so(event: events.Event) -> None:
+def test_a_store_that_knows_less_than_was_seen_is_told_so(event: messages.Event) -> None:
     lone = LoneMember().processing()
     lone.feed(event)
     memory = lone.wanted(commands.ReportLater)[0]
     assert (memory.epoch, memory.incarnation, memory.sequence, memory.timeline) == (1, 1, 1, 1)
     assert memory.counter == 10
-    lone.feed(events.Tick())
+    lone.feed(messages.Tick())
     assert lone.wanted(commands.ReportLater) == []
 
 
 def test_a_store_that_gives_an_incarnation_that_was_used_before_is_told_so() -> None:
     lone = LoneMember().processing()
     lone.now = 10.0
-    lone.feed(events.Tick(), answers.registered(incarnation=Incarnation(1), sent_at=10.0))
+    lone.feed(messages.Tick(), answers.registered(incarnation=Incarnation(1), sent_at=10.0))
     assert lone.wanted(commands.ReportLater)
 
 
@@ -158,9 +158,9 @@ def test_a_store_that_shows_less_than_when_it_was_asked_is_told_so_and_what_it_s
 
 def test_a_member_whose_number_the_restored_store_has_raised_registers_anew() -> None:
     lone = LoneMember()
-    lone.feed(events.Tick(), answers.registered(incarnation=Incarnation(5), sent_at=0.0))
+    lone.feed(messages.Tick(), answers.registered(incarnation=Incarnation(5), sent_at=0.0))
     lone.now = 10.0
-    lone.feed(events.Tick(), answers.registered(incarnation=Incarnation(2), sent_at=10.0))
+    lone.feed(messages.Tick(), answers.registered(incarnation=Incarnation(2), sent_at=10.0))
     lone.feed(answers.view_read(view=view_of(incarnation=5)))
     assert lone.state is State.JOINING
     assert [c.previous for c in lone.wanted(commands.Register)] == [Incarnation(2)]
@@ -169,7 +169,7 @@ def test_a_member_whose_number_the_restored_store_has_raised_registers_anew() ->
 def idle_reading(position: int) -> LoneMember:
     """Let a member at 10 read, without a batch since, that the store has it at `position`."""
     lone = LoneMember().join().assign().grant(view_of(claims_of(position=10)))
-    lone.feed(events.RangesPlanned(batch=B1, ranges={}))
+    lone.feed(messages.RangesPlanned(batch=B1, ranges={}))
     lone.feed(answers.renewed(sent_at=0.0, counter=EventNumber(11)))
     lone.feed(later(view_of(claims_of(position=position))))
     return lone
@@ -185,7 +185,7 @@ def test_an_accepted_position_that_the_store_has_no_more_is_told() -> None:
 
 def test_a_batch_that_the_store_has_as_begun_and_the_member_does_not_have_needs_a_reset() -> None:
     lone = LoneMember().join().assign().grant()
-    lone.feed(events.RangesPlanned(batch=B1, ranges={}))
+    lone.feed(messages.RangesPlanned(batch=B1, ranges={}))
     lone.feed(answers.renewed(sent_at=0.0, counter=EventNumber(11)))
     begun = {p: replace(c, started_to=Offset(10)) for p, c in claims_of().items()}
     lone.feed(later(view_of(begun)))
@@ -194,7 +194,7 @@ def test_a_batch_that_the_store_has_as_begun_and_the_member_does_not_have_needs_
 
 def test_a_sink_that_stands_further_than_the_store_is_told() -> None:
     lone = LoneMember().processing()
-    lone.feed(events.SinkFailed(epoch=Epoch(1), why="", fence=Epoch(7), timeline=Timeline(3)))
+    lone.feed(messages.SinkFailed(epoch=Epoch(1), why="", fence=Epoch(7), timeline=Timeline(3)))
     memory = lone.wanted(commands.ReportLater)[0]
     assert (memory.epoch, memory.timeline) == (7, 3)
 
@@ -219,13 +219,13 @@ def test_an_older_view_changes_nothing() -> None:
 
 def test_a_view_that_comes_without_a_lease_changes_nothing() -> None:
     lone = LoneMember()
-    lone.feed(events.Tick(), answers.view_read(view=SEEN))
+    lone.feed(messages.Tick(), answers.view_read(view=SEEN))
     assert lone.member.view is None
 
 
 def test_in_one_epoch_positions_never_go_back_and_in_a_new_one_they_are_the_stores() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(events.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
+    lone.feed(messages.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
     lone.feed(later(SEEN))
     assert set(lone.member.positions.values()) == {10}
     lone.feed(later(view_of(claims_of(position=3, epoch=2)), counter=EventNumber(30), epoch=Epoch(2)))
@@ -253,7 +253,7 @@ def test_a_claim_of_an_older_assignment_is_void() -> None:
     lone.grant(assignment=1)
     assert lone.member.claimed is None
     assert lone.state is State.JOINING
-    lone.feed(events.Revoked())
+    lone.feed(messages.Revoked())
     lone.grant(assignment=2)
     assert lone.member.claimed is None
 
@@ -262,17 +262,17 @@ def test_a_claim_that_began_a_reset_is_made_again_a_little_later() -> None:
     lone = LoneMember().join().assign()
     lone.grant(replace(view_of(), epoch=Epoch(2), state=RegionState.RESETTING, counter=EventNumber(20)))
     assert lone.member.claimed is None
-    assert lone.wanted(effects.ClaimAssignment) == []
+    assert lone.wanted(messages.ClaimAssignment) == []
     lone.now += CLAIM_BACKOFF[0]
-    lone.feed(events.Tick())
-    assert lone.wanted(effects.ClaimAssignment)
+    lone.feed(messages.Tick())
+    assert lone.wanted(messages.ClaimAssignment)
 
 
 def test_a_new_assignment_is_claimed_at_once_whatever_was_refused_before() -> None:
     lone = LoneMember().join().assign()
     lone.feed(answers.claim_refused(assignment=AssignmentId(1), why="busy"))
     lone.assign(assignment=2)
-    assert lone.wanted(effects.ClaimAssignment)
+    assert lone.wanted(messages.ClaimAssignment)
 
 
 # -- batches ----------------------------------------------------------------------------------------------------------
@@ -281,13 +281,13 @@ def test_a_new_assignment_is_claimed_at_once_whatever_was_refused_before() -> No
 def test_an_end_steps_over_skipped_records_and_what_is_not_held_any_more_is_left_out() -> None:
     lone = LoneMember().in_batch()
     lone.feed(later(SEEN, skips={MINE[0]: (Offset(10),)}))
-    lone.feed(events.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
+    lone.feed(messages.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
     assert lone.member.positions == OffsetMap({MINE[0]: Offset(11), MINE[1]: Offset(10)})
 
 
 def test_an_end_that_is_heard_of_in_another_epoch_moves_no_position() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(events.BatchFinished(batch=B1))
+    lone.feed(messages.BatchFinished(batch=B1))
     lone.feed(later(view_of(claims_of(position=3, epoch=2)), epoch=Epoch(2)))
     lone.feed(answers.batch_accepted(batch=B1))
     assert set(lone.member.positions.values()) == {3}
@@ -296,10 +296,10 @@ def test_an_end_that_is_heard_of_in_another_epoch_moves_no_position() -> None:
 def test_where_records_are_counted_the_region_is_read_after_each_batch() -> None:
     lone = LoneMember().in_batch()
     lone.feed(later(SEEN, records_left=50))
-    lone.feed(events.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
+    lone.feed(messages.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
     assert lone.wanted(commands.ReadRegion)
     lone = LoneMember().in_batch()
-    lone.feed(events.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
+    lone.feed(messages.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
     assert lone.wanted(commands.ReadRegion) == []
 
 
@@ -320,12 +320,15 @@ def test_a_begin_that_was_refused_leaves_nothing() -> None:
 @pytest.mark.parametrize(
     ("ends", "cause"),
     [
-        ((events.PipelineFailed(batch=B1, why="it broke"),), ResetCause.BATCH_FAILED),
-        ((events.BatchFinished(batch=B1), answers.finish_refused(batch=B1, why="it broke")), ResetCause.BATCH_REFUSED),
+        ((messages.PipelineFailed(batch=B1, why="it broke"),), ResetCause.BATCH_FAILED),
+        (
+            (messages.BatchFinished(batch=B1), answers.finish_refused(batch=B1, why="it broke")),
+            ResetCause.BATCH_REFUSED,
+        ),
     ],
 )
 def test_a_batch_that_ended_badly_is_discarded_and_a_reset_asked_for(
-    ends: tuple[events.Event, ...], cause: ResetCause
+    ends: tuple[messages.Event, ...], cause: ResetCause
 ) -> None:
     lone = LoneMember().in_batch()
     lone.feed(*ends)
@@ -337,14 +340,14 @@ def test_a_batch_that_ended_badly_is_discarded_and_a_reset_asked_for(
 def test_a_cancelled_batch_that_is_quiesced_is_discarded() -> None:
     lone = LoneMember().in_batch()
     lone.feed(later(SEEN, epoch=Epoch(2), claims={}))
-    lone.feed(events.BatchQuiesced(batch=B1))
+    lone.feed(messages.BatchQuiesced(batch=B1))
     assert lone.wanted(commands.DiscardBatch)
 
 
 def test_a_failure_of_a_batch_that_is_cancelled_already_asks_for_no_reset() -> None:
     lone = LoneMember().in_batch()
     lone.feed(later(SEEN, epoch=Epoch(2), claims={}))
-    lone.feed(events.PipelineFailed(batch=B1, why="interrupted"))
+    lone.feed(messages.PipelineFailed(batch=B1, why="interrupted"))
     assert lone.wanted(commands.RequestReset) == []
 
 
@@ -367,25 +370,25 @@ def in_reset_of(epoch: int) -> LoneMember:
 def test_what_the_sinks_found_is_kept_for_its_own_epoch_only() -> None:
     lone = in_reset_of(2)
     found = {MINE[0]: Found(offset=Offset(3))}
-    lone.feed(events.SinksReset(epoch=Epoch(1), found=found))
+    lone.feed(messages.SinksReset(epoch=Epoch(1), found=found))
     assert lone.member.found is None
-    lone.feed(events.SinksReset(epoch=Epoch(2), found=found))
+    lone.feed(messages.SinksReset(epoch=Epoch(2), found=found))
     assert lone.member.found == found
 
 
 def test_a_sink_that_failed_asks_for_a_further_attempt() -> None:
     lone = in_reset_of(2)
-    lone.feed(events.SinkFailed(epoch=Epoch(2), why="held"))
+    lone.feed(messages.SinkFailed(epoch=Epoch(2), why="held"))
     assert [e.cause for e in lone.wanted(commands.RequestReset)] == [ResetCause.SINK_FAILED]
 
 
 def test_a_sink_that_failed_in_an_epoch_that_is_over_counts_against_nobody() -> None:
     lone = in_reset_of(2)
     lone.feed(later(lone.view, epoch=Epoch(3), claims={}))
-    lone.feed(events.SinkFailed(epoch=Epoch(2), why="held"))
+    lone.feed(messages.SinkFailed(epoch=Epoch(2), why="held"))
     assert lone.wanted(commands.RequestReset) == []
     assert lone.member.reset_epoch is None
-    lone.feed(events.SinkFailed(epoch=Epoch(1), why="held"))
+    lone.feed(messages.SinkFailed(epoch=Epoch(1), why="held"))
     assert lone.wanted(commands.RequestReset) == []
 
 
@@ -394,17 +397,17 @@ def test_a_sink_that_failed_in_an_epoch_that_is_over_counts_against_nobody() -> 
 
 def test_the_close_time_counts_from_the_first_signal() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(events.Terminated())
+    lone.feed(messages.Terminated())
     lone.now = 4.0
-    lone.feed(events.Terminated())
+    lone.feed(messages.Terminated())
     assert lone.member.terminated_at == 0.0
 
 
 def test_a_store_that_answers_anything_is_not_lost_any_more() -> None:
     lone = LoneMember().processing()
-    lone.feed(events.StoreLost())
+    lone.feed(messages.StoreLost())
     lone.now = 3.0
-    lone.feed(events.StoreLost())
+    lone.feed(messages.StoreLost())
     assert lone.member.store_lost_at == 0.0
     lone.feed(answers.renewed(sent_at=3.0, counter=EventNumber(10)))
     assert lone.member.store_lost_at is None
@@ -412,11 +415,11 @@ def test_a_store_that_answers_anything_is_not_lost_any_more() -> None:
 
 def test_a_member_that_left_its_group_has_no_assignment_and_joins_again_if_it_means_to_stay() -> None:
     lone = LoneMember().processing()
-    lone.feed(events.LeftGroup())
+    lone.feed(messages.LeftGroup())
     assert (lone.member.assignment, lone.member.claimed) == (None, None)
-    assert lone.wanted(effects.Join) == [effects.Join()]
-    lone.feed(events.Terminated(), events.LeftGroup())
-    assert lone.wanted(effects.Join) == []
+    assert lone.wanted(messages.Join) == [messages.Join()]
+    lone.feed(messages.Terminated(), messages.LeftGroup())
+    assert lone.wanted(messages.Join) == []
 
 
 def test_the_wait_after_failures_ends_where_progress_was_accepted_meanwhile() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
 from airflow_kcr.protocol.commands import KillRegion, PinCheckpoint, Reconcile, RetireCheckpoints
-from airflow_kcr.protocol.region import events, retirement
+from airflow_kcr.protocol.region import completion, events
 from airflow_kcr.protocol.region.rows import CheckpointState, PersonResetState, Requester, RequestState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RetentionRules
@@ -28,7 +28,7 @@ def keeping(driver: Driver, keep: int = 1, max_age: timedelta | None = None) -> 
 
 
 def due(driver: Driver, keep: int = 1, max_age: timedelta | None = None) -> tuple[CheckpointNumber, ...]:
-    after = retirement.retire(keeping(driver, keep, max_age), driver.clock.now)
+    after = completion.retire(keeping(driver, keep, max_age), driver.clock.now)
     found = [event.body for event in after.events if isinstance(event.body, events.CheckpointsRetired)]
     return found[0].sequences if found else ()
 
@@ -47,7 +47,7 @@ def test_whatever_the_count_the_restore_point_and_what_it_was_built_from_stay() 
     driver = running()
     checkpoints = checkpoints_of_ten(driver, 4)
     assert due(driver, keep=1) == tuple(checkpoints[:2])
-    kept = retirement.protected(driver.region)
+    kept = completion.protected(driver.region)
     assert kept[checkpoints[-1]] == "it is the restore point"
     assert kept[checkpoints[-2]] == f"the restore point {checkpoints[-1]} was built from it"
 
@@ -78,7 +78,7 @@ def test_an_aborted_checkpoint_goes_when_enough_newer_complete_ones_are_there_or
 
 def test_a_region_without_a_checkpoint_retires_nothing() -> None:
     assert due(running()) == ()
-    assert retirement.protected(Driver().region) == {}
+    assert completion.protected(Driver().region) == {}
 
 
 # -- what must stay ---------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_the_newest_usable_one_stays_even_where_the_restore_point_is_a_reset() -
     rewind(driver, ToCurrent())
     newest = driver.region.checkpoints[max(driver.region.offsets)].sequence
     assert newest not in checkpoints
-    assert retirement.protected(driver.region)[newest] == "it is the newest usable one"
+    assert completion.protected(driver.region)[newest] == "it is the newest usable one"
 
 
 def test_what_is_open_or_not_published_stays() -> None:
@@ -99,17 +99,17 @@ def test_what_is_open_or_not_published_stays() -> None:
     driver.request_checkpoint("n")
     sequence = open_checkpoint(driver)
     assert sequence is not None
-    assert retirement.protected(driver.region)[sequence] == "it is open"
+    assert completion.protected(driver.region)[sequence] == "it is open"
     driver.complete()
     unpublished = replace(driver.region, restore_point=CheckpointNumber(1))
-    assert retirement.protected(unpublished)[sequence] == "it is not published yet"
+    assert completion.protected(unpublished)[sequence] == "it is not published yet"
 
 
 def test_a_pinned_one_stays_and_counts() -> None:
     driver = running()
     checkpoints = checkpoints_of_ten(driver, 4)
     driver.handle(PinCheckpoint(sequence=checkpoints[0], label="golden", reason="audited"))
-    assert retirement.protected(driver.region)[checkpoints[0]] == "it is pinned as golden"
+    assert completion.protected(driver.region)[checkpoints[0]] == "it is pinned as golden"
     assert due(driver, keep=1) == (checkpoints[1],)
     assert due(driver, keep=4) == ()
     driver.handle(PinCheckpoint(sequence=checkpoints[0], label="", reason=""))
@@ -139,13 +139,13 @@ def test_one_that_is_being_restored_stays_and_so_does_what_the_restore_point_was
     driver = running()
     checkpoints = checkpoints_of_ten(driver, 4)
     driver.reset(ToCheckpoint(sequence=checkpoints[0]), request_id="r")
-    assert retirement.protected(driver.region)[checkpoints[0]] == "reset r goes to it"
+    assert completion.protected(driver.region)[checkpoints[0]] == "reset r goes to it"
     driver.complete()
     driver.finish_reset()
     assert driver.region.person_resets[RequestId("r")].state is PersonResetState.DONE
     restore_point = driver.region.restore_point
     assert (
-        retirement.protected(driver.region)[checkpoints[0]]
+        completion.protected(driver.region)[checkpoints[0]]
         == f"the restore point, reset {restore_point}, was built from it"
     )
     assert checkpoints[0] not in due(driver, keep=1)
@@ -171,7 +171,7 @@ def test_a_reset_to_no_checkpoint_keeps_none() -> None:
     driver = running()
     checkpoints = checkpoints_of_ten(driver, 3)
     driver.reset(ToInitial())
-    assert checkpoints[0] not in retirement.protected(driver.region)
+    assert checkpoints[0] not in completion.protected(driver.region)
 
 
 # -- what goes --------------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def test_a_checkpoint_that_is_being_restored_keeps_the_places_after_it() -> None
 
 
 def test_many_places_of_boundaries_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retirement, "PIECE", 4)
+    monkeypatch.setattr(completion, "RETIRED_AT_ONCE", 4)
     driver = hourly(keep=50)
     for hour in range(-5, 0):  # what an older version has left
         located(driver, boundary(hour), 0)
@@ -305,7 +305,7 @@ def test_a_running_region_keeps_as_many_as_its_spec_says_and_nobody_asks_for_it(
 def test_many_go_in_pieces_each_in_a_transaction_of_its_own_and_the_next_is_due_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retirement, "PIECE", 12)  # three checkpoints of four partitions
+    monkeypatch.setattr(completion, "RETIRED_AT_ONCE", 12)  # three checkpoints of four partitions
     driver = hourly(keep=50)
     checkpoints = checkpoints_of_ten(driver, 12)
     keep_fewer(driver, 2)
@@ -327,7 +327,7 @@ def test_who_asks_for_it_gets_all_of_it_now() -> None:
     checkpoints = checkpoints_of_ten(driver, 12)
     keep_fewer(driver, 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retirement, "PIECE", 1)
+        patch.setattr(completion, "RETIRED_AT_ONCE", 1)
         driver.handle(RetireCheckpoints())
     assert held(driver) == checkpoints[-2:]
 
@@ -387,7 +387,7 @@ def test_only_what_has_offsets_is_pinned() -> None:
 
 
 def test_aborted_checkpoints_before_undone_ones_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retirement, "PIECE", 8)  # two checkpoints of four partitions
+    monkeypatch.setattr(completion, "RETIRED_AT_ONCE", 8)  # two checkpoints of four partitions
     driver = hourly(keep=50)
     for number in range(5):
         driver.request_checkpoint(f"late-{number}")

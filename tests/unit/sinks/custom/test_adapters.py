@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kcr.errors import ConfigurationError, PipelineUnusable, SinkError, SpecError
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import (

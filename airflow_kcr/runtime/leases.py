@@ -1,27 +1,194 @@
-"""Renews the leases of all members of one process together: one statement of the store an interval, not one a member.
+"""Leases: who a member's process is for the store and for Kafka, the clocks that judge its leases, their renewal.
 
 Every member asks for its own renewal, so a lease is only renewed while the loop that it belongs to turns. Members ask
-when the clock that they share passes a multiple of the interval (`presence.lease`); what is asked within a moment goes
+when the clock that they share passes a multiple of the interval (`duties.lease`); what is asked within a moment goes
 into one statement. Each is answered by itself. A store that is away keeps all of them waiting, and each gets that
 answer.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import queue
 import random
+import socket
 import threading
-from collections.abc import Callable
-from datetime import timedelta
-from typing import Final
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
 
 from airflow_kcr.errors import RefusedError, SchemaMissing, SchemaTooNew, SchemaTooOld, StoreError
-from airflow_kcr.ports import Heartbeats, MemberStore, Renewal
-from airflow_kcr.protocol.commands import Heartbeat, Renew
-from airflow_kcr.protocol.member import events
-from airflow_kcr.protocol.values import RegionName
-from airflow_kcr.runtime.clocks import Clock, Seconds, StoreClock
+from airflow_kcr.ports import CommittedOffset, Heartbeats, MemberStore, Renewal
+from airflow_kcr.protocol.commands import Heartbeat, Register, Renew, ReportNoted
+from airflow_kcr.protocol.member import messages
+from airflow_kcr.protocol.region.rows import Noted
+from airflow_kcr.protocol.rules import GroupRules
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupPartition, MemberId, RegionName, Timeline
+
+# Clocks
+
+Seconds: TypeAlias = float
+Clock: TypeAlias = Callable[[], Seconds]
+
+_BOOT: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boot_time() -> Seconds:
+    """Return monotonic seconds that also count while the machine is suspended, where the system has such a clock.
+
+    A lease ends while a laptop sleeps; a clock that stands still meanwhile would not notice.
+    """
+    return time.clock_gettime(_BOOT)
+
+
+class StoreClock:
+    """A lower bound of the store's clock, from its last answer.
+
+    Boundaries are judged by the store's clock. It was read before its answer arrived, so what it said plus the time
+    since the arrival is never ahead of it: a boundary is noticed late, never early.
+
+    Args:
+        clock: the member's own.
+        now: what the store just said.
+    """
+
+    def __init__(self, clock: Clock, now: datetime) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._told = (now, clock())
+
+    def tell(self, now: datetime) -> None:
+        """Note what the store just answered; an older answer than the one known changes nothing."""
+        heard = self._clock()
+        with self._lock:
+            if now > self._at(self._told, heard):
+                self._told = (now, heard)
+
+    def now(self) -> datetime:
+        """Return a moment that the store's clock has reached."""
+        with self._lock:
+            return self._at(self._told, self._clock())
+
+    @staticmethod
+    def _at(told: tuple[datetime, Seconds], moment: Seconds) -> datetime:
+        return told[0] + timedelta(seconds=moment - told[1])
+
+
+# Identity
+
+
+def _token() -> str:
+    return uuid.uuid4().hex
+
+
+def _label() -> str:
+    return f"{socket.gethostname()}, process {os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """One start of one member."""
+
+    region: RegionName
+    member: MemberId
+    group: GroupRules
+    timeouts: Timeouts
+    takeover: bool = False
+    """Whether a live lease of another process is superseded (Airflow's retry of the same task)."""
+
+    spec_revision: int | None = None
+    """Of the spec that the member is built from; None: that is not checked."""
+
+    label: str = field(default_factory=_label)
+    """Host and process, for people."""
+
+    version: str = ""
+    """Of the package that the process runs; empty: it does not say."""
+
+    token: str = field(default_factory=_token)
+    """Unique for each start: a repeated registration is recognised by it, and batches are named after it."""
+
+    def registration(self, *, sinks_fenced: bool) -> Register:
+        """Return how this process registers the member.
+
+        Args:
+            sinks_fenced: whether every sink of the pipeline refuses an older epoch by itself.
+        """
+        return Register(
+            member=self.member,
+            token=self.token,
+            label=self.label,
+            version=self.version,
+            takeover=self.takeover,
+            sinks_fenced=sinks_fenced,
+            ends_within=self.timeouts.process_end_limit,
+            spec_revision=self.spec_revision,
+        )
+
+    def batch_id(self, number: int) -> BatchId:
+        """Return the id of this start's batch of that number; no other batch ever has it."""
+        return BatchId(f"{self.token}-{number}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitNote:
+    """What a region writes beside the offsets that it commits, as Kafka's metadata."""
+
+    region: RegionName
+    timeline: Timeline
+    sequence: CheckpointNumber
+    epoch: Epoch
+
+    def text(self) -> str:
+        """Return the metadata: JSON, far below Kafka's limit of 4096 bytes."""
+        return json.dumps(
+            {"region": self.region, "timeline": self.timeline, "sequence": self.sequence, "epoch": self.epoch},
+            separators=(",", ":"),
+        )
+
+
+def later_note(
+    region: RegionName, member: MemberId, held: Mapping[GroupPartition, CommittedOffset], newest: CheckpointNumber
+) -> ReportNoted | None:
+    """Return what to tell a store that knows less than Kafka's commit metadata: it was restored. None: it does not.
+
+    Args:
+        region: the region's name; what others wrote does not count.
+        member: who tells it.
+        held: the committed offsets of the member's partitions.
+        newest: the newest checkpoint number that the store has used.
+    """
+    notes = [(place, note) for place, row in held.items() if (note := read_note(row.metadata)) is not None]
+    later = [(p, note) for p, note in notes if note.region == region and note.sequence > newest]
+    if not later:
+        return None
+    place, last = max(later, key=lambda one: (max(one[1].epoch, one[1].sequence, one[1].timeline), one[0]))
+    noted = Noted(member=member, epoch=last.epoch, sequence=last.sequence, timeline=last.timeline)
+    return ReportNoted(partition=place, noted=noted)
+
+
+def read_note(metadata: str) -> CommitNote | None:
+    """Return what was written by `CommitNote.text`; None if another program wrote it, or there is none."""
+    try:
+        value = json.loads(metadata)
+        return CommitNote(
+            region=RegionName(str(value["region"])),
+            timeline=Timeline(int(value["timeline"])),
+            sequence=CheckpointNumber(int(value["sequence"])),
+            epoch=Epoch(int(value["epoch"])),
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        # The last two: JSON's Infinity, and brackets without end.
+        return None
+
+
+# Renewals
 
 GATHER: Final = 0.05
 """Seconds in which further members may ask after the first one: loops wake up for it at the same moment."""
@@ -50,7 +217,7 @@ class LeaseCalls:
     def __init__(
         self,
         post: Callable[[LeaseCalls], None],
-        deliver: Callable[[events.Event], None],
+        deliver: Callable[[messages.Event], None],
         failed: Callable[[BaseException], None],
         store_clock: StoreClock,
         clock: Clock,
@@ -92,7 +259,7 @@ class LeaseCalls:
         """Tell that the store did not answer, and why; it is asked again."""
         self._waiting_since, self._lost = None, True
         if self._asked is not None:
-            self._deliver(events.StoreLost(why=why))
+            self._deliver(messages.StoreLost(why=why))
 
     def take(self, answer: Heartbeat | RefusedError, sent_at: Seconds) -> None:
         """Deliver an answer."""
@@ -101,12 +268,12 @@ class LeaseCalls:
             return
         if self._lost:
             self._lost = False
-            self._deliver(events.StoreBack())
+            self._deliver(messages.StoreBack())
         if isinstance(answer, RefusedError):
-            self._deliver(events.Refused(command=asked.command, error=answer))
+            self._deliver(messages.Refused(command=asked.command, error=answer))
             return
         self._store_clock.tell(answer.now)
-        self._deliver(events.Answered(command=asked.command, result=answer, sent_at=sent_at))
+        self._deliver(messages.Answered(command=asked.command, result=answer, sent_at=sent_at))
 
 
 class Renewals:
@@ -126,7 +293,7 @@ class Renewals:
 
     def member(
         self,
-        deliver: Callable[[events.Event], None],
+        deliver: Callable[[messages.Event], None],
         failed: Callable[[BaseException], None],
         store_clock: StoreClock,
         silence: timedelta,

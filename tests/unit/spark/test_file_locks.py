@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.file_locks import locked
+from airflow_kcr.spark.launch import locked
 
 HOLD = """
 import sys
 from pathlib import Path
-from airflow_kcr.file_locks import locked
+from airflow_kcr.spark.launch import locked
 with locked(Path(sys.argv[1]), within=10, late=lambda: TimeoutError()):
     print("held", flush=True)
     sys.stdin.read()
