@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_kcr import __version__
 from airflow_kcr.api.validation import GroupWatch, preflight, real_reader
+from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parts import Parts, SpecTrial, load, told
 from airflow_kcr.driver.task import RunningApplication, process_state
 from airflow_kcr.errors import ConfigurationError, MemberInUse, StoreError
@@ -34,7 +35,6 @@ from airflow_kcr.protocol.validation import CheckVerdict
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, RegionName
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
-from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.planner import Limits
 from airflow_kcr.sinks.custom.adapters import opened_custom
 from airflow_kcr.sinks.files.contents import RegionLedger

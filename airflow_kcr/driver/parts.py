@@ -152,7 +152,7 @@ def told(
 
 
 class Living(Protocol):
-    """The members of this process, as far as a trial needs them (`runtime.member_pool.MemberPool` is one)."""
+    """The members of this process, as far as a trial needs them (`driver.member_pool.MemberPool` is one)."""
 
     def proposed_spec(self) -> str:
         """Return the digest of the changed spec that waits; empty: there is none."""

@@ -1,7 +1,7 @@
 """The process around an application: its log, its signals, its progress, and how it ends.
 
 It ends by itself when its members have: the region stopped, they were fenced or refused, a signal came, or the Airflow
-task that it works for is gone (`task`). It ends at once, leaving nothing of Spark behind, when a batch can't
+task that it works for is gone (`member_pool`). It ends at once, leaving nothing of Spark behind, when a batch can't
 be stopped: its members come back as one reset wherever they are started again.
 """
 
@@ -27,12 +27,12 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_kcr.driver.application import Hosted, MemberRun, follow, hosting, prepare, still_wanted
-from airflow_kcr.driver.task import LOG_FORMAT, Jvm, ParentWatchdog, Task
+from airflow_kcr.driver.member_pool import Jvm, MemberPool, ParentWatchdog
+from airflow_kcr.driver.task import LOG_FORMAT, Task
 from airflow_kcr.errors import BatchError, KcrError, RefusedError
 from airflow_kcr.protocol.values import MemberId
 from airflow_kcr.runtime.host import End, Ended
 from airflow_kcr.runtime.leases import Clock, Seconds, boot_time
-from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.metrics import UNKNOWN, Counts, Snapshot
 from airflow_kcr.store.regions import RegionStore
 

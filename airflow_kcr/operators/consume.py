@@ -431,7 +431,7 @@ class Intent:
 
     def _ask(self) -> None:
         from airflow_kcr.api import opened
-        from airflow_kcr.driver.task import ask
+        from airflow_kcr.driver.member_pool import ask
         from airflow_kcr.protocol.values import RequestId
 
         try:

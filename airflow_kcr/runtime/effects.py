@@ -215,8 +215,6 @@ T = TypeVar("T")
 TRY_AGAIN = 0.5
 """Seconds before something that Kafka or a sink did not answer is tried again."""
 
-_LOG = logging.getLogger(__name__)
-
 
 class Working:
     """Does a member's work.

@@ -13,11 +13,11 @@ from unittest.mock import patch
 
 from airflow_kcr.driver import application
 from airflow_kcr.driver.application import MemberRun, hosting, prepare
+from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.protocol.commands import DeclareRegion, KillRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import GroupId, RegionName
-from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import parse
 from airflow_kcr.store.regions import RegionStore

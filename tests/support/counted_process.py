@@ -19,6 +19,7 @@ from typing import Any, Final
 import psutil
 
 from airflow_kcr.api.regions import connect, store_url
+from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
@@ -26,7 +27,6 @@ from airflow_kcr.ports import BatchCall, BatchReport, Membership, MembershipList
 from airflow_kcr.protocol.values import BatchId, GroupId, MemberId, RegionName
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
-from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.planner import Limits
 from airflow_kcr.sinks.contract import NoSinks
 from airflow_kcr.spec import RegionSpec

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any, Final, TypeVar
 
 from airflow_kcr.api.regions import client_settings, store_url
+from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.errors import BatchFailed
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
@@ -38,7 +39,6 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.runtime.host import End, MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
-from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.planner import Limits
 from airflow_kcr.sinks.files.layout import file_targets
 from airflow_kcr.sinks.group import OpenedSinks, checked_sinks

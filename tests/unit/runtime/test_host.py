@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from airflow_kcr.driver.member_pool import Notifications
 from airflow_kcr.errors import BatchFailed, SchemaTooNew, SinkError, UnknownMember
 from airflow_kcr.ports import BatchCall, BatchReport, Heartbeats, Renewal, always
 from airflow_kcr.protocol.commands import (
@@ -37,7 +38,6 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.runtime.host import End, Ended, MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time, read_note
-from airflow_kcr.runtime.member_pool import Notifications
 from airflow_kcr.runtime.metrics import Counts
 from airflow_kcr.runtime.planner import Limits
 from tests.support.driver import group_rules
