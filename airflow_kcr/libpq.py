@@ -8,14 +8,13 @@ password.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 import psycopg
-from psycopg import Column, IsolationLevel, sql
-from psycopg.pq import ExecStatus
+from psycopg import IsolationLevel, RawCursor, sql
 from psycopg.rows import TupleRow
 
 _REFUSED_LOGIN: Final = "the server refused the login; check user and password"
@@ -118,21 +117,20 @@ class Unsuitable(Exception):
     """A server answers but can't be used until it is changed; its text says how."""
 
 
-class _Cursor(psycopg.Cursor[TupleRow]):
-    """A cursor that describes a column by its name and type alone, which is all that SQLAlchemy asks for.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """How a connection's transactions begin."""
 
-    The driver's own description looks up more of each column. Of the sixty of a region that takes as long as to fetch
-    its row.
-    """
+    isolation: IsolationLevel | None = None
+    """None: READ COMMITTED."""
 
-    @property
-    def description(self) -> list[Column] | None:
-        """One entry a column; None where the statement returned no rows."""
-        result = self.pgresult
-        if result is None or result.status != ExecStatus.TUPLES_OK:
-            return None
-        names = ((result.fname(n) or b"").decode(self._encoding) for n in range(result.nfields))
-        return [(name, result.ftype(n), None, None, None, None, None) for n, name in enumerate(names)]  # type: ignore[misc]
+    read_only: bool | None = None
+    autocommit: bool = False
+    """Whether each statement is a transaction of its own; behind a pooler there is one all the same."""
+
+
+WRITING: Final = Mode()
+"""How a connection begins its transactions before it is told otherwise."""
 
 
 class Connection(psycopg.Connection[TupleRow]):
@@ -142,6 +140,7 @@ class Connection(psycopg.Connection[TupleRow]):
     there: no setting, prepared statement, LISTEN or lock that outlasts a transaction.
     """
 
+    mode: Mode = WRITING
     of_each_transaction: bytes = b""
     """The statement that sets what was asked for, in the transaction alone; empty where the session has it."""
 
@@ -149,6 +148,16 @@ class Connection(psycopg.Connection[TupleRow]):
     def is_pooled(self) -> bool:
         """Whether each transaction has to be told its settings."""
         return bool(self.of_each_transaction)
+
+    def take_mode(self, mode: Mode) -> None:
+        """Have the transactions from now on begin so; none may be open."""
+        if mode != self.mode:
+            self.isolation_level, self.read_only, self.autocommit = mode.isolation, mode.read_only, mode.autocommit
+            self.mode = mode
+
+    def run(self, statement: bytes, parameters: Sequence[object]) -> RawCursor[TupleRow]:
+        """Run a statement that names its parameters by number, `$1` the first, and return the cursor with its rows."""
+        return RawCursor(self).execute(statement, parameters)
 
     def begin(self) -> None:
         """Begin a transaction with its settings, in one round trip; where the session has them, the driver begins it.
@@ -198,7 +207,7 @@ def connect(parameters: Mapping[str, object], settings: Mapping[str, str]) -> Co
 
 
 def _connected(parameters: Mapping[str, object]) -> Connection:
-    return Connection.connect(**parameters, cursor_factory=_Cursor)  # type: ignore[arg-type]
+    return Connection.connect(**parameters)  # type: ignore[arg-type]
 
 
 def _correct(connection: Connection, given: str, settings: Mapping[str, str]) -> None:

@@ -224,7 +224,7 @@ def _require_own_session(connection: Connection) -> None:
     from airflow_kcr.store.postgres.connections import driver_of
     from airflow_kcr.store.postgres.session import Address
 
-    if driver_of(connection).is_pooled:
+    if driver_of(connection.connection).is_pooled:
         raise StoreRefused(
             f"the store at {Address(connection.engine.url)} is behind a pooler, and an upgrade needs a session of its "
             f"own; {libpq.DIRECTLY}; nothing was changed"

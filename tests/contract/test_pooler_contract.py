@@ -339,7 +339,7 @@ def test_a_commit_that_the_pooler_lost_is_open_until_it_is_looked_up(
 def test_a_direct_connection_is_asked_once_and_sends_nothing_more(database_url: str) -> None:
     engine = build_engine(database_url)
     with engine.connect() as connection:
-        driver = driver_of(connection)
+        driver = driver_of(connection.connection)
         assert not driver.is_pooled
         assert not server_at(database_url).is_pooled
         assert driver.prepare_threshold == 5

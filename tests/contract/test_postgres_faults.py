@@ -25,7 +25,15 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.errors import NotClaimed, OutcomeUnknown, StoreBusy, StoreError, StoreRefused, StoreUnavailable
+from airflow_kcr.errors import (
+    NotClaimed,
+    OutcomeUnknown,
+    StoreBusy,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+    UnknownRegion,
+)
 from airflow_kcr.ports import Renewal
 from airflow_kcr.protocol.commands import (
     Command,
@@ -198,7 +206,7 @@ def _none(spec: str) -> RegionRules:
     raise AssertionError(spec)
 
 
-def test_a_pooled_connection_that_died_is_replaced_unnoticed(database_url: str, driver: Driver) -> None:
+def test_pooled_connections_that_died_are_replaced_unnoticed(database_url: str, driver: Driver, engine: Engine) -> None:
     calls: list[Callable[[], object]] = [
         lambda: driver.start_batch(driver.member(0)),
         lambda: driver.handle(Reconcile()),
@@ -207,9 +215,23 @@ def test_a_pooled_connection_that_died_is_replaced_unnoticed(database_url: str, 
         driver.store.names,
     ]
     for call in calls:
+        with engine.connect(), engine.connect(), engine.connect():
+            pass
         end_backends(database_url, "idle")
         call()
     assert len(driver.batches) == 1
+
+
+def test_a_connection_goes_back_to_the_pool_as_it_came(engine: Engine, rules: RegionRules) -> None:
+    # Its next user may neither find its transactions read-only nor each statement in one of its own.
+    with PostgresTransactions(engine, lambda _: rules) as store:
+        with pytest.raises(UnknownRegion):
+            store.read(RegionName("nowhere"))
+        store.names()
+    with engine.connect() as connection:
+        connection.execute(text("CREATE TABLE kcr.tried ()"))
+        connection.rollback()
+        assert connection.execute(text("SELECT to_regclass('kcr.tried') IS NULL")).scalar_one()
 
 
 @pytest.mark.parametrize("verb", ["decide", "admit"])
@@ -712,7 +734,7 @@ def test_a_lost_or_strange_notification_costs_the_timeout_and_no_more(
 def test_where_nobody_can_listen_waiting_is_waiting(
     driver: Driver, engine: Engine, rules: RegionRules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "_LISTEN", text("LISTEN"))
+    monkeypatch.setattr(connections, "_LISTEN", b"LISTEN")
     with PostgresTransactions(engine, lambda _: rules) as deaf:
         started = monotonic()
         deaf.wait(driver.name, driver.held.counter, timedelta(seconds=0.3))
@@ -751,10 +773,13 @@ def test_what_a_member_looks_at_is_read_in_one_transaction(driver: Driver, engin
     driver.request_checkpoint("n1")
     driver.complete()
     begun: list[object] = []
-    note = begun.append
-    event.listen(engine, "begin", note)
+
+    def note(*connection: object) -> None:
+        begun.append(connection)
+
+    event.listen(engine, "checkout", note)
     seen = driver.handle(ReadRegion(member=driver.member(0)))
-    event.remove(engine, "begin", note)
+    event.remove(engine, "checkout", note)
     # With a complete checkpoint there is the most to see: who publishes it, and what of its commit is still to be read
     # back.
     assert seen.commit is not None
@@ -768,22 +793,15 @@ def test_a_begin_and_an_end_are_three_statements_each(
     # Locks, the region with member, batch and claims, and all that is written: at 100 partitions, what each further
     # statement takes is seen in every batch.
     driver_batch(driver, 0, BatchId("the first asks whether the schema is there"))
-    run: list[str] = []
-
-    def note(*about: object) -> None:
-        run.append(str(about[2]))
-
-    event.listen(engine, "before_cursor_execute", note)
     place = driver.partition(0)
     begin = driver.held.claims[place].position
     assert begin is not None
     request = driver.batch_of(driver.member(0), {place: Range(begin, Offset(begin + 1))})
-    run.clear()
-    driver.handle(request)
+    with statements() as run:
+        driver.handle(request)
     assert len(run) == 3, run
-    run.clear()
-    driver.handle(FinishBatch(batch=request.batch, member=request.member, incarnation=Incarnation(1)))
-    event.remove(engine, "before_cursor_execute", note)
+    with statements() as run:
+        driver.handle(FinishBatch(batch=request.batch, member=request.member, incarnation=Incarnation(1)))
     assert len(run) == 3, run
 
 
@@ -792,23 +810,17 @@ def test_what_a_checkpoint_asks_of_the_store_is_a_handful_of_statements(
 ) -> None:
     # The lock, the region, and one statement for all that is written: each further one is a way to the server and back
     # while the region is locked.
-    run: list[str] = []
     counted = dict[str, int]()
-
-    def note(*about: object) -> None:
-        run.append(str(about[2]))
-
     handle = driver.store.handle
 
     def counting(name: RegionName, command: Command[object]) -> object:
-        run.clear()
-        answer = handle(name, command)
+        with statements() as run:
+            answer = handle(name, command)
         counted[type(command).__name__] = len(run)
         return answer
 
     driver.process()
     driver.checkpoint("the first asks whether the schema is there")
-    event.listen(engine, "before_cursor_execute", note)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver.store, "handle", counting)
         driver.request_checkpoint("n1")
@@ -816,7 +828,6 @@ def test_what_a_checkpoint_asks_of_the_store_is_a_handful_of_statements(
         driver.complete()
         driver.publish()
         driver.read_back(driver.member(0))
-    event.remove(engine, "before_cursor_execute", note)
     # A request asks what its request id names as well, a publication how many checkpoints are kept; a view needs no
     # lock.
     expected = {
@@ -826,7 +837,7 @@ def test_what_a_checkpoint_asks_of_the_store_is_a_handful_of_statements(
         "PublishCheckpoint": 4,
         "ReportReadBack": 3,
     }
-    assert counted == expected, run
+    assert counted == expected
 
 
 def test_a_region_that_is_deleted_leaves_no_row(database_url: str, driver: Driver) -> None:

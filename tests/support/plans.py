@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import sql
-from psycopg._queries import PostgresQuery
+import pytest
+from psycopg import RawCursor, sql
+from psycopg._queries import PostgresRawQuery
 from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus
-from sqlalchemy import Connection, Engine, event
+
+from airflow_kcr import libpq
+
+if TYPE_CHECKING:
+    from psycopg.rows import TupleRow
 
 _REMOVED = ("Rows Removed by Filter", "Rows Removed by Join Filter", "Rows Removed by Index Recheck")
 
@@ -56,16 +61,14 @@ def nothing_pruned(url: str) -> Iterator[None]:
         yield
 
 
-def _explained(driver: psycopg.Connection, statement: str, parameters: dict[str, Any]) -> sql.Composed:
+def _explained(driver: psycopg.Connection, statement: bytes, parameters: Sequence[object]) -> sql.Composed:
     """Prepare a statement as `counted`, with the types that the driver gives its parameters; return its EXPLAIN."""
-    query = PostgresQuery(Transformer(driver))
-    query.convert(statement, parameters or None)
+    query = PostgresRawQuery(Transformer(driver))
+    query.convert(statement, parameters)
     prepared = driver.pgconn.prepare(b"counted", query.query, query.types)
     if prepared.status != ExecStatus.COMMAND_OK:
         raise AssertionError(prepared.error_message.decode())
-    # Each value as often as the driver binds it: in the order of its placeholders.
-    values = sql.SQL(", ").join(sql.Literal(parameters[name]) for name in query._order or ())
-    bound = sql.SQL("({})").format(values) if query._order else sql.SQL("")
+    bound = sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, parameters))) if parameters else sql.SQL("")
     return sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE counted {}").format(bound)
 
 
@@ -78,12 +81,7 @@ def touched() -> Iterator[Counter[str]]:
     """
     counted = Counter[str]()
 
-    def explain(
-        connection: Connection, _cursor: object, statement: str, parameters: dict[str, Any], *_more: object
-    ) -> None:
-        driver: object = connection.connection.dbapi_connection
-        if not isinstance(driver, psycopg.Connection) or statement.lstrip().split()[0] in {"SET", "LISTEN"}:
-            return
+    def explain(driver: libpq.Connection, statement: bytes, parameters: Sequence[object]) -> None:
         begin, undo = ("BEGIN", "ROLLBACK") if driver.autocommit else ("SAVEPOINT plan", "ROLLBACK TO plan")
         driver.execute(begin)
         found = driver.execute(_explained(driver, statement, parameters)).fetchone()
@@ -92,25 +90,29 @@ def touched() -> Iterator[Counter[str]]:
         if found is None:
             raise AssertionError(statement)
         plans = json.loads(found[0]) if isinstance(found[0], str) else found[0]
-        counted[" ".join(statement.split())] += rows_of(plans[0]["Plan"])
+        counted[" ".join(statement.decode().split())] += rows_of(plans[0]["Plan"])
 
-    event.listen(Engine, "before_cursor_execute", explain)
-    try:
+    with before_statements(explain):
         yield counted
-    finally:
-        event.remove(Engine, "before_cursor_execute", explain)
 
 
 @contextmanager
 def statements() -> Iterator[list[str]]:
     """Note every statement that whatever runs meanwhile sends."""
     run: list[str] = []
-
-    def note(*about: object) -> None:
-        run.append(str(about[2]))
-
-    event.listen(Engine, "before_cursor_execute", note)
-    try:
+    with before_statements(lambda _driver, statement, _parameters: run.append(statement.decode())):
         yield run
-    finally:
-        event.remove(Engine, "before_cursor_execute", note)
+
+
+@contextmanager
+def before_statements(do: Callable[[libpq.Connection, bytes, Sequence[object]], None]) -> Iterator[None]:
+    """Do something before each statement of a store: with its connection, its text, and its parameters."""
+    run = libpq.Connection.run
+
+    def noted(driver: libpq.Connection, statement: bytes, parameters: Sequence[object]) -> RawCursor[TupleRow]:
+        do(driver, statement, parameters)
+        return run(driver, statement, parameters)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(libpq.Connection, "run", noted)
+        yield

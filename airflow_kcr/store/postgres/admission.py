@@ -24,7 +24,7 @@ from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.layouts import BOUNDARY_OFFSETS, CHECKPOINTS, CLAIMS, LEASES, MEMBERS
 from airflow_kcr.store.postgres.region_reads import HEAD, HEAD_WIDTH, REGION, region_from, region_of, skips
 from airflow_kcr.store.postgres.row_layout import JsonLayout, arrays_of, named, partition_columns
-from airflow_kcr.store.postgres.session import Session, composed, positional
+from airflow_kcr.store.postgres.session import Session, composed
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -77,20 +77,17 @@ BEGIN: Final = _with_claims(
         JOIN kcr.claim c USING (region_id, group_id, topic, partition)
     """).format(claims=CLAIMS.gathered("c"))
 )
-_BEGIN: Final = positional(BEGIN, _GATHERED + CLAIMS.width)
+_BEGIN: Final = BEGIN
 
 # name: admit_end — with the ranges of the running batch, each with the claim under it.
-_END: Final = positional(
-    _with_claims(
-        SQL("""
+_END: Final = _with_claims(
+    SQL("""
         SELECT {ranges}, {claims}
         FROM kcr.batch_range g
         LEFT JOIN kcr.claim c ON c.region_id = g.region_id AND c.group_id = g.group_id AND c.topic = g.topic
                              AND c.partition = g.partition
         WHERE g.batch_number = b.number
     """).format(ranges=arrays_of(ledger.RANGE_COLUMNS, "g"), claims=CLAIMS.gathered("c"))
-    ),
-    _GATHERED + len(ledger.RANGE_COLUMNS) + CLAIMS.width,
 )
 
 # name: bounds_in — where a boundary falls in some partitions, of the topics that their claims know.

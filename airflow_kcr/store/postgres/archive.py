@@ -57,7 +57,7 @@ from airflow_kcr.store.postgres.layouts import (
     RESETS,
 )
 from airflow_kcr.store.postgres.row_layout import Layout, arrays_of, name_of, named, partition_columns, partition_of
-from airflow_kcr.store.postgres.session import Session, composed, positional
+from airflow_kcr.store.postgres.session import Session, composed
 from airflow_kcr.store.postgres.tables import ALIGNED, CURRENT, TURN, USABLE
 
 K = TypeVar("K")
@@ -382,7 +382,7 @@ _CHECKPOINT_PAGE: Final = SQL("""
     seen=arrays_of(_SEEN, "t"),
 )
 _CHECKPOINT_PAGE_WIDTH: Final = 5 + len(_SEEN)
-_CHECKPOINTS_SHOWN: Final = positional(composed(_CHECKPOINT_PAGE), _CHECKPOINT_PAGE_WIDTH)
+_CHECKPOINTS_SHOWN: Final = composed(_CHECKPOINT_PAGE)
 
 
 def _reset_page(region: Composable) -> Composed:
@@ -427,15 +427,12 @@ RESETS_OF: Final = composed(
 )
 
 # name: region_page — both pages, and the contributions to one checkpoint.
-_REGION_PAGE: Final = positional(
-    composed(
-        SQL("SELECT c.*, r.*, {contributions} FROM ({checkpoints}) c, ({resets}) r").format(
-            contributions=contributions_to(SQL("CAST(:newest AS bigint)")),
-            checkpoints=_CHECKPOINT_PAGE,
-            resets=_reset_page(_REGION),
-        )
-    ),
-    _CHECKPOINT_PAGE_WIDTH + 4 + 1,
+_REGION_PAGE: Final = composed(
+    SQL("SELECT c.*, r.*, {contributions} FROM ({checkpoints}) c, ({resets}) r").format(
+        contributions=contributions_to(SQL("CAST(:newest AS bigint)")),
+        checkpoints=_CHECKPOINT_PAGE,
+        resets=_reset_page(_REGION),
+    )
 )
 _COUNT: Final = text("SELECT count(*) FROM kcr.checkpoint WHERE region_id = :region")
 

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any, Final, cast
 
 from psycopg.sql import SQL
-from sqlalchemy import TextualSelect, text
+from sqlalchemy import TextClause, text
 
 from airflow_kcr.ports import ArchiveContents, ArchiveFile, Certificate, Dropped, Horizon
 from airflow_kcr.protocol.region.events import Event
@@ -33,7 +33,7 @@ from airflow_kcr.store.postgres.connections import read_again
 from airflow_kcr.store.postgres.layouts import IN_ORDER, seen
 from airflow_kcr.store.postgres.ledger import near
 from airflow_kcr.store.postgres.row_layout import member_of, partition_columns, partition_of
-from airflow_kcr.store.postgres.session import Found, Session, composed, positional
+from airflow_kcr.store.postgres.session import Found, Session, composed
 from airflow_kcr.store.postgres.tables import WIDTH
 
 EVENT_PAGE: Final = 1000
@@ -43,22 +43,16 @@ LEDGER_PAGE: Final = 2000
 """Batches per page."""
 
 # name: horizon — under the exclusive lock: no batch begins or ends at this moment, so what is there is all there is.
-_HORIZON: Final = positional(
-    text("""
+_HORIZON: Final = text("""
     SELECT r.counter, (SELECT coalesce(max(b.number), 0) FROM kcr.batch b WHERE b.region_id = r.id)
     FROM kcr.region r WHERE r.id = :region
-"""),
-    2,
-)
+""")
 
 # name: events_between — a page of events.
-EVENTS: Final = positional(
-    text("""
+EVENTS: Final = text("""
     SELECT number, at, epoch, timeline, kind, body FROM kcr.event
     WHERE region_id = :region AND number > :after AND number <= :upto ORDER BY number LIMIT :limit
-"""),
-    6,
-)
+""")
 
 _BATCH: Final = SQL("""
     b.number, b.batch_id, b.group_id, b.member_index, b.incarnation, b.epoch, b.timeline, b.sequence, b.started_at,
@@ -70,51 +64,36 @@ _BATCH: Final = SQL("""
 _WIDTH: Final = 15
 
 # name: batches_between — a page of the ledger.
-BATCHES: Final = positional(
-    composed(
-        SQL("""
+BATCHES: Final = composed(
+    SQL("""
     SELECT {batch} FROM kcr.batch b
     WHERE b.region_id = :region AND b.number > :after AND b.number <= :upto ORDER BY b.number LIMIT :limit
 """).format(batch=_BATCH)
-    ),
-    _WIDTH,
 )
 
 # name: some_batches — by their ids.
-_SOME: Final = positional(
-    composed(
-        SQL("""
+_SOME: Final = composed(
+    SQL("""
     SELECT {batch} FROM kcr.batch b
     WHERE b.region_id = :region AND b.batch_id = ANY (CAST(:batches AS text[])) ORDER BY b.number
 """).format(batch=_BATCH)
-    ),
-    _WIDTH,
 )
 
 
 # name: certificates — from a number on; and the newest, and the newest archived one, with what continuing from
 # them needs.
-_CERTIFICATES: Final = positional(
-    text("""
+_CERTIFICATES: Final = text("""
     SELECT number, counter, ledger, body, digest, CAST(NULL AS bytea), archive FROM kcr.certificate
     WHERE region_id = :region AND number > :after ORDER BY number LIMIT :limit
-"""),
-    7,
-)
-_NEWEST: Final = positional(
-    text("""
+""")
+_NEWEST: Final = text("""
     SELECT number, counter, ledger, body, digest, resume, archive FROM kcr.certificate
     WHERE region_id = :region ORDER BY number DESC LIMIT 1
-"""),
-    7,
-)
-_CLOSED: Final = positional(
-    text("""
+""")
+_CLOSED: Final = text("""
     SELECT number, counter, ledger, body, digest, resume, archive FROM kcr.certificate
     WHERE region_id = :region AND archive IS NOT NULL ORDER BY number DESC LIMIT 1
-"""),
-    7,
-)
+""")
 
 # name: may_certify — who has no right here may still read all the rest.
 _MAY_CERTIFY: Final = text("""
@@ -155,9 +134,8 @@ _ARCHIVED_PROCESSES: Final = text("""
 """)
 
 # name: archived_with — for each width of a range the few that end near enough beyond the record: see `containing`.
-_ARCHIVED_WITH: Final = positional(
-    composed(
-        SQL("""
+_ARCHIVED_WITH: Final = composed(
+    SQL("""
     SELECT number, counter, ledger, body, digest, CAST(NULL AS bytea), archive FROM kcr.certificate
     WHERE region_id = :region AND number = ANY (ARRAY(
         SELECT unnest(ARRAY(
@@ -167,16 +145,11 @@ _ARCHIVED_WITH: Final = positional(
         )) FROM unnest(CAST(:widths AS integer[]), CAST(:furthest AS bigint[])) AS w (width, furthest)
     )) ORDER BY number
 """).format(width=SQL(WIDTH))
-    ),
-    7,
 )
-_ARCHIVED_PROCESS: Final = positional(
-    text("""
+_ARCHIVED_PROCESS: Final = text("""
     SELECT label FROM kcr.archived_process
     WHERE region_id = :region AND group_id = :group AND member_index = :index AND incarnation = :incarnation
-"""),
-    1,
-)
+""")
 
 PIECE: Final = 10_000
 """Rows of a table that a transaction drops."""
@@ -189,14 +162,11 @@ _DROP_EVENTS: Final = text("""
 """)
 
 # name: droppable — the next batches; no foreign key leads from their ranges to them.
-_DROPPABLE: Final = positional(
-    text("""
+_DROPPABLE: Final = text("""
     SELECT b.number FROM kcr.batch b
     WHERE b.region_id = :region AND b.number > :after AND b.number < :ledger AND b.outcome IS NOT NULL
       AND b.sequence <= :floor AND NOT b.batch_id = ANY (CAST(:open AS text[])) ORDER BY b.number LIMIT :limit
-"""),
-    1,
-)
+""")
 _DROP_RANGES: Final = text("DELETE FROM kcr.batch_range WHERE batch_number = ANY (CAST(:batches AS bigint[]))")
 _DROP_BATCHES: Final = text("DELETE FROM kcr.batch WHERE number = ANY (CAST(:batches AS bigint[]))")
 
@@ -247,7 +217,7 @@ class PostgresChronicle:
             after = found[-1][0]
 
     @read_again
-    def _page(self, statement: TextualSelect, **limits: int) -> Sequence[Found]:
+    def _page(self, statement: TextClause, **limits: int) -> Sequence[Found]:
         with self._about() as session:
             return session.rows(statement, **limits)
 

@@ -20,7 +20,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 import psycopg
-from sqlalchemy import Connection, Engine, Executable, create_engine, event, text
+from psycopg import IsolationLevel
+from sqlalchemy import Connection, Engine, TextClause, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -37,6 +38,7 @@ from airflow_kcr.store.postgres.session import (
     Session,
     before_commit,
     during_commit,
+    execute,
     is_lost,
     sqlstate_of,
     unstorable,
@@ -46,7 +48,7 @@ from airflow_kcr.store.schema_upgrade import require_current
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sqlalchemy import Connection, Dialect
+    from sqlalchemy import Connection, Dialect, PoolProxiedConnection
 
 
 CONNECT_TIMEOUT: Final = 10
@@ -116,15 +118,15 @@ def connect_under(engine: Engine, settings: Mapping[str, str]) -> None:
             raise StoreRefused(f"the store at {address} can't be used: {wrong}; nothing was changed") from None
 
     def begin(connection: Connection) -> None:
-        driver_of(connection).begin()
+        driver_of(connection.connection).begin()
 
     event.listen(engine, "do_connect", connect)
     event.listen(engine, "begin", begin)
 
 
-def driver_of(connection: Connection) -> libpq.Connection:
-    """Return the driver's connection under one of an engine that `connect_under` has set up."""
-    driver: object = connection.connection.dbapi_connection
+def driver_of(connection: PoolProxiedConnection) -> libpq.Connection:
+    """Return the driver's connection under one that an engine has lent, which `connect_under` has set up."""
+    driver: object = connection.dbapi_connection
     if not isinstance(driver, libpq.Connection):
         raise TypeError(f"the store needs connections of its own, not {type(driver).__name__}")
     return driver
@@ -161,7 +163,7 @@ def server_at(url: str | URL) -> Server:
     try:
         with engine.connect() as connection:
             version, is_standby, now = connection.execute(_SERVER).one()
-            is_pooled = driver_of(connection).is_pooled
+            is_pooled = driver_of(connection.connection).is_pooled
     except FAILURES as error:
         raise before_commit(error, Address(engine.url), monotonic() - began) from error
     finally:
@@ -172,6 +174,12 @@ def server_at(url: str | URL) -> Server:
 def _milliseconds(span: timedelta) -> str:
     return str(max(span // timedelta(milliseconds=1), 1))
 
+
+_SNAPSHOT: Final = libpq.Mode(isolation=IsolationLevel.REPEATABLE_READ, read_only=True)
+"""All of a transaction sees one moment, and it changes nothing."""
+
+_ALONE: Final = libpq.Mode(autocommit=True)
+"""A statement by itself."""
 
 # name: no_lock — the first statement of a transaction that needs no lock.
 NO_LOCK: Final = text("SELECT 1")
@@ -216,21 +224,19 @@ class Connections:
 
     def __init__(self, engine: Engine, read_rules: Callable[[str], RegionRules]) -> None:
         self._engine = engine
-        self._snapshots = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-        self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._read_rules = read_rules
         self._address = Address(engine.url)
         self._schema_is_current = False
 
     @contextmanager
-    def transaction(self, first: Executable, **parameters: object) -> Iterator[Session]:
+    def transaction(self, first: TextClause, **parameters: object) -> Iterator[Session]:
         """Run the body in one transaction that begins with the statement `first`, and commit it.
 
         Raises:
             StoreError: see `session`; before COMMIT was sent, nothing was changed.
         """
         started = monotonic()
-        with self._lent(self._engine, first, parameters) as session:
+        with self._lent(libpq.WRITING, first, parameters) as session:
             yield session
             try:
                 session.commit()
@@ -238,58 +244,59 @@ class Connections:
                 raise during_commit(error, self._address, monotonic() - started) from error
 
     @contextmanager
-    def snapshot(self, first: Executable, **parameters: object) -> Iterator[Session]:
+    def snapshot(self, first: TextClause, **parameters: object) -> Iterator[Session]:
         """Run the body in a transaction that only reads, all of it as of one moment: that of the statement `first`.
 
         What was read is true whatever becomes of the transaction: a server may have ended it while the body worked on
         what it had read. It is committed all the same, because the driver forgets its prepared statements with a
         rollback.
         """
-        with self._lent(self._snapshots, first, parameters) as session:
+        with self._lent(_SNAPSHOT, first, parameters) as session:
             yield session
             with suppress(*FAILURES):
                 session.commit()
 
     @contextmanager
-    def _lent(self, engine: Engine, first: Executable, parameters: dict[str, object]) -> Iterator[Session]:
+    def _lent(self, mode: libpq.Mode, first: TextClause, parameters: Mapping[str, object]) -> Iterator[Session]:
         self.require_schema()
         started = monotonic()
-        connection, rows = self._begun(engine, first, parameters, started)
-        session = Session(connection, self.answer, self._read_rules, rows)
+        lent, rows = self._begun(mode, first, parameters, started)
+        session = Session(driver_of(lent), self.answer, self._read_rules, rows)
         try:
             with self._translating(started):
                 yield session
         finally:
             session.end()
-            _close(connection)
+            _give_back(lent)
 
     def _begun(
-        self, engine: Engine, first: Executable, parameters: dict[str, object], started: float
-    ) -> tuple[Connection, Sequence[Found]]:
+        self, mode: libpq.Mode, first: TextClause, parameters: Mapping[str, object], started: float
+    ) -> tuple[PoolProxiedConnection, Sequence[Found]]:
         """Return a connection in a transaction whose first statement was run, and the rows of that.
 
         A pooled connection may have died since it was used last. It is found here, before anything was asked that
-        changes something, and replaced once.
+        changes something, and replaced once, with all that are as old.
         """
         with self._translating(started):
             try:
-                return _with_first(engine.connect(), first, parameters)
+                return _with_first(self._engine.raw_connection(), mode, first, parameters)
             except FAILURES as error:
                 if not is_lost(error) and sqlstate_of(error) not in _REPLACED:
                     raise
-            return _with_first(engine.connect(), first, parameters)
+            self._engine.dispose()
+            return _with_first(self._engine.raw_connection(), mode, first, parameters)
 
-    def answer(self, statement: Executable, **parameters: object) -> Sequence[Found]:
+    def answer(self, statement: TextClause, **parameters: object) -> Sequence[Found]:
         """Return the rows of one statement in autocommit, which may be repeated without harm; one round trip."""
         self.require_schema()
         started = monotonic()
-        connection, rows = self._begun(self._autocommit, statement, parameters, started)
+        lent, rows = self._begun(_ALONE, statement, parameters, started)
         try:
             with self._translating(started):
                 # Behind a pooler there is a transaction, for its settings; else this sends nothing.
-                connection.commit()
+                driver_of(lent).commit()
         finally:
-            _close(connection)
+            _give_back(lent)
         return rows
 
     @contextmanager
@@ -317,22 +324,27 @@ class Connections:
 
 
 def _with_first(
-    connection: Connection, first: Executable, parameters: dict[str, object]
-) -> tuple[Connection, Sequence[Found]]:
+    lent: PoolProxiedConnection, mode: libpq.Mode, first: TextClause, parameters: Mapping[str, object]
+) -> tuple[PoolProxiedConnection, Sequence[Found]]:
     try:
-        return connection, connection.execute(first, parameters).all()
+        driver = driver_of(lent)
+        driver.take_mode(mode)
+        driver.begin()
+        return lent, execute(driver, first, parameters).fetchall()
     except BaseException:
-        _close(connection)
+        _give_back(lent)
         raise
 
 
-def _close(connection: Connection) -> None:
+def _give_back(lent: PoolProxiedConnection) -> None:
     """Give a connection back to the pool, what was not committed rolled back; a broken one is thrown away."""
     try:
-        connection.rollback()
+        driver = driver_of(lent)
+        driver.rollback()
+        driver.take_mode(libpq.WRITING)
     except FAILURES:
-        connection.invalidate()
-    connection.close()
+        lent.invalidate()
+    lent.close()
 
 
 # Listeners
@@ -353,7 +365,7 @@ _LOG = logging.getLogger(__name__)
 _DIGITS: Final = 19
 """Of the largest number that the store has."""
 
-_LISTEN: Final = text(f"LISTEN {CHANNEL}")
+_LISTEN: Final = f"LISTEN {CHANNEL}".encode()
 
 
 def payload(name: RegionName, counter: EventNumber) -> str:
@@ -377,13 +389,17 @@ class Listeners:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._idle: list[Connection] = []
+        self._idle: list[libpq.Connection] = []
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._is_told = False
 
     def wait(
-        self, name: RegionName, after: EventNumber, timeout: timedelta, counter: Callable[[Connection], EventNumber]
+        self,
+        name: RegionName,
+        after: EventNumber,
+        timeout: timedelta,
+        counter: Callable[[libpq.Connection], EventNumber],
     ) -> EventNumber:
         """Return the region's counter once it is beyond `after`; else `after`, in the end or when all is closed.
 
@@ -405,7 +421,7 @@ class Listeners:
                 if known > after:
                     return known
             except BaseException:
-                _discard(connection)
+                connection.close()
                 raise
             finally:
                 self._keep(connection)
@@ -419,56 +435,58 @@ class Listeners:
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
-            _discard(connection)
+            connection.close()
 
     def _listen(
         self,
-        connection: Connection,
+        connection: libpq.Connection,
         name: RegionName,
         after: EventNumber,
         deadline: float,
-        counter: Callable[[Connection], EventNumber],
+        counter: Callable[[libpq.Connection], EventNumber],
     ) -> EventNumber:
         """Return the region's counter once a notification says that it is beyond `after`, else `after`.
 
         It is read then: every user of the database may notify, and a number that the region never had would keep its
         waiters from hearing of real ones.
         """
-        driver = driver_of(connection)
         while (left := deadline - monotonic()) > 0 and not self._closed.is_set():
             # All of them before anything is asked: the driver holds the connection's lock while it yields them.
-            notices = list(driver.notifies(timeout=min(left, _POLL_PERIOD), stop_after=1))
+            notices = list(connection.notifies(timeout=min(left, _POLL_PERIOD), stop_after=1))
             numbers = [known for notice in notices if (known := told(notice.payload, name)) is not None]
             if max(numbers, default=after) > after and (read := counter(connection)) > after:
                 return read
         return after
 
-    def _poll(self, after: EventNumber, deadline: float, counter: Callable[[Connection], EventNumber]) -> EventNumber:
+    def _poll(
+        self, after: EventNumber, deadline: float, counter: Callable[[libpq.Connection], EventNumber]
+    ) -> EventNumber:
         """Return the region's counter once it is beyond `after`, else `after`; the pool's connections stay free."""
         while True:
-            with self._engine.connect() as connection:
-                known = counter(connection)
+            with self._engine.connect() as lent, lent.begin():
+                known = counter(driver_of(lent.connection))
             left = deadline - monotonic()
             if known > after or left <= 0 or self._closed.wait(min(left, POLL)):
                 return max(known, after)
 
-    def _take(self) -> Connection | None:
+    def _take(self) -> libpq.Connection | None:
         """Return a connection that listens; None: a pooler is in between."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        connection = self._engine.connect()
-        if driver_of(connection).is_pooled:
-            connection.close()
+        lent = self._engine.raw_connection()
+        connection = driver_of(lent)
+        if connection.is_pooled:
+            lent.close()
             self._tell()
             return None
-        connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+        # Outside the pool: waiters must not keep others from working.
+        lent.detach()
         try:
-            # Outside the pool: waiters must not keep others from working.
-            connection.detach()
+            connection.autocommit = True
             connection.execute(_LISTEN)
         except BaseException:
-            _discard(connection)
+            connection.close()
             raise
         return connection
 
@@ -482,16 +500,9 @@ class Listeners:
                 POLL,
             )
 
-    def _keep(self, connection: Connection) -> None:
+    def _keep(self, connection: libpq.Connection) -> None:
         with self._lock:
-            if not self._closed.is_set() and not connection.closed and not connection.invalidated:
+            if not self._closed.is_set() and not connection.closed:
                 self._idle.append(connection)
                 return
-        _discard(connection)
-
-
-def _discard(connection: Connection) -> None:
-    try:
         connection.close()
-    except (SQLAlchemyError, psycopg.Error):
-        connection.invalidate()

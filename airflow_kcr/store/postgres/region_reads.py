@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
 from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
-from sqlalchemy import TextualSelect, text
+from sqlalchemy import TextClause, text
 
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap, SeekSource, from_offsets
@@ -49,7 +49,7 @@ from airflow_kcr.store.postgres.layouts import (
     ContributionKey,
 )
 from airflow_kcr.store.postgres.row_layout import Layout, arrays_of, listed, named, partition_of
-from airflow_kcr.store.postgres.session import Found, Session, composed, positional
+from airflow_kcr.store.postgres.session import Found, Session, composed
 from airflow_kcr.store.postgres.tables import PARTITION, SCHEMA, USABLE
 
 K = TypeVar("K")
@@ -176,14 +176,14 @@ _BY_PARTITION: Final = (
 maps that are at work."""
 
 
-def _head_and(parts: Iterable[_Part], *expressions: Composable) -> TextualSelect:
+def _head_and(parts: Iterable[_Part], *expressions: Composable) -> TextClause:
     """Return the statement that reads `HEAD`, then tables, each one's rows gathered in one, and then expressions."""
     own = list(parts)
     whole = SQL("SELECT {chosen} FROM kcr.region r {joined} WHERE r.name = :name").format(
         chosen=listed([HEAD, *(part.chosen for part in own), *expressions]),
         joined=SQL(" ").join(part.joined for part in own),
     )
-    return positional(composed(whole), HEAD_WIDTH + sum(part.width for part in own) + len(expressions))
+    return composed(whole)
 
 
 # name: region — a statement of its own, after the one that waits.
@@ -220,8 +220,7 @@ def rows_of(layout: Layout[K, V], gathered: Columns[Any]) -> dict[K, V]:
 # name: member_by_partition — of the partitions that one member holds: the restore point, its commit read-back, and
 # where a boundary falls. Each is looked up by itself (OFFSET 0), or a planner that takes the tables for short reads all
 # of them for each claim.
-_OF_CLAIMS: Final = positional(
-    text("""
+_OF_CLAIMS: Final = text("""
     SELECT c.topic, c.partition, c.topic_id, coalesce(o.next_offset, s.next_offset), e.next_offset,
            b.next_offset, b.inexact, b.leader_epoch
     FROM kcr.claim c
@@ -243,9 +242,7 @@ _OF_CLAIMS: Final = positional(
         OFFSET 0
     ) b ON true
     WHERE c.region_id = :region AND c.group_id = :group AND c.owner_index = :index
-"""),
-    8,
-)
+""")
 
 # name: skips — the records to step over, by partition.
 _SKIPS: Final = text(

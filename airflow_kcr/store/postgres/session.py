@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import psycopg
-from sqlalchemy import column, text
+from sqlalchemy import text
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -39,12 +41,14 @@ from airflow_kcr.errors import (
 from airflow_kcr.protocol.rules import RegionRules
 
 if TYPE_CHECKING:
+    from psycopg import RawCursor
+    from psycopg.rows import TupleRow
     from psycopg.sql import Composable
-    from sqlalchemy import Connection, Row, TextClause, TextualSelect
+    from sqlalchemy import TextClause
     from sqlalchemy.engine import URL
 
 
-Found: TypeAlias = "Row[*tuple[Any, ...]]"
+Found: TypeAlias = tuple[Any, ...]
 """A row as the driver hands it over; the caller knows its columns, and converts them at once."""
 
 
@@ -75,16 +79,26 @@ def composed(parts: Composable) -> TextClause:
     return text(parts.as_string())
 
 
-def positional(statement: TextClause, width: int) -> TextualSelect:
-    """Return a statement whose rows are read by position.
+_NUMBERED: Final = postgresql.dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 
-    The columns of a plain text are inspected again for every result: of sixty, that takes as long as to fetch the row.
 
-    Args:
-        statement: it returns rows.
-        width: how many columns they have.
+@lru_cache(maxsize=1024)
+def _for_driver(statement: TextClause) -> tuple[bytes, tuple[str, ...]]:
+    """Return a statement as the server takes it, its parameters numbered, and their names in that order."""
+    compiled = statement.compile(dialect=_NUMBERED)
+    return str(compiled).encode(), tuple(compiled.positiontup or ())
+
+
+def execute(
+    connection: libpq.Connection, statement: TextClause, parameters: Mapping[str, object]
+) -> RawCursor[TupleRow]:
+    """Run a statement of the store, and return the cursor with its rows.
+
+    SQLAlchemy writes the statement, once, and the driver runs it: to bind the parameters of a text that is always the
+    same and to inspect its columns takes SQLAlchemy longer at each call than the driver needs for all of it.
     """
-    return statement.columns(*[column(f"c{number}") for number in range(width)])
+    text_, names = _for_driver(statement)
+    return connection.run(text_, [parameters[name] for name in names])
 
 
 @dataclass(slots=True)
@@ -95,7 +109,7 @@ class Session:
     are at that moment. Nothing that a rule decided on is read so, and no verb needs it; it is for people.
     """
 
-    connection: Connection | None
+    connection: libpq.Connection | None
     answer: Callable[..., Sequence[Found]]
     """Runs one statement that reads by itself: with it and its parameters, by name."""
 
@@ -105,18 +119,18 @@ class Session:
 
     region_id: int = 0
 
-    def rows(self, statement: TextClause | TextualSelect, **parameters: object) -> Sequence[Found]:
+    def rows(self, statement: TextClause, **parameters: object) -> Sequence[Found]:
         """Return the rows of a statement about this region; `:region` is bound."""
         parameters = self._bound(parameters)
         if self.connection is not None:
-            return self.connection.execute(statement, parameters).all()
+            return execute(self.connection, statement, parameters).fetchall()
         return self.answer(statement, **parameters)
 
     def run(self, statement: TextClause, **parameters: object) -> int:
         """Run a statement that writes, `:region` bound, and return how many rows it touched."""
         if self.connection is None:
             raise RuntimeError("this session's transaction is over; nothing can be written in it")
-        return self.connection.execute(statement, self._bound(parameters)).rowcount
+        return execute(self.connection, statement, self._bound(parameters)).rowcount
 
     def commit(self) -> None:
         """Make what was written count."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Engine, text
 
 from airflow_kcr.errors import (
     GroupInOtherRegion,
@@ -62,11 +62,13 @@ from airflow_kcr.store.postgres.connections import (
     payload,
     read_again,
 )
-from airflow_kcr.store.postgres.session import Found, Session, array
+from airflow_kcr.store.postgres.session import Found, Session, array, execute
 from airflow_kcr.store.regions import RegionStore, uncollected
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
+
+    from airflow_kcr import libpq
 
 
 V = TypeVar("V")
@@ -198,7 +200,7 @@ class PostgresTransactions(RegionStore):
         with self._connections.transaction(_SHARED, region_key=_key(name), member_key=_key(name, member)) as session:
             found = admission.load(session, name, member, batch, partitions)
             if found is None:
-                raise _unknown_in(session.connection, name)
+                raise _unknown_in(session.rows(_NAMES), name)
             before, now = found
             after = rule(before, now)
             admission.write(session, before, after)
@@ -212,7 +214,7 @@ class PostgresTransactions(RegionStore):
                 check(region_reads.region_of(session, name, rows[0]), rows[0][0])
                 region_writes.doom(session, name)
             elif not region_writes.find_doomed(session, name):
-                raise _unknown_in(session.connection, name)
+                raise _unknown_in(session.rows(_NAMES), name)
         rest, more = region_writes.Deletion(), True
         while more:
             with self._connections.transaction(NO_LOCK) as session:
@@ -349,11 +351,11 @@ class PostgresTransactions(RegionStore):
         """See `ports.Transactions.wait`."""
         self._connections.require_schema()
 
-        def counter(connection: Connection) -> EventNumber:
-            found = connection.execute(_COUNTER, {"name": name}).scalar_one_or_none()
+        def counter(connection: libpq.Connection) -> EventNumber:
+            found = execute(connection, _COUNTER, {"name": name}).fetchone()
             if found is None:
-                raise _unknown_in(connection, name)
-            return EventNumber(found)
+                raise _unknown_in(execute(connection, _NAMES, {}).fetchall(), name)
+            return EventNumber(found[0])
 
         return self._listeners.wait(name, after, timeout, counter)
 
@@ -404,12 +406,12 @@ def _events(session: Session, after: EventNumber, limit: int) -> tuple[Event, ..
 def _one_of(session: Session, name: RegionName, rows: Rows[Found]) -> Found:
     """Return the one row that was found of a region."""
     if not rows:
-        raise _unknown_in(session.connection, name)
+        raise _unknown_in(session.rows(_NAMES), name)
     return rows[0]
 
 
-def _unknown_in(connection: Connection | None, name: RegionName) -> KcrError:
-    found = [] if connection is None else [known for (known,) in connection.execute(_NAMES)]
+def _unknown_in(names: Rows[Found], name: RegionName) -> KcrError:
+    found = [known for (known,) in names]
     if region_writes.doomed(name) in found:
         return _being_deleted(name)
     known = [one for one in found if not region_writes.is_doomed(one)]

@@ -11,7 +11,6 @@ from itertools import count
 from statistics import median
 
 import pytest
-from sqlalchemy import Engine, event
 from sqlalchemy.engine import make_url
 
 from airflow_kcr.hooks.kcr import KcrHook
@@ -26,6 +25,7 @@ from airflow_kcr.triggers.probes import ProbeResult, StoreProbes
 from airflow_kcr.triggers.waits import Poller, TriggerWait
 from tests.support.driver import Driver
 from tests.support.footprint import Footprint, footprint
+from tests.support.plans import before_statements
 
 LOOKS = int(os.environ.get("KCR_SOAK_LOOKS", "86400"))
 """Of a triggerer: one each second, as `[kcr] poll_interval` has it where it isn't set."""
@@ -110,11 +110,8 @@ def wait_for_long(driver: Driver, url: str, monkeypatch: pytest.MonkeyPatch, *, 
         await asyncio.wait(others)
         return found
 
-    event.listen(Engine, "before_cursor_execute", note)
-    try:
+    with before_statements(note):
         found = asyncio.run(main())
-    finally:
-        event.remove(Engine, "before_cursor_execute", note)
     (first, asked), (last, still) = found[0], found[-1]
     assert last.growth_since(first) == {}
     assert still == asked == 1, "where nothing happens, a look is one statement, however many wait"
