@@ -1,4 +1,4 @@
-"""Every relative link of the documentation leads somewhere, and its words are those of the glossary."""
+"""What the documentation names is there: links, the words of the glossary, and the jars that the code downloads."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from airflow_kcr.embedded import jars
+from airflow_kcr.spark import session
 from tests.support.docs_pages import BLOCK, DOCS, TOP, pages
 from tests.support.vocabulary import AVOIDED, words_in
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+COORDINATES = re.compile(r"\b(?:org|io)(?:\.\w+)+:[\w.-]+:\d[\w.]*\b")
 
 OF_OTHERS = {
     "beside-other-tools": {"savepoint"},
@@ -113,3 +117,17 @@ def test_a_page_is_about_no_machine(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"/(work|root|home|tmp|usr)/", text)
     assert str(TOP) not in text
+
+
+def test_a_page_names_no_other_version_of_a_jar_than_the_code() -> None:
+    lines = ("4.0", "4.1", "4.2")
+    named = {
+        session.POSTGRES_DRIVER,
+        *map(session.connector_for, lines),
+        *map(session.delta_for, lines),
+        *jars.KAFKA_BROKER.coordinates.split(","),
+        *jars.KAFKA_TOOLS.coordinates.split(","),
+    }
+    told = {coordinates for path in pages() for coordinates in COORDINATES.findall(path.read_text(encoding="utf-8"))}
+    assert session.POSTGRES_DRIVER in told
+    assert told <= named
