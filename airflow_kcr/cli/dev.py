@@ -12,13 +12,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from airflow_kcr.cli.conventions import Answer, OptionalUrl, Output, Url, note, reported, show, spec_in
 from airflow_kcr.cli.group import CHECKED
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from airflow_kcr.embedded.demo.judgement import Summary
     from airflow_kcr.embedded.demo.stage import Audience, DemoPhase
     from airflow_kcr.embedded.services import StatusJson
@@ -230,6 +230,9 @@ def _outcome(summary: Summary) -> Answer:
 @contextmanager
 def screen() -> Iterator[Audience]:
     """Lend whom the demo is shown to: standard error, as it is."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _Lines()

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from typer.testing import CliRunner
 
@@ -26,3 +29,11 @@ def test_the_console_script_reads_the_arguments_of_the_process(
     with pytest.raises(SystemExit, match="0"):
         main()
     assert capsys.readouterr().out == f"kcr {__version__}\n"
+
+
+def test_the_command_begins_without_the_libraries_that_only_some_of_its_commands_need() -> None:
+    # Each `kcr` is a process of its own, so that what all of them load is waited for at every prompt.
+    heavy = ("airflow", "confluent_kafka", "pendulum", "psycopg", "pydantic", "pyspark", "rich", "sqlalchemy", "yaml")
+    look = f"import sys, airflow_kcr.cli; print([name for name in {heavy!r} if name in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True, timeout=100)
+    assert ran.stdout.strip() == "[]"
