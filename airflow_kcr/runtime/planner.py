@@ -356,12 +356,13 @@ class BatchSize:
         measured = (*self.measured, (records, max(seconds, 1e-3)))[-REMEMBERED:]
         overhead = min(_overhead(measured, self.overhead), *(s for _, s in measured))
         known = replace(self._trusting(records), measured=measured, overhead=overhead, failures=0)
-        if known._is_in_the_dark():  # noqa: SLF001 (its own)
+        is_full = records >= self.records * FULL
+        if is_full and known._is_in_the_dark():  # noqa: SLF001 (its own)
             return replace(known, records=known._allowed(2 * self.records), tried=True)  # noqa: SLF001
         wanted = known._wanted()  # noqa: SLF001
         if wanted >= self.limits.least:
             known = replace(known, lowered=None)
-        if wanted > self.records and records < self.records * FULL:
+        if wanted > self.records and not is_full:
             return known
         bounded = min(max(wanted, self.records * SHRINKAGE, known._floor()), self.records * GROWTH)  # noqa: SLF001
         return replace(known, records=known._allowed(bounded))  # noqa: SLF001

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -106,6 +106,7 @@ def test_the_size_stays_within_its_limits_and_grows_by_no_more_than_the_factor(
 
 
 @given(records=st.integers(1_000, 1_000_000), filled=st.floats(0.0, 0.89), seconds=st.floats(0.0, 1e6))
+@example(records=1_000, filled=0.5, seconds=3.0)  # of the smallest size, and slower than it should be
 def test_a_batch_that_was_not_full_never_grows_the_size(records: int, filled: float, seconds: float) -> None:
     size = BatchSize(limits=LIMITS, records=records)
     assert size.after(int(records * filled), seconds).records <= records

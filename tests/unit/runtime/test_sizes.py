@@ -64,6 +64,14 @@ def test_a_half_empty_batch_says_nothing_about_larger_ones() -> None:
     assert size(10_000).after(5_000, 0.1).records == 10_000
 
 
+def test_a_half_empty_one_that_was_too_slow_at_the_floor_does_not_either_and_full_ones_still_do() -> None:
+    small = size(LIMITS.least).after(LIMITS.least // 2, 3.0 + LIMITS.least / 200_000)
+    assert small.records == LIMITS.least
+    for _ in range(12):
+        small = small.after(small.records, 3.0 + small.records / 100_000)
+    assert 200_000 <= small.records <= 400_000
+
+
 def test_an_empty_batch_says_nothing() -> None:
     assert size(10_000).after(0, 60.0).records == 10_000
 
