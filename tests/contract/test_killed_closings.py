@@ -62,6 +62,7 @@ def everything(driver: Driver, root: Path) -> History:
     return whole(driver, root).history(stored)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_whoever_is_killed_has_lost_nothing_and_the_next_one_goes_on(
     driver: Driver, database_url: str, root: Path, moment: str

@@ -29,7 +29,7 @@ from tests.support.kafka import KafkaSet
 from tests.support.members import Live, named
 from tests.support.postgres import Server
 
-pytestmark = [pytest.mark.kafka, pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.postgres, pytest.mark.timeout(300), pytest.mark.long]
 
 TOP = Path(__file__).parents[3]
 EVERY = timedelta(seconds=10)
@@ -156,7 +156,6 @@ def all_successful(found: Any, *tasks: str) -> bool:  # noqa: ANN401
     return bool(found["state"] == "success" and states(found) == dict.fromkeys(tasks, "success"))
 
 
-@pytest.mark.long
 def test_the_consumers_declare_the_region_and_one_application_after_the_other_is_started(ran: dict[str, Any]) -> None:
     flights = ran["flights_consumers"]
     assert all_successful(flights, "apply", "consume[0]", "consume[1]"), flights

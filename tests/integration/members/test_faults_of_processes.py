@@ -148,6 +148,7 @@ def claimed(region: Live, victims: list[Process]) -> None:
 SOAK = (pytest.mark.soak, pytest.mark.timeout(300))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("everybody", "stage"),
     [

@@ -93,6 +93,7 @@ def eventually_finished(region: Live) -> None:
     finished(region)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", [Postgres.kill, Postgres.stop], ids=["killed", "stopped"])
 def test_members_go_on_after_the_store_was_restarted(
     region: Live, server: Postgres, record_property: Note, end: Callable[[Postgres], None]

@@ -168,6 +168,7 @@ def is_published(one: Live, request_id: RequestId) -> bool:
     return row is not None and row.published_at is not None
 
 
+@pytest.mark.long
 @in_both_protocols
 @pytest.mark.parametrize("intruders", PROTOCOLS)
 def test_hold_waits_through_a_reset_without_using_attempts_up_and_goes_on_by_itself(

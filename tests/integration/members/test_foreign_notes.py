@@ -103,6 +103,7 @@ def test_a_number_that_no_region_gets_to_is_told_and_the_way_out_that_is_named_l
     assert region.account().is_sound
 
 
+@pytest.mark.long
 def test_a_number_that_the_region_can_have_reached_is_taken_over_by_the_resume_alone(region: Live) -> None:
     region.start(0)
     region.until_running()

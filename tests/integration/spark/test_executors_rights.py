@@ -43,6 +43,7 @@ def read(spark: SparkSession, kafka: KafkaSet) -> Callable[[str], list[int]]:
     return read
 
 
+@pytest.mark.long
 def test_executors_need_read_of_the_topic_and_nothing_else(kafka: KafkaSet, read: Callable[[str], list[int]]) -> None:
     readable: frozenset[Right] = frozenset({(ON_TOPIC, READ)})
     assert {row.right for row in ROWS} > readable

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.docs_pages import DOCS
 
 WITHIN = 500
 
 
+@pytest.mark.long
 def test_the_pages_make_a_site_without_a_warning(tmp_path: Path) -> None:
     built = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", DOCS, tmp_path],

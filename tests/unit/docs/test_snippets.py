@@ -38,6 +38,7 @@ def test_there_are_pages_with_code_to_run() -> None:
     assert {path.name for path in RUNNABLE} >= {"use-the-store-from-python.md", "write-a-region-spec.md"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", MARKED)
 def test_the_code_of_a_page_prints_what_the_page_says(path: Path, tmp_path: Path) -> None:
     parts = blocks(path)

@@ -87,6 +87,7 @@ def assert_nothing_is_left_of(folders: list[str]) -> None:
     assert not any(Path(folder).exists() for folder in folders)
 
 
+@pytest.mark.long
 def test_a_run_that_fails_leaves_no_server(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     with InnerRun(ending="raise ValueError", folder=tmp_path, top=pytestconfig.rootpath) as run:
         folders = run.folders()
