@@ -30,7 +30,7 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.protocol.commands import Reconcile
 from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.region import boundaries, completion, membership, specs, timelines
+from airflow_kcr.protocol.region import boundaries, completion, coverage, specs, timelines
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointPhase,
@@ -101,7 +101,7 @@ def absent(region: StoredRegion, now: datetime) -> tuple[MemberId, ...]:
 def _missing_to_run(region: StoredRegion, now: datetime) -> Iterator[str]:
     failures = {c.member: specs.told_start_failure(region, now, c) for c in specs.start_failures(region, now)}
     yield from (failures.get(member, f"{member} is not there (no lease)") for member in absent(region, now))
-    yield from membership.unready(region, now)
+    yield from coverage.unready(region, now)
 
 
 RUNNING: Final = Goal(what="to run", is_reached=_is_running, missing=_missing_to_run)
@@ -218,7 +218,7 @@ def _missing_to_open(region: StoredRegion, now: datetime) -> Iterator[str]:
     """Yield why a queued checkpoint is not open yet."""
     if region.state is not RegionState.RUNNING:
         yield f"the region is {region.state}"
-        yield from membership.unready(region, now)
+        yield from coverage.unready(region, now)
         return
     if region.desired_state is DesiredState.PAUSED:
         yield "it is paused, and goes on to no boundary until it is resumed"
@@ -226,8 +226,8 @@ def _missing_to_open(region: StoredRegion, now: datetime) -> Iterator[str]:
         yield f"checkpoint {region.open_checkpoint} is open, others wait for it"
     for checkpoint in timelines.unpublished(region):
         yield f"checkpoint {checkpoint.sequence} is not published yet"
-    yield from membership.gaps(region, now)
-    for partition in membership.awaited(region, now):
+    yield from coverage.gaps(region, now)
+    for partition in coverage.awaited(region, now):
         if partition not in universe(region):
             yield f"{partition} is on the brokers and no member owns it yet"
 
@@ -304,9 +304,9 @@ def reset_done(request_id: RequestId) -> Goal:
         reset = region.person_resets.get(request_id)
         if reset is not None and reset.state is PersonResetState.WAITING:
             yield "another reset has its turn first"
-            yield from membership.unready(region, now)
+            yield from coverage.unready(region, now)
         elif region.reset is not None:
-            yield from membership.unready(region, now)
+            yield from coverage.unready(region, now)
         elif request is not None and region.checkpoint is not None and region.checkpoint.sequence == request.sequence:
             yield from _missing_in_checkpoint(region, now, region.checkpoint)
         else:

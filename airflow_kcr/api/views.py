@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import ForeignConsumer
-from airflow_kcr.protocol.region import boundaries, completion, liveness, lost_logs, membership, specs
+from airflow_kcr.protocol.region import boundaries, completion, coverage, liveness, lost_logs, specs
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
 from airflow_kcr.protocol.region.rows import Absence, CheckpointPhase, DesiredState, RegionState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -170,16 +170,16 @@ class MemberView(View):
 
 
 def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
-    waits = list(membership.unready(region, now))
+    waits = list(coverage.unready(region, now))
     if waits:
         more = f" and {len(waits) - _NAMED} more" if len(waits) > _NAMED else ""
         yield f"its reset waits: {', '.join(waits[:_NAMED])}{more}"
     yield from specs.told(region, now)
     yield from _mixed_versions(region, now)
-    foreign = membership.taken(region, now)
+    foreign = coverage.taken(region, now)
     if region.foreign_consumers and region.state is not RegionState.STOPPED:
         yield _foreign_consumers(region, foreign)
-    late = {p: since for p, since in membership.overdue(region, now).items() if p not in foreign}
+    late = {p: since for p, since in coverage.overdue(region, now).items() if p not in foreign}
     if late:
         names = ", ".join(f"{p} since {format_instant(since)}" for p, since in list(late.items())[:_NAMED])
         more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
@@ -352,7 +352,7 @@ class RegionView(RegionSummary):
             next_sequence=region.next_sequence,
             restore_point=region.restore_point,
             groups=_by_group(region, now),
-            unowned=tuple(membership.unowned(region).items()),
+            unowned=tuple(coverage.unowned(region).items()),
             absent=tuple(sorted(region.absent.items())),
             foreign_consumers=region.foreign_consumers,
             halted="" if halt is None else f"{halt.text}; choices: {'; '.join(halt.choices)}",

@@ -108,13 +108,14 @@ class KcrHook(BaseHook):
         """
         from airflow_kcr.spark.launch import pyspark_trouble
         from airflow_kcr.store import schema_upgrade
+        from airflow_kcr.store.postgres.tables import require_revision
 
         try:
             url = self.store_url()
             timeout = str(min(TEST_TIMEOUT, int(str(url.query.get("connect_timeout", TEST_TIMEOUT)))))
             quick = {"connect_timeout": timeout, "options": f"-c statement_timeout={TEST_TIMEOUT * 1000}"}
             found = schema_upgrade.status(url.update_query_dict(quick).render_as_string(hide_password=False))
-            schema_upgrade.require_revision(found.current)
+            require_revision(found.current)
         except KcrError as error:
             return False, error.message
         if broken := pyspark_trouble():

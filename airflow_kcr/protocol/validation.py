@@ -16,7 +16,7 @@ from typing import Final
 
 from airflow_kcr.errors import UnknownTopics
 from airflow_kcr.protocol.observations import OTHER_GROUP, ForeignConsumer, GroupSeen, LogBounds, MemberSeen
-from airflow_kcr.protocol.region import liveness, lost_logs, membership, specs, timelines
+from airflow_kcr.protocol.region import coverage, liveness, lost_logs, specs, timelines
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, LogEnd, Seen
 from airflow_kcr.protocol.region.rows import RESET_STATES, Committed, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, live_members, restore_point_offsets, universe
@@ -481,12 +481,12 @@ def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None
     group = evidence.group
     uncovered = tuple(
         f"{gap.partition} is claimed by no live member (last owner: {gap.last_owner or 'none'})"
-        for gap in membership.missing(region, now)
+        for gap in coverage.missing(region, now)
         if gap.partition.group == group
     )
     known = {p for p in universe(region) if p.group == group}
     there = evidence.rules.partitions(evidence.topics)
-    late = membership.overdue(region, now)
+    late = coverage.overdue(region, now)
     unread = tuple(
         f"{p} has had no owner since {format_instant(since)}: it is not read, and checkpoints lack it. A "
         "member joins its "
@@ -544,7 +544,7 @@ def _disputed(region: Region, now: datetime, evidence: Evidence) -> Iterator[str
         claim = region.claims.get(partition)
         if len(names) > 1:
             yield f"{partition} is assigned to {' and '.join(sorted(names))} at once"
-        elif claim is not None and membership.is_current(region, claim, now) and names[0] != str(claim.owner):
+        elif claim is not None and coverage.is_current(region, claim, now) and names[0] != str(claim.owner):
             yield f"{partition} is claimed by {claim.owner}, Kafka has assigned it to {names[0]}"
 
 

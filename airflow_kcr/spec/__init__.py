@@ -26,11 +26,11 @@ from airflow_kcr.errors import SpecError
 from airflow_kcr.settings import KafkaSettings, refusals, resolve_environment
 from airflow_kcr.spec.codec import from_plain
 from airflow_kcr.spec.fields import FOREVER, Finding, Path, TakesEffect, path_text
+from airflow_kcr.spec.groups import GroupSpec
 from airflow_kcr.spec.model import (
     BatchSpec,
     CheckpointSpec,
     Difference,
-    GroupSpec,
     HistorySpec,
     RegionSpec,
     Split,

@@ -87,6 +87,7 @@ FOREVER: Final = timedelta.max
 
 _FOREVER_WORD: Final = "forever"
 _E = TypeVar("_E", bound=StrEnum)
+_T = TypeVar("_T")
 
 
 class TakesEffect(StrEnum):
@@ -308,3 +309,38 @@ class Section:
                 return_schema=shape,
             ),
         )
+
+
+# What a value may be
+
+MOST_RECORDS: Final = 2**63 - 1
+"""Of anything that is counted: what Postgres can hold."""
+
+_SHOWN_DIGITS: Final = 25
+
+
+def within(number: int, least: int, most: int, path: Path, why: str = "") -> Iterator[Finding]:
+    """Yield a finding if a number is too small or too large."""
+    digits = str(number)
+    shown = digits if len(digits) <= _SHOWN_DIGITS else f"a number of {len(digits)} digits"
+    if number < least:
+        yield Finding(path, f"is {shown}; it must be {least} or more{why}")
+    elif number > most:
+        yield Finding(path, f"is {shown}; it must be at most {most}")
+
+
+def unstorable(texts: Mapping[str, str], path: Path) -> Iterator[Finding]:
+    """Yield a finding for each text that the store can't hold."""
+    for name, text in texts.items():
+        if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in name + text):
+            # Not the name as it is: it may be the part that can't be shown.
+            shown = name.encode("ascii", "backslashreplace").decode().replace("\0", "\\0")
+            yield Finding((*path, shown), "has a NUL or half of a character, which Postgres can't store")
+
+
+def refused(make: Callable[[_T], object], value: _T, path: Path) -> Iterator[Finding]:
+    """Yield a finding if a value is refused where it is made."""
+    try:
+        make(value)
+    except ConfigurationError as error:
+        yield Finding(path, error.message)

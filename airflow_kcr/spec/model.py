@@ -2,7 +2,7 @@
 
 The file is read and the stored form written by these declarations (`fields`, `reading`), the reference is made from
 them, and `differences` compares by them. A `RegionSpec` that exists has no findings, whether a file was read or a
-program built it: its construction checks it as a whole (`checks`).
+program built it: its construction checks it as a whole.
 
 A change takes effect:
 
@@ -24,149 +24,54 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Self
 
-from pydantic import ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import ConfigDict
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.rules import (
-    EARLIEST,
-    Assignor,
     CheckpointMode,
     CheckpointRules,
-    Delivery,
     ForeignConsumerPolicy,
     GroupProtocol,
-    GroupRules,
     OutOfRangePolicy,
     RegionRules,
     RetentionRules,
     Schedule,
-    UpsertSink,
 )
-from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import GroupId, TopicName
+from airflow_kcr.protocol.timeouts import Timeouts, check
+from airflow_kcr.protocol.values import GroupId, region_name
 from airflow_kcr.schedules import CronSchedule, Every
-from airflow_kcr.settings import KafkaSettings
-from airflow_kcr.spec.checks import findings_of
+from airflow_kcr.settings import BROKERS_OWN
 from airflow_kcr.spec.codec import from_plain, from_text, to_plain, two_batch_timeouts
 from airflow_kcr.spec.fields import (
-    AssignorWord,
+    MOST_RECORDS,
     CheckpointModeWord,
     Declared,
-    DeliveryWord,
     Duration,
+    Finding,
     ForeignConsumerWord,
     Keep,
     Number,
     OutOfRangeWord,
-    ProtocolWord,
+    Path,
     Section,
     Settings,
-    Start,
     TakesEffect,
     Truth,
     declared,
     path_text,
+    refused,
+    within,
 )
-from airflow_kcr.spec.sinks import SinkKind, Sinks
+from airflow_kcr.spec.groups import MOST_MEMBERS, GroupSpec, cluster_findings, group_findings, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSpec:
-    """One consumer group of the region. It reads `topics`, or what matches `pattern` but not `exclude`."""
-
-    group_id: Annotated[str, TakesEffect.REFUSED]
-    """The consumer group; one group of one cluster is in exactly one region of a store."""
-
-    pipeline: str
-    """`module:function` or `path/to/file.py:function`."""
-
-    topics: tuple[str, ...] = ()
-    """Topics by name; each must exist."""
-
-    pattern: str | None = None
-    """Instead of `topics`: a regular expression that begins with `^` and leaves the name's end open."""
-
-    exclude: tuple[str, ...] = ()
-    """With `pattern`: topics by name that match and are not read."""
-
-    members: Number = 1
-    """How many members the group has, 1 to 1000 in a region; their indexes count from 0."""
-
-    start: Start = EARLIEST
-    """`earliest`, `latest`, `committed`, `timestamp:…` or `duration:…`; resolved once per partition."""
-
-    delivery: DeliveryWord = Delivery.AT_LEAST_ONCE
-    """What is promised about each record, and so what an automatic reset replays."""
-
-    protocol: ProtocolWord = GroupProtocol.CLASSIC
-    """Who decides which member owns what: `classic`, one of the members; `consumer`, the broker (KIP-848)."""
-
-    assignor: AssignorWord | None = None
-    """`range` or `roundrobin`; absent: `range` for one topic, else `roundrobin`. With `protocol: consumer`, `uniform`
-    or `range`; absent: `uniform`."""
-
-    kafka: Settings | None = None
-    """Client settings if this group is on another cluster; they replace all of the region's."""
-
-    kafka_conn_id: Annotated[str | None, TakesEffect.REFUSED] = None
-    """The same, as a connection."""
-
-    static_membership: Truth = True
-    """Whether members keep their place in the group over a restart."""
-
-    sinks: Sinks = ()
-    """The pipeline's sinks, by their names in its context."""
-
-    def __post_init__(self) -> None:
-        for name in ("topics", "exclude"):
-            given = getattr(self, name)  # a lone text, as no type checker would allow: else each letter is a topic
-            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
-        object.__setattr__(self, "kafka", _settings(self.kafka))
-        object.__setattr__(self, "sinks", tuple(sorted(self.sinks, key=lambda sink: sink.name)))
-
-    @model_serializer(mode="wrap")
-    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write the fields as the stored form has them: those that came later only if they say something."""
-        unsaid: dict[str, Any] = {"sinks": ({},), "exclude": ((), []), "protocol": (GroupProtocol.CLASSIC,)}
-        return {name: value for name, value in write(self).items() if value not in unsaid.get(name, ())}
-
-    @property
-    def effective_assignor(self) -> Assignor:
-        """How partitions are spread: as asked, else `range`, and `roundrobin` where `range` would pile them up.
-
-        `range` spreads each topic by itself, so the first members get the first partitions of every topic.
-        """
-        if self.assignor is not None:
-            return self.assignor
-        if self.protocol is GroupProtocol.CONSUMER:
-            return Assignor.UNIFORM
-        return Assignor.RANGE if self.pattern is None and len(self.topics) == 1 else Assignor.ROUNDROBIN
-
-    def rules(self) -> GroupRules:
-        """Return what the protocol decides by."""
-        return GroupRules(
-            group_id=GroupId(self.group_id),
-            topics=tuple(TopicName(topic) for topic in self.topics),
-            pattern=self.pattern,
-            exclude=tuple(TopicName(topic) for topic in self.exclude),
-            members=self.members,
-            delivery=self.delivery,
-            start=self.start,
-            protocol=self.protocol,
-            assignor=self.effective_assignor,
-            static_membership=self.static_membership,
-            upserts=tuple(
-                UpsertSink(GroupId(self.group_id), sink.name, sink.table or "")
-                for sink in self.sinks
-                if not sink.mode.restorable
-            ),
-            holds_output=any(sink.kind is SinkKind.CUSTOM for sink in self.sinks),
-        )
+_ZERO: Final = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,10 +191,10 @@ class RegionSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(self.groups))
-        object.__setattr__(self, "kafka", _settings(self.kafka))
+        object.__setattr__(self, "kafka", settings_of(self.kafka))
         repeated = self.timeouts.batch
         object.__setattr__(self, "timeouts", replace(self.timeouts, batch=self.batch.timeout))
-        findings = [(path_text(path), text) for path, text in findings_of(self)]
+        findings = [(path_text(path), text) for path, text in _findings(self)]
         if repeated not in {Timeouts().batch, self.batch.timeout}:
             findings.append(two_batch_timeouts(repeated, self.batch.timeout))
         if findings:
@@ -351,8 +256,137 @@ class RegionSpec:
         return from_text(value, cls) if isinstance(value, str) else from_plain(value, cls)
 
 
-def _settings(settings: Mapping[str, str] | None) -> KafkaSettings | None:
-    return None if settings is None else KafkaSettings(settings)
+# What must hold
+
+
+def _findings(spec: RegionSpec) -> Iterator[Finding]:
+    """Yield everything that is wrong with `spec`, in the order of its fields."""
+    yield from refused(region_name, spec.region, ("region",))
+    yield from cluster_findings(spec.kafka, spec.kafka_conn_id, ())
+    yield from _groups_findings(spec)
+    yield from _checkpoint(spec.checkpoint)
+    yield from _batch(spec.batch)
+    yield from _timeouts(spec)
+    yield from within(spec.max_failures, 0, MOST_RECORDS, ("max_failures",))
+    yield from within(spec.retention.keep, 1, MOST_RECORDS, ("retention", "keep"), ": the restore point is always kept")
+    if spec.retention.max_age is not None and spec.retention.max_age <= _ZERO:
+        yield Finding(("retention", "for"), "must be longer than 0; leave it out to retire nothing by age")
+    yield from _history(spec.history)
+
+
+def _history(history: HistorySpec) -> Iterator[Finding]:
+    if history.keep <= _ZERO:
+        yield Finding(("history", "keep"), "must be longer than 0, or forever")
+    archive = history.archive
+    if archive is None:
+        return
+    if "\0" in archive or not PurePosixPath(archive).is_absolute():
+        yield Finding(("history", "archive"), "must be the absolute path of a folder: /srv/kcr-archive")
+    elif ".." in PurePosixPath(archive).parts:
+        yield Finding(("history", "archive"), "must not have `..` in it; write the folder's own path")
+
+
+def _groups_findings(spec: RegionSpec) -> Iterator[Finding]:
+    if not spec.groups:
+        yield Finding(("groups",), "is empty; a region has at least one group")
+    members = sum(group.members for group in spec.groups if 1 <= group.members <= MOST_MEMBERS)
+    if members > MOST_MEMBERS:
+        yield Finding(("groups",), f"have {members} members together; a region has at most {MOST_MEMBERS}")
+    first: dict[str, int] = {}
+    folders: set[str] = set()
+    for index, group in enumerate(spec.groups):
+        path: Path = ("groups", index)
+        if group.group_id in first:
+            yield Finding(
+                (*path, "group_id"),
+                f"{group.group_id!r} is that of groups[{first[group.group_id]}] too; each group of a region has its "
+                "own id, also on another cluster",
+            )
+        first.setdefault(group.group_id, index)
+        yield from group_findings(group, path)
+        yield from _brokers_settings(spec, group, path)
+        for sink in group.sinks:
+            folder = "" if sink.path is None else sink.path.rstrip("/")
+            if folder and folder in folders:
+                yield Finding(
+                    (*path, "sinks", sink.name, "path"), "is another sink's too; each has a folder of its own"
+                )
+            folders.add(folder)
+        if (spec.kafka, spec.kafka_conn_id, group.kafka, group.kafka_conn_id) == (None, None, None, None):
+            yield Finding(path, "has no cluster: write kafka or kafka_conn_id, for the region or for this group")
+
+
+def _brokers_settings(spec: RegionSpec, group: GroupSpec, path: Path) -> Iterator[Finding]:
+    """Find client settings that the client refuses where the broker decides."""
+    if group.protocol is GroupProtocol.CLASSIC:
+        return
+    where: Path = ("kafka",) if group.kafka is None else (*path, "kafka")
+    given = (spec.kafka if group.kafka_conn_id is None else {}) if group.kafka is None else group.kafka
+    for name, there in BROKERS_OWN.items():
+        if name in (given or {}):
+            yield Finding(
+                (*where, name),
+                f"is the broker's with protocol: consumer ({group.group_id}); set {there} of the group or of the "
+                "broker instead",
+            )
+
+
+def _checkpoint(checkpoint: CheckpointSpec) -> Iterator[Finding]:
+    given = [name for name in ("every", "cron", "records") if getattr(checkpoint, name) is not None]
+    if len(given) > 1:
+        yield Finding(("checkpoint",), f"has {' and '.join(given)}; at most one of every, cron and records")
+    if checkpoint.request is CheckpointMode.DAG_RUN and checkpoint.every is None and checkpoint.cron is None:
+        yield Finding(
+            ("checkpoint", "request"),
+            "dag_run waits at scheduled boundaries, and there are none; write every or cron, or auto",
+        )
+    yield from _schedule(checkpoint)
+    if checkpoint.records is not None:
+        yield from within(checkpoint.records, 1, MOST_RECORDS, ("checkpoint", "records"))
+    if checkpoint.grace < _ZERO:
+        yield Finding(("checkpoint", "grace"), "must not be negative")
+
+
+def _schedule(checkpoint: CheckpointSpec) -> Iterator[Finding]:
+    if checkpoint.every is not None:
+        yield from refused(Every, checkpoint.every, ("checkpoint", "every"))
+    yield from refused(lambda zone: CronSchedule("@daily", zone), checkpoint.timezone, ("checkpoint", "timezone"))
+    if checkpoint.cron is not None:
+        yield from refused(CronSchedule, checkpoint.cron, ("checkpoint", "cron"))
+    elif checkpoint.timezone != "UTC":
+        yield Finding(
+            ("checkpoint", "timezone"),
+            f"{checkpoint.timezone!r} has no effect without cron; `every` is aligned in UTC. Leave it out",
+        )
+
+
+def _batch(batch: BatchSpec) -> Iterator[Finding]:
+    if batch.target <= _ZERO:
+        yield Finding(("batch", "target"), "must be longer than 0")
+    if batch.target >= batch.timeout:
+        yield Finding(
+            ("batch", "target"),
+            f"is {batch.target.total_seconds():g} s and batch.timeout is {batch.timeout.total_seconds():g} s; a batch "
+            "that takes as long as it should would already count as hung",
+        )
+    if batch.linger < _ZERO:
+        yield Finding(("batch", "linger"), "must not be negative; 0s takes at once whatever there is")
+    yield from within(batch.min_records, 1, MOST_RECORDS, ("batch", "min_records"))
+    yield from within(batch.max_records, 1, MOST_RECORDS, ("batch", "max_records"))
+    if 1 <= batch.max_records < batch.min_records <= MOST_RECORDS:
+        yield Finding(
+            ("batch", "min_records"), f"is {batch.min_records}, above max_records, which is {batch.max_records}"
+        )
+
+
+def _timeouts(spec: RegionSpec) -> Iterator[Finding]:
+    # Both kinds of membership may be in one region, and most clashes are the same for both.
+    kinds = sorted({group.static_membership for group in spec.groups}, reverse=True) or [True]
+    clashes = dict.fromkeys(clash for static in kinds for clash in check(spec.timeouts, static=static))
+    for clash in clashes:
+        section, dot, name = clash.setting.partition(".")
+        path: Path = (section, name) if dot and section in {"timeouts", "batch"} else ("timeouts",)
+        yield Finding(path, str(clash))
 
 
 # Changes

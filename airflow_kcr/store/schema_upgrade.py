@@ -1,8 +1,7 @@
-"""The schema of the region store: which revision a database has, and the way to the newest one.
+"""The way of a region store's schema to the newest revision, and which one a database has.
 
-Nothing here runs by itself: a program that finds another revision than its own refuses to work (`require_current`), and
-a person runs `kcr store upgrade`. Revisions are numbers in the order of their making, so older and newer can be told
-apart by a program that has never heard of the newer one.
+Nothing here runs by itself: a program that finds another revision than its own refuses to work
+(`tables.require_current`), and a person runs `kcr store upgrade`.
 """
 
 from __future__ import annotations
@@ -15,23 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from airflow_kcr import libpq
-from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, StoreBusy, StoreRefused
+from airflow_kcr.errors import StoreBusy, StoreRefused
+from airflow_kcr.store.postgres.connections import connect_under, driver_of
+from airflow_kcr.store.postgres.session import LOCK_NOT_AVAILABLE, Address, before_commit, sqlstate_of
+from airflow_kcr.store.postgres.tables import HEAD, SCHEMA, revision_of, too_new
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
 _LOG = logging.getLogger(__name__)
-
-SCHEMA: Final = "kcr"
-VERSION_TABLE: Final = "alembic_version"
-HEAD: Final = "0023"
-"""The revision that this program works with."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
@@ -72,8 +69,6 @@ _HOLDER: Final = text("""
     ORDER BY a.xact_start NULLS LAST LIMIT 1
 """)
 _CREATE_SCHEMA: Final = text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
-_HAS_VERSION_TABLE: Final = text("SELECT to_regclass(:name) IS NOT NULL")
-_VERSION: Final = text("SELECT version_num FROM kcr.alembic_version")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +111,7 @@ def upgrade(url: str) -> SchemaStatus:
         _lock(connection)
         current = revision_of(connection)
         if current is not None and int(current) > int(HEAD):
-            raise _too_new(current)
+            raise too_new(current)
         connection.execute(_CREATE_SCHEMA)
         connection.commit()
         config = Config()
@@ -137,38 +132,6 @@ def status(url: str) -> SchemaStatus:
         return SchemaStatus(current=revision_of(connection), head=HEAD)
 
 
-def require_current(engine: Engine) -> None:
-    """Refuse a database that this program can't work with.
-
-    Raises:
-        SchemaMissing: it has no kcr schema.
-        SchemaTooOld: it has an earlier one; the message says how to upgrade.
-        SchemaTooNew: it has a later one.
-    """
-    with engine.connect() as connection:
-        require_revision(revision_of(connection))
-
-
-def require_revision(current: str | None) -> None:
-    """Refuse a revision that this program can't work with; see `require_current`."""
-    if current is None:
-        raise SchemaMissing
-    if int(current) < int(HEAD):
-        raise SchemaTooOld(
-            f"the store's schema is of revision {current}, this program needs {HEAD}; run `kcr store upgrade`"
-        )
-    if int(current) > int(HEAD):
-        raise _too_new(current)
-
-
-def revision_of(connection: Connection) -> str | None:
-    """Return the revision of the database behind a connection; None: it has no kcr schema."""
-    if not connection.execute(_HAS_VERSION_TABLE, {"name": f"{SCHEMA}.{VERSION_TABLE}"}).scalar_one():
-        return None
-    found = connection.execute(_VERSION).scalar_one_or_none()
-    return None if found is None else str(found)
-
-
 def _lock(connection: Connection) -> None:
     """Wait until no other upgrade runs, however long it takes, and keep others out.
 
@@ -183,8 +146,6 @@ def _lock(connection: Connection) -> None:
 def _migrate(connection: Connection, config: Config) -> None:
     """Run the migrations that are left, each again if it could not get a table for itself."""
     from alembic import command
-
-    from airflow_kcr.store.postgres.session import LOCK_NOT_AVAILABLE, sqlstate_of
 
     for attempt in range(1, _LOCK_ATTEMPTS + 1):
         connection.execute(_LIMITS)
@@ -221,9 +182,6 @@ def _in_use(connection: Connection) -> str:
 
 def _require_own_session(connection: Connection) -> None:
     """Refuse a pooler: the upgrade's lock is of the session, as it outlasts the transactions of the migrations."""
-    from airflow_kcr.store.postgres.connections import driver_of
-    from airflow_kcr.store.postgres.session import Address
-
     if driver_of(connection.connection).is_pooled:
         raise StoreRefused(
             f"the store at {Address(connection.engine.url)} is behind a pooler, and an upgrade needs a session of its "
@@ -231,20 +189,9 @@ def _require_own_session(connection: Connection) -> None:
         )
 
 
-def _too_new(current: str) -> SchemaTooNew:
-    return SchemaTooNew(
-        f"the store's schema is of revision {current}, this program knows {HEAD} and earlier; "
-        "upgrade airflow-kcr where this program runs"
-    )
-
-
 @contextmanager
 def _connected(url: str) -> Iterator[Connection]:
     """Yield a connection, which no transaction outlasts; the driver is psycopg 3, whatever the URL says of Postgres."""
-    # The store itself asks this module for its schema's revision, so its package can't be imported before this one.
-    from airflow_kcr.store.postgres.connections import connect_under
-    from airflow_kcr.store.postgres.session import Address, before_commit
-
     target = make_url(url).set(drivername="postgresql+psycopg")
     engine = create_engine(target, poolclass=NullPool, hide_parameters=True)
     connect_under(engine, {})

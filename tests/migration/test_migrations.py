@@ -30,7 +30,7 @@ from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import EventNumber, Incarnation, Offset, RequestId
 from airflow_kcr.store import schema_upgrade
-from airflow_kcr.store.postgres import PostgresTransactions
+from airflow_kcr.store.postgres import PostgresTransactions, tables
 from airflow_kcr.store.postgres.tables import metadata
 from tests.support.catalogue import catalogue
 from tests.support.driver import GROUP, Driver, group_rules
@@ -79,9 +79,9 @@ def test_revisions_are_numbered_in_one_line_and_named_by_what_they_do() -> None:
     assert [int(r) for r in REVISIONS] == list(range(1, len(FILES) + 1))
     assert all(re.fullmatch(r"\d{4}_[a-z][a-z0-9_]+\.py", p.name) for p in FILES)
     scripts = ScriptDirectory.from_config(config())
-    assert scripts.get_heads() == [schema_upgrade.HEAD]
+    assert scripts.get_heads() == [tables.HEAD]
     assert [s.revision for s in scripts.walk_revisions()] == REVISIONS[::-1]
-    assert REVISIONS[-1] == schema_upgrade.HEAD
+    assert REVISIONS[-1] == tables.HEAD
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda p: p.stem)

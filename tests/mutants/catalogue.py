@@ -119,7 +119,7 @@ MUTANTS = (
     Mutant(
         what="a claim does not wait for a batch that nobody finishes",
         module="protocol.region.claims",
-        guard="and membership.is_current(region, c, now)",
+        guard="and coverage.is_current(region, c, now)",
         without="and True",
         killed_by="tests/unit/protocol/region/test_claims.py::test_and_not_for_one_that_nobody_will_finish",
     ),
@@ -286,8 +286,8 @@ MUTANTS = (
     Mutant(
         what="no batch starts while a region holds for a foreign consumer",
         module="protocol.region.batches",
-        guard="if strangers := membership.holding_for(region):",
-        without="if (strangers := membership.holding_for(region)) and False:",
+        guard="if strangers := coverage.holding_for(region):",
+        without="if (strangers := coverage.holding_for(region)) and False:",
         killed_by=(
             "tests/unit/protocol/region/test_foreign_consumers.py::"
             "test_while_a_region_holds_no_batch_begins_and_the_one_in_flight_ends"
@@ -416,7 +416,7 @@ MUTANTS = (
     Mutant(
         what="a seek entry is answered by who holds the partition",
         module="protocol.region.resets",
-        guard="if claim is None or claim.owner != caller.member or not membership.is_current(region, claim, now):",
+        guard="if claim is None or claim.owner != caller.member or not coverage.is_current(region, claim, now):",
         without="if False:",
         killed_by=(
             "tests/unit/protocol/region/test_acknowledgement.py::test_nobody_answers_for_what_it_does_not_hold_now"
@@ -631,7 +631,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a start waits for members that have not arrived",
-        module="protocol.region.membership",
+        module="protocol.region.coverage",
         guard="    if until is None or until <= now:\n        return ()",
         without="    if True:\n        return ()",
         killed_by=(
@@ -641,7 +641,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a batch of a superseded process may write until its lease is over",
-        module="protocol.region.membership",
+        module="protocol.region.coverage",
         guard="return moment is not None and moment <= now",
         without="return True",
         killed_by=(
@@ -651,7 +651,7 @@ MUTANTS = (
     ),
     Mutant(
         what="an attempt's deadline runs only while the partitions can be covered",
-        module="protocol.region.membership",
+        module="protocol.region.coverage",
         guard="if owner is not None and owner not in live:",
         without="if False:",
         killed_by=(
@@ -873,7 +873,7 @@ MUTANTS = (
     ),
     Mutant(
         what="a program leaves an older store alone",
-        module="store.schema_upgrade",
+        module="store.postgres.tables",
         guard="if int(current) < int(HEAD):",
         without="if False:",
         killed_by="tests/migration/test_migrations.py::test_an_older_schema_is_refused",

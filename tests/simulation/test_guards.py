@@ -41,12 +41,12 @@ from airflow_kcr.protocol.region import (
     checkpoints,
     claims,
     completion,
-    membership,
+    coverage,
     resets,
     timelines,
 )
 from airflow_kcr.protocol.region import state as region_state
-from airflow_kcr.protocol.region.membership import is_batch_quiesced
+from airflow_kcr.protocol.region.coverage import is_batch_quiesced
 from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import live_members, universe
 from airflow_kcr.protocol.rules import Delivery
@@ -257,9 +257,9 @@ def a_contribution_of_invented_positions() -> Flaws:
 
 @behind(
     "coverage after a reset",
-    Without(membership.covered, "if claim.epoch == region.epoch", "if True"),
-    Without(membership.covered, "and claim.owner is not None", "and True"),
-    Without(membership.covered, "and incarnations.get(claim.owner) == claim.incarnation", "and True"),
+    Without(coverage.covered, "if claim.epoch == region.epoch", "if True"),
+    Without(coverage.covered, "and claim.owner is not None", "and True"),
+    Without(coverage.covered, "and incarnations.get(claim.owner) == claim.incarnation", "and True"),
 )
 def a_member_that_never_claims_after_a_reset() -> Flaws:
     driver = running()
@@ -276,7 +276,7 @@ def a_member_that_never_claims_after_a_reset() -> Flaws:
 
 @behind(
     "quiet: every member has acknowledged",
-    Without(membership.busy, "if region.members[member].acknowledged != region.epoch:", "if False:"),
+    Without(coverage.busy, "if region.members[member].acknowledged != region.epoch:", "if False:"),
 )
 def a_member_that_never_acknowledges() -> Flaws:
     driver = running()
@@ -294,7 +294,7 @@ def a_member_that_never_acknowledges() -> Flaws:
 @behind(
     "quiet: no batch of an older epoch may write",
     Without(
-        membership.busy, "if batch.epoch != region.epoch and not is_batch_quiesced(region, batch, now):", "if False:"
+        coverage.busy, "if batch.epoch != region.epoch and not is_batch_quiesced(region, batch, now):", "if False:"
     ),
 )
 def a_batch_of_a_superseded_process() -> Flaws:
@@ -499,7 +499,7 @@ def the_second_of_two_checkpoints_is_published_first() -> Flaws:
 
 
 @behind(
-    "a reset waits for publications", Without(membership.unready, "if is_unpublished(region, sequence):", "if False:")
+    "a reset waits for publications", Without(coverage.unready, "if is_unpublished(region, sequence):", "if False:")
 )
 def a_reset_that_does_not_wait_for_a_publication() -> Flaws:
     driver = running()
@@ -543,7 +543,7 @@ def an_read_back_of_an_older_checkpoint() -> Flaws:
     "only the holder commit read-backs",
     Without(
         completion.read_back,
-        "if claim is None or claim.owner != member or not membership.is_current(region, claim, now):",
+        "if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):",
         "if claim is None:",
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.protocol.region import liveness, membership, resets
+from airflow_kcr.protocol.region import coverage, liveness, resets
 from airflow_kcr.protocol.region.liveness import Rule, Wait
 from airflow_kcr.protocol.rules import Delivery
 from tests.support.simulation.interleavings import Explorer
@@ -55,7 +55,7 @@ def test_the_explorer_sees_a_reset_that_moves_nobody(monkeypatch: pytest.MonkeyP
 
 def test_the_explorer_sees_a_region_that_never_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     explorer = Explorer(("rebalance",), records=1)
-    monkeypatch.setattr(membership, "busy", lambda *_: iter(("somebody",)))
+    monkeypatch.setattr(coverage, "busy", lambda *_: iter(("somebody",)))
     assert explorer.explore().wrong != []
 
 

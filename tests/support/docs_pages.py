@@ -35,7 +35,7 @@ from airflow_kcr.spark import reads
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
 from airflow_kcr.spec.fields import AsText, declared, parts_of
 from airflow_kcr.spec.sinks import Sinks
-from airflow_kcr.store import regions, schema_upgrade
+from airflow_kcr.store import regions
 from airflow_kcr.store.postgres import tables
 from tests.mutants.catalogue import MUTANTS
 from tests.support import airflow_pages
@@ -696,7 +696,7 @@ def connection_timeouts() -> str:
 
 def revision() -> str:
     """Return the newest revision of the schema."""
-    return f"The newest revision is `{schema_upgrade.HEAD}`."
+    return f"The newest revision is `{tables.HEAD}`."
 
 
 _TEST = re.compile(r"^def test_c(\d\d)_\w+", re.MULTILINE)

@@ -8,8 +8,8 @@ from typing import Any
 from psycopg.sql import SQL
 from sqlalchemy import text
 
-from airflow_kcr.protocol.region.archive import Tables, Whole, working
-from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.region.archive import Tables, Whole
+from airflow_kcr.protocol.region.state import Region, working
 from airflow_kcr.store.postgres.archive import PostgresArchive, lookup, offset_map, seek_map
 from airflow_kcr.store.postgres.layouts import BOUNDARY_OFFSETS, CHECKPOINTS, PERSON_RESETS, REQUESTS, RESETS
 from airflow_kcr.store.postgres.row_layout import partition_of

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import ast
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import grimp
 
 import airflow_kcr
 
@@ -40,6 +43,15 @@ def test_the_protocol_imports_only_itself_the_errors_and_the_pure_standard_libra
         if not is_allowed(module)
     }
     assert offences == set()
+
+
+def test_no_module_is_needed_by_what_it_needs() -> None:
+    graph = grimp.build_graph("airflow_kcr")  # with what only types need, and what a function imports when it is called
+    needs = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as circle:
+        raise AssertionError(" -> ".join(reversed(circle.args[1]))) from None
 
 
 TWICE = {"Region"}

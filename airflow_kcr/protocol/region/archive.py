@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region.rows import (
-    RESET_STATES,
+    BoundaryKey,
     BoundaryOffset,
     Checkpoint,
     CheckpointRequest,
@@ -36,11 +36,7 @@ from airflow_kcr.protocol.values import (
     RequestId,
     Timeline,
     TopicId,
-    replace,
 )
-
-if TYPE_CHECKING:
-    from airflow_kcr.protocol.region.state import BoundaryKey, Region
 
 ACTIVE: Final = frozenset({PersonResetState.WAITING, PersonResetState.DRAINING, PersonResetState.STARTED})
 """Persons' resets that have not ended."""
@@ -582,46 +578,3 @@ class Whole:
 
 NOTHING: Final = Whole(Tables())
 """The archive of a region that has been through nothing."""
-
-
-def working(region: Region, tables: Tables) -> Region:
-    """Return a region with the rows that decisions work on, of all that it has; see `Region`.
-
-    Args:
-        region: its own row, and the tables that don't grow with time.
-        tables: the others, whole.
-    """
-    archive = Whole(tables)
-    complete = (s for s, row in tables.checkpoints.items() if row.state is CheckpointState.COMPLETE)
-    newest = archive.newest_usable(None)
-    sequences = {region.open_checkpoint, region.restore_point, region.stopping, region.aligned, *complete}
-    if newest is not None:
-        sequences.add(newest.sequence)
-    requests = {request_id: row for request_id, row in tables.requests.items() if row.state in WAITING}
-    checkpoint = None if region.open_checkpoint is None else tables.checkpoints[region.open_checkpoint]
-    bounds = {
-        region.next_boundary,
-        None if checkpoint is None else checkpoint.boundary,
-        *(row.boundary for row in requests.values()),
-    }
-    epochs = {region.epoch, region.restore_point_epoch}
-    opened = None if region.restore_point_epoch is None else tables.resets.get(region.restore_point_epoch)
-    mapped = {region.restore_point_epoch, region.epoch if region.state in RESET_STATES else None}
-    return replace(
-        region,
-        archive=archive,
-        boundary_offsets={key: row for key, row in tables.boundary_offsets.items() if key[2] in bounds},
-        requests=requests,
-        checkpoints={s: row for s, row in tables.checkpoints.items() if s in sequences},
-        offsets={s: held for s, held in tables.offsets.items() if s == region.restore_point},
-        frozen={s: held for s, held in tables.frozen.items() if s == region.open_checkpoint},
-        contributions={key: part for key, part in tables.contributions.items() if key[0] == region.open_checkpoint},
-        read_backs={s: held for s, held in tables.read_backs.items() if s == region.restore_point},
-        resets={epoch: row for epoch, row in tables.resets.items() if epoch in epochs},
-        seek_maps={epoch: held for epoch, held in tables.seek_maps.items() if epoch in mapped},
-        person_resets={
-            request_id: row
-            for request_id, row in tables.person_resets.items()
-            if row.state in ACTIVE or (opened is not None and request_id == opened.person)
-        },
-    )

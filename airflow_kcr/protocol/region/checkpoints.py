@@ -16,7 +16,7 @@ from typing import Final
 
 from airflow_kcr.errors import CheckpointRefused, RegionInState
 from airflow_kcr.protocol.commands import RequestCheckpoint
-from airflow_kcr.protocol.region import archive, boundaries, events, membership, timelines
+from airflow_kcr.protocol.region import archive, boundaries, coverage, events, timelines
 from airflow_kcr.protocol.region.archive import Named
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
@@ -254,13 +254,13 @@ def may_open(region: Region, now: datetime) -> bool:
     One that the brokers have and no member has ever owned is waited for, for a bounded time. A region that is to warn
     of foreign consumers continues without what they have: its checkpoints hold that where it stands.
     """
-    left = membership.left_out(region, now)
+    left = coverage.left_out(region, now)
     return (
         region.state is RegionState.RUNNING
         and region.open_checkpoint is None
         and not timelines.unpublished(region)
-        and all(gap.partition in left for gap in membership.missing(region, now))
-        and not membership.awaited(region, now).keys() - left
+        and all(gap.partition in left for gap in coverage.missing(region, now))
+        and not coverage.awaited(region, now).keys() - left
         and bool(universe(region) - left)
     )
 
@@ -271,13 +271,13 @@ def open_next(region: Region, now: datetime) -> Region:
     A checkpoint that approaches a boundary gives way to a person's request, which is served first. A region that holds
     opens none but a stop's.
     """
-    waiting = [r for r in queue(region) if membership.lets_open(region, r)]
+    waiting = [r for r in queue(region) if coverage.lets_open(region, r)]
     if waiting and preempts(region, waiting[0]):
         region = abort(region, now, f"it gave way to a {waiting[0].purpose}")
     for request in queue(region):
         if not may_open(region, now):
             break
-        if membership.lets_open(region, request) and _may_approach(region, request) and _is_whole(region, now, request):
+        if coverage.lets_open(region, request) and _may_approach(region, request) and _is_whole(region, now, request):
             region = _open(region, now, request)
     return region
 
@@ -301,11 +301,11 @@ def _is_whole(region: Region, now: datetime, request: CheckpointRequest) -> bool
 
     At a boundary it waits for what foreign consumers have, or is to be inexact.
     """
-    return request.boundary is None or request.allow_inexact or not membership.left_out(region, now)
+    return request.boundary is None or request.allow_inexact or not coverage.left_out(region, now)
 
 
 def _open(region: Region, now: datetime, request: CheckpointRequest) -> Region:
-    partitions = universe(region) - membership.left_out(region, now)
+    partitions = universe(region) - coverage.left_out(region, now)
     covering = None if request.boundary is None else timelines.covering(region, request.boundary)
     if covering is not None:
         return answered(region, now, request, covering.sequence)
@@ -357,7 +357,7 @@ def unread(region: Region, partitions: Collection[GroupPartition]) -> dict[Group
     """Return why a checkpoint of these partitions holds nothing of others that the brokers have, by partition."""
     return {
         p: f"without an owner since {format_instant(since)}; nothing of it is in this checkpoint"
-        for p, since in membership.unowned(region).items()
+        for p, since in coverage.unowned(region).items()
         if p not in partitions
     }
 

@@ -17,7 +17,17 @@ from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog, PartitionBu
 from airflow_kcr.protocol.commands import ClaimPartitions
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.region import batches, boundaries, checkpoints, events, lost_logs, membership, resets, specs
+from airflow_kcr.protocol.region import (
+    batches,
+    boundaries,
+    checkpoints,
+    coverage,
+    events,
+    lost_logs,
+    membership,
+    resets,
+    specs,
+)
 from airflow_kcr.protocol.region.rows import (
     CLAIM_STATES,
     RESET_STATES,
@@ -152,7 +162,7 @@ def _stands(region: Region, batch: Batch, now: datetime) -> bool:
     claims = [region.claims[partition] for partition in batch.ranges]
     return all(
         (c.owner, c.incarnation, c.epoch) == (batch.member, batch.incarnation, batch.epoch)
-        and membership.is_current(region, c, now)
+        and coverage.is_current(region, c, now)
         for c in claims
     )
 
@@ -339,7 +349,7 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberRegion:
         acknowledged=row.acknowledged == region.epoch,
         failures=region.failures,
         stopping=region.stopping is not None,
-        held_by=membership.holding_for(region),
+        held_by=coverage.holding_for(region),
         checkpoint=_checkpoint(region, member, row.incarnation),
         publish=_publish(region, member, now),
         commit=_commit(region, claims),

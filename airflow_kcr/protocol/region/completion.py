@@ -32,8 +32,8 @@ from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import (
     boundaries,
     checkpoints,
+    coverage,
     events,
-    membership,
     person_resets,
     resets,
     specs,
@@ -128,7 +128,7 @@ def _require_own_positions(region: Region, now: datetime, part: Contribute) -> N
     running = [b.batch for b in region.running.values() if b.member == part.member]
     if running:
         raise BatchRefused(f"{part.member} contributes while its batch {running[0]} is running")
-    held = membership.held_by(region, part.member, now)
+    held = coverage.held_by(region, part.member, now)
     strange = sorted(part.offsets.keys() ^ held.keys())
     if strange:
         raise NotClaimed(
@@ -360,7 +360,7 @@ def read_back(
     require_member(region, member, incarnation, now)
     for partition in offsets:
         claim = region.claims.get(partition)
-        if claim is None or claim.owner != member or not membership.is_current(region, claim, now):
+        if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):
             raise NotClaimed(f"{member} does not hold {partition} now; its commit read-back says nothing")
     body = events.CommitReadBack(
         sequence=sequence, member=member, incarnation=incarnation, epoch=region.epoch, offsets=offsets

@@ -24,6 +24,7 @@ from airflow_kcr.protocol.region import (
     boundaries,
     checkpoints,
     completion,
+    coverage,
     events,
     lost_logs,
     membership,
@@ -435,22 +436,22 @@ def _reconcile_at(region: Region, now: datetime) -> datetime | None:
         else region.checkpoints[region.restore_point]
     )
     if checkpoint is not None:
-        moments += [checkpoint.drain_deadline, membership.horizon(region, now)]
+        moments += [checkpoint.drain_deadline, coverage.horizon(region, now)]
     if reset is not None:
-        moments += [reset.deadline, membership.horizon(region, now)]
+        moments += [reset.deadline, coverage.horizon(region, now)]
     if restore_point is not None and restore_point.committed is Committed.PENDING:
         moments.append(restore_point.commit_deadline)
     moments += [c.publish_deadline for c in region.checkpoints.values() if c.state is CheckpointState.COMPLETE]
     if region.desired_state is DesiredState.STOPPED and region.state is not RegionState.STOPPED:
-        moments.append(membership.horizon(region, now))
+        moments.append(coverage.horizon(region, now))
     if region.state is RegionState.RUNNING:
         moments.append(boundaries.held_until(region))
     if region.state is RegionState.RUNNING and boundaries.is_automatic(region):
         moments.append(region.next_boundary)
     if region.next_spec is not None:
-        moments.append(membership.horizon(region, now))
+        moments.append(coverage.horizon(region, now))
     if any(True for _ in checkpoints.queue(region)) and region.state is RegionState.RUNNING:
-        moments.append(membership.horizon(region, now))
+        moments.append(coverage.horizon(region, now))
     if region.state is RegionState.RUNNING:
         moments.append(region.retire_at)
     later = [m for m in moments if m is not None]

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from airflow_kcr.protocol.region import batches, boundaries, checkpoints, membership, specs, timelines
+from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, specs, timelines
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, is_live, live_members
 from airflow_kcr.protocol.rules import CheckpointMode
@@ -251,8 +251,8 @@ def _members(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
 def _partitions(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
     if region.state not in {RegionState.RUNNING, RegionState.DRAINING} or not live_members(region, now):
         return
-    gaps: dict[GroupId, list[membership.Missing]] = {}
-    for gap in membership.missing(region, now):
+    gaps: dict[GroupId, list[coverage.Missing]] = {}
+    for gap in coverage.missing(region, now):
         gaps.setdefault(gap.partition.group, []).append(gap)
     for group, found in gaps.items():
         moments = (region.unowned.get(gap.partition) or _lost_at(region, now, gap) for gap in found)
@@ -267,7 +267,7 @@ def _partitions(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, 
 def _unassigned(region: Region) -> Waits:
     """Partitions that the brokers have and no member ever owned."""
     groups: dict[GroupId, dict[GroupPartition, datetime]] = {}
-    for partition, since in membership.unowned(region).items():
+    for partition, since in coverage.unowned(region).items():
         groups.setdefault(partition.group, {})[partition] = since
     for group, found in groups.items():
         since = min(found.values())
@@ -277,7 +277,7 @@ def _unassigned(region: Region) -> Waits:
         yield Wait(rule=Rule.PARTITIONS, since=since, what=what, until=since + patience(region), group=group)
 
 
-def _lost_at(region: Region, now: datetime, gap: membership.Missing) -> datetime | None:
+def _lost_at(region: Region, now: datetime, gap: coverage.Missing) -> datetime | None:
     """When the lease of the last owner ended, or when it came back or let go; None: that is not known."""
     lease = None if gap.last_owner is None else region.leases.get(gap.last_owner)
     if gap.last_owner is None or lease is None:
@@ -295,7 +295,7 @@ def _reset(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...])
     if reset is None or Rule.MEMBERS in _rules(earlier):
         return
     deadline = reset.started_at if reset.deadline is None else reset.deadline
-    what = f"{reset.cause}: {_listed(list(membership.unready(region, now)))}"
+    what = f"{reset.cause}: {_listed(list(coverage.unready(region, now)))}"
     yield Wait(rule=Rule.RESET, since=reset.started_at, what=what, until=deadline + patience(region))
 
 
@@ -391,7 +391,7 @@ def _publish(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
 
 
 def _foreign(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
-    held_by = membership.holding_for(region)
+    held_by = coverage.holding_for(region)
     if held_by and _is_on(region):
         what = f"the region holds until {_listed([str(o) for o in held_by])} has left"
         yield Wait(rule=Rule.FOREIGN, since=None, what=what)
@@ -522,7 +522,7 @@ def _ends_at_restore_point(region: Region) -> dict[GroupPartition, LogEnd]:
 
 def _readable(region: Region, now: datetime, partition: GroupPartition, end: Offset) -> int:
     claim, boundary = region.claims.get(partition), boundaries.limit(region)
-    if claim is None or claim.position is None or not membership.is_current(region, claim, now):
+    if claim is None or claim.position is None or not coverage.is_current(region, claim, now):
         return 0
     place = None if boundary is None else boundaries.boundary_offset(region, partition, boundary)
     return (end if place is None else min(end, place.offset)) - claim.position

@@ -23,7 +23,7 @@ from airflow_kcr.errors import (
 from airflow_kcr.protocol.commands import ApplyReset, RequestCheckpoint
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
-from airflow_kcr.protocol.region import checkpoints, events, membership, plans, resets, specs, timelines
+from airflow_kcr.protocol.region import checkpoints, coverage, events, plans, resets, specs, timelines
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
@@ -104,7 +104,7 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
 def _awaited(region: Region, now: datetime) -> str:
     """Return what a region that starts waits for, with why members can't start: then no reset is needed."""
     failures = [specs.told_start_failure(region, now, failure) for failure in specs.start_failures(region, now)]
-    waits = failures or list(membership.unready(region, now))
+    waits = failures or list(coverage.unready(region, now))
     return f". It waits: {'; '.join(waits)}" if waits else ""
 
 

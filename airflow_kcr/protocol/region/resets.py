@@ -17,7 +17,7 @@ from airflow_kcr.errors import BatchRefused, NotClaimed
 from airflow_kcr.protocol.commands import Caller, Found
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, filled, from_offsets
-from airflow_kcr.protocol.region import batches, boundaries, checkpoints, events, membership, timelines
+from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, events, timelines
 from airflow_kcr.protocol.region.rows import (
     FAILURE_CAUSES,
     RESET_STATES,
@@ -420,7 +420,7 @@ def _timed(region: Region, now: datetime) -> Region:
     reset = region.reset
     if reset is None:
         return region
-    able = membership.could_cover(region, now)
+    able = coverage.could_cover(region, now)
     if able == (region.state is RegionState.RESETTING):
         return region
     deadline = now + region.rules.timeouts.reset if able else None
@@ -436,10 +436,10 @@ def progress(region: Region, now: datetime) -> Region:
     reset = region.reset
     if reset is None:
         return region
-    if not any(True for _ in membership.unready(region, now)):
+    if not any(True for _ in coverage.unready(region, now)):
         return _finished(region, now, reset)
     if reset.deadline is not None and reset.deadline <= now:
-        reasons = "; ".join(membership.unready(region, now))
+        reasons = "; ".join(coverage.unready(region, now))
         return demand(
             region, now, ResetCause.ATTEMPT_EXPIRED, f"attempt {reset.attempt} was not done in time: {reasons}"
         )
@@ -547,7 +547,7 @@ def answer(region: Region, now: datetime, caller: Caller, found: Mapping[GroupPa
     logs: dict[GroupPartition, LogBounds] = {}
     for partition, answered in found.items():
         claim = region.claims.get(partition)
-        if claim is None or claim.owner != caller.member or not membership.is_current(region, claim, now):
+        if claim is None or claim.owner != caller.member or not coverage.is_current(region, claim, now):
             raise NotClaimed(f"{caller.member} does not hold {partition} now; it can't say where that resumes")
         entry = region.seek.get(partition)
         if entry is None or entry.offset is not None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
@@ -380,6 +380,10 @@ class BoundaryOffset:
     """Why the offset may not separate the records exactly; empty: it does."""
 
     leader_epoch: int = -1
+
+
+BoundaryKey: TypeAlias = tuple[GroupPartition, TopicId, datetime]
+"""Which log, and the boundary in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

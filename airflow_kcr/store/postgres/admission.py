@@ -17,8 +17,8 @@ from psycopg.sql import SQL, Composable, Composed, Identifier
 from sqlalchemy import TextClause, text
 
 from airflow_kcr.protocol.region import boundaries
-from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim
-from airflow_kcr.protocol.region.state import BatchClosed, BatchStarted, BoundaryKey, Region
+from airflow_kcr.protocol.region.rows import BoundaryKey, BoundaryOffset, Claim
+from airflow_kcr.protocol.region.state import BatchClosed, BatchStarted, Region
 from airflow_kcr.protocol.values import BatchId, GroupPartition, MemberId, RegionName, replace
 from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.layouts import BOUNDARY_OFFSETS, CHECKPOINTS, CLAIMS, LEASES, MEMBERS

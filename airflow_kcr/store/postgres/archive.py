@@ -29,6 +29,7 @@ from airflow_kcr.protocol.region.archive import (
     Stretch,
 )
 from airflow_kcr.protocol.region.rows import (
+    BoundaryKey,
     BoundaryOffset,
     Checkpoint,
     CheckpointRequest,
@@ -36,7 +37,6 @@ from airflow_kcr.protocol.region.rows import (
     PersonReset,
     ResetAttempt,
 )
-from airflow_kcr.protocol.region.state import BoundaryKey
 from airflow_kcr.protocol.values import (
     MAX_NUMBER,
     CheckpointNumber,

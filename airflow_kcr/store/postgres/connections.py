@@ -43,7 +43,7 @@ from airflow_kcr.store.postgres.session import (
     sqlstate_of,
     unstorable,
 )
-from airflow_kcr.store.schema_upgrade import require_current
+from airflow_kcr.store.postgres.tables import require_current
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

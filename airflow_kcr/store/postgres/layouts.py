@@ -25,6 +25,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.rows import (
     Batch,
+    BoundaryKey,
     BoundaryOffset,
     Checkpoint,
     CheckpointRequest,
@@ -36,7 +37,7 @@ from airflow_kcr.protocol.region.rows import (
     PersonReset,
     ResetAttempt,
 )
-from airflow_kcr.protocol.region.state import BoundaryKey, InitialKey
+from airflow_kcr.protocol.region.state import InitialKey
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     ClusterId,

@@ -2,7 +2,7 @@
 
 One statement: the region's own row, the few wide rows (members, leases, the working rows of what grows with time), what
 there is a row of for each partition, and the running batches. Which rows of what grows with time are working rows is
-what `protocol.region.archive.working` says in Python; the contract suite holds the two together. Each condition names
+what `protocol.region.state.working` says in Python; the contract suite holds the two together. Each condition names
 its rows by an index, so that what a decision reads does not depend on how long the region has lived.
 """
 
@@ -22,6 +22,7 @@ from airflow_kcr.protocol.region import boundaries
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
     Absence,
+    BoundaryKey,
     BoundaryOffset,
     Committed,
     Contribution,
@@ -30,7 +31,7 @@ from airflow_kcr.protocol.region.rows import (
     RegionState,
     SpecCheck,
 )
-from airflow_kcr.protocol.region.state import BoundaryKey, Region, Spec
+from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, RegionName, replace
 from airflow_kcr.store.codec import Unclaimed, from_json
 from airflow_kcr.store.postgres import archive, ledger

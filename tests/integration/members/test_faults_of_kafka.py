@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from airflow_kcr.protocol.commands import PauseRegion, RequestCheckpoint, StartRegion
-from airflow_kcr.protocol.region import events, membership
+from airflow_kcr.protocol.region import coverage, events
 from airflow_kcr.protocol.region.rows import Checkpoint, Committed, HaltReason, RegionState, RequestState, ResetCause
 from airflow_kcr.protocol.values import RequestId
 from tests.conftest import StartKafka
@@ -137,9 +137,9 @@ def test_a_checkpoint_waits_for_partitions_that_nobody_has_and_names_them(region
     judged(region, record_property)
 
 
-def missing(region: Live) -> tuple[membership.Missing, ...]:
+def missing(region: Live) -> tuple[coverage.Missing, ...]:
     """The partitions without coverage now."""
-    return membership.missing(*region.store.read(region.name))
+    return coverage.missing(*region.store.read(region.name))
 
 
 @pytest.mark.long

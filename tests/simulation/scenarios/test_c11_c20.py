@@ -10,8 +10,8 @@ from airflow_kcr.protocol.commands import Acknowledge, ChangeSpec, KillRegion, R
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import coverage
 from airflow_kcr.protocol.region import events as region_events
-from airflow_kcr.protocol.region import membership
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointState,
@@ -110,7 +110,7 @@ def test_c13_a_member_that_kafka_expelled_keeps_the_region_from_running_until_it
     assert state(driver) is RegionState.RESETTING
     driver.wait(120)
     assert state(driver) is RegionState.RESETTING
-    assert any(str(expelled) in reason for reason in membership.busy(driver.region, driver.clock.now))
+    assert any(str(expelled) in reason for reason in coverage.busy(driver.region, driver.clock.now))
     driver.discard(batch)
     driver.claim(expelled, [])
     driver.acknowledge(expelled)

@@ -22,8 +22,8 @@ from airflow_kcr.protocol.commands import (
 )
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
+from airflow_kcr.protocol.region import coverage
 from airflow_kcr.protocol.region import events as region_events
-from airflow_kcr.protocol.region import membership
 from airflow_kcr.protocol.region.rows import (
     Committed,
     HaltReason,
@@ -284,7 +284,7 @@ def test_c37_attempts_are_not_burnt_while_kafka_keeps_the_partitions_of_a_dead_s
     epoch = driver.region.epoch
     driver.wait(3600)
     assert (state(driver), driver.region.epoch) == (RegionState.STARTING, epoch)
-    waits = list(membership.unready(driver.region, driver.clock.now))
+    waits = list(coverage.unready(driver.region, driver.clock.now))
     assert waits == [f"g:t-{n} is not covered (last owner: g[1])" for n in (2, 3)]
     # Its session is over: Kafka moves what it had.
     driver.claim(alive, [driver.partition(n) for n in range(4)])
@@ -419,7 +419,7 @@ def test_c39_a_pattern_that_matches_nothing_waits_and_says_so() -> None:
     driver.acknowledge(member)
     driver.wait(3600)
     assert state(driver) is RegionState.STARTING
-    (why,) = membership.unready(driver.region, driver.clock.now)
+    (why,) = coverage.unready(driver.region, driver.clock.now)
     assert "no topic matches" in why
     # The first topic appears.
     found = driver.partition(0, topic="flights.eu")

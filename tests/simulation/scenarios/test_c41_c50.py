@@ -12,7 +12,7 @@ from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import KillRegion, PauseRegion, StartRegion
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, SeekSource
-from airflow_kcr.protocol.region import batches, membership
+from airflow_kcr.protocol.region import batches, coverage
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.rows import (
     Committed,
@@ -407,7 +407,7 @@ def test_c49_a_checkpoint_waits_for_the_partitions_of_a_dead_static_member_and_n
     assert (asked.state, open_checkpoint(driver)) == (RequestState.QUEUED, None)
     driver.wait(3600)
     assert driver.region.requests[asked.request_id].state is RequestState.QUEUED
-    named = [str(gap) for gap in membership.missing(driver.region, driver.clock.now)]
+    named = [str(gap) for gap in coverage.missing(driver.region, driver.clock.now)]
     assert named == [f"g:t-{n} (last owner: g[1])" for n in (2, 3)]
     driver.join(driver.member(1))
     driver.claim(driver.member(1), [driver.partition(2), driver.partition(3)])
@@ -459,7 +459,7 @@ def test_c50_claims_of_the_dead_do_not_count_as_coverage() -> None:
     driver.acknowledge(first)
     driver.wait(1800)
     assert state(driver) is RegionState.STARTING
-    assert len(membership.missing(driver.region, driver.clock.now)) == 2
+    assert len(coverage.missing(driver.region, driver.clock.now)) == 2
     with pytest.raises(BatchRefused):
         driver.start_batch(first)
     for member in others:

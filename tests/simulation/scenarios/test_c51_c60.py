@@ -12,8 +12,8 @@ from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import KillRegion, PauseRegion, Reconcile, Register, StartRegion, StopRegion
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
+from airflow_kcr.protocol.region import coverage
 from airflow_kcr.protocol.region import events as region_events
-from airflow_kcr.protocol.region import membership
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointPurpose,
@@ -63,7 +63,7 @@ def test_c51_after_a_takeover_nothing_runs_before_the_old_lease_and_the_old_proc
     driver = taken_over(fenced=False)
     lease, ends = driver.region.rules.timeouts.lease, driver.region.members[driver.member(1)].ends_within
     until = driver.clock.now + lease + ends
-    assert any("may still write" in reason for reason in membership.busy(driver.region, driver.clock.now))
+    assert any("may still write" in reason for reason in coverage.busy(driver.region, driver.clock.now))
     while driver.clock.now < until:
         assert state(driver) is RegionState.RESETTING
         driver.wait(1)

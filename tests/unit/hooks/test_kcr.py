@@ -30,7 +30,7 @@ from airflow_kcr.sinks.group import sink_url
 from airflow_kcr.spark import launch
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.postgres import connections
-from airflow_kcr.store.schema_upgrade import HEAD
+from airflow_kcr.store.postgres.tables import HEAD
 from tests.support.airflow_home import connection_json
 from tests.support.kafka import Kafka
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.spec import parse
-from airflow_kcr.spec.checks import unlike
+from airflow_kcr.spec.groups import unlike
 from tests.support.patterns import ACCEPTED, REFUSED
 
 

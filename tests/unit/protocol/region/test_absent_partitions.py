@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.protocol.commands import GroupStanding, KillRegion, Reconcile, ReportPartitions, StartRegion
-from airflow_kcr.protocol.region import events, liveness, membership, resets
+from airflow_kcr.protocol.region import coverage, events, liveness, resets
 from airflow_kcr.protocol.region.rows import HaltReason, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import universe
 from airflow_kcr.protocol.rules import Delivery
@@ -91,7 +91,7 @@ def test_a_region_goes_on_without_partitions_that_the_brokers_lost(delivery: Del
     assert driver.region.state is RegionState.RUNNING
     driver.process()
     assert checkpoint(driver, "second") == {0, 1}
-    assert not list(membership.missing(driver.region, driver.clock.now))
+    assert not list(coverage.missing(driver.region, driver.clock.now))
     judge(driver)
 
 

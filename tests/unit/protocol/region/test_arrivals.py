@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.protocol.commands import StartRegion
-from airflow_kcr.protocol.region import events, membership
+from airflow_kcr.protocol.region import coverage, events
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.timeouts import Timeouts
 from tests.support.driver import Driver
@@ -35,7 +35,7 @@ def state(driver: Driver) -> RegionState:
 def test_a_start_waits_for_a_member_that_has_not_arrived_and_names_it() -> None:
     driver = alone(members=3)
     assert state(driver) is RegionState.RESETTING
-    assert list(membership.unready(driver.region, driver.clock.now)) == [
+    assert list(coverage.unready(driver.region, driver.clock.now)) == [
         "g[1] has not arrived, until 2026-01-01T00:00:30Z at the latest",
         "g[2] has not arrived, until 2026-01-01T00:00:30Z at the latest",
     ]

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from airflow_kcr.protocol.commands import StartRegion
-from airflow_kcr.protocol.region import membership
+from airflow_kcr.protocol.region import coverage
 from airflow_kcr.protocol.region.rows import Lease, RegionState, ResetCause
 from airflow_kcr.protocol.rules import Delivery, RegionRules
 from airflow_kcr.protocol.values import BatchId, Epoch, Incarnation
@@ -21,25 +21,25 @@ def resetting(driver: Driver) -> Driver:
 
 
 def unready(driver: Driver) -> str:
-    return "\n".join(membership.unready(driver.region, driver.clock.now))
+    return "\n".join(coverage.unready(driver.region, driver.clock.now))
 
 
 def test_a_claim_is_current_when_its_owners_newest_incarnation_made_it_in_this_epoch_and_holds_a_lease() -> None:
     driver = running()
     region, now = driver.region, driver.clock.now
     claim = region.claims[driver.partition(0)]
-    assert membership.is_current(region, claim, now)
-    assert not membership.is_current(region, replace(claim, owner=None), now)
-    assert not membership.is_current(region, replace(claim, epoch=Epoch(0)), now)
-    assert not membership.is_current(region, replace(claim, incarnation=Incarnation(0)), now)
-    assert not membership.is_current(region, claim, region.leases[driver.member(0)].until)
+    assert coverage.is_current(region, claim, now)
+    assert not coverage.is_current(region, replace(claim, owner=None), now)
+    assert not coverage.is_current(region, replace(claim, epoch=Epoch(0)), now)
+    assert not coverage.is_current(region, replace(claim, incarnation=Incarnation(0)), now)
+    assert not coverage.is_current(region, claim, region.leases[driver.member(0)].until)
 
 
 def test_a_partition_that_nobody_covers_is_missing_with_whoever_had_it_last() -> None:
     driver = running()
-    assert membership.missing(driver.region, driver.clock.now) == ()
+    assert coverage.missing(driver.region, driver.clock.now) == ()
     driver.leave(driver.member(1))
-    gaps = membership.missing(driver.region, driver.clock.now)
+    gaps = coverage.missing(driver.region, driver.clock.now)
     assert [g.partition for g in gaps] == [driver.partition(2), driver.partition(3)]
     assert str(gaps[0]) == "g:t-2 (last owner: g[1])"
 
@@ -49,14 +49,14 @@ def test_the_owner_whose_lease_is_over_is_named_as_the_last_one() -> None:
     driver.crash(driver.member(1))
     driver.clock.advance(60)
     driver.heartbeat()
-    gaps = membership.missing(driver.region, driver.clock.now + 60 * SECOND)
+    gaps = coverage.missing(driver.region, driver.clock.now + 60 * SECOND)
     assert {g.last_owner for g in gaps} == {driver.member(0), driver.member(1)}
 
 
 def test_a_partition_without_a_row_was_never_held_by_anybody() -> None:
     driver = running(partitions=1, members=1)
     region = replace(driver.region, claims={})
-    assert [str(g) for g in membership.missing(region, driver.clock.now)] == ["g:t-0 (last owner: none)"]
+    assert [str(g) for g in coverage.missing(region, driver.clock.now)] == ["g:t-0 (last owner: none)"]
 
 
 # -- could members with leases cover the partitions? ------------------------------------------------------------------
@@ -64,32 +64,32 @@ def test_a_partition_without_a_row_was_never_held_by_anybody() -> None:
 
 def test_partitions_could_be_covered_while_each_of_them_is_a_live_members_or_nobodys() -> None:
     driver = running()
-    assert membership.could_cover(driver.region, driver.clock.now)
+    assert coverage.could_cover(driver.region, driver.clock.now)
     driver.leave(driver.member(1))
-    assert membership.could_cover(driver.region, driver.clock.now)
+    assert coverage.could_cover(driver.region, driver.clock.now)
 
 
 def test_a_dead_members_partitions_stay_with_it_as_far_as_kafka_is_concerned() -> None:
     driver = running()
     driver.crash(driver.member(1))
     driver.wait(20)
-    assert not membership.could_cover(driver.region, driver.clock.now)
+    assert not coverage.could_cover(driver.region, driver.clock.now)
 
 
 def test_nobody_can_cover_the_partitions_of_a_group_that_has_no_live_member() -> None:
     rules = RegionRules(groups={GROUP: group_rules(members=1), group_rules("h").group_id: group_rules("h", members=1)})
     driver = started(Driver(rules=rules, partitions=1))
     driver.leave(driver.member(0, "h"))
-    assert not membership.could_cover(driver.region, driver.clock.now)
+    assert not coverage.could_cover(driver.region, driver.clock.now)
 
 
 def test_neither_without_a_live_member_nor_without_a_partition_is_there_anything_to_cover() -> None:
     driver = running()
-    assert not membership.could_cover(driver.region, driver.clock.now + 60 * SECOND)
+    assert not coverage.could_cover(driver.region, driver.clock.now + 60 * SECOND)
     empty = Driver(partitions=0, members=1)
     empty.store.handle(empty.name, StartRegion())
     empty.join(empty.member(0))
-    assert not membership.could_cover(empty.region, empty.clock.now)
+    assert not coverage.could_cover(empty.region, empty.clock.now)
 
 
 # -- quiet ------------------------------------------------------------------------------------------------------------
@@ -100,16 +100,16 @@ def test_a_batch_is_quiesced_once_its_lease_and_the_end_of_its_process_are_over(
     batch = driver.row(driver.start_batch(driver.member(0)))
     lease = driver.region.leases[driver.member(0)].until
     ended = lease + driver.region.members[driver.member(0)].ends_within
-    assert not membership.is_batch_quiesced(driver.region, batch, ended - SECOND)
-    assert membership.is_batch_quiesced(driver.region, batch, ended)
+    assert not coverage.is_batch_quiesced(driver.region, batch, ended - SECOND)
+    assert coverage.is_batch_quiesced(driver.region, batch, ended)
 
 
 def test_a_batch_of_a_superseded_incarnation_is_quiesced_when_that_said_it_would_be() -> None:
     driver = running()
     now = driver.clock.now
     batch = replace(driver.row(driver.start_batch(driver.member(0))), quiesced_after=now + SECOND)
-    assert not membership.is_batch_quiesced(driver.region, batch, now)
-    assert membership.is_batch_quiesced(driver.region, batch, now + SECOND)
+    assert not coverage.is_batch_quiesced(driver.region, batch, now)
+    assert coverage.is_batch_quiesced(driver.region, batch, now + SECOND)
 
 
 def test_a_batch_whose_incarnation_nobody_knows_any_more_is_never_taken_for_quiet() -> None:
@@ -117,14 +117,14 @@ def test_a_batch_whose_incarnation_nobody_knows_any_more_is_never_taken_for_quie
     batch = driver.row(driver.start_batch(driver.member(0)))
     much_later = driver.clock.now + timedelta(days=1)
     other = replace(batch, incarnation=Incarnation(9))
-    assert not membership.is_batch_quiesced(driver.region, other, much_later)
-    assert not membership.is_batch_quiesced(replace(driver.region, members={}), batch, much_later)
-    assert not membership.is_batch_quiesced(replace(driver.region, leases={}), batch, much_later)
+    assert not coverage.is_batch_quiesced(driver.region, other, much_later)
+    assert not coverage.is_batch_quiesced(replace(driver.region, members={}), batch, much_later)
+    assert not coverage.is_batch_quiesced(replace(driver.region, leases={}), batch, much_later)
 
 
 def test_whoever_has_not_acknowledged_the_epoch_is_busy_idle_or_not() -> None:
     driver = resetting(running(partitions=1))
-    assert list(membership.busy(driver.region, driver.clock.now)) == [
+    assert list(coverage.busy(driver.region, driver.clock.now)) == [
         "g[0] has not acknowledged epoch 2",
         "g[1] has not acknowledged epoch 2",
     ]
@@ -144,7 +144,7 @@ def test_a_batch_of_an_older_epoch_may_still_write_until_it_is_quiesced() -> Non
 def test_a_batch_of_this_epoch_keeps_nobody_waiting() -> None:
     driver = running()
     driver.start_batch(driver.member(0))
-    assert list(membership.busy(driver.region, driver.clock.now)) == []
+    assert list(coverage.busy(driver.region, driver.clock.now)) == []
 
 
 # -- what keeps a reset from ending -----------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_an_open_seek_entry_is_named_with_what_it_waits_for() -> None:
 def test_an_open_entry_of_a_partition_that_the_region_no_longer_has_keeps_nobody_waiting() -> None:
     exact = resetting(started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE)))
     region = replace(exact.region, claims={})
-    assert not [line for line in membership.unready(region, exact.clock.now) if "no seek offset" in line]
+    assert not [line for line in coverage.unready(region, exact.clock.now) if "no seek offset" in line]
 
 
 # -- the next moment --------------------------------------------------------------------------------------------------
@@ -195,10 +195,10 @@ def test_an_open_entry_of_a_partition_that_the_region_no_longer_has_keeps_nobody
 def test_time_changes_something_when_the_next_lease_ends() -> None:
     driver = running()
     leases = driver.region.leases
-    assert membership.horizon(driver.region, driver.clock.now) == leases[driver.member(0)].until
+    assert coverage.horizon(driver.region, driver.clock.now) == leases[driver.member(0)].until
     sooner = {**leases, driver.member(1): replace(leases[driver.member(1)], until=driver.clock.now + SECOND)}
     region = replace(driver.region, leases=sooner)
-    assert membership.horizon(region, driver.clock.now) == driver.clock.now + SECOND
+    assert coverage.horizon(region, driver.clock.now) == driver.clock.now + SECOND
 
 
 def test_or_when_a_batch_that_may_still_write_must_have_ended() -> None:
@@ -206,15 +206,15 @@ def test_or_when_a_batch_that_may_still_write_must_have_ended() -> None:
     member = driver.member(0)
     batch = driver.start_batch(member)
     over = driver.region.leases[member].until
-    assert membership.horizon(driver.region, over) == over + driver.region.members[member].ends_within
+    assert coverage.horizon(driver.region, over) == over + driver.region.members[member].ends_within
     said = replace(driver.row(batch), quiesced_after=over + SECOND)
-    assert membership.horizon(replace(driver.region, running={batch: said}), over) == over + SECOND
+    assert coverage.horizon(replace(driver.region, running={batch: said}), over) == over + SECOND
     unknown = replace(driver.row(batch), batch=BatchId("x"), incarnation=Incarnation(9))
-    assert membership.horizon(replace(driver.region, running={unknown.batch: unknown}), over) is None
+    assert coverage.horizon(replace(driver.region, running={unknown.batch: unknown}), over) is None
 
 
 def test_or_never_where_nothing_depends_on_time() -> None:
     driver = running()
     lease = Lease(incarnation=Incarnation(1), until=driver.clock.now)
     region = replace(driver.region, leases=dict.fromkeys(driver.region.leases, lease))
-    assert membership.horizon(region, driver.clock.now) is None
+    assert coverage.horizon(region, driver.clock.now) is None

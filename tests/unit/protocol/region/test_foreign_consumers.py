@@ -19,7 +19,7 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
 )
 from airflow_kcr.protocol.observations import ForeignConsumer
-from airflow_kcr.protocol.region import events, membership
+from airflow_kcr.protocol.region import coverage, events
 from airflow_kcr.protocol.region.claims import of_member
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
@@ -108,9 +108,9 @@ def test_what_was_told_of_a_group_stays_until_somebody_looks_at_that_group() -> 
     driver = region_of(ForeignConsumerPolicy.HOLD, groups=("g", "h"))
     found(driver, STRANGER)
     driver.handle(ReportGroups(seen={GroupId("h"): ()}))
-    assert membership.holding_for(driver.region) == (STRANGER,)
+    assert coverage.holding_for(driver.region) == (STRANGER,)
     driver.handle(ReportGroups(seen=CLEAN))
-    assert membership.holding_for(driver.region) == ()
+    assert coverage.holding_for(driver.region) == ()
 
 
 def test_a_group_that_the_region_does_not_have_is_none_of_its_business() -> None:
@@ -171,7 +171,7 @@ def test_warn_goes_on() -> None:
     found(driver, STRANGER)
     driver.process()
     assert driver.checkpoint("n1") == 2
-    assert membership.holding_for(driver.region) == ()
+    assert coverage.holding_for(driver.region) == ()
 
 
 # -- hold -------------------------------------------------------------------------------------------------------------
@@ -369,7 +369,7 @@ def test_the_foreign_consumer_is_named_with_what_waits_and_in_the_note_of_the_re
     driver = beside_one_with_two_of_four(ForeignConsumerPolicy.HOLD)
     found(driver, STRANGER)
     region, now = driver.store.read(driver.name)
-    waits = list(membership.gaps(region, now))
+    waits = list(coverage.gaps(region, now))
     assert waits[0] == f"g:t-2 is not covered (last owner: g[0]; beside its members there is {STRANGER})"
     note = RegionView.of(region, now).note
     assert "its reset waits: g:t-2 is not covered" in note

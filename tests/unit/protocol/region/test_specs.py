@@ -13,7 +13,7 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.region import events, membership, specs
+from airflow_kcr.protocol.region import coverage, events, specs
 from airflow_kcr.protocol.region.rows import DesiredState, RegionState, ResetCause, SpecCheck
 from airflow_kcr.protocol.region.state import Spec, live_members
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Delivery, RegionRules
@@ -159,8 +159,8 @@ def test_a_batch_of_one_that_died_just_before_keeps_its_time() -> None:
     change(driver, later=spec(driver.region.rules))
     region = driver.region
     assert region.spec.revision == 2
-    assert not membership.is_batch_quiesced(region, region.running[batch], driver.clock.now)
-    assert membership.is_batch_quiesced(region, region.running[batch], until)
+    assert not coverage.is_batch_quiesced(region, region.running[batch], driver.clock.now)
+    assert coverage.is_batch_quiesced(region, region.running[batch], until)
     judge(driver)
 
 

@@ -10,7 +10,7 @@ from airflow_kcr.errors import StaleIncarnation
 from airflow_kcr.protocol.commands import GroupStanding, KillRegion, ReportGroups, ReportPartitions
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.observations import ForeignConsumer
-from airflow_kcr.protocol.region import events, membership
+from airflow_kcr.protocol.region import coverage, events
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, RegionRules
@@ -155,10 +155,10 @@ def test_a_member_joins_anew_when_no_rebalance_comes_by_itself() -> None:
     assert report(driver) == AGAIN
     driver.wait(REJOIN - 1)
     assert report(driver) == AGAIN
-    assert membership.overdue(driver.region, driver.clock.now) == {}
+    assert coverage.overdue(driver.region, driver.clock.now) == {}
     driver.wait(1)
     assert (report(driver, 0), report(driver, 1)) == (REJOINS, AGAIN), "one of the group is enough"
-    assert list(membership.overdue(driver.region, driver.clock.now)) == [fresh]
+    assert list(coverage.overdue(driver.region, driver.clock.now)) == [fresh]
 
 
 def test_a_member_joins_anew_for_what_a_reset_waits_for() -> None:
