@@ -13,11 +13,11 @@ import pytest
 
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
-from airflow_kcr.embedded.servers import start_cluster, start_postgres
+from airflow_kcr.embedded.servers import Postgres, start_cluster, start_postgres
 from airflow_kcr.spark.session import SparkSettings, open_session
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.benchmarks.figures import RESULTS_VARIABLE, Report, Scale, chosen_scale
-from tests.benchmarks.lab import Lab
+from tests.benchmarks.lab import Lab, new_store
 from tests.support.kafka import KafkaSet
 
 if TYPE_CHECKING:
@@ -59,18 +59,23 @@ def report(request: pytest.FixtureRequest, scale: Scale, results: Path) -> Itera
 
 
 @pytest.fixture(scope="session")
-def durable_store() -> Iterator[str]:
-    """The address of a store whose every COMMIT waits for the disk."""
+def durable_server() -> Iterator[Postgres]:
+    """A server whose every COMMIT waits for the disk."""
     # A socket's path must be short, which those of pytest are not.
     folder = Path(tempfile.mkdtemp(prefix="kcr-bench-"))
     server = start_postgres(folder, settings={})
     try:
-        url = server.ensure_database("kcr")
-        upgrade(url)
-        yield url
+        yield server
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def durable_store(durable_server: Postgres) -> Iterator[str]:
+    """The address of a store of the test's own, with nothing in it; afterwards the server has no work left with it."""
+    with new_store(durable_server) as url:
+        yield url
 
 
 @pytest.fixture
@@ -102,14 +107,16 @@ def bench_spark(connector_jars: tuple[Path, ...]) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def lab(
-    bench_spark: SparkSession, kafka: Kafka, durable_store: str, tmp_path_factory: pytest.TempPathFactory
+    bench_spark: SparkSession, kafka: Kafka, durable_server: Postgres, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Lab]:
     """Everything together."""
-    with connect(store_url(durable_store)) as store:
+    url = durable_server.ensure_database("lab")
+    upgrade(url)
+    with connect(store_url(url)) as store:
         yield Lab(
             spark=bench_spark,
             kafka=kafka,
             store=store,
-            store_address=durable_store,
+            store_address=url,
             folder=tmp_path_factory.mktemp("benchmarks"),
         )

@@ -10,10 +10,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 from unittest.mock import patch
+from uuid import uuid4
+
+import psycopg
+from psycopg.sql import SQL, Identifier
 
 from airflow_kcr.driver import application
 from airflow_kcr.driver.application import MemberRun, hosting, prepare
 from airflow_kcr.driver.member_pool import MemberPool
+from airflow_kcr.embedded.servers import Postgres
 from airflow_kcr.protocol.commands import DeclareRegion, KillRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
@@ -21,6 +26,7 @@ from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import parse
 from airflow_kcr.store.regions import RegionStore
+from airflow_kcr.store.schema_upgrade import upgrade
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +36,17 @@ if TYPE_CHECKING:
 PARTITIONS: Final = 6
 POLL_PERIOD: Final = 0.02
 WITHIN: Final = 300.0
+
+
+@contextmanager
+def new_store(server: Postgres) -> Iterator[str]:
+    """Lend the address of a store with nothing in it; afterwards the server has no work left with it."""
+    name = f"kcr_{uuid4().hex}"
+    url = server.ensure_database(name)
+    upgrade(url)
+    yield url
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

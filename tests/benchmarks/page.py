@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -58,7 +59,7 @@ def _shown(found: Mapping[str, Any]) -> str:
 
 
 def _sentence(title: str) -> str:
-    return f"{title[0].upper()}{title[1:]}."
+    return textwrap.fill(f"{title[0].upper()}{title[1:]}.", 120)
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

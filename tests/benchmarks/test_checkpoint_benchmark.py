@@ -53,7 +53,7 @@ PAUSE = 0.3
 
 STEPS = (
     ("requested", events.CheckpointRequested),
-    ("drain begun", events.DrainBegun),
+    ("drain started", events.DrainBegun),
     ("first part stored", events.Contributed),
     ("complete", events.CheckpointCompleted),
     ("published", events.CheckpointPublished),

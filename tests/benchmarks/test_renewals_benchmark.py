@@ -48,8 +48,8 @@ def test_members_that_only_hold_their_leases(durable_store: str, scale: Scale, r
                 sent[each], seconds = renewed(store, asked, each)
                 taken[each].append(seconds)
     found.table(
-        f"{len(asked):,} members of {len(asked) // MEMBERS:,} regions that only hold leases, COMMITs on the disk: "
-        f"statements a second with an interval of {INTERVAL:g} s, and s for one renewal of all, one after the other",
+        f"{len(asked):,} members of {len(asked) // MEMBERS:,} regions renew their leases, COMMITs on the disk, one "
+        f"after the other: statements a second with an interval of {INTERVAL:g} s, and s for one renewal of all",
         ("members in a process", "processes", "statements/s", "s for all", "smallest to largest"),
         [
             (each, len(asked) // each, sent[each] / INTERVAL, median(taken[each]), spread(taken[each]))

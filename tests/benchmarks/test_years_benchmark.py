@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import psycopg
 import pytest
@@ -32,7 +32,7 @@ from tests.support.driver import Driver, group_rules
 from tests.support.long_history import keep, live_through, number_beyond
 from tests.support.long_ledger import Statistics
 from tests.support.plans import statements
-from tests.support.processor_time import ProcessorTime
+from tests.support.processor_time import ProcessorTime, Times
 from tests.support.transfer import transferred
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(3600)]
@@ -64,21 +64,6 @@ def region_of_age(url: str, checkpoints: int) -> Iterator[tuple[Driver, Processo
         driver.checkpoint("first")
         live_through(url, checkpoints, region=name, statistics=Statistics.NONE)
         yield driver, clock
-
-
-class Times(NamedTuple):
-    """Milliseconds of a call."""
-
-    taken: float
-    worked: float
-    """Of processor time, here and in the server."""
-
-
-def time_of(clock: ProcessorTime, call: Callable[[], object]) -> Times:
-    """Return how long a call takes."""
-    began, worked = perf_counter(), clock()
-    call()
-    return Times((perf_counter() - began) * 1000, clock() - worked)
 
 
 def memory_of(call: Callable[[], object]) -> float:
@@ -179,7 +164,7 @@ def test_verbs_by_the_age_of_the_region(durable_store: str, scale: Scale, report
             connection.execute("ANALYZE")
         for number in range(-RESET, ROUNDS):
             for age, (driver, clock) in drivers.items():
-                for verb, took in a_round(driver, number, partial(time_of, clock)).items():
+                for verb, took in a_round(driver, number, clock.of).items():
                     if number >= 0:  # those before connect, and have their statements planned
                         found[age][verb].append(took)
         sizes = {
