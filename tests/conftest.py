@@ -88,15 +88,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, fixtures in MARKERS.items():
             if used & fixtures:
                 item.add_marker(marker)
+        if item.get_closest_marker("soak"):
+            item.add_marker(LONG)  # so that `-m "not long"` leaves it out too
     told: str | None = config.getoption("--turn")
     if told is not None:
         turn = Turn.of(told)
         # A soak test is not one that CI would run if it were its turn.
         long = [item for item in items if item.get_closest_marker(LONG) and not item.get_closest_marker("soak")]
         chosen = turn.chosen(item.nodeid for item in long)
-        left_out = [item for item in long if item.nodeid not in chosen]
+        left_out = {item for item in long if item.nodeid not in chosen}
         items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=list(left_out))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
