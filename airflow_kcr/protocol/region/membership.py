@@ -239,6 +239,9 @@ def halt_for_foreign_consumer(region: Region, now: datetime, text: str) -> Regio
     return resets.halt(region, now, Halt(reason=HaltReason.FOREIGN_CONSUMER, text=text, choices=choices))
 
 
+# Partitions without an owner
+
+
 def report_partitions(region: Region, now: datetime, inventory: ReportPartitions) -> Region:
     """Return the region knowing which partitions of one group have no owner, and which the brokers do not have.
 
