@@ -429,12 +429,13 @@ def reader_with(settings: Mapping[str, str]) -> Iterator[GroupReader]:
     Raises:
         ConfigurationError: they can't be used by the client.
     """
+    from airflow_kcr.kafka.admin_process import AdminProcess
     from airflow_kcr.kafka.groups import Groups
     from airflow_kcr.kafka.logs import BrokerLogs
     from airflow_kcr.kafka.settings import admin_settings
 
-    with closing(BrokerLogs(admin_settings(settings))) as logs, Groups(admin_settings(settings)) as groups:
-        yield RealGroupReader(logs, groups, client=settings.get("client.id"))
+    with AdminProcess(admin_settings(settings)) as process, closing(BrokerLogs(process)) as logs:
+        yield RealGroupReader(logs, Groups(process), client=settings.get("client.id"))
 
 
 def real_reader(spec: RegionSpec, group: GroupId) -> AbstractContextManager[GroupReader]:

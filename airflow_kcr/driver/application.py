@@ -23,6 +23,7 @@ from airflow_kcr.driver.parts import Parts, SpecTrial, load, told
 from airflow_kcr.driver.task import RunningApplication, process_state
 from airflow_kcr.errors import ConfigurationError, MemberInUse, StoreError
 from airflow_kcr.kafka import settings as kafka_names
+from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings, member_settings, spark_options, subscription
@@ -227,7 +228,9 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
     """
     run, spec = prepared.run, prepared.spec
     with ExitStack() as stack:
-        logs = stack.enter_context(closing(BrokerLogs(admin_settings(prepared.parts.kafka))))
+        # Not the watch's: a call about a group may take all of its time, and no checkpoint waits for that.
+        process = stack.enter_context(AdminProcess(admin_settings(prepared.parts.kafka)))
+        logs = stack.enter_context(closing(BrokerLogs(process)))
         reader = stack.enter_context(real_reader(spec, run.group))
         with told(store, run.region, run.members, prepared.revision, prepared.digest):
             partitions = _partitions(prepared, logs)

@@ -11,22 +11,20 @@ from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
-from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     DescribeClusterResult,
     ListOffsetsResultInfo,
     OffsetSpec,
-    TopicDescription,
 )
 
 from airflow_kcr.errors import BrokerUnavailable, KcrError
+from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.calls import AdminCalls, BrokerQuestion, Kind, kind
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.values import ClusterId, GroupPartition, Offset, TopicId, TopicName
-from airflow_kcr.settings import KafkaSettings
 
-TIMEOUT: Final = timedelta(seconds=10)
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -51,15 +49,14 @@ class BrokerLogs:
     """The logs of one cluster; any thread may ask. Implements `ports.Logs`.
 
     Args:
-        settings: from `settings.admin_settings`.
-        timeout: for each call.
+        process: has the settings and the timeout, and describes topics.
 
     Raises:
         ConfigurationError: the client doesn't take the settings.
     """
 
-    def __init__(self, settings: KafkaSettings, timeout: timedelta = TIMEOUT) -> None:
-        self._calls = AdminCalls(settings, timeout)
+    def __init__(self, process: AdminProcess) -> None:
+        self._process, self._calls = process, AdminCalls(process.settings, process.timeout)
         self._topic_ids: Mapping[str, TopicId] = {}
 
     def close(self) -> None:
@@ -105,12 +102,16 @@ class BrokerLogs:
 
     def _ids(self, topics: Collection[str]) -> dict[str, TopicId]:
         """Return the ids that topics have now, and remember them; that of a topic that is not there is empty."""
-        asked: BrokerQuestion[str, TopicDescription] = BrokerQuestion("the id of topic", list(topics), _ask_topics)
-        self._answer(asked)
-        ids = {topic: _topic_id(asked.found.get(topic)) for topic in topics}
+        found = self._described(topics)
+        ids = {topic: found[topic][0] if topic in found else TopicId("") for topic in topics}
         # Replaced, not changed: other threads may be reading what was known before they asked.
         self._topic_ids = {**self._topic_ids, **ids}
         return ids
+
+    def _described(self, topics: Collection[str]) -> dict[str, tuple[TopicId, int]]:
+        """Return the id of each topic that is there, and how many partitions it has."""
+        found = self._process.read("topics", rows=[[topic, 0, 0] for topic in sorted(topics)])
+        return {topic: (TopicId(topic_id), partitions) for topic, (topic_id, partitions) in found.items()}
 
     def stable_ends(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
         """Return the last stable offset of each log, read now; one that the cluster doesn't have is absent.
@@ -171,14 +172,19 @@ class BrokerLogs:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
         if names:
-            asked: BrokerQuestion[str, TopicDescription] = BrokerQuestion("topic", sorted(names), _ask_topics)
-            self._answer(asked)
-            return {TopicName(name): len(topic.partitions) for name, topic in sorted(asked.found.items())}
+            described = self._described(names)
+            return {TopicName(name): partitions for name, (_, partitions) in sorted(described.items())}
+        return {
+            TopicName(name): count for name, count in sorted(self._partition_counts().items()) if name not in _INTERNAL
+        }
+
+    def _partition_counts(self) -> dict[str, int]:
+        """Return all topics that are there, with how many partitions each has, and renew what the client remembers."""
         found = self._calls.blocking("the list of topics", lambda admin, left: admin.list_topics(timeout=left))
         return {
-            TopicName(name): len(topic.partitions)
-            for name, topic in sorted(found.topics.items())
-            if name not in _INTERNAL and (topic.error is None or kind(topic.error) is not Kind.ABSENT)
+            name: len(topic.partitions)
+            for name, topic in found.topics.items()
+            if topic.error is None or kind(topic.error) is not Kind.ABSENT
         }
 
     def cluster_id(self) -> ClusterId:
@@ -195,20 +201,16 @@ class BrokerLogs:
         """Answer all questions; a key that is still not answered is one of a log that the cluster does not have.
 
         The client remembers for minutes how many partitions a topic has, and denies those that were added since. So
-        whatever is missing is looked up at a broker, which also renews that memory, and asked for again if it is there.
+        where any is missing, topics are listed, which also renews that memory, and what is there is asked for again.
         """
         self._calls.answer(*questions)
         missing = [(q, key) for q in questions for key, error in q.failed.items() if kind(error) is Kind.ABSENT]
-        looked_up: BrokerQuestion[str, TopicDescription] = BrokerQuestion(
-            "the partitions of topic", sorted({key[0] for _, key in missing if not isinstance(key, str)}), _ask_topics
-        )
-        if looked_up.open:
-            self._calls.answer(looked_up)
-            there = {(name, p.id) for name, topic in looked_up.found.items() for p in topic.partitions}
+        if missing:
+            listed = self._partition_counts()
             for question in questions:
-                question.reopen([key for q, key in missing if q is question and tuple(key[:2]) in there])
+                question.reopen([key for q, key in missing if q is question and key[1] < listed.get(key[0], 0)])
             self._calls.answer(*questions)
-        for question in (*questions, looked_up):
+        for question in questions:
             for key, error in question.failed.items():
                 if kind(error) is not Kind.ABSENT:
                     raise KcrError(f"{question.what} {key}: {self._calls.told(error)}")
@@ -251,20 +253,12 @@ def _ask_cluster(admin: AdminClient, keys: list[str], left: float) -> dict[str, 
     return {key: admin.describe_cluster(request_timeout=left) for key in keys}
 
 
-def _ask_topics(admin: AdminClient, topics: list[str], left: float) -> dict[str, Future[TopicDescription]]:
-    return dict(admin.describe_topics(TopicCollection(topics), request_timeout=left))
-
-
 def _is_place(found: ListOffsetsResultInfo) -> bool:
     return found.offset >= 0
 
 
 def _is_place_or_none(found: ListOffsetsResultInfo) -> bool:
     return found.offset >= 0 or found.offset == _NO_RECORD
-
-
-def _topic_id(topic: TopicDescription | None) -> TopicId:
-    return TopicId("" if topic is None else str(topic.topic_id))
 
 
 def _leader_epoch(found: ListOffsetsResultInfo) -> int:

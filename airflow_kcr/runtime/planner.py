@@ -29,6 +29,13 @@ KEPT: Final = 2.0
 Longer, and retention could overtake a position unseen; the end of a log only ever grows meanwhile.
 """
 
+AT_END: Final = 10.0
+"""As `KEPT`, while a member is at the end of each of its logs, and asks only whether they still end there.
+
+There is nothing that retention could overtake. A topic that was made again shows by its end; where that is the same,
+by its id when the logs are read again, which every plan with a record does.
+"""
+
 RECENT: Final = 0.25
 """Seconds for which what was read of the logs may be told to others: where they begin moves behind our back."""
 
@@ -191,8 +198,10 @@ class Planner:
         return {} if seen is None else seen.logs
 
     def _is_fresh(self, seen: LogsSeen, positions: OffsetMap, view: MemberRegion) -> bool:
-        young = self._clock() - seen.at < KEPT
-        return young and seen.boundary == view.limit and positions.keys() <= seen.logs.keys()
+        if seen.boundary != view.limit or not positions.keys() <= seen.logs.keys():
+            return False
+        is_at_end = all(position == seen.logs[p].end for p, position in positions.items())
+        return self._clock() - seen.at < (AT_END if is_at_end else KEPT)
 
     def _has_nothing_new(self, seen: LogsSeen, positions: OffsetMap, view: MemberRegion) -> bool:
         """Whether the logs still end where they did when there was nothing to read, which is asked most of the time.

@@ -1,4 +1,4 @@
-"""What an application of three members takes that have nothing to do: processor time of its Python."""
+"""What an application of three members takes that have nothing to do: processor time of its Python processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_idle_application(
                 taken[name].append(idle(region, durable_store, every))
     found.table(
         "three members in one application that have read everything, an engine without Spark: % of a core that its "
-        "Python takes",
+        "Python processes take",
         ("", "median", "smallest to largest"),
         [(name, 100 * median(values), spread([100 * value for value in values])) for name, values in taken.items()],
     )

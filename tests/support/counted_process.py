@@ -12,14 +12,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 import psutil
 
 from airflow_kcr.api.regions import connect, store_url
+from airflow_kcr.api.validation import GroupWatch, real_reader
 from airflow_kcr.driver.member_pool import MemberPool
+from airflow_kcr.kafka import settings as kafka_names
+from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
@@ -40,7 +43,8 @@ class Count(Footprint):
     """What the process has, and what its members have done, at one moment."""
 
     cpu: float
-    """Seconds of processor time that its members took; what it takes to count is in the main thread."""
+    """Seconds of processor time that its members took, and the processes that it has started; what it takes to count is
+    in the main thread."""
 
     switches: int
     """How often a thread of it went to sleep."""
@@ -68,11 +72,16 @@ def counted(member_pool: MemberPool) -> Count:
     has, shown = footprint(), member_pool.snapshots()
     return Count(
         **{field.name: getattr(has, field.name) for field in fields(has)},
-        cpu=time.process_time() - time.thread_time(),
+        cpu=time.process_time() - time.thread_time() + sum(map(_taken, psutil.Process().children(recursive=True))),
         switches=psutil.Process().num_ctx_switches().voluntary,
         batches=sum(one.counts.batches for one in shown),
         checkpoints=sum(one.counts.checkpoints for one in shown),
     )
+
+
+def _taken(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,7 @@ class Counted:
         line = self.process.stdout.readline()
         assert line, f"the process has ended with status {self.process.wait(ANSWER_WITHIN)}"
         found: dict[str, Any] = json.loads(line)
-        return Count(**{**found, "threads": tuple(found["threads"])})
+        return Count(**{**found, "threads": tuple(found["threads"]), "children": tuple(found["children"])})
 
 
 @contextmanager
@@ -133,7 +142,11 @@ def main(arguments: dict[str, Any]) -> None:
         spec = RegionSpec.from_json(region.spec.text)
         rules = spec.rules()
         user = dict(spec.cluster_of(group)[0] or {})
-        with closing(BrokerLogs(admin_settings(user))) as logs:
+        with (
+            AdminProcess(admin_settings(user)) as process,
+            closing(BrokerLogs(process)) as logs,
+            real_reader(spec, group) as reader,
+        ):
             renewals = Renewals(store, boot_time)
 
             def host(index: int) -> MemberHost:
@@ -162,10 +175,20 @@ def main(arguments: dict[str, Any]) -> None:
                 return MemberHost(who, rules.checkpoint, limits, world)
 
             member_pool = MemberPool(store, name, [host(index) for index in arguments["indexes"]])
+            watch = GroupWatch(
+                store,
+                name,
+                [group],
+                lambda spec, group: nullcontext(reader),
+                kafka_names,
+                member_pool.newest_checkpoint,
+            )
             member_pool.start()
+            watch.start()
             for _ in sys.stdin:
                 sys.stdout.write(json.dumps(asdict(counted(member_pool))) + "\n")
                 sys.stdout.flush()
+            watch.end()
             member_pool.terminate()
             member_pool.wait(10)
             member_pool.end()

@@ -20,10 +20,6 @@ CHANCE: Final = 250
 SLACK: Final = 16 * 1024 * 1024
 """Bytes that a process may hold more by chance: what its heap keeps in pieces, pools of threads."""
 
-KEPT_BY_OTHERS: Final = frozenset({"cimpl.Uuid"})
-"""Types whose objects a library never lets go: confluent-kafka (2.16.1) keeps the id of each topic that it describes,
-40 bytes that nothing refers to. A member describes its topics at each checkpoint, an object of them each time."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
@@ -43,22 +39,27 @@ class Footprint:
     rss: int
     """Bytes."""
 
+    children: tuple[int, ...]
+    """Bytes of each process that it has started, smallest first."""
+
     def growth_since(self, before: Footprint) -> dict[str, int]:
         """Return what there is more of than chance explains, by what it is; empty: nothing grows."""
         more = {kind: number - before.objects.get(kind, 0) for kind, number in self.objects.items()}
-        grown = {kind: number for kind, number in more.items() if number > CHANCE and kind not in KEPT_BY_OTHERS}
+        grown = {kind: number for kind, number in more.items() if number > CHANCE}
         kept = {
             "references of containers": self.held - before.held - 10 * CHANCE,
             "threads": len(self.threads) - len(before.threads),
             "files": self.files - before.files,
             "bytes": self.rss - before.rss - SLACK,
+            "processes": len(self.children) - len(before.children),
+            "bytes of other processes": sum(self.children) - sum(before.children) - SLACK,
         }
         return grown | {what: number for what, number in kept.items() if number > 0}
 
     def __str__(self) -> str:
         return (
             f"{self.rss / 1024**2:.1f} MiB, {self.blocks} blocks, {self.held} references, {len(self.threads)} threads, "
-            f"{self.files} files"
+            f"{self.files} files, {len(self.children)} other processes of {sum(self.children) / 1024**2:.1f} MiB"
         )
 
 
@@ -78,6 +79,7 @@ def footprint() -> Footprint:
         threads=tuple(sorted(thread.name for thread in threading.enumerate())),
         files=process.num_fds(),
         rss=process.memory_info().rss,
+        children=tuple(sorted(child.memory_info().rss for child in process.children(recursive=True))),
     )
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import fcntl
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -38,7 +39,11 @@ from confluent_kafka.admin import (
 from airflow_kcr.embedded.processes import Recorded, ServiceProcess, happened, start_detached
 from airflow_kcr.embedded.servers import Broker, KafkaCluster, start_cluster
 from airflow_kcr.kafka import calls
+from airflow_kcr.kafka.admin_process import TIMEOUT, AdminProcess
 from airflow_kcr.kafka.calls import Kind
+from airflow_kcr.kafka.groups import Groups
+from airflow_kcr.kafka.logs import BrokerLogs
+from airflow_kcr.kafka.settings import admin_settings
 
 T = TypeVar("T")
 
@@ -308,6 +313,20 @@ def _send(producer: Producer, topic: str, records: Iterable[Record | bytes]) -> 
     left = producer.flush(WITHIN)
     if left or failed:
         raise RuntimeError(f"{left} record(s) of {topic} were not stored, {len(failed)} failed: {failed[:3]}")
+
+
+@contextmanager
+def logs_at(settings: Mapping[str, str], timeout: timedelta = TIMEOUT) -> Iterator[BrokerLogs]:
+    """Lend the logs of the cluster that a user's client settings lead to."""
+    with AdminProcess(admin_settings(settings), timeout) as process, closing(BrokerLogs(process)) as logs:
+        yield logs
+
+
+@contextmanager
+def groups_at(settings: Mapping[str, str], timeout: timedelta = TIMEOUT) -> Iterator[Groups]:
+    """Lend the groups of that cluster."""
+    with AdminProcess(admin_settings(settings), timeout) as process:
+        yield Groups(process)
 
 
 def start_server(run_dir: Path) -> Kafka:

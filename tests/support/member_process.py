@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 from airflow_kcr.api.regions import client_settings, store_url
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.errors import BatchFailed
+from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
@@ -173,7 +174,7 @@ def main(arguments: dict[str, Any]) -> int:
     spec = RegionSpec.from_json(region.spec.text)
     rules = spec.rules()
     user = client_settings(spec, group)
-    logs = BrokerLogs(admin_settings(user))
+    logs = BrokerLogs(AdminProcess(admin_settings(user)))
     tables, files = checked_sinks(spec, group), opened_files(file_targets(spec), store, name)
 
     def write(call: BatchCall, rows: Rows) -> None:

@@ -85,7 +85,7 @@ def _is_committing(member: MemberMachine, view: MemberRegion, now: float) -> boo
 PLAN_PAUSE: Final = 0.1
 """Seconds before the planner is asked again if nothing was there to process."""
 
-LONGEST_PLAN_PAUSE: Final = 0.25
+LONGEST_PLAN_PAUSE: Final = 0.4
 """The same if nothing has been there for a while: each time asks the brokers."""
 
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from airflow_kcr.embedded.servers import start_cluster
+from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings
@@ -30,16 +32,20 @@ def members(kafka: Kafka, protocol: GroupProtocol) -> Iterator[Members]:
 
 
 @pytest.fixture
-def logs(kafka: Kafka) -> Iterator[BrokerLogs]:
-    logs = BrokerLogs(admin_settings(kafka.settings))
-    yield logs
-    logs.close()
+def process(kafka: Kafka) -> Iterator[AdminProcess]:
+    with AdminProcess(admin_settings(kafka.settings)) as process:
+        yield process
 
 
 @pytest.fixture
-def groups(kafka: Kafka) -> Iterator[Groups]:
-    with Groups(admin_settings(kafka.settings)) as groups:
-        yield groups
+def logs(process: AdminProcess) -> Iterator[BrokerLogs]:
+    with closing(BrokerLogs(process)) as logs:
+        yield logs
+
+
+@pytest.fixture
+def groups(process: AdminProcess) -> Groups:
+    return Groups(process)
 
 
 @pytest.fixture(scope="session")

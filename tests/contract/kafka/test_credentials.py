@@ -8,13 +8,10 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import ConfigurationError, CredentialsRefused, KcrError
-from airflow_kcr.kafka.groups import Groups
-from airflow_kcr.kafka.logs import BrokerLogs
-from airflow_kcr.kafka.settings import admin_settings
 from airflow_kcr.protocol.values import GroupId
 from tests.contract.kafka.conftest import USERS
 from tests.contract.kafka.members import Members, log, logs_of
-from tests.support.kafka import KafkaSet
+from tests.support.kafka import KafkaSet, groups_at, logs_at
 
 WRONG = "not-the-pass-word"
 (USER,) = USERS
@@ -35,8 +32,8 @@ def test_right_credentials_work_in_every_client(broken: KafkaSet, endangered: Me
     settings = credentials(broken, USERS[USER])
     member = endangered.make(group, topic=topic, settings=settings).joined()
     assert member.commit({log(group, topic): 1}).failure == ""
-    assert BrokerLogs(admin_settings(settings)).bounds(logs_of(group, topic, 0))
-    with Groups(admin_settings(settings)) as groups:
+    with logs_at(settings) as logs, groups_at(settings) as groups:
+        assert logs.bounds(logs_of(group, topic, 0))
         assert groups.committed(group).keys() == logs_of(group, topic, 0)
 
 
@@ -52,17 +49,12 @@ def test_wrong_credentials_are_told_at_once_and_never_shown(
     member.heard.wait_for(lambda: any("_AUTHENTICATION" in str(text) for _, text in member.heard.all))
     told += [str(text) for _, text in member.heard.all]
     # Longer than a test may take: each of the three finds out, and does not wait until its time is over.
-    logs = BrokerLogs(admin_settings(settings), timedelta(minutes=30))
-    for ask in (lambda: logs.bounds(logs_of("g", "t", 0)), logs.topics):
-        with pytest.raises(CredentialsRefused, match=r"do not let the client in.*sasl and ssl settings") as refused:
-            ask()
-        told += [str(refused.value), repr(refused.value)]
-    with (
-        Groups(admin_settings(settings), timedelta(minutes=30)) as groups,
-        pytest.raises(CredentialsRefused) as refused,
-    ):
-        groups.describe(GroupId("g"))
-    told.append(str(refused.value))
+    patient = timedelta(minutes=30)
+    with logs_at(settings, patient) as logs, groups_at(settings, patient) as groups:
+        for ask in (lambda: logs.bounds(logs_of("g", "t", 0)), logs.topics, lambda: groups.describe(GroupId("g"))):
+            with pytest.raises(CredentialsRefused, match=r"do not let the client in.*sasl and ssl settings") as refused:
+                ask()
+            told += [str(refused.value), repr(refused.value)]
     out = capfd.readouterr()
     told += [repr(member.consumer), repr(vars(member.consumer)), repr(vars(logs)), caplog.text, out.out, out.err]
     assert not [text for text in told if WRONG in text]

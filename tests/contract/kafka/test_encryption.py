@@ -10,14 +10,11 @@ import pytest
 
 from airflow_kcr.embedded.servers import start_cluster
 from airflow_kcr.errors import KcrError
-from airflow_kcr.kafka.groups import Groups
-from airflow_kcr.kafka.logs import BrokerLogs
-from airflow_kcr.kafka.settings import admin_settings
 from airflow_kcr.protocol.values import GroupId
 from tests.contract.kafka.conftest import USERS
 from tests.contract.kafka.members import Members, log, logs_of
 from tests.support.certificates import Authority, authority, broker_settings
-from tests.support.kafka import KafkaSet
+from tests.support.kafka import KafkaSet, groups_at, logs_at
 
 (USER,) = USERS
 
@@ -67,9 +64,9 @@ def test_certificates_as_text_work_in_every_client(
     guarded.fill(topic, {0: 3})
     member = members.make(group, topic=topic, settings=entitled).joined()
     assert member.commit({log(group, topic): 1}).failure == ""
-    (bounds,) = BrokerLogs(admin_settings(entitled)).bounds(logs_of(group, topic, 0)).values()
-    assert (bounds.start, bounds.end) == (0, 3)
-    with Groups(admin_settings(entitled)) as groups:
+    with logs_at(entitled) as logs, groups_at(entitled) as groups:
+        (bounds,) = logs.bounds(logs_of(group, topic, 0)).values()
+        assert (bounds.start, bounds.end) == (0, 3)
         assert groups.committed(group).keys() == logs_of(group, topic, 0)
 
 
@@ -80,7 +77,8 @@ def test_so_do_files(guarded: KafkaSet, trusted: Authority, entitled: dict[str, 
         (tmp_path / name).write_text(text)
     settings = {name: value for name, value in entitled.items() if not name.endswith(".pem")}
     settings |= {f"{name}.location": str(tmp_path / name) for name in files}
-    assert BrokerLogs(admin_settings(settings)).bounds(logs_of("g", topic, 0))
+    with logs_at(settings) as logs:
+        assert logs.bounds(logs_of("g", topic, 0))
 
 
 @pytest.mark.long
@@ -95,7 +93,7 @@ def test_who_is_not_let_in_is_told_why_in_time_and_no_key_is_shown(
     guarded: KafkaSet, entitled: dict[str, str], lacking: set[str]
 ) -> None:
     settings = {name: value for name, value in entitled.items() if name not in lacking}
-    with pytest.raises(KcrError, match=r"(?i)ssl") as refused:
-        BrokerLogs(admin_settings(settings), timedelta(seconds=10)).bounds(logs_of("g", "t", 0))
+    with logs_at(settings, timedelta(seconds=10)) as logs, pytest.raises(KcrError, match=r"(?i)ssl") as refused:
+        logs.bounds(logs_of("g", "t", 0))
     assert entitled["ssl.key.pem"].splitlines()[1] not in str(refused.value)
     assert guarded.sasl_bootstrap_servers in str(refused.value)

@@ -1,21 +1,19 @@
-"""Groups from outside: described, read and altered by a process of their own."""
+"""Groups from outside: described, read and altered."""
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.errors import BrokerUnavailable, GroupNotEmpty, KcrError
+from airflow_kcr.errors import GroupNotEmpty, KcrError
+from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.groups import Groups
-from airflow_kcr.kafka.settings import admin_settings, participants
+from airflow_kcr.kafka.settings import participants
 from airflow_kcr.protocol.observations import SHARE_OR_STREAMS
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.rules import GroupProtocol, GroupRules
@@ -23,7 +21,7 @@ from airflow_kcr.protocol.timeouts import BrokerLimits, BrokerTimes, ConsumerPro
 from airflow_kcr.protocol.values import GroupId, Offset
 from tests.conftest import StartKafka
 from tests.contract.kafka.members import ASSIGNORS, REGION, WITHIN, Members, log, logs_of, needs_kafka_4
-from tests.support.kafka import QUIESCED, Kafka
+from tests.support.kafka import QUIESCED, Kafka, groups_at
 from tests.support.kafka_tool import CONSOLE_SHARE_CONSUMER, allow_share_groups, console_consumer
 
 
@@ -81,7 +79,7 @@ def test_a_share_group_is_told_from_a_group_that_is_not_there_and_no_offsets_are
     allow_share_groups(kafka.bootstrap_servers)
     topic, group = kafka.topic(1), GroupId(kafka.group_id())
     with (
-        Groups(admin_settings(kafka.settings)) as groups,
+        groups_at(kafka.settings) as groups,
         console_consumer(kafka.bootstrap_servers, topic, group, tool=CONSOLE_SHARE_CONSUMER),
     ):
         assert happened(lambda: not groups.describe(group).admits_consumers, within=60)
@@ -135,81 +133,9 @@ def test_a_partition_that_is_refused_is_named(kafka: Kafka, groups: Groups) -> N
     assert kafka.committed(group) == {(topic, 0): 3}
 
 
-def test_nothing_and_foreign_partitions_are_refused_before_sending(groups: Groups) -> None:
+def test_nothing_and_foreign_partitions_are_refused_before_sending(process: AdminProcess, groups: Groups) -> None:
     with pytest.raises(KcrError, match="no offset"):
         groups.alter(GroupId("g"), EMPTY)
     with pytest.raises(KcrError, match="other:t-0"):
         groups.alter(GroupId("g"), at("other", "t", p0=1))
-    assert groups.pid is None
-
-
-def test_a_process_that_was_killed_is_started_again(kafka: Kafka, groups: Groups) -> None:
-    group = GroupId(kafka.group_id())
-    groups.describe(group)
-    first = groups.pid
-    assert first is not None
-    os.kill(first, signal.SIGKILL)
-    assert groups.describe(group).state == "dead"
-    assert groups.pid != first
-
-
-def test_a_process_that_hangs_is_ended_and_replaced(kafka: Kafka) -> None:
-    group = GroupId(kafka.group_id())
-    with Groups(admin_settings(kafka.settings), timedelta(seconds=2)) as groups:
-        groups.describe(group)
-        first = groups.pid
-        assert first is not None
-        os.kill(first, signal.SIGSTOP)
-        # Asked once more in a new one, as nothing was changed.
-        assert groups.describe(group).state == "dead"
-        assert groups.pid != first
-
-
-@pytest.mark.long
-def test_a_process_that_hangs_does_not_keep_who_asks_it_more_than_a_pipe_holds(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = kafka.topic(1)
-    partitions = [log("g", topic, number) for number in range(5_000)]
-    with Groups(admin_settings(kafka.settings), timedelta(seconds=2)) as groups:
-        groups.describe(GroupId("g"))
-        first = groups.pid
-        assert first is not None
-        os.kill(first, signal.SIGSTOP)
-        assert groups.committed(GroupId("g"), partitions) == {}
-        assert groups.pid != first
-        second = groups.pid
-        assert second is not None
-        # Between the look at the group and the offsets.
-        monkeypatch.setattr(groups, "require_empty", lambda group: os.kill(second, signal.SIGSTOP))
-        # What changes something is not asked again; the next call has a new one, and no lock is held.
-        with pytest.raises(BrokerUnavailable, match=r"did not answer within 4\.0 s"):
-            groups.alter(GroupId("g"), at("g", topic, **{f"p{number}": 0 for number in range(5_000)}))
-        assert groups.describe(GroupId("g")).state in {"dead", "empty"}
-
-
-def test_the_process_ends_with_its_owner(kafka: Kafka) -> None:
-    groups = Groups(admin_settings(kafka.settings))
-    groups.describe(GroupId("g"))
-    pid = groups.pid
-    assert pid is not None
-    groups.close()
-    assert happened(lambda: not Path(f"/proc/{pid}").exists(), within=10)
-    with pytest.raises(BrokerUnavailable, match="closed"):
-        groups.describe(GroupId("g"))
-
-
-def test_settings_are_neither_in_the_arguments_nor_in_the_environment_of_the_process(kafka: Kafka) -> None:
-    with Groups(admin_settings({**kafka.settings, "sasl.password": "open-sesame"})) as groups:
-        groups.describe(GroupId("g"))
-        process = Path(f"/proc/{groups.pid}")
-        assert b"open-sesame" not in (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
-        assert "open-sesame" not in repr(vars(groups))
-
-
-def test_unreachable_brokers_are_named_with_how_long_they_were_tried() -> None:
-    with (
-        Groups(admin_settings({"bootstrap.servers": "127.0.0.1:1"}), timedelta(seconds=1)) as groups,
-        pytest.raises(BrokerUnavailable, match=r"tried 127\.0\.0\.1:1 for 1\.0 s.*Connection refused"),
-    ):
-        groups.describe(GroupId("g"))
+    assert process.pid is None

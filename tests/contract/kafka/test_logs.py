@@ -12,16 +12,16 @@ import pytest
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BrokerUnavailable
 from airflow_kcr.kafka import logs as logs_module
+from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.logs import BrokerLogs
-from airflow_kcr.kafka.settings import admin_settings
 from airflow_kcr.protocol.observations import TimeAnswer
 from airflow_kcr.protocol.values import TopicName
 from tests.conftest import StartKafka
 from tests.contract.kafka.members import WITHIN, log, logs_of
-from tests.support.kafka import Kafka, KafkaSet, Record
+from tests.support.kafka import Kafka, KafkaSet, Record, logs_at
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient, TopicDescription
+    from confluent_kafka.admin import AdminClient
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 MS = timedelta(milliseconds=1)
@@ -88,16 +88,16 @@ def test_a_topic_that_was_made_again_has_another_id(kafka: Kafka, logs: BrokerLo
 
 @pytest.mark.parametrize("known", [True, False])
 def test_offsets_and_id_are_of_one_topic_however_it_is_made_again_in_between(
-    kafka: Kafka, logs: BrokerLogs, monkeypatch: pytest.MonkeyPatch, known: bool
+    kafka: Kafka, process: AdminProcess, logs: BrokerLogs, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
     topic = kafka.topic(1)
     kafka.fill(topic, {0: 3})
     old = kafka.topic_id(topic)
     if known:
         logs.bounds(logs_of("g", topic, 0))
-    ask, made = logs_module._ask_topics, list[str]()
+    read, made = process.read, list[str]()
 
-    def remade(admin: AdminClient, names: list[str], left: float) -> Mapping[str, Future[TopicDescription]]:
+    def remade(call: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - as it is
         if not made:
             # The client has the answers for the old log by now, or would have for that of a request sent beside this.
             assert happened(lambda: bool(ends_asked), within=WITHIN)
@@ -105,7 +105,7 @@ def test_offsets_and_id_are_of_one_topic_however_it_is_made_again_in_between(
             kafka.topic(1, name=topic)
             kafka.fill(topic, {0: 5})
             made.append(kafka.topic_id(topic))
-        return ask(admin, names, left)
+        return read(call, **arguments)
 
     ends_asked, ask_ends = list[object](), logs_module._ask_ends
 
@@ -115,7 +115,7 @@ def test_offsets_and_id_are_of_one_topic_however_it_is_made_again_in_between(
             ends_asked.append(future.result(left))
         return futures
 
-    monkeypatch.setattr(logs_module, "_ask_topics", remade)
+    monkeypatch.setattr(process, "read", remade)
     monkeypatch.setattr(logs_module, "_ask_ends", asked)
     found = logs.bounds(logs_of("g", topic, 0))[log("g", topic)]
     assert (found.topic_id, found.end) == (made[0], 5)
@@ -204,23 +204,25 @@ def test_the_cluster_says_what_it_is(kafka: Kafka, logs: BrokerLogs) -> None:
     ids=["bounds", "all topics", "a topic"],
 )
 def test_an_unreachable_broker_is_named_with_how_long_it_was_tried(ask: Callable[[BrokerLogs], object]) -> None:
-    logs = BrokerLogs(admin_settings({"bootstrap.servers": "127.0.0.1:1"}), timedelta(seconds=1))
     # A busy machine may not hear in that second that no server listens there.
     reason = r"_TRANSPORT .*Connection refused|REQUEST_TIMED_OUT"
-    with pytest.raises(BrokerUnavailable, match=rf"tried 127\.0\.0\.1:1 for 1\.0 s; ({reason})"):
+    with (
+        logs_at({"bootstrap.servers": "127.0.0.1:1"}, timedelta(seconds=1)) as logs,
+        pytest.raises(BrokerUnavailable, match=rf"tried 127\.0\.0\.1:1 for 1\.0 s; ({reason})"),
+    ):
         ask(logs)
 
 
 def test_a_broker_that_hangs_is_given_up_in_time_and_answers_when_it_is_back(broken: KafkaSet) -> None:
     topic = broken.topic(1)
-    logs = BrokerLogs(admin_settings(broken.settings), timedelta(seconds=2))
-    assert logs.bounds(logs_of("g", topic, 0))
-    broken.broker(1).suspend()
-    with pytest.raises(BrokerUnavailable, match=r"for 2\.0 s"):
-        logs.bounds(logs_of("g", topic, 0))
-    broken.broker(1).resume()
-    patient = BrokerLogs(admin_settings(broken.settings), timedelta(seconds=20))
-    assert patient.bounds(logs_of("g", topic, 0))
+    with logs_at(broken.settings, timedelta(seconds=2)) as logs:
+        assert logs.bounds(logs_of("g", topic, 0))
+        broken.broker(1).suspend()
+        with pytest.raises(BrokerUnavailable, match=r"for 2\.0 s"):
+            logs.bounds(logs_of("g", topic, 0))
+        broken.broker(1).resume()
+    with logs_at(broken.settings, timedelta(seconds=20)) as patient:
+        assert patient.bounds(logs_of("g", topic, 0))
 
 
 @pytest.mark.long
@@ -229,10 +231,11 @@ def test_logs_whose_leader_died_are_answered_by_the_next_one(kafka_set: StartKaf
     two = kafka_set(2)
     topic = two.topic(4)
     two.fill(topic, dict.fromkeys(range(4), 3))
-    logs, asked = BrokerLogs(admin_settings(two.settings), timedelta(seconds=60)), logs_of("g", topic, 0, 1, 2, 3)
-    assert {b.end for b in logs.bounds(asked).values()} == {3}
-    assert {two.leader(topic, number).node_id for number in range(4)} == {1, 2}
-    two.broker(2).kill()
-    found = logs.bounds(asked)
+    asked = logs_of("g", topic, 0, 1, 2, 3)
+    with logs_at(two.settings, timedelta(seconds=60)) as logs:
+        assert {b.end for b in logs.bounds(asked).values()} == {3}
+        assert {two.leader(topic, number).node_id for number in range(4)} == {1, 2}
+        two.broker(2).kill()
+        found = logs.bounds(asked)
     assert {p: (b.start, b.end) for p, b in found.items()} == dict.fromkeys(asked, (0, 3))
     assert {b.leader_epoch > 0 for b in found.values()} == {True, False}

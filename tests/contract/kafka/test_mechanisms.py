@@ -10,13 +10,10 @@ import pytest
 
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import CredentialsRefused, KcrError
-from airflow_kcr.kafka.groups import Groups
-from airflow_kcr.kafka.logs import BrokerLogs
-from airflow_kcr.kafka.settings import admin_settings
 from airflow_kcr.protocol.values import GroupId
 from tests.contract.kafka.conftest import USERS
 from tests.contract.kafka.members import WITHIN, Members, log, logs_of
-from tests.support.kafka import KafkaSet
+from tests.support.kafka import KafkaSet, groups_at, logs_at
 from tests.support.tokens import MECHANISMS, SCRAM, SECRET, Tokens, guarded_broker, login, token_endpoint
 
 WRONG = "not-the-pass-word"
@@ -54,8 +51,8 @@ def test_every_client_gets_in(guarded: KafkaSet, tokens: Tokens, members: Member
     settings = entitled(guarded, tokens, mechanism)
     member = members.make(group, topic=topic, settings=settings).joined()
     assert member.commit({log(group, topic): 1}).failure == ""
-    assert BrokerLogs(admin_settings(settings)).bounds(logs_of(group, topic, 0))
-    with Groups(admin_settings(settings)) as groups:
+    with logs_at(settings) as logs, groups_at(settings) as groups:
+        assert logs.bounds(logs_of(group, topic, 0))
         assert groups.committed(group).keys() == logs_of(group, topic, 0)
 
 
@@ -76,8 +73,8 @@ def test_a_wrong_secret_is_told_at_once_and_never_shown(
     member.heard.wait_for(lambda: any("_AUTHENTICATION" in str(text) for _, text in member.heard.all))
     told = [str(text) for _, text in member.heard.all]
     # Longer than a test may take: each finds out, and does not wait until its time is over.
-    logs = BrokerLogs(admin_settings(settings), timedelta(minutes=30))
-    with Groups(admin_settings(settings), timedelta(minutes=30)) as groups:
+    patient = timedelta(minutes=30)
+    with logs_at(settings, patient) as logs, groups_at(settings, patient) as groups:
         for ask in (lambda: logs.bounds(logs_of("g", "t", 0)), logs.topics, lambda: groups.describe(GroupId("g"))):
             with pytest.raises(CredentialsRefused, match=r"do not let the client in.*sasl and ssl settings") as refused:
                 ask()
@@ -95,8 +92,7 @@ def test_tokens_are_renewed_and_every_client_stays_in_for_longer_than_one_lives(
     topic, group = guarded.topic(1), GroupId(guarded.group_id())
     settings = entitled(guarded, tokens, "OAUTHBEARER")
     member = members.make(group, topic=topic, settings=settings).joined()
-    logs = BrokerLogs(admin_settings(settings))
-    with Groups(admin_settings(settings)) as groups:
+    with logs_at(settings) as logs, groups_at(settings) as groups:
         given, offset = len(tokens.asked), 0
         while len(tokens.asked) < given + 9:
             offset += 1
@@ -112,6 +108,6 @@ def test_tokens_are_renewed_and_every_client_stays_in_for_longer_than_one_lives(
 def test_a_token_endpoint_that_is_away_is_named(guarded: KafkaSet, tokens: Tokens) -> None:
     settings = entitled(guarded, tokens, "OAUTHBEARER")
     settings["sasl.oauthbearer.token.endpoint.url"] = "http://127.0.0.1:1/token"
-    with pytest.raises(KcrError, match=r"(?i)token") as refused:
-        BrokerLogs(admin_settings(settings), timedelta(seconds=10)).topics()
+    with logs_at(settings, timedelta(seconds=10)) as logs, pytest.raises(KcrError, match=r"(?i)token") as refused:
+        logs.topics()
     assert settings["sasl.oauthbearer.client.secret"] not in str(refused.value)

@@ -16,13 +16,11 @@ import pytest
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BrokerUnavailable
 from airflow_kcr.kafka.groups import Groups
-from airflow_kcr.kafka.logs import BrokerLogs
-from airflow_kcr.kafka.settings import admin_settings
 from airflow_kcr.protocol.rules import GroupProtocol
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId
 from tests.contract.kafka.members import Members, log, logs_of, timed
-from tests.support.kafka import Kafka, KafkaSet
+from tests.support.kafka import Kafka, KafkaSet, groups_at, logs_at
 
 TOP = Path(__file__).parents[3]
 
@@ -125,13 +123,12 @@ def test_a_restart_of_the_broker_leaves_no_commit_and_no_question_unanswered(
 ) -> None:
     topic, group = broken.topic(2), broken.group_id()
     broken.fill(topic, {0: 3})
-    logs = BrokerLogs(admin_settings(broken.settings), timedelta(seconds=60))
     # Its session outlasts the restart: what becomes of a fenced client is another question.
     member = endangered.make(group, topic=topic, timeouts=Timeouts(session=timedelta(seconds=60))).joined()
     assert member.commit(dict.fromkeys(member.heard.holds, 1)).failure == ""
     broken.broker(1).kill()
     result = member.begin_commit(dict.fromkeys(logs_of(group, topic, 0, 1), 2), timeout=timedelta(seconds=30))
-    with ThreadPoolExecutor(1) as asking:
+    with logs_at(broken.settings, timedelta(seconds=60)) as logs, ThreadPoolExecutor(1) as asking:
         bounds = asking.submit(logs.bounds, logs_of(group, topic, 0))
         broken.broker(1).start()
         assert bounds.result()[log(group, topic)].end == 3
@@ -176,5 +173,5 @@ def test_leaving_a_broker_that_hangs_is_bounded(broken: KafkaSet, endangered: Me
     member.consumer.leave()
     member.heard.wait("left", within=15)
     broken.broker(1).resume()
-    with Groups(admin_settings(broken.settings)) as groups:
+    with groups_at(broken.settings) as groups:
         assert groups.describe(GroupId(group)).state in ("empty", "stable")

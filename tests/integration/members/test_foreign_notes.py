@@ -12,13 +12,11 @@ import pytest
 
 from airflow_kcr.api import Region
 from airflow_kcr.errors import KcrError
-from airflow_kcr.kafka.groups import Groups
-from airflow_kcr.kafka.settings import admin_settings
 from airflow_kcr.protocol.commands import KillRegion, StartRegion, StopRegion
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
-from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka, groups_at
 from tests.support.kafka_tool import consumer_groups
 from tests.support.members import Live, live
 
@@ -47,7 +45,7 @@ def write(region: Live, offset: int, epoch: int) -> None:
     """Write a note as any client with the right to commit."""
     note = {"region": region.name, "timeline": 1, "sequence": epoch, "epoch": epoch}
     place = GroupPartition(GroupId(region.group), TopicName(region.topic), 0)
-    with Groups(admin_settings(region.kafka.settings), timedelta(seconds=20)) as groups:
+    with groups_at(region.kafka.settings, timedelta(seconds=20)) as groups:
         region.until(lambda: tried(lambda: groups.require_empty(GroupId(region.group))), "members have left")
         groups.alter(GroupId(region.group), OffsetMap({place: Offset(offset)}), json.dumps(note))
 

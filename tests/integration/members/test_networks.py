@@ -6,16 +6,12 @@ Real brokers, real store, members in processes of their own with an engine witho
 from __future__ import annotations
 
 import subprocess
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.embedded.servers import Broker
-from airflow_kcr.kafka.groups import Groups
-from airflow_kcr.kafka.logs import BrokerLogs
-from airflow_kcr.kafka.settings import admin_settings
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.values import GroupId
 from tests.conftest import StartKafka
@@ -23,7 +19,7 @@ from tests.contract.kafka.members import logs_of
 from tests.integration.members.conftest import in_both_protocols
 from tests.support.certificates import Authority, authority, broker_settings
 from tests.support.faults import Note, finished, judged, passed
-from tests.support.kafka import KafkaSet
+from tests.support.kafka import KafkaSet, groups_at, logs_at
 from tests.support.load import steadily
 from tests.support.members import PATIENT, Live, live
 from tests.support.networks import Forgetting, Names, advertise, box_before, rewrite, settings_of
@@ -77,8 +73,8 @@ def resets(region: Live, counter: int) -> list[str]:
 def test_who_asks_through_a_box_that_has_closed_the_connection_has_an_answer_all_the_same(guarded: KafkaSet) -> None:
     topic = guarded.topic(1)
     with box_before(guarded.broker(1), Forgetting.CLOSED, IDLE) as box:
-        settings = admin_settings(admin(f"127.0.0.1:{box.port}"))
-        with closing(BrokerLogs(settings)) as logs, Groups(settings) as groups:
+        settings = admin(f"127.0.0.1:{box.port}")
+        with logs_at(settings) as logs, groups_at(settings) as groups:
             for _ in range(3):
                 forgot = box.forgot
                 assert logs.bounds(logs_of("g", topic, 0))
@@ -89,8 +85,8 @@ def test_who_asks_through_a_box_that_has_closed_the_connection_has_an_answer_all
 def test_a_client_that_closes_its_idle_connections_first_is_never_forgotten(guarded: KafkaSet) -> None:
     topic = guarded.topic(1)
     with box_before(guarded.broker(1), Forgetting.SILENT, 10 * IDLE) as box:
-        settings = admin_settings({**admin(f"127.0.0.1:{box.port}"), "connections.max.idle.ms": "1000"})
-        with closing(BrokerLogs(settings)) as logs, Groups(settings) as groups:
+        settings = {**admin(f"127.0.0.1:{box.port}"), "connections.max.idle.ms": "1000"}
+        with logs_at(settings) as logs, groups_at(settings) as groups:
             for _ in range(2):
                 assert logs.bounds(logs_of("g", topic, 0))
                 assert groups.describe(GroupId("g")) is not None

@@ -17,7 +17,6 @@ from airflow_kcr.api.validation import Validation, preflight, real_reader, valid
 from airflow_kcr.embedded.servers import start_cluster
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
-from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.protocol.commands import DeclareRegion
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.state import Spec
@@ -29,7 +28,7 @@ from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.contract.kafka.members import Members, log
 from tests.support.driver import Clock
-from tests.support.kafka import KafkaSet
+from tests.support.kafka import KafkaSet, groups_at
 from tests.support.members import live
 from tests.support.rights import (
     AUTHORIZER,
@@ -145,7 +144,7 @@ def starting(guarded: Guarded, _members: Members, rights: frozenset[Right]) -> s
 
 def altering(guarded: Guarded, _members: Members, rights: frozenset[Right]) -> str:
     guarded.grant(*rights)
-    with Groups(kafka_names.admin_settings(guarded.settings)) as groups:
+    with groups_at(guarded.settings) as groups:
         offsets = OffsetMap({log(guarded.group, guarded.topic): Offset(3)})
         return refused(lambda: groups.alter(guarded.group, offsets))
 

@@ -1,4 +1,4 @@
-"""The child process for group calls, where it is stopped: every wait for it has a deadline."""
+"""The child process for admin calls, where it is stopped: every wait for it has a deadline."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.kafka import groups as child_module
-from airflow_kcr.kafka.groups import MODULE, Child, ChildDied
+from airflow_kcr.kafka import admin_process as child_module
+from airflow_kcr.kafka.admin_process import MODULE, Child, ChildDied
 
 # No broker is asked, so none need be there.
 FIRST = {"settings": {"bootstrap.servers": "127.0.0.1:1", "log_level": "0"}}
@@ -33,14 +33,14 @@ def stop(child: Child) -> None:
 
 def test_a_request_beyond_a_pipe_s_size_arrives_whole(child: Child) -> None:
     told = child.ask({**BEYOND_A_PIPE, "call": "no such call"}, 20)
-    assert told == {"failure": "KcrError", "message": "a group call could not be made (KeyError)"}
+    assert told == {"failure": "KcrError", "message": "an admin call could not be made (KeyError)"}
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("message", [BEYOND_A_PIPE, {"call": "groups"}], ids=["beyond a pipe", "small"])
 def test_a_stopped_child_is_waited_for_no_longer_than_told(child: Child, message: dict[str, object]) -> None:
     stop(child)
-    with pytest.raises(ChildDied, match=r"^the process for group calls did not answer within 0\.3 s$"):
+    with pytest.raises(ChildDied, match=r"^the process for admin calls did not answer within 0\.3 s$"):
         child.ask(message, 0.3)
     assert happened(lambda: not child.alive, within=10)
 

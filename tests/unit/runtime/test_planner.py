@@ -24,7 +24,7 @@ from airflow_kcr.protocol.values import (
     TopicId,
 )
 from airflow_kcr.runtime.leases import StoreClock
-from airflow_kcr.runtime.planner import KEPT, Linger, Planner
+from airflow_kcr.runtime.planner import AT_END, KEPT, Linger, Planner
 from tests.support.runtime_fakes import NOON, FakeLogs, Hands, p, records
 from tests.support.simulation.broker import Log
 
@@ -137,9 +137,24 @@ def test_a_member_that_has_read_everything_asks_only_whether_there_is_more() -> 
 def test_logs_with_nothing_to_read_are_looked_at_as_a_whole_now_and_then() -> None:
     desk = Desk(records(10))
     desk.plan(10)
-    desk.hands.now += KEPT
+    desk.hands.now += AT_END - 0.01
     assert ranges(desk.plan(10)) == {}
-    assert desk.logs.asked == ["bounds", "bounds"]
+    assert desk.logs.asked == ["bounds", "ends"]
+    desk.hands.now += 0.01
+    assert ranges(desk.plan(10)) == {}
+    assert desk.logs.asked[2:] == ["bounds"]
+
+
+def test_logs_that_go_on_behind_what_must_not_be_read_yet_are_looked_at_sooner() -> None:
+    # Retention may overtake the position.
+    desk, view = Desk(records(10)), a_view(skips={p(0): (Offset(5),)})
+    desk.plan(5, view=view)
+    desk.hands.now += KEPT - 0.01
+    desk.plan(5, view=view)
+    assert desk.logs.asked == ["bounds", "ends"]
+    desk.hands.now += 0.01
+    desk.plan(5, view=view)
+    assert desk.logs.asked[2:] == ["bounds"]
 
 
 def test_where_a_boundary_that_has_passed_falls_is_asked_for_though_no_record_comes() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from airflow_kcr.kafka.group_process import serve
+from airflow_kcr.kafka.admin_process import serve
 
 
 def answers(*lines: str) -> list[dict[str, Any]]:
