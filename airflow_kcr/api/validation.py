@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
 
@@ -122,6 +123,9 @@ class Validation:
     foreign_consumers: Mapping[GroupId, tuple[ForeignConsumer, ...]]
     """Of each group that could be described; empty: it is clean."""
 
+    is_news: bool = True
+    """Whether the region may not know this yet: not so where all are clean, and it knows of no foreign consumer."""
+
     @property
     def is_all_right(self) -> bool:
         """Whether nothing failed and nothing remained unknown."""
@@ -150,7 +154,7 @@ def validate(
         BrokerUnavailable, CredentialsRefused: a cluster is unreachable, or refuses the login.
     """
     region, now = store.read(name)
-    spec = RegionSpec.from_json(region.spec.text)
+    spec = _spec(region.spec.text)
     known = replace(store.seen(name), linger=spec.batch.linger)
     before = liveness.missed_before(region, now, known)
     found = [gather(region, spec, group, readers, names, before) for group in _chosen(region, groups)]
@@ -158,7 +162,14 @@ def validate(
     region, now = store.read(name)
     checks = [check for evidence in found for check in judge(region, now, evidence, known)]
     seen = {e.group: foreign_consumers_in(e) for e in found if e.described is not None}
-    return Validation(checks=tuple(checks), foreign_consumers=seen)
+    known_ones = any(one.group in seen for one in region.foreign_consumers)
+    return Validation(checks=tuple(checks), foreign_consumers=seen, is_news=known_ones or any(seen.values()))
+
+
+@lru_cache(maxsize=16)
+def _spec(text: str) -> RegionSpec:
+    """Return the spec of a text: a watch asks with each checkpoint, and nearly always for the same one."""
+    return RegionSpec.from_json(text)
 
 
 def report(store: RegionStore, name: RegionName, validation: Validation) -> StoredRegion:
@@ -578,7 +589,8 @@ class GroupWatch:
         """Poll once, and return whether a foreign consumer is in a group."""
         try:
             found = validate(self._store, self._region, self._readers, self._names, self._groups)
-            report(self._store, self._region, found)
+            if found.is_news:
+                report(self._store, self._region, found)
         except KcrError as error:
             _LOG.warning("the groups of region %s could not be checked: %s", self._region, error)
             return False

@@ -230,12 +230,17 @@ def test_a_region_that_holds_goes_on_when_the_group_is_found_clean(kafka: Kafka,
     other = kafka.topic(1)
     crowd.join("stranger", scene.group, other, client_id="reader", partition_assignment_strategy="range")
     crowd.settle(*scene.places(), (other, 0))
-    report(scene.driver.store, scene.name, scene.look())
+    found = scene.look()
+    assert found.is_news
+    report(scene.driver.store, scene.name, found)
     with pytest.raises(BatchRefused, match="holds until consumer reader"):
         scene.driver.start_batch(scene.member(0))
     crowd.leave("stranger")
     crowd.settle(*scene.places())
-    assert report(scene.driver.store, scene.name, scene.look()).foreign_consumers == ()
+    found = scene.look()
+    assert found.is_news
+    assert report(scene.driver.store, scene.name, found).foreign_consumers == ()
+    assert not scene.look().is_news
     scene.driver.process(scene.member(0))
 
 
