@@ -337,7 +337,8 @@ def _wait(pipe: IO[bytes], event: int, until: float) -> None:
     Raises:
         TimeoutError: it could not, until then.
     """
-    with selectors.DefaultSelector() as selector:
+    # Of all selectors the one without a file of its own.
+    with selectors.PollSelector() as selector:
         selector.register(pipe, event)
         if not selector.select(max(0.0, until - time.monotonic())):
             raise TimeoutError

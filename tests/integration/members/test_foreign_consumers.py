@@ -6,7 +6,7 @@ Real broker, real store, members in a process of their own, and the watch that t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,8 @@ from airflow_kcr.protocol.commands import RequestCheckpoint, StartRegion, StopRe
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
-from airflow_kcr.protocol.values import CheckpointNumber, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RequestId
+from airflow_kcr.spec import RegionSpec
 from tests.integration.members.conftest import in_both_protocols
 from tests.support.faults import Note, checkpoints, finished, judged, resets, told
 from tests.support.kafka import QUIESCED, Kafka
@@ -64,13 +65,17 @@ def watched(
         one.shared(0, 1)
         finished(one)
         newest: Callable[[], CheckpointNumber] = lambda: CheckpointNumber(one.region().next_sequence - 1)  # noqa: E731
-        watch = GroupWatch(one.store, one.name, one.region().rules.groups, real_reader, kafka_names, newest)
-        watch.start()
-        try:
-            yield one
-        finally:
-            watch.end()
-            watch._thread.join(30)
+        spec = RegionSpec.from_json(one.region().spec.text)
+        with real_reader(spec, GroupId(one.group)) as reader:
+            watch = GroupWatch(
+                one.store, one.name, one.region().rules.groups, lambda _, __: nullcontext(reader), kafka_names, newest
+            )
+            watch.start()
+            try:
+                yield one
+            finally:
+                watch.end()
+                watch._thread.join(30)
 
 
 @contextmanager
