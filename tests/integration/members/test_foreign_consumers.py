@@ -65,8 +65,8 @@ def watched(
         one.shared(0, 1)
         finished(one)
         newest: Callable[[], CheckpointNumber] = lambda: CheckpointNumber(one.region().next_sequence - 1)  # noqa: E731
-        spec = RegionSpec.from_json(one.region().spec.text)
-        with real_reader(spec, GroupId(one.group)) as reader:
+        stored = RegionSpec.from_json(one.region().spec.text)
+        with real_reader(stored, GroupId(one.group)) as reader:
             watch = GroupWatch(
                 one.store, one.name, one.region().rules.groups, lambda _, __: nullcontext(reader), kafka_names, newest
             )
