@@ -99,9 +99,9 @@ class AdminProcess:
         return child.pid if child is not None else None
 
     def close(self) -> None:
-        """End the child."""
+        """End the child, once the call that it makes is over; calls that wait for it are refused."""
+        self._closed = True
         with self._lock:
-            self._closed = True
             self._drop()
 
     def read(self, call: str, **arguments: Any) -> Json:  # noqa: ANN401 - JSON

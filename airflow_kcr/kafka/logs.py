@@ -201,14 +201,18 @@ class BrokerLogs:
         """Answer all questions; a key that is still not answered is one of a log that the cluster does not have.
 
         The client remembers for minutes how many partitions a topic has, and denies those that were added since. So
-        where any is missing, topics are listed, which also renews that memory, and what is there is asked for again.
+        what is missing is looked up, and if it is there, that memory renewed and the question asked again.
         """
         self._calls.answer(*questions)
         missing = [(q, key) for q in questions for key, error in q.failed.items() if kind(error) is Kind.ABSENT]
-        if missing:
-            listed = self._partition_counts()
+        topics = {key[0] for _, key in missing if isinstance(key, tuple)}
+        described = self._described(topics) if topics else {}
+        there = [(q, key) for q, key in missing if key[0] in described and key[1] < described[key[0]][1]]
+        if there:
+            # Of all topics, for the sake of that memory. Not for one that is gone: it is asked for as long as it is.
+            self._partition_counts()
             for question in questions:
-                question.reopen([key for q, key in missing if q is question and key[1] < listed.get(key[0], 0)])
+                question.reopen([key for q, key in there if q is question])
             self._calls.answer(*questions)
         for question in questions:
             for key, error in question.failed.items():

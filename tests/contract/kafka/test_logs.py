@@ -70,6 +70,18 @@ def test_a_log_that_the_cluster_does_not_have_is_absent(kafka: Kafka, logs: Brok
     assert logs.bounds([]) == {}
 
 
+def test_a_topic_that_is_gone_does_not_have_all_topics_listed_each_time(
+    kafka: Kafka, logs: BrokerLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka.topic(1)
+    asked = logs_of("g", topic, 0) | logs_of("g", "no-such-topic", 0)
+    listed = list[None]()
+    monkeypatch.setattr(logs, "_partition_counts", lambda: listed.append(None))
+    for _ in range(3):
+        assert logs.stable_ends(asked).keys() == logs_of("g", topic, 0)
+    assert not listed
+
+
 def test_the_same_log_of_two_groups_is_answered_for_both(kafka: Kafka, logs: BrokerLogs) -> None:
     topic = kafka.topic(1)
     assert logs.bounds(logs_of("a", topic, 0) | logs_of("b", topic, 0)).keys() == {log("a", topic), log("b", topic)}
