@@ -139,7 +139,7 @@ class MemberPool:
 
         A checkpoint may be over before it is read.
         """
-        return max((one.newest for one in self.snapshots()), default=CheckpointNumber(0))
+        return max((host.newest_checkpoint for host in self.hosts), default=CheckpointNumber(0))
 
     def end(self) -> None:
         """Stop listening for notifications; returns at once."""

@@ -6,9 +6,13 @@ partitions, with the last stable offset as the end.
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from confluent_kafka import IsolationLevel, TopicPartition
@@ -40,9 +44,21 @@ _TRIES: Final = 4
 """How often offsets are asked for whose topic is another one before and after: once as nothing was known of it before,
 and brokers may learn of a new topic one after the other."""
 
-_Log: TypeAlias = tuple[str, int]
+Log: TypeAlias = tuple[str, int]
+"""Topic and partition."""
+
 _Instant: TypeAlias = tuple[str, int, int]
 """Topic, partition, milliseconds."""
+
+_Places: TypeAlias = BrokerQuestion[Log, ListOffsetsResultInfo]
+
+SHARED_WITHIN: Final = timedelta(seconds=2)
+"""In which a request for several members has to be answered; after it each asks for itself."""
+
+GATHER: Final = 0.01
+"""Seconds in which further members may ask after the first one: they do at the same moment (`drive.plan`)."""
+
+_LOG = logging.getLogger(__name__)
 
 
 class BrokerLogs:
@@ -58,6 +74,7 @@ class BrokerLogs:
     def __init__(self, process: AdminProcess) -> None:
         self._process, self._calls = process, AdminCalls(process.settings, process.timeout)
         self._topic_ids: Mapping[str, TopicId] = {}
+        self._ends = SharedEnds(self._ends_of_all, self._ends_of_one, partial(time.sleep, GATHER))
 
     def close(self) -> None:
         """Let the client go."""
@@ -79,12 +96,8 @@ class BrokerLogs:
         topics = sorted({topic for topic, _ in logs})
         for _ in range(_TRIES):
             before = dict(self._topic_ids)
-            starts: BrokerQuestion[_Log, ListOffsetsResultInfo] = BrokerQuestion(
-                "the start of", list(logs), _ask_starts, _is_place
-            )
-            ends: BrokerQuestion[_Log, ListOffsetsResultInfo] = BrokerQuestion(
-                "the end of", list(logs), _ask_ends, _is_place
-            )
+            starts: _Places = BrokerQuestion("the start of", list(logs), _ask_starts, _is_place)
+            ends = _about_ends(logs)
             self._answer(starts, ends)
             ids = self._ids(topics)
             if all(before.get(topic) == topic_id for topic, topic_id in ids.items()):
@@ -116,10 +129,28 @@ class BrokerLogs:
     def stable_ends(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
         """Return the last stable offset of each log, read now; one that the cluster doesn't have is absent.
 
+        Threads that ask at the same moment are answered by one request.
+
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
-        return self._offsets("the end of", partitions, _ask_ends)
+        return _by_partition(partitions, self._ends.of)
+
+    def _ends_of_all(self, logs: Collection[Log]) -> Mapping[Log, Offset] | None:
+        """Return where each log ends; None: not every one has an answer, or not soon."""
+        question = _about_ends(logs)
+        try:
+            self._calls.answer(question, timeout=SHARED_WITHIN)
+        except KcrError as error:
+            _LOG.debug("each member asks for its own ends of logs: %s", error)
+            return None
+        return None if question.failed else _found(question)
+
+    def _ends_of_one(self, logs: Collection[Log]) -> Mapping[Log, Offset]:
+        """Return where each log ends; one that the cluster doesn't have is absent."""
+        question = _about_ends(logs)
+        self._answer(question)
+        return _found(question)
 
     def high_watermarks(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
         """Return where each log ends with open transactions counted; one that the cluster doesn't have is absent.
@@ -127,22 +158,12 @@ class BrokerLogs:
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
-        return self._offsets("the high watermark of", partitions, _ask_highs)
+        return _by_partition(partitions, self._high_watermarks)
 
-    def _offsets(
-        self,
-        what: str,
-        partitions: Collection[GroupPartition],
-        ask: Callable[[AdminClient, list[_Log], float], dict[_Log, Future[ListOffsetsResultInfo]]],
-    ) -> dict[GroupPartition, Offset]:
-        keys = {p: (str(p.topic), p.partition) for p in partitions}
-        if not keys:
-            return {}
-        question: BrokerQuestion[_Log, ListOffsetsResultInfo] = BrokerQuestion(
-            what, sorted(set(keys.values())), ask, _is_place
-        )
+    def _high_watermarks(self, logs: Collection[Log]) -> Mapping[Log, Offset]:
+        question: _Places = BrokerQuestion("the high watermark of", sorted(logs), _ask_highs, _is_place)
         self._answer(question)
-        return {p: Offset(question.found[key].offset) for p, key in keys.items() if key in question.found}
+        return _found(question)
 
     def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
         """Return each log's first record at or after an instant (read_committed), with its own timestamp.
@@ -220,15 +241,107 @@ class BrokerLogs:
                     raise KcrError(f"{question.what} {key}: {self._calls.told(error)}")
 
 
-def _ask_starts(admin: AdminClient, logs: list[_Log], left: float) -> dict[_Log, Future[ListOffsetsResultInfo]]:
+class _Asked:
+    """What is asked for together, and what became of it."""
+
+    def __init__(self, logs: frozenset[Log]) -> None:
+        self.logs = logs
+        self.found: Future[Mapping[Log, Offset] | None] = Future()
+
+
+class SharedEnds:
+    """Ends of logs that several threads ask for at the same moment, each for those of its member.
+
+    Where there is no answer to all of it, each asks for itself; and goes on so while its own logs are not all answered.
+    So a log that loses its leader keeps the other members waiting once, and not for as long as it has none.
+
+    Args:
+        of_all: answers for the logs of several; None: it can't.
+        of_one: answers for those of one.
+        gather: waits a moment for others to ask.
+    """
+
+    def __init__(
+        self,
+        of_all: Callable[[frozenset[Log]], Mapping[Log, Offset] | None],
+        of_one: Callable[[frozenset[Log]], Mapping[Log, Offset]],
+        gather: Callable[[], None],
+    ) -> None:
+        self._of_all, self._of_one, self._gather = of_all, of_one, gather
+        self._lock = threading.Lock()
+        self._open: _Asked | None = None
+        self._alone: frozenset[Log] = frozenset()
+
+    def of(self, logs: frozenset[Log]) -> Mapping[Log, Offset]:
+        """Return where logs end, asked after this call; one that the cluster doesn't have is absent.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        found = self._together(logs) if logs.isdisjoint(self._alone) else None
+        return self._by_itself(logs) if found is None else found
+
+    def _by_itself(self, logs: frozenset[Log]) -> Mapping[Log, Offset]:
+        found: Mapping[Log, Offset] = {}
+        try:
+            found = self._of_one(logs)
+        finally:
+            with self._lock:
+                self._alone = self._alone - logs if logs <= found.keys() else self._alone | logs
+        return found
+
+    def _together(self, logs: frozenset[Log]) -> Mapping[Log, Offset] | None:
+        with self._lock:
+            asked, is_first = self._open, self._open is None
+            if asked is None:
+                asked = self._open = _Asked(logs)
+            asked.logs |= logs
+        if is_first:
+            return self._ask(asked)
+        try:
+            return asked.found.result(2 * SHARED_WITHIN.total_seconds())
+        except TimeoutError:
+            return None
+
+    def _ask(self, asked: _Asked) -> Mapping[Log, Offset] | None:
+        try:
+            self._gather()
+        finally:
+            with self._lock:
+                self._open = None
+        found: Mapping[Log, Offset] | None = None
+        try:
+            found = self._of_all(asked.logs)
+        finally:
+            asked.found.set_result(found)
+        return found
+
+
+def _about_ends(logs: Collection[Log]) -> _Places:
+    return BrokerQuestion("the end of", sorted(logs), _ask_ends, _is_place)
+
+
+def _found(question: _Places) -> Mapping[Log, Offset]:
+    return {log: Offset(row.offset) for log, row in question.found.items()}
+
+
+def _by_partition(
+    partitions: Collection[GroupPartition], offsets: Callable[[frozenset[Log]], Mapping[Log, Offset]]
+) -> dict[GroupPartition, Offset]:
+    logs = {p: (str(p.topic), p.partition) for p in partitions}
+    found = offsets(frozenset(logs.values())) if logs else {}
+    return {p: found[log] for p, log in logs.items() if log in found}
+
+
+def _ask_starts(admin: AdminClient, logs: list[Log], left: float) -> dict[Log, Future[ListOffsetsResultInfo]]:
     return _listed(admin, dict.fromkeys(logs, _EARLIEST), left)
 
 
-def _ask_ends(admin: AdminClient, logs: list[_Log], left: float) -> dict[_Log, Future[ListOffsetsResultInfo]]:
+def _ask_ends(admin: AdminClient, logs: list[Log], left: float) -> dict[Log, Future[ListOffsetsResultInfo]]:
     return _listed(admin, dict.fromkeys(logs, _LATEST), left)
 
 
-def _ask_highs(admin: AdminClient, logs: list[_Log], left: float) -> dict[_Log, Future[ListOffsetsResultInfo]]:
+def _ask_highs(admin: AdminClient, logs: list[Log], left: float) -> dict[Log, Future[ListOffsetsResultInfo]]:
     return _listed(admin, dict.fromkeys(logs, _LATEST), left, IsolationLevel.READ_UNCOMMITTED)
 
 
@@ -244,10 +357,10 @@ def _ask_times(
 
 def _listed(
     admin: AdminClient,
-    specs: Mapping[_Log, OffsetSpec],
+    specs: Mapping[Log, OffsetSpec],
     left: float,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
-) -> dict[_Log, Future[ListOffsetsResultInfo]]:
+) -> dict[Log, Future[ListOffsetsResultInfo]]:
     rows = {TopicPartition(topic, number): spec for (topic, number), spec in specs.items()}
     asked = admin.list_offsets(rows, isolation_level=isolation, request_timeout=left)
     return {(row.topic, row.partition): future for row, future in asked.items()}

@@ -63,7 +63,7 @@ from airflow_kcr.runtime.metrics import Counts, Metrics, Snapshot
 from airflow_kcr.runtime.planner import BatchSize, Limits, Linger, Planner
 from airflow_kcr.runtime.positions import Places
 
-TICK: Final = 0.25
+TICK: Final = 0.5
 """Seconds after which the machine is asked again when nothing happened, and it does not know itself when to be."""
 
 CLOSE_SHARE: Final = 0.6
@@ -207,6 +207,11 @@ class MemberHost:
         """The digest of the changed spec that waits, as the member sees it; empty: there is none."""
         view = self._machine.view
         return "" if view is None else view.proposed
+
+    @property
+    def newest_checkpoint(self) -> CheckpointNumber:
+        """The newest number that a checkpoint or a reset has used, as far as the member has seen."""
+        return self._machine.newest_sequence
 
     def adopt(self, checkpoint: CheckpointRules, limits: Limits, revision: int) -> None:
         """Follow a changed spec from now on, as far as it changes while members live.

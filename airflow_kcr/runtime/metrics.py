@@ -88,9 +88,6 @@ class Snapshot:
     region_state: RegionState | None
     """None before the region was read."""
 
-    newest: CheckpointNumber
-    """The newest number that a checkpoint or a reset has used, as far as the member has seen."""
-
     checkpoint: CheckpointNumber | None
     checkpoint_phase: CheckpointPhase | None
     positions: Mapping[GroupPartition, Offset]
@@ -164,7 +161,6 @@ class Metrics:
             epoch=member.newest_epoch,
             timeline=member.newest_timeline,
             region_state=None if view is None else view.state,
-            newest=member.newest_sequence,
             checkpoint=None if checkpoint is None else checkpoint.sequence,
             checkpoint_phase=None if checkpoint is None else checkpoint.phase,
             positions=positions,

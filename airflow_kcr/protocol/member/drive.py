@@ -199,7 +199,7 @@ def _planned(member: MemberMachine, now: float) -> Driven:
     usable = ranges and fits and member.state is State.PROCESSING and member.batch is None and not plan.outside
     if not usable or member.terminating:
         pause = 0.0 if told else min(max(PLAN_PAUSE, member.plan_pause * 1.25), LONGEST_PLAN_PAUSE)
-        return replace(member, plan_after=now + pause, plan_pause=pause), tuple(told)
+        return replace(member, plan_after=_next_plan(now, pause), plan_pause=pause), tuple(told)
     batch = MyBatch(
         batch=plan.batch,
         ranges=ranges,
@@ -216,6 +216,15 @@ def _planned(member: MemberMachine, now: float) -> Driven:
         ranges=ranges,
     )
     return replace(member, batch=batch, view_read_idle=False, plan_pause=0.0), (*told, Ask(command=start))
+
+
+def _next_plan(now: float, pause: float) -> float:
+    """Return when to plan again: after the pause, or where it is the longest, at the multiple of it about then.
+
+    Members of one process share their clock, so that those without records ask at the same moment, and the brokers are
+    asked once for all.
+    """
+    return (round(now / pause) + 1) * pause if pause == LONGEST_PLAN_PAUSE else now + pause
 
 
 # All rules

@@ -461,16 +461,22 @@ def own(member: MemberMachine) -> Incarnation:
 def next_due(member: MemberMachine, now: float) -> float:
     """Return the first moment after `now` at which the member has something to do because of the time alone.
 
-    Of what comes often: a renewal, the next plan, a claim or a batch after a refusal. The rest may come a little late.
+    Of what comes often: a renewal, the next plan, a claim or a batch after a refusal. And of what others count on: the
+    end of the lease, and what a batch may take. The rest may come a little late.
     """
-    interval = seconds(member.timeouts.renew)
-    moments = (
+    timeouts, batch = member.timeouts, member.batch
+    interval = seconds(timeouts.renew)
+    moments = [
         (now // interval + 1) * interval,
         member.plan_after,
         member.claim_after,
         member.retry_at,
         member.register_after,
-    )
+        member.lease_sent_at + seconds(timeouts.lease),
+    ]
+    if batch is not None:
+        may_take = timeouts.process_end_limit if batch.phase is BatchPhase.CANCELLING else timeouts.batch
+        moments.append(batch.since + seconds(may_take))
     return min(moment for moment in moments if moment > now)
 
 

@@ -10,6 +10,7 @@ polled.
 from __future__ import annotations
 
 import logging
+import selectors
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -380,6 +381,13 @@ def told(text_: str, name: RegionName) -> EventNumber | None:
     return EventNumber(int(counter)) if region == name and counter.isdecimal() and len(counter) <= _DIGITS else None
 
 
+def _until_readable(connection: libpq.Connection, seconds: float) -> None:
+    """Wait for what the server sends; the driver's own wait wakes up ten times a second."""
+    with selectors.PollSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        selector.select(seconds)
+
+
 class Listeners:
     """Connections that listen, kept between waits; each waiter uses one alone.
 
@@ -452,10 +460,12 @@ class Listeners:
         """
         while (left := deadline - monotonic()) > 0 and not self._closed.is_set():
             # All of them before anything is asked: the driver holds the connection's lock while it yields them.
-            notices = list(connection.notifies(timeout=min(left, _POLL_PERIOD), stop_after=1))
+            notices = list(connection.notifies(timeout=0))
             numbers = [known for notice in notices if (known := told(notice.payload, name)) is not None]
             if max(numbers, default=after) > after and (read := counter(connection)) > after:
                 return read
+            if not notices:
+                _until_readable(connection, min(left, _POLL_PERIOD))
         return after
 
     def _poll(

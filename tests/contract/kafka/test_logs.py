@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,9 @@ from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BrokerUnavailable
 from airflow_kcr.kafka import logs as logs_module
 from airflow_kcr.kafka.admin_process import AdminProcess
-from airflow_kcr.kafka.logs import BrokerLogs
+from airflow_kcr.kafka.logs import BrokerLogs, Log
 from airflow_kcr.protocol.observations import TimeAnswer
-from airflow_kcr.protocol.values import TopicName
+from airflow_kcr.protocol.values import GroupPartition, Offset, TopicName
 from tests.conftest import StartKafka
 from tests.contract.kafka.members import WITHIN, log, logs_of
 from tests.support.kafka import Kafka, KafkaSet, Record, logs_at
@@ -80,6 +81,36 @@ def test_a_topic_that_is_gone_does_not_have_all_topics_listed_each_time(
     for _ in range(3):
         assert logs.stable_ends(asked).keys() == logs_of("g", topic, 0)
     assert not listed
+
+
+def test_ends_that_are_asked_for_at_the_same_moment_are_read_once_and_each_asker_gets_its_own(
+    kafka: Kafka, logs: BrokerLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [kafka.topic(1) for _ in range(3)]
+    for number, topic in enumerate(topics):
+        kafka.fill(topic, {0: number})
+    members = [logs_of("g", topic, 0) for topic in topics]
+    asked, ask = list[int](), logs_module._ask_ends
+
+    def counted(admin: AdminClient, keys: list[Log], left: float) -> Any:  # noqa: ANN401 - as it is
+        asked.append(len(keys))
+        return ask(admin, keys, left)
+
+    monkeypatch.setattr(logs_module, "_ask_ends", counted)
+    start = threading.Barrier(3)
+
+    def ends(partitions: frozenset[GroupPartition]) -> dict[GroupPartition, Offset]:
+        start.wait(WITHIN)
+        return logs.stable_ends(partitions)
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(ends, members))
+    assert found == [{log("g", topic): number} for number, topic in enumerate(topics)]
+    assert sum(asked) == 3
+    # One of a topic that is gone: the others are answered all the same.
+    members[0] = logs_of("g", "no-such-topic", 0)
+    with ThreadPoolExecutor(3) as pool:
+        assert [one.keys() for one in pool.map(ends, members)] == [set(), members[1], members[2]]
 
 
 def test_the_same_log_of_two_groups_is_answered_for_both(kafka: Kafka, logs: BrokerLogs) -> None:

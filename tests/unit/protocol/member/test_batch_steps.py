@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Caller, StartBatch
 from airflow_kcr.protocol.member import messages
-from airflow_kcr.protocol.member.drive import PLAN_PAUSE
+from airflow_kcr.protocol.member.drive import LONGEST_PLAN_PAUSE, PLAN_PAUSE
 from airflow_kcr.protocol.member.state import BatchPhase, State, Why
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -90,6 +91,23 @@ def test_an_empty_plan_is_asked_for_again_after_a_pause() -> None:
     lone.now += PLAN_PAUSE
     lone.feed(messages.Tick())
     assert len(lone.wanted(messages.PlanRanges)) == 1
+
+
+def test_members_of_one_process_without_records_ask_at_the_same_moments() -> None:
+    asked = list[list[float]]()
+    for number, answered_after in enumerate((0.001, 0.02, 0.07)):
+        lone, moments = LoneMember(now=100 + 0.13 * number).processing(), list[float]()
+        while lone.now < 120:
+            lone.now += answered_after
+            lone.feed(answers.renewed(sent_at=lone.now, counter=lone.view.counter))
+            lone.feed(messages.RangesPlanned(batch=B1, ranges={}))
+            lone.now = lone.member.plan_after
+            lone.feed(messages.Tick())
+            assert lone.wanted(messages.PlanRanges)
+            moments.append(lone.now)
+        asked.append([moment for moment in moments if 110 < moment < 120])
+    assert asked[0] == asked[1] == asked[2]
+    assert [later - one for one, later in pairwise(asked[0])] == pytest.approx([LONGEST_PLAN_PAUSE] * 23)
 
 
 def test_a_plan_of_other_positions_is_dropped() -> None:

@@ -3,11 +3,24 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.errors import IllegalEvent
-from airflow_kcr.protocol.member.state import ACTIVE, MOVES, MemberMachine, State, Why, answered, awaiting, moved
+from airflow_kcr.protocol.member import messages
+from airflow_kcr.protocol.member.state import (
+    ACTIVE,
+    MOVES,
+    MemberMachine,
+    State,
+    Why,
+    answered,
+    awaiting,
+    moved,
+    next_due,
+)
 from airflow_kcr.protocol.timeouts import Timeouts
-from tests.support.lone_member import PROCESS
+from tests.support import answers
+from tests.support.lone_member import PROCESS, LoneMember
 
-FRESH = MemberMachine(process=PROCESS, timeouts=Timeouts())
+TIMEOUTS = Timeouts()
+FRESH = MemberMachine(process=PROCESS, timeouts=TIMEOUTS)
 
 
 def at(state: State) -> MemberMachine:
@@ -46,3 +59,18 @@ def test_an_effect_is_outstanding_until_it_is_answered() -> None:
     assert waits.awaited == {"read", "renew"}
     assert answered(waits, "read").awaited == {"renew"}
     assert answered(FRESH, "read") == FRESH
+
+
+def test_what_others_count_on_is_due_at_its_moment() -> None:
+    lone, before = LoneMember(now=100.75).in_batch(), 0.001
+    lease_ends = 100.75 + TIMEOUTS.lease.total_seconds()
+    assert next_due(lone.member, lease_ends - before) == lease_ends
+    lone.now = batch_ends = 100.75 + TIMEOUTS.batch.total_seconds()
+    assert next_due(lone.member, batch_ends - before) == batch_ends
+    lone.feed(answers.renewed(sent_at=lone.now, counter=lone.view.counter))
+    assert lone.wanted(messages.Cancel)
+    process_ends = lone.now + TIMEOUTS.process_end_limit.total_seconds()
+    assert next_due(lone.member, process_ends - before) == process_ends
+    lone.now = process_ends
+    lone.feed(answers.renewed(sent_at=lone.now, counter=lone.view.counter))
+    assert lone.wanted(messages.EndProcess)
