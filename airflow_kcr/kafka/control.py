@@ -41,8 +41,8 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import GroupId, GroupPartition
 from airflow_kcr.settings import KafkaSettings
 
-IDLE: Final = 0.1
-"""Seconds between two polls when nothing is awaited: 0.1 % of a core, and how late a rebalance is heard of at most."""
+IDLE: Final = 0.2
+"""Seconds between two polls when nothing is awaited: 0.05 % of a core, and how late a rebalance is heard of at most."""
 
 AWAITING: Final = 0.001
 """Seconds that one poll waits for what is awaited: how late a command is seen meanwhile."""

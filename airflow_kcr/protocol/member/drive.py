@@ -269,5 +269,6 @@ def drive(member: MemberMachine, now: float) -> Driven:
     wanted: list[Effect] = []
     for rule in RULES:
         member, more = rule(member, now)
-        wanted.extend(more)
+        if more:
+            wanted.extend(more)
     return member, tuple(wanted)
