@@ -24,6 +24,7 @@ from sqlalchemy import Engine, TextClause, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
+from airflow_kcr import libpq
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import (
     NotClaimed,
@@ -729,6 +730,20 @@ def test_a_lost_or_strange_notification_costs_the_timeout_and_no_more(
     started = monotonic()
     store.wait(driver.name, counter, timedelta(seconds=0.3))
     assert monotonic() - started >= 0.3
+
+
+def test_a_waiter_sleeps_until_something_comes(
+    driver: Driver, store: PostgresTransactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, notifies = list[None](), libpq.Connection.notifies
+
+    def counted(connection: libpq.Connection, **arguments: Any) -> Any:  # noqa: ANN401 - as it is
+        looked.append(None)
+        return notifies(connection, **arguments)
+
+    monkeypatch.setattr(libpq.Connection, "notifies", counted)
+    store.wait(driver.name, driver.held.counter, timedelta(seconds=0.3))
+    assert 1 <= len(looked) <= 2
 
 
 def test_where_nobody_can_listen_waiting_is_waiting(
