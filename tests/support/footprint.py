@@ -21,6 +21,11 @@ SLACK: Final = 16 * 1024 * 1024
 """Bytes that a process may hold more by chance: what its heap keeps in pieces, pools of threads."""
 
 
+CONNECTIONS: Final = 2
+"""Files that there may be more of by chance: a pool opens a connection when as many threads need one for the first time
+at once."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
     """What a process has, at one moment."""
@@ -49,7 +54,7 @@ class Footprint:
         kept = {
             "references of containers": self.held - before.held - 10 * CHANCE,
             "threads": len(self.threads) - len(before.threads),
-            "files": self.files - before.files,
+            "files": self.files - before.files - CONNECTIONS,
             "bytes": self.rss - before.rss - SLACK,
             "processes": len(self.children) - len(before.children),
             "bytes of other processes": sum(self.children) - sum(before.children) - SLACK,
