@@ -402,7 +402,10 @@ class Transactions(Protocol):
         ...
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
-        """Return the region's counter once it has moved beyond `after`; else, after `timeout`, `after`."""
+        """Return the region's counter once it has moved beyond `after`; else, after `timeout`, `after`.
+
+        Of what each of several members does (`events.PARTS`) it may not hear: who has to know reads now and then.
+        """
         ...
 
 

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import takewhile
 from statistics import median
 from time import monotonic
 from typing import Any
@@ -53,7 +54,7 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
 )
 from airflow_kcr.protocol.region import batches
-from airflow_kcr.protocol.region.rows import Lease, Member, Outcome
+from airflow_kcr.protocol.region.rows import Lease, Member, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -730,6 +731,37 @@ def test_a_lost_or_strange_notification_costs_the_timeout_and_no_more(
     started = monotonic()
     store.wait(driver.name, counter, timedelta(seconds=0.3))
     assert monotonic() - started >= 0.3
+
+
+def test_of_what_each_member_does_only_the_last_ones_is_told_to_the_others(database_url: str, driver: Driver) -> None:
+    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("LISTEN kcr")
+
+        def told() -> list[str]:
+            # They come in the order of their commits, so that all before this one are there with it.
+            connection.execute("SELECT pg_notify('kcr', 'mark')")
+            return list(takewhile(lambda payload: payload != "mark", (n.payload for n in connection.notifies())))
+
+        def is_told(*members: int, of: Callable[[MemberId], object]) -> list[bool]:
+            found = []
+            for number in members:
+                of(driver.member(number))
+                found.append(told())
+                assert found[-1] in ([], [f"flights:{driver.held.counter}"])
+            return [bool(payloads) for payloads in found]
+
+        driver.process()
+        driver.request_checkpoint("n1")
+        assert told()
+        assert is_told(0, 1, of=driver.contribute) == [False, True]
+        assert is_told(0, of=lambda _: driver.publish()) == [True]
+        assert is_told(0, 1, of=driver.read_back) == [False, True]
+        assert is_told(0, of=lambda member: driver.request_reset(member, ResetCause.BATCH_FAILED)) == [True]
+        for member in (0, 1):
+            driver.claim(driver.member(member))
+        assert told()
+        assert is_told(0, 1, of=driver.acknowledge) == [False, True]
+        assert driver.held.state is RegionState.RUNNING
 
 
 def test_a_waiter_sleeps_until_something_comes(

@@ -459,7 +459,7 @@ def _instance_fenced(member: MemberMachine, event: messages.InstanceFenced, now:
 
 
 def _committed(member: MemberMachine, event: messages.CommitAnswered, now: float) -> MemberMachine:
-    return _stale(replace(answered(member, "commit"), committed=event))
+    return replace(answered(member, "commit"), committed=event)
 
 
 def _partitions_discovered(member: MemberMachine, event: messages.PartitionsDiscovered, now: float) -> MemberMachine:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
@@ -512,6 +512,10 @@ Body: TypeAlias = (
     | PartitionsGone
     | Skipped
 )
+
+
+PARTS: Final = (Contributed, CommitReadBack, Acknowledged)
+"""What each of several members does, and the others need not look at: the last one's comes with an event of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

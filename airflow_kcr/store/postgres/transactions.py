@@ -32,7 +32,7 @@ from airflow_kcr.protocol.commands import Heartbeat
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import lost_logs
 from airflow_kcr.protocol.region.archive import ResetPage
-from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.events import PARTS, Event
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region, stored
@@ -183,7 +183,7 @@ class PostgresTransactions(RegionStore):
                 before, now = self._found(session, name)
                 after = rule(before, now)
                 hint = region_writes.Write(NOTIFY, {"payload": payload(name, after.counter)})
-                told = () if after.counter == before.counter else (hint,)
+                told = (hint,) if any(not isinstance(event.body, PARTS) for event in after.events) else ()
                 return stored(region_writes.write(session, before, after, *told))
         except GroupInOtherRegion:
             raise self._group_taken(name, after) from None
