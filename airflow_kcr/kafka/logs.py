@@ -275,6 +275,8 @@ class SharedEnds:
     def of(self, logs: frozenset[Log]) -> Mapping[Log, Offset]:
         """Return where logs end, asked after this call; one that the cluster doesn't have is absent.
 
+        Those of others who asked may be among them.
+
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """

@@ -769,9 +769,9 @@ def test_a_waiter_sleeps_until_something_comes(
 ) -> None:
     looked, notifies = list[None](), libpq.Connection.notifies
 
-    def counted(connection: libpq.Connection, **arguments: Any) -> Any:  # noqa: ANN401 - as it is
+    def counted(connection: libpq.Connection, *, timeout: float) -> Iterator[psycopg.Notify]:
         looked.append(None)
-        return notifies(connection, **arguments)
+        return notifies(connection, timeout=timeout)
 
     monkeypatch.setattr(libpq.Connection, "notifies", counted)
     store.wait(driver.name, driver.held.counter, timedelta(seconds=0.3))

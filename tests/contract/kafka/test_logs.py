@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -22,7 +21,7 @@ from tests.contract.kafka.members import WITHIN, log, logs_of
 from tests.support.kafka import Kafka, KafkaSet, Record, logs_at
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 MS = timedelta(milliseconds=1)
@@ -83,34 +82,80 @@ def test_a_topic_that_is_gone_does_not_have_all_topics_listed_each_time(
     assert not listed
 
 
+def ends_together(
+    logs: BrokerLogs, *members: frozenset[GroupPartition], awaited: int
+) -> list[dict[GroupPartition, Offset]]:
+    """Have members ask for their ends at the same moment, and return what each was answered; nothing, if it failed.
+
+    Args:
+        logs: the cluster's.
+        members: the logs of each.
+        awaited: of how many logs the first waits to hear before it asks.
+    """
+
+    def gather() -> None:
+        assert happened(lambda: logs._ends._open is not None and len(logs._ends._open.logs) == awaited, within=WITHIN)
+
+    def ends(partitions: frozenset[GroupPartition]) -> dict[GroupPartition, Offset]:
+        try:
+            return logs.stable_ends(partitions)
+        except BrokerUnavailable:
+            return {}
+
+    logs._ends._gather = gather
+    with ThreadPoolExecutor(len(members)) as pool:
+        return list(pool.map(ends, members))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of how many logs each request for ends was, in their order."""
+    sizes, ask = list[int](), logs_module._ask_ends
+
+    def counted(admin: AdminClient, keys: list[Log], left: float) -> dict[Log, Future[ListOffsetsResultInfo]]:
+        sizes.append(len(keys))
+        return ask(admin, keys, left)
+
+    monkeypatch.setattr(logs_module, "_ask_ends", counted)
+    return sizes
+
+
 def test_ends_that_are_asked_for_at_the_same_moment_are_read_once_and_each_asker_gets_its_own(
-    kafka: Kafka, logs: BrokerLogs, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, logs: BrokerLogs, asked: list[int]
 ) -> None:
     topics = [kafka.topic(1) for _ in range(3)]
     for number, topic in enumerate(topics):
         kafka.fill(topic, {0: number})
     members = [logs_of("g", topic, 0) for topic in topics]
-    asked, ask = list[int](), logs_module._ask_ends
-
-    def counted(admin: AdminClient, keys: list[Log], left: float) -> Any:  # noqa: ANN401 - as it is
-        asked.append(len(keys))
-        return ask(admin, keys, left)
-
-    monkeypatch.setattr(logs_module, "_ask_ends", counted)
-    start = threading.Barrier(3)
-
-    def ends(partitions: frozenset[GroupPartition]) -> dict[GroupPartition, Offset]:
-        start.wait(WITHIN)
-        return logs.stable_ends(partitions)
-
-    with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(ends, members))
+    found = ends_together(logs, *members, awaited=3)
     assert found == [{log("g", topic): number} for number, topic in enumerate(topics)]
-    assert sum(asked) == 3
-    # One of a topic that is gone: the others are answered all the same.
+    assert asked == [3]
+    # One of a topic that is gone: the others are answered all the same, and from then on without it.
     members[0] = logs_of("g", "no-such-topic", 0)
-    with ThreadPoolExecutor(3) as pool:
-        assert [one.keys() for one in pool.map(ends, members)] == [set(), members[1], members[2]]
+    assert ends_together(logs, *members, awaited=3) == [{}, *found[1:]]
+    asked.clear()
+    assert ends_together(logs, *members, awaited=2) == [{}, *found[1:]]
+    assert sorted(asked) == [1, 2]
+
+
+@pytest.mark.long
+def test_a_log_without_a_leader_keeps_only_its_own_member_waiting(kafka_set: StartKafka, asked: list[int]) -> None:
+    two = kafka_set(2, settings={"default.replication.factor": "1"})
+    topic = two.topic(4)
+    two.fill(topic, dict.fromkeys(range(4), 3))
+    of_leader = {n: [p for p in range(4) if two.leader(topic, p).node_id == n] for n in (1, 2)}
+    (first, second), dead = of_leader[1], of_leader[2]
+    members = [logs_of("g", topic, *dead), logs_of("g", topic, first), logs_of("g", topic, second)]
+    with logs_at(two.settings, timedelta(seconds=5)) as logs:
+        assert ends_together(logs, *members, awaited=4) == [dict.fromkeys(one, 3) for one in members]
+        two.broker(2).kill()
+        for awaited in (4, 2):
+            asked.clear()
+            found = ends_together(logs, *members, awaited=awaited)
+            # Of the dead broker's logs nothing is known, by an error or, once that is in the metadata, without one.
+            assert found == [{}, *(dict.fromkeys(one, 3) for one in members[1:])]
+        # By now the others are not asked for together with those.
+        assert set(asked) == {2}
 
 
 def test_the_same_log_of_two_groups_is_answered_for_both(kafka: Kafka, logs: BrokerLogs) -> None:

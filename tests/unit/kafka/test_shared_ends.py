@@ -79,10 +79,8 @@ class Table:
 
 def test_who_asks_at_the_same_moment_is_answered_by_one_request() -> None:
     table = Table()
-    answers = table.ask(FIRST, SECOND, THIRD)
+    assert table.ask(FIRST, SECOND, THIRD) == [{log: log[1] for log in ALL}] * 3
     assert table.brokers.asked == [ALL]
-    for logs, answer in zip((FIRST, SECOND, THIRD), answers, strict=True):
-        assert {log: answer[log] for log in logs} == {log: log[1] for log in logs}  # type: ignore[index]
 
 
 def test_who_asks_while_the_brokers_are_asked_is_not_told_what_was_read_for_others() -> None:
