@@ -30,7 +30,6 @@
     ├── SinkError                   a sink could not do its part
     │   ├── SinkAhead
     │   └── SinkRefused             its server refuses the login, or has no such database (exit status 2)
-    ├── ArchiveError                a file of closed history is missing, was changed, or can't be written
     ├── ServiceFailed               an embedded service did not start, or a download failed
     ├── TimedOut                    what was waited for did not happen in time (exit status 5)
     ├── BrokerUnavailable           Kafka can't be reached, or did not answer in time (exit status 4)
@@ -268,10 +267,6 @@ class SinkAhead(SinkError):
 
 class SinkRefused(SinkError):
     """The database of a sink refuses the login, or does not exist; a retry changes nothing."""
-
-
-class ArchiveError(KcrError):
-    """A file of closed history is missing, was changed, or can't be written; the message names it."""
 
 
 class ServiceFailed(KcrError):

@@ -5,7 +5,7 @@ An adapter implements one of them; its contract suite runs against every impleme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
@@ -94,49 +94,17 @@ class Horizon:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveFile:
-    """Where the history that a certificate covers was written to."""
-
-    name: str
-    """Within the folder of the archive."""
-
-    size: int
-    """Of the file, in bytes."""
-
-    resume: str
-    """The SHA-256 of what the next proof continues from, in hexadecimal."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveContents:
-    """What an archive file holds, as far as records are looked up by it."""
-
-    ranges: Mapping[GroupPartition, Range]
-    """From the first offset of any batch that begins in the file to the one after the last."""
-
-    processes: Mapping[tuple[MemberId, Incarnation], str]
-    """How processes called themselves that registered in it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """That a region's history up to a horizon contradicts no invariant."""
-
-    number: int
-    """From 1; each continues from the one before."""
+class HistoryStart:
+    """Where the history that a store keeps of a region starts: what happened before was judged, and may be dropped."""
 
     horizon: Horizon
-    body: Mapping[str, object]
-    """What it says, as JSON: see `api.verdict`."""
+    """The last that may be dropped."""
 
-    digest: str
-    """Of the body; the next one's body names it."""
+    open: tuple[BatchId, ...]
+    """Batches within that have no final outcome there, and so are kept."""
 
-    resume: bytes | None = None
-    """What the next proof has to know to continue from it; None: forgotten, as there are later ones."""
-
-    archive: ArchiveFile | None = None
-    """Where what it covers is archived; None: in the store alone."""
+    proof: bytes
+    """What the proof of what follows has to know: see `api.verdict`."""
 
 
 class Dropped(NamedTuple):
@@ -172,66 +140,32 @@ class Chronicle(Protocol):
         """Return the rows of some batches as they are now, in the order of the starts, told as in `batches`."""
         ...
 
-    def seen(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
-        """Return batches of the region, wherever they were read, with what later resets have undone of them."""
+    def start(self) -> HistoryStart | None:
+        """Return where the kept history starts; None: it is whole."""
         ...
 
-    def certificates(self, after: int = 0, limit: int | None = None) -> tuple[Certificate, ...]:
-        """Return certificates, oldest first, without what is needed to continue from them.
+    def horizon_before(self, instant: datetime, after: Horizon, events: int) -> Horizon | None:
+        """Return the furthest horizon within which all happened before an instant; None: there is no further one.
 
         Args:
-            after: only those with a greater number.
-            limit: at most this many; None: all of them.
+            instant: the newest event of the region is never before it.
+            after: where it is looked for from.
+            events: how many it may hold at most beyond that.
         """
         ...
 
-    def newest_certificate(self) -> Certificate | None:
-        """Return the one to continue from; None: there is none."""
+    def move_start(self, earlier: HistoryStart | None, start: HistoryStart) -> bool:
+        """Let the kept history start later; False: another process has moved its start meanwhile, nothing changes."""
         ...
 
-    def uncertifiable(self) -> str:
-        """Return why this user can't store certificates; empty: it can."""
-        ...
+    def drop(self, start: HistoryStart, floor: CheckpointNumber) -> Iterator[Dropped]:
+        """Drop what lies before the start of the kept history, in pieces: one for each time that it is asked.
 
-    def certify(self, certificate: Certificate) -> bool:
-        """Store a certificate, and forget how to continue from those before it.
-
-        Returns:
-            False if another process has stored one of this number meanwhile; nothing is changed then.
-        """
-        ...
-
-    def closed(self) -> Certificate | None:
-        """Return the newest certificate whose history is archived, with what is needed to continue from it."""
-        ...
-
-    def archived(self, number: int, file: ArchiveFile, resume: bytes, contents: ArchiveContents) -> None:
-        """Note that the history of a certificate is archived, and how to continue from it; noted already: nothing.
-
-        What the archived ones before it have to continue from is forgotten.
-        """
-        ...
-
-    def archived_with(self, partition: GroupPartition, offset: Offset) -> tuple[Certificate, ...]:
-        """Return the certificates in whose files a batch may begin that contains an offset, oldest first.
-
-        It reads what there is near the offset, however many files there are.
-        """
-        ...
-
-    def archived_process(self, member: MemberId, incarnation: Incarnation) -> str:
-        """Return how a process called itself that registered in an archive file; empty: it did in none."""
-        ...
-
-    def drop(self, closed: Certificate, floor: CheckpointNumber) -> Iterator[Dropped]:
-        """Drop what a certificate and those before it cover, in pieces: one for each time that it is asked.
-
-        The newest event and batch that it covers stay, as what comes after is held against them; and so do batches
-        whose fate it has open, that run, or that are stamped with a later sequence than `floor`. A later call finds
-        them. Any piece may be the last for now.
+        Batches stay that the start has open, that run, or that are stamped with a later sequence than `floor`. A later
+        call finds them. Any piece may be the last for now.
 
         Args:
-            closed: an archived certificate.
+            start: as it is stored.
             floor: the newest sequence whose batches are no longer read.
         """
         ...

@@ -6,7 +6,6 @@ docs/reference/cli.md shows.
 
 from __future__ import annotations
 
-from airflow_kcr.api.archives import Closing
 from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary, CheckpointView, WayBack
 from airflow_kcr.api.goals import Goal, Progress
 from airflow_kcr.api.ledger import RecordView, Repetition
@@ -15,7 +14,7 @@ from airflow_kcr.api.region import Region
 from airflow_kcr.api.regions import Applied, Change, Cluster, Clusters, opened, regions, store_url
 from airflow_kcr.api.reset_plans import PlanView, ResetRequest
 from airflow_kcr.api.reset_views import ResetView
-from airflow_kcr.api.verdict import Verdict
+from airflow_kcr.api.verdict import DroppedHistory, Verdict
 from airflow_kcr.api.views import MemberView, RegionSummary, RegionView
 
 __all__ = [
@@ -24,10 +23,10 @@ __all__ = [
     "CheckpointRequestView",
     "CheckpointSummary",
     "CheckpointView",
-    "Closing",
     "Cluster",
     "Clusters",
     "Comparison",
+    "DroppedHistory",
     "Goal",
     "Lag",
     "MemberView",

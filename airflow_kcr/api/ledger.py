@@ -11,7 +11,6 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, cast
 
-from airflow_kcr.api.archives import ClosedRecords
 from airflow_kcr.api.regions import record_named, require_groups
 from airflow_kcr.api.views import View, document_of, run_of
 from airflow_kcr.errors import ConfigurationError
@@ -20,7 +19,7 @@ from airflow_kcr.protocol.invariants.history import History, Index
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Requester
 from airflow_kcr.protocol.region.state import Region, universe
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RegionName
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, GroupPartition, Offset, RegionName
 from airflow_kcr.store.codec import to_json
 from airflow_kcr.store.regions import RegionStore
 
@@ -139,9 +138,7 @@ class Repetition(View):
         }
 
 
-def record(
-    store: RegionStore, name: RegionName, text: str, group: str | None, archived: ClosedRecords | None = None
-) -> tuple[RecordView, ...]:
+def record(store: RegionStore, name: RegionName, text: str, group: str | None) -> tuple[RecordView, ...]:
     """Return what became of a record, in each group that reads its topic.
 
     What it reads depends on how often the record was started, and not on what else the ledger has.
@@ -151,7 +148,6 @@ def record(
         name: the region's.
         text: `TOPIC:PARTITION:OFFSET`.
         group: only in this one.
-        archived: its closed history; None: none of it is closed.
 
     Raises:
         ConfigurationError: the text is not of that form, or the region has no such partition or group.
@@ -164,13 +160,11 @@ def record(
         require_groups(region, [group])
     place, offset = named_record
     known = {p for p in universe(region) if p.topic_partition == place} | {*store.readers(name, place)}
-    if archived is not None:
-        known |= archived.readers(place)
     named = sorted(p for p in known if group in (None, p.group))
     if not named:
         of = f"group {group} of region {region.name}" if group is not None else f"region {region.name}"
         raise ConfigurationError(f"{of} has no partition {place.topic}:{place.partition}")
-    told = partial(_Record, store=store, region=region, offset=offset, archived=archived)
+    told = partial(_Record, store=store, region=region, offset=offset)
     return tuple(told(partition=partition).view() for partition in named)
 
 
@@ -181,8 +175,11 @@ def repeated(history: History, group: str | None) -> tuple[Repetition, ...]:
         history: of a region.
         group: only of this one.
     """
+    # Of what was started again before the kept events, nothing says why.
+    first = history.events[0].number if history.events else EventNumber(1)
+    told = {b.batch for b in history.batches if b.started_after >= first - 1}
     index = indexed(history)
-    found = [again for again in redeliveries(index) if group in (None, again.partition.group)]
+    found = [r for r in redeliveries(index) if r.batch in told and group in (None, r.partition.group)]
     return tuple(Repetition(redelivery=again, detail=_detail(index, again)) for again in found)
 
 
@@ -211,17 +208,12 @@ class _Record:
     region: Region
     partition: GroupPartition
     offset: Offset
-    archived: ClosedRecords | None
 
     def view(self) -> RecordView:
         """Return what became of it."""
         starts: list[RecordStart] = []
         earlier: Epoch | None = None
         batches = self.store.batches_with(self.region.name, self.partition, self.offset)
-        if self.archived is not None:
-            stored = {batch.batch for batch in batches}
-            older = self.archived.batches_with(self.partition, self.offset)
-            batches = (*(batch for batch in older if batch.batch not in stored), *batches)
         for batch in batches:
             starts.append(self._start(batch, earlier))
             earlier = batch.epoch
@@ -266,10 +258,7 @@ class _Record:
         member = self.region.members.get(batch.member)
         if member is not None and member.incarnation == batch.incarnation:
             return member.label
-        found = self.store.registered(self.region.name, batch.member, batch.incarnation)
-        if found or self.archived is None:
-            return found
-        return self.archived.registered(batch.member, batch.incarnation)
+        return self.store.registered(self.region.name, batch.member, batch.incarnation)
 
     def _fate(self, starts: list[RecordStart]) -> Fate:
         if any(start.delivery.is_accepted for start in starts):

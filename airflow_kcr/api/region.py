@@ -6,12 +6,10 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from airflow_kcr.api import archives, goals, ledger, partitions, regions, reset_plans, reset_views, resets
-from airflow_kcr.api.archives import ClosedRecords, Closing, WholeHistory
+from airflow_kcr.api import goals, ledger, partitions, regions, reset_plans, reset_views, resets
 from airflow_kcr.api.checkpoints import (
     CheckpointRequestView,
     CheckpointSummary,
@@ -26,10 +24,9 @@ from airflow_kcr.api.regions import Applied, Clusters, connect, require_groups, 
 from airflow_kcr.api.reset_plans import PlanView, ResetRequest
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.validation import real_reader
-from airflow_kcr.api.verdict import ArchiveFolder, Verdict
+from airflow_kcr.api.verdict import DroppedHistory, Verdict, drop_old, keep_of
 from airflow_kcr.api.views import RegionView
-from airflow_kcr.errors import ArchiveError, ConfigurationError, StoreBusy
-from airflow_kcr.ports import Certificate, Chronicle
+from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.commands import (
     DeleteRegion,
     KillRegion,
@@ -40,7 +37,6 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import CheckpointsRetired, Event
 from airflow_kcr.protocol.region.plans import checkpoint_number_of_run, of_run
@@ -61,7 +57,7 @@ from airflow_kcr.protocol.values import (
     checked_instant,
     region_name,
 )
-from airflow_kcr.spec import FOREVER, RegionSpec
+from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.regions import RegionStore
 
@@ -589,54 +585,19 @@ class Region:
                 seen = event.number
             self._store.wait(self.name, seen, FOLLOW)
 
-    def verify(self, *, from_start: bool = False, archive: str | None = None) -> Verdict:
-        """Judge the region's history by the invariants, from the newest certificate up to this moment.
+    def verify(self) -> Verdict:
+        """Judge what is kept of the region's history by the invariants, up to this moment."""
+        return Verdict.of(self.name, self._store.chronicle(self.name))
 
-        What is found consistent is certified; the next time continues from there.
+    def drop_old_history(self) -> DroppedHistory:
+        """Drop what happened longer ago than the spec's `history.keep` and is needed no more, once it is judged.
 
-        Args:
-            from_start: judge all of it again, closed history as well, and compare it with the certificates.
-            archive: the folder of the archive files, where it is not that of the spec; implies `from_start`.
-
-        Raises:
-            ArchiveError: an archive file is missing or was changed, or the archive folder is unknown.
-            StoreBusy: some of the history was closed meanwhile; ask again.
+        Running members do it each hour.
         """
-        store = self._store.chronicle(self.name)
-        if not from_start and archive is None:
-            return Verdict.of(self.name, store)
-        before = store.closed()
-        whole = store if before is None else self._whole(store, archive)
-        verdict = Verdict.of(self.name, whole, from_start=True)
-        if verdict.violations and _number(store.closed()) != _number(before):
-            raise StoreBusy(f"some of the history of {self.name} was closed while it was read; verify again")
-        return verdict
-
-    def certificates(self) -> tuple[Certificate, ...]:
-        """Return the certificates of the region's history, oldest first."""
-        return self._store.chronicle(self.name).certificates()
-
-    def close_history(self) -> Closing:
-        """Certify what is new, and archive and drop what is certified and older than the spec's `history.keep`.
-
-        Where the spec names no archive, nothing is dropped.
-
-        Raises:
-            ArchiveError: a file can't be written, is missing or was changed; what is not archived stays in the store.
-        """
-        verdict = self.verify()
-        region, now = self._store.read(self.name)
-        history = RegionSpec.from_json(region.spec.text).history
-        if verdict.violations or history.archive is None or history.keep == FOREVER:
-            closed = self._store.chronicle(self.name).closed()
-            upto = None if closed is None else closed.horizon.counter
-            return Closing(region=self.name, upto=upto, violations=verdict.violations)
-        return archives.close(region, self._store.chronicle(self.name), Path(history.archive), now, history.keep)
+        return drop_old(self._store, self.name, keep_of(self._store, self.name))
 
     def record(self, place: str, *, group: str | None = None) -> tuple[ledger.RecordView, ...]:
         """Return what became of a record, in each group that reads its topic; what it costs does not grow with time.
-
-        Where some of the history is closed, the archive files that may have the record are read as well.
 
         Args:
             place: `TOPIC:PARTITION:OFFSET`.
@@ -645,13 +606,10 @@ class Region:
         Raises:
             ConfigurationError: `place` is not of that form, or the region has no such partition or group.
         """
-        store = self._store.chronicle(self.name)
-        closed = store.closed()
-        archived = None if closed is None else ClosedRecords(store, self._folder(store, None), closed)
-        return ledger.record(self._store, self.name, place, group, archived)
+        return ledger.record(self._store, self.name, place, group)
 
     def repeated(self, *, group: str | None = None) -> tuple[ledger.Repetition, ...]:
-        """Return which offsets were started more than once, and for which reset; the whole ledger is read.
+        """Return which offsets were started more than once, and for which reset; all kept history is read.
 
         Args:
             group: only of this one.
@@ -662,34 +620,12 @@ class Region:
         region = self._read()
         if group is not None:
             require_groups(region, [group])
-        return ledger.repeated(self._history(), group)
+        return ledger.repeated(self._store.history(self.name), group)
 
     # ------------------------------------------------------------------------------------------------------------
 
     def _read(self) -> StoredRegion:
         return self._store.read(self.name)[0]
-
-    def _whole(self, store: Chronicle, archive: str | None) -> WholeHistory:
-        """Return what is recorded of the region, the closed part of it as well."""
-        return WholeHistory(store, self._folder(store, archive))
-
-    def _folder(self, store: Chronicle, archive: str | None) -> ArchiveFolder:
-        """Return the folder of the region's archive files."""
-        root = archive or RegionSpec.from_json(self._read().spec.text).history.archive
-        if root is None:
-            raise ArchiveError(f"some of the history of {self.name} is closed; name the folder of its archive")
-        first = store.certificates(limit=1)[0].digest
-        return ArchiveFolder(root=Path(root), region=self.name, first=first)
-
-    def _archived(self) -> WholeHistory | None:
-        """Return the history with its closed part; None: none of it is closed."""
-        store = self._store.chronicle(self.name)
-        return None if store.closed() is None else self._whole(store, None)
-
-    def _history(self) -> History:
-        """Return the whole history, from the archive as well where some of it is closed."""
-        archived, stored = self._archived(), self._store.history(self.name)
-        return stored if archived is None else archived.history(stored)
 
     def _pinned(self, sequence: int, label: str, reason: str) -> CheckpointView:
         known = require_checkpoint(self._read(), CheckpointNumber(sequence)).sequence
@@ -701,7 +637,3 @@ class Region:
         if spec.region != self.name:
             raise ConfigurationError(f"the spec is of region {spec.region}, this is {self.name}")
         return spec
-
-
-def _number(certificate: Certificate | None) -> int:
-    return 0 if certificate is None else certificate.number

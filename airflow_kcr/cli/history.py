@@ -1,4 +1,4 @@
-"""`kcr lag`, `events`, `verify`, `history` and `ledger`: a region's lag, its history, and checking that history."""
+"""`kcr lag`, `events`, `verify` and `ledger`: a region's lag, its history, and checking that history."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from airflow_kcr.cli.conventions import (
     Url,
     chosen,
     csv_line,
-    note,
     region_of,
     reported,
     show,
@@ -146,132 +145,37 @@ def _row(event: Event) -> dict[str, object]:
 def verify(
     name: Name,
     store: Url,
-    from_start: Annotated[
-        bool, typer.Option("--from-start", help="Verify certified history again and compare it with the certificates.")
-    ] = False,
-    archive: Annotated[
-        str | None,
-        typer.Option(
-            "--archive",
-            metavar="PATH",
-            help="The archive folder, if it isn't the spec's; implies --from-start.",
-            show_default=False,
-        ),
-    ] = None,
     output: Output = None,
 ) -> None:
     """Verify a region's history against the invariants; exit with status 1 if it violates one.
 
-    Starts after the newest certificate, and certifies what it finds consistent. The region can keep running.
-    `progress` says whether the region makes progress now; it doesn't affect the exit status.
-
-    --from-start verifies everything, and reads closed history from its archive files. A missing or changed file is
-    named, and the exit status is 1.
+    Reads all history that is kept: see `history.keep` of the spec. The region can keep running. `progress` says whether
+    the region makes progress now; it doesn't affect the exit status.
 
     Example: kcr verify flights
     """
     with region_of(name, store) as region:
-        verdict, progress = region.verify(from_start=from_start, archive=archive), region.show().liveness
+        verdict, progress = region.verify(), region.show().liveness
     rows = [
         {"invariant": v.invariant, "detail": v.detail, "events": " ".join(map(str, v.events))}
         for v in verdict.violations
     ]
-    newest = verdict.certificate
     answer = Answer(
         document=verdict.to_json() | {"progress": progress.text()},
         columns=("invariant", "detail", "events"),
         rows=rows,
         facts={
             "region": name,
+            "after": f"event {verdict.after}" if verdict.after else "the beginning",
             "checked_events": verdict.checked_events,
             "checked_batches": verdict.checked_batches,
-            "certified": "nothing"
-            if newest is None
-            else f"up to event {newest.horizon.counter} (number {newest.number})",
             "verdict": f"{len(rows)} violation(s)" if rows else "consistent",
             "progress": progress.text(),
         },
     )
     show(answer, output)
-    if verdict.not_certified:
-        note(f"no certificate was written: {verdict.not_certified}; the next kcr verify judges the same events again")
     if rows:
         raise typer.Exit(1)
-
-
-# `kcr history`: which of a region's history is certified and archived, and closing it.
-
-history_app = typer.Typer(
-    name="history",
-    help="Archive and drop certified history, and list what is certified and archived.",
-    no_args_is_help=True,
-)
-
-CERTIFICATES: Final = ("number", "after", "upto", "batches", "digest", "archive", "bytes")
-
-
-@history_app.command()
-@reported
-def close(name: Name, store: Url, output: Output = None) -> None:
-    """Certify new history, then archive and drop history older than the spec's `history.keep`.
-
-    Writes events and batches to files below `history.archive`, and drops them from the store after it has read each
-    file back and checked it. Without `history.archive`, drops nothing. After an interruption, run it again: it
-    continues where it stopped. Exits with status 1 if the history contradicts an invariant or a certificate.
-
-    Example: kcr history close flights
-    """
-    with region_of(name, store) as region:
-        closing = region.close_history()
-    rows = [{"invariant": v.invariant, "detail": v.detail} for v in closing.violations]
-    answer = Answer(
-        document=closing.to_json(),
-        columns=("invariant", "detail"),
-        rows=rows,
-        facts={
-            "region": name,
-            "closed": "nothing" if closing.upto is None else f"up to event {closing.upto}",
-            "archived": f"{len(closing.archived)} file(s)",
-            "dropped": f"{closing.events:,} events, {closing.batches:,} batches",
-            "verdict": f"{len(rows)} violation(s)" if rows else "consistent",
-        },
-    )
-    show(answer, output)
-    if rows:
-        raise typer.Exit(1)
-
-
-@history_app.command("list")
-@reported
-def list_(name: Name, store: Url, output: Output = None) -> None:
-    """List a region's certificates, oldest first, with their archive files.
-
-    Keep a copy of the newest archived digest elsewhere: with it, the checker detects missing files at the end of the
-    archive.
-
-    Example: kcr history list flights
-    """
-    with region_of(name, store) as region:
-        rows = [
-            {
-                "number": one.number,
-                "after": one.body.get("after"),
-                "upto": one.horizon.counter,
-                "batches": one.body.get("batches"),
-                "digest": one.digest,
-                "archive": None if one.archive is None else one.archive.name,
-                "bytes": None if one.archive is None else one.archive.size,
-            }
-            for one in region.certificates()
-        ]
-    answer = Answer(
-        document=rows,
-        columns=CERTIFICATES,
-        rows=rows,
-        numbers=frozenset({"number", "after", "upto", "batches", "bytes"}),
-        empty=f"nothing of region {name} is certified; run `kcr verify {name}`",
-    )
-    show(answer, output)
 
 
 # `kcr ledger`: which batches processed a record, which offsets were started more than once, and why.

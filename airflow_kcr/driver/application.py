@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_kcr import __version__
 from airflow_kcr.api.validation import GroupWatch, preflight, real_reader
+from airflow_kcr.api.verdict import HistoryKeeper
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parts import Parts, SpecTrial, load, told
 from airflow_kcr.driver.task import RunningApplication, process_state
@@ -261,11 +262,14 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
             member_pool.newest_checkpoint,
         )
         stack.callback(watch.end)
+        history = HistoryKeeper(store, run.region)
+        stack.callback(history.end)
         trial = SpecTrial(store, run.region, run.group, member_pool, spark)
         stack.callback(trial.end)
         _LOG.info("region %s: hosting %s", spec.region, ", ".join(map(str, run.members)))
         member_pool.start()
         watch.start()
+        history.start()
         trial.start()
         yield Hosted(application=application, member_pool=member_pool)
 

@@ -264,26 +264,17 @@ class KcrRetireOperator(RegionOperator):
 class KcrVerifyOperator(RegionOperator):
     """Verifies a region's history against the invariants, like `kcr verify`; the region can keep running.
 
-    It continues after the newest certificate and certifies what it has verified. A violation fails the task without
-    retries: history does not change.
-
-    Args:
-        from_start: whether to check what is certified again, and compare it with the certificates.
-        kwargs: as for every operator; `region` and `kcr_conn_id` among them.
+    A violation fails the task without retries: history does not change.
     """
 
-    def __init__(self, *, from_start: bool = False, **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
-        super().__init__(**kwargs)
-        self.from_start = from_start
-
     def execute(self, context: Context) -> dict[str, object]:
-        """Verify, and return how much was checked, and up to which event the history is certified.
+        """Verify, and return how much was checked.
 
         Raises:
-            AirflowFailException: the history contradicts an invariant or a certificate.
+            AirflowFailException: the history contradicts an invariant.
         """
         with self.lent(context) as region:
-            verdict = region.verify(from_start=self.from_start)
+            verdict = region.verify()
         for violation in verdict.violations:
             self.log.error("%s: %s", violation.invariant, violation.detail)
         if verdict.violations:
@@ -291,44 +282,9 @@ class KcrVerifyOperator(RegionOperator):
                 f"the history of region {self.region} has {len(verdict.violations)} violation(s); the first: "
                 f"{verdict.violations[0].invariant}: {verdict.violations[0].detail}"
             )
-        if verdict.not_certified:
-            self.log.warning("No certificate was written: %s", verdict.not_certified)
         return {
             "region": self.region,
             "checked_events": verdict.checked_events,
             "checked_batches": verdict.checked_batches,
-            "certified_upto": None if verdict.certificate is None else verdict.certificate.horizon.counter,
+            "after": verdict.after,
         }
-
-
-# Archives and drops the history that is old enough.
-
-
-class KcrCloseHistoryOperator(RegionOperator):
-    """Certifies new history, then archives and drops history older than the spec's `history.keep`.
-
-    Like `kcr history close`. Run it once a day, on a worker that has the folder `history.archive`. If a certificate or
-    an invariant is violated, the task fails without retries and nothing is dropped. If the archive can't be written, it
-    fails and a retry continues.
-    """
-
-    def execute(self, context: Context) -> dict[str, object]:
-        """Close, and return what was archived and dropped.
-
-        Raises:
-            AirflowFailException: the history contradicts an invariant or a certificate.
-        """
-        with self.lent(context) as region:
-            closing = region.close_history()
-        for violation in closing.violations:
-            self.log.error("%s: %s", violation.invariant, violation.detail)
-        if closing.violations:
-            raise AirflowFailException(f"the history of {self.region} has {len(closing.violations)} violation(s)")
-        self.log.info(
-            "Archived %d file(s) of region %s; dropped %d events and %d batches",
-            len(closing.archived),
-            self.region,
-            closing.events,
-            closing.batches,
-        )
-        return closing.to_json()

@@ -24,7 +24,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Self
 
 from pydantic import ConfigDict
@@ -139,13 +138,10 @@ class BatchSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistorySpec:
-    """When certified history leaves the store, and where it goes. No decision depends on it."""
+    """When old history leaves the store. No decision depends on it."""
 
     keep: Keep = timedelta(days=90)
-    """How old certified history must be before it is closed: archived, then dropped; or `forever`."""
-
-    archive: str | None = None
-    """The absolute path of the archive folder; absent: nothing is dropped, at any age."""
+    """How long events and batches stay in the store; `forever` keeps them. No checkpoint that is kept loses any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,13 +273,6 @@ def _findings(spec: RegionSpec) -> Iterator[Finding]:
 def _history(history: HistorySpec) -> Iterator[Finding]:
     if history.keep <= _ZERO:
         yield Finding(("history", "keep"), "must be longer than 0, or forever")
-    archive = history.archive
-    if archive is None:
-        return
-    if "\0" in archive or not PurePosixPath(archive).is_absolute():
-        yield Finding(("history", "archive"), "must be the absolute path of a folder: /srv/kcr-archive")
-    elif ".." in PurePosixPath(archive).parts:
-        yield Finding(("history", "archive"), "must not have `..` in it; write the folder's own path")
 
 
 def _groups_findings(spec: RegionSpec) -> Iterator[Finding]:

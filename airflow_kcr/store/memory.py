@@ -8,7 +8,7 @@ and the contract suite holds it against Postgres.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import TypeVar, assert_never
 
@@ -20,11 +20,9 @@ from airflow_kcr.errors import (
     UnknownRegion,
 )
 from airflow_kcr.ports import (
-    ArchiveContents,
-    ArchiveFile,
-    Certificate,
     Dropped,
     Heartbeats,
+    HistoryStart,
     Horizon,
     Renewal,
     Replayed,
@@ -65,7 +63,6 @@ from airflow_kcr.protocol.values import (
     Incarnation,
     MemberId,
     Offset,
-    Range,
     RegionName,
     TopicPartition,
 )
@@ -89,7 +86,7 @@ class MemoryTransactions(RegionStore):
         self._tables: dict[RegionName, Tables] = {}
         self._events: dict[RegionName, list[Event]] = {}
         self._ledgers: dict[RegionName, Ledger] = {}
-        self._proofs: dict[RegionName, Proofs] = {}
+        self._starts: dict[RegionName, list[HistoryStart]] = {}
 
     def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
         """See `ports.Transactions.create`."""
@@ -98,6 +95,7 @@ class MemoryTransactions(RegionStore):
         region = rule(self._clock())
         self._require_free_groups(region)
         self._events[name], self._ledgers[name], self._tables[name] = [], {}, Tables()
+        self._starts[name] = []
         return self._stored(region)
 
     def decide(self, name: RegionName, rule: Rule) -> Region:
@@ -164,7 +162,6 @@ class MemoryTransactions(RegionStore):
         """See `ports.Transactions.delete`."""
         check(self._region(name), self._clock())
         del self._regions[name], self._events[name], self._ledgers[name], self._tables[name]
-        self._proofs.pop(name, None)
 
     def events(self, name: RegionName, after: EventNumber, limit: int = 1000) -> tuple[Event, ...]:
         """See `ports.Transactions.events`; an event's number is its place in the list, from 1."""
@@ -265,10 +262,8 @@ class MemoryTransactions(RegionStore):
     def chronicle(self, name: RegionName) -> MemoryChronicle:
         """See `ports.Transactions.chronicle`."""
         self._region(name)
-        told = self._proofs.setdefault(name, Proofs())
         batches = [*self._ledgers[name].values()]
-        rewinds = Rewinds(self._tables_of(name).seek_maps)
-        return MemoryChronicle(self._regions[name].counter, self._events[name], batches, told, rewinds)
+        return MemoryChronicle(self._regions[name].counter, self._events[name], batches, self._starts[name])
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
         """See `ports.Transactions.wait`: in memory, no other process could move the counter meanwhile."""
@@ -303,29 +298,14 @@ class MemoryTransactions(RegionStore):
         return replace(after, archive=self._regions[region.name].archive)
 
 
-@dataclass(slots=True)
-class Proofs:
-    """What was certified of a region, and what archive files hold, by the number of their certificates."""
-
-    certificates: list[Certificate] = field(default_factory=list)
-    archived: dict[int, ArchiveContents] = field(default_factory=dict)
-
-
 class MemoryChronicle:
     """What is recorded of a region in memory; implements `ports.Chronicle`."""
 
     def __init__(
-        self,
-        counter: EventNumber,
-        events: Sequence[Event],
-        batches: Sequence[Batch],
-        proofs: Proofs,
-        rewinds: Rewinds,
+        self, counter: EventNumber, events: Sequence[Event], batches: Sequence[Batch], starts: list[HistoryStart]
     ) -> None:
-        self._rewinds = rewinds
+        self._starts = starts
         self._counter = counter
-        self._proofs = proofs
-        self._certificates = proofs.certificates
         self._events = events
         self._batches = batches
 
@@ -345,57 +325,28 @@ class MemoryChronicle:
         """See `ports.Chronicle.rows`."""
         return tuple(b for b in self._batches if b.batch in batches)
 
-    def seen(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
-        """See `ports.Chronicle.seen`."""
-        return tuple(map(self._rewinds.seen_in, batches))
+    def start(self) -> HistoryStart | None:
+        """See `ports.Chronicle.start`."""
+        return self._starts[-1] if self._starts else None
 
-    def certificates(self, after: int = 0, limit: int | None = None) -> tuple[Certificate, ...]:
-        """See `ports.Chronicle.certificates`."""
-        end = None if limit is None else after + limit
-        return tuple(replace(c, resume=None) for c in self._certificates[after:end])
+    def horizon_before(self, instant: datetime, after: Horizon, events: int) -> Horizon | None:
+        """See `ports.Chronicle.horizon_before`."""
+        within = [e.number for e in self._events[after.counter : after.counter + events] if e.at < instant]
+        counter = max((n for n in within if n < self._counter), default=None)
+        if counter is None:
+            return None
+        return Horizon(counter=counter, ledger=sum(1 for b in self._batches if b.started_after <= counter))
 
-    def newest_certificate(self) -> Certificate | None:
-        """See `ports.Chronicle.newest_certificate`."""
-        return self._certificates[-1] if self._certificates else None
-
-    def uncertifiable(self) -> str:
-        """See `ports.Chronicle.uncertifiable`."""
-        return ""
-
-    def closed(self) -> Certificate | None:
-        """See `ports.Chronicle.closed`."""
-        return next((c for c in reversed(self._certificates) if c.archive is not None), None)
-
-    def archived(self, number: int, file: ArchiveFile, resume: bytes, contents: ArchiveContents) -> None:
-        """See `ports.Chronicle.archived`."""
-        if self._certificates[number - 1].archive is None:
-            self._certificates[number - 1] = replace(self._certificates[number - 1], archive=file, resume=resume)
-            self._proofs.archived[number] = contents
-
-    def archived_with(self, partition: GroupPartition, offset: Offset) -> tuple[Certificate, ...]:
-        """See `ports.Chronicle.archived_with`."""
-        nowhere = Range(Offset(0), Offset(0))
-        known = {n: contents.ranges.get(partition, nowhere) for n, contents in self._proofs.archived.items()}
-        return tuple(
-            replace(self._certificates[n - 1], resume=None) for n, r in known.items() if r.from_ <= offset < r.to
-        )
-
-    def archived_process(self, member: MemberId, incarnation: Incarnation) -> str:
-        """See `ports.Chronicle.archived_process`."""
-        told = (contents.processes.get((member, incarnation)) for contents in self._proofs.archived.values())
-        return next((label for label in told if label is not None), "")
-
-    def drop(self, closed: Certificate, floor: CheckpointNumber) -> Iterator[Dropped]:
-        """See `ports.Chronicle.drop`; what is in memory is gone with the process, so that nothing need be dropped."""
-        yield from ()
-
-    def certify(self, certificate: Certificate) -> bool:
-        """See `ports.Chronicle.certify`."""
-        if len(self._certificates) != certificate.number - 1:
+    def move_start(self, earlier: HistoryStart | None, start: HistoryStart) -> bool:
+        """See `ports.Chronicle.move_start`."""
+        if earlier != self.start():
             return False
-        forgotten = [c if c.archive is not None else replace(c, resume=None) for c in self._certificates]
-        self._certificates[:] = [*forgotten, certificate]
+        self._starts.append(start)
         return True
+
+    def drop(self, start: HistoryStart, floor: CheckpointNumber) -> Iterator[Dropped]:
+        """See `ports.Chronicle.drop`; what is in memory goes with the process, so that nothing need be dropped."""
+        yield from ()
 
 
 def _with_rows(tables: Tables, region: Region) -> Tables:

@@ -1,4 +1,4 @@
-"""What `kcr verify` costs: batches a second, memory, and going on from a certificate."""
+"""What `kcr verify` costs: batches a second, and memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import get_context
 from resource import RUSAGE_SELF, getrusage
-from statistics import median
 from time import perf_counter
 
 import psycopg
@@ -19,7 +18,7 @@ from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.postgres import PostgresTransactions
-from tests.benchmarks.figures import Report, Scale, ratio
+from tests.benchmarks.figures import Report, Scale
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_ledger import Statistics, fill
 from tests.support.processor_time import ProcessorTime
@@ -28,7 +27,6 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(7
 
 PARTITIONS = 6
 BATCHES = (10_000, 100_000, 1_000_000)
-FURTHER = 15
 RULES = RegionRules(groups={GROUP: group_rules(members=1)}, timeouts=Timeouts(lease=timedelta(hours=5)))
 
 
@@ -43,24 +41,16 @@ class Judged:
     peak: float
     """Megabytes that the process had at most."""
 
-    further: list[float]
-    """Milliseconds of processor time that it took to go on from the certificate, again and again."""
-
 
 def judge(url: str, name: str, batches: int) -> Judged:
     """Prove a history."""
     with PostgresTransactions.connect(url, lambda _: RULES) as store:
         clock, region = ProcessorTime(store._engine), RegionName(name)
         began, worked = perf_counter(), clock()
-        verdict = Verdict.of(region, store.chronicle(region), from_start=True)
+        verdict = Verdict.of(region, store.chronicle(region))
         seconds, worked = perf_counter() - began, clock() - worked
         assert (verdict.checked_batches, verdict.violations) == (batches, ())
-        further = []
-        for _ in range(FURTHER):
-            again = clock()
-            Verdict.of(region, store.chronicle(region))
-            further.append(clock() - again)
-    return Judged(seconds=seconds, worked=worked, peak=getrusage(RUSAGE_SELF).ru_maxrss / 1024, further=further)
+    return Judged(seconds=seconds, worked=worked, peak=getrusage(RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def test_judging_a_long_history(durable_store: str, scale: Scale, report: Callable[[str], Report]) -> None:
@@ -84,12 +74,8 @@ def test_judging_a_long_history(durable_store: str, scale: Scale, report: Callab
             "batches a second",
             "processor time of a batch, µs",
             "MB at most",
-            "going on from the certificate, processor time in ms",
         ),
-        [
-            (n, one.seconds, n / one.seconds, one.worked / n * 1000, one.peak, median(one.further))
-            for n, one in found.items()
-        ],
+        [(n, one.seconds, n / one.seconds, one.worked / n * 1000, one.peak) for n, one in found.items()],
     )
     *_, less, most = found
     shown.at_most(
@@ -98,8 +84,3 @@ def test_judging_a_long_history(durable_store: str, scale: Scale, report: Callab
         1.2,
     )
     shown.at_most(f"{most:,} batches: memory at most, of 300 MB", found[most].peak / 300, 1)
-    shown.at_most(
-        f"going on from a certificate, {most:,} batches, to {less:,}",
-        ratio(found[most].further, found[less].further),
-        1.2,
-    )

@@ -286,7 +286,6 @@ READS: dict[str, Callable[[Driver], object]] = {
     "batches": lambda driver: tuple(driver.store.batches(driver.name)),
     "history": lambda driver: driver.store.history(driver.name).batches,
     "chronicle": lambda driver: tuple(driver.store.chronicle(driver.name).events(EventNumber(0), EventNumber(100))),
-    "certificates": lambda driver: driver.store.chronicle(driver.name).certificates(),
 }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Final, Protocol
+from typing import Final
 
 from airflow_kcr.protocol.invariants.accounting import Accounted
 from airflow_kcr.protocol.invariants.actions import Fenced, Increasing, RequestsEnd, ResolvedOnce, Resumed, Still
@@ -28,96 +28,10 @@ from airflow_kcr.protocol.invariants.checkpoints import (
 )
 from airflow_kcr.protocol.invariants.history import History, Violation
 from airflow_kcr.protocol.invariants.moment import Invariant, Moment, Violations
-from airflow_kcr.protocol.invariants.tiling import Tiled, add, below, width
-from airflow_kcr.protocol.region.events import Event, InitialOffsetsStored, ResetBegun, ResetDone, SeekWritten
-from airflow_kcr.protocol.region.rows import Batch, Outcome
-from airflow_kcr.protocol.values import BatchId, EventNumber, GroupPartition, Offset, Range
-
-
-@dataclass(slots=True, kw_only=True)
-class Total:
-    """One partition."""
-
-    initial: Offset | None = None
-    """Its first initial offset."""
-
-    begun: int = 0
-    """Offsets that were started, each as often as it was."""
-
-    accepted: int = 0
-    """Offsets that were accepted, each as often as it was."""
-
-    undone: int = 0
-    """Offsets that were accepted and that a reset has undone."""
-
-    standing: list[Range] = field(default_factory=list)
-    """What is accepted and not undone, joined; its width is `accepted` less `undone`, if nothing was doubled."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Tally:
-    """All of them."""
-
-    partitions: dict[GroupPartition, Total] = field(default_factory=dict)
-    batches: int = 0
-    outcomes: dict[str, int] = field(default_factory=dict)
-    """Batches by what became of them, undone later or not; those whose outcome is open are in none."""
-
-    def begin(self, batch: Batch) -> None:
-        """Count a batch that begins."""
-        self.batches += 1
-        partitions = self.partitions
-        for partition, range_ in batch.ranges.items():
-            total = partitions.get(partition)
-            if total is None:
-                total = partitions[partition] = Total()
-            total.begun += range_.to - range_.from_
-
-    def accept(self, batch: Batch) -> None:
-        """Count a batch that is accepted."""
-        self.end(Outcome.DONE)
-        for partition, range_ in batch.ranges.items():
-            total = self.partitions[partition]
-            total.accepted += range_.to - range_.from_
-            add(total.standing, range_)
-
-    def end(self, outcome: Outcome) -> None:
-        """Count what became of a batch."""
-        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
-
-    def event(self, event: Event) -> None:
-        """Take an event."""
-        match event.body:
-            case InitialOffsetsStored(offsets=offsets):
-                for partition, offset in offsets.items():
-                    total = self.partitions.setdefault(partition, Total())
-                    if total.initial is None:
-                        total.initial = offset
-            case ResetBegun(seek=seek) | SeekWritten(seek=seek):
-                for partition, entry in seek.items():
-                    found = self.partitions.get(partition)
-                    if found is not None and entry.offset is not None:
-                        before = width(found.standing)
-                        found.standing = list(below(found.standing, entry.offset))
-                        found.undone += before - width(found.standing)
-            case _:
-                pass
-
-
-class Witness(Protocol):
-    """Receives what a proof takes, in its order."""
-
-    def event(self, event: Event) -> None:
-        """An event."""
-        ...
-
-    def begin(self, batch: Batch) -> None:
-        """A batch began."""
-        ...
-
-    def end(self, batch: Batch, outcome: Outcome) -> None:
-        """A batch's outcome is final, but for a reset that undoes it later."""
-        ...
+from airflow_kcr.protocol.invariants.tiling import Tiled
+from airflow_kcr.protocol.region.events import Event, ResetDone
+from airflow_kcr.protocol.region.rows import Batch
+from airflow_kcr.protocol.values import BatchId, EventNumber
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,7 +40,6 @@ class Proof:
 
     checks: tuple[Invariant, ...]
     moment: Moment = field(default_factory=Moment)
-    tally: Tally = field(default_factory=Tally)
     open: dict[BatchId, Batch] = field(default_factory=dict)
     """Batches that run, and those that ended without counting since the last reset that was done."""
 
@@ -136,8 +49,10 @@ class Proof:
     events: int = 0
     """How many were taken."""
 
+    batches: int = 0
+    """How many were taken."""
+
     findings: dict[str, Violations] = field(default_factory=dict)
-    witness: Witness | None = None
     is_settled_later: bool = False
     """Whether a reset was done beyond the end, before the rows were read: it may have proved what is doubted."""
 
@@ -160,7 +75,6 @@ class Proof:
         events: Iterable[Event],
         batches: Iterable[Batch],
         until: EventNumber,
-        running: Callable[[Batch], bool] = lambda _: False,
     ) -> None:
         """Go on to the moment after event `until`, with what began and ended before the next one.
 
@@ -168,19 +82,18 @@ class Proof:
             events: the next ones, up to `until`.
             batches: the next ones, in the order of their starts; those that are `open`, as their rows are now, first.
             until: the last event.
-            running: whether a batch counts as running all the time, whatever its row says by now.
         """
         rows = iter(batches)
         reread = frozenset(self.open)
         self._waits = next(rows, None)
         while self._waits is not None and self._waits.batch in reread:
-            self._reread(self._waits, until, running)
+            self._reread(self._waits, until)
             self._waits = next(rows, None)
-        self._gap(rows, self.moment.number, until, running)
+        self._gap(rows, self.moment.number, until)
         for event in events:
-            self._gap(rows, EventNumber(event.number - 1), until, running)
+            self._gap(rows, EventNumber(event.number - 1), until)
             self._event(event)
-        self._gap(rows, until, until, running)
+        self._gap(rows, until, until)
 
     def later(self, events: Iterable[Event]) -> None:
         """Take what happened beyond the end, while its rows were read: it explains what they say."""
@@ -202,20 +115,16 @@ class Proof:
 
     # -- in order ------------------------------------------------------------------------------------------------
 
-    def _gap(
-        self, rows: Iterator[Batch], number: EventNumber, until: EventNumber, running: Callable[[Batch], bool]
-    ) -> None:
+    def _gap(self, rows: Iterator[Batch], number: EventNumber, until: EventNumber) -> None:
         """Take what began and ended up to the event after `number`."""
         batch = self._waits
         if batch is not None and batch.started_after <= number:
-            begins, moment, witness = self._begins(), self.moment, self.witness
+            begins, moment = self._begins(), self.moment
             while batch is not None and batch.started_after <= number:
                 for begin, findings in begins:
                     begin(moment, batch, findings)
-                self.tally.begin(batch)
-                if witness is not None:
-                    witness.begin(batch)
-                self._route(batch, until, running)
+                self.batches += 1
+                self._route(batch, until)
                 batch = next(rows, None)
             self._waits = batch
         while self._ends and self._ends[0][0] <= number:
@@ -224,16 +133,16 @@ class Proof:
     def _begins(self) -> list[tuple[Callable[[Moment, Batch, Violations], None], Violations]]:
         return [(c.begin, self.findings[c.invariant]) for c in self.checks if c.sees_batches]
 
-    def _reread(self, batch: Batch, until: EventNumber, running: Callable[[Batch], bool]) -> None:
+    def _reread(self, batch: Batch, until: EventNumber) -> None:
         self.open[batch.batch] = batch
         if batch.batch not in self.doubted:
-            self._route(batch, until, running)
+            self._route(batch, until)
 
-    def _route(self, batch: Batch, until: EventNumber, running: Callable[[Batch], bool]) -> None:
+    def _route(self, batch: Batch, until: EventNumber) -> None:
         ended = batch.finished_after
         if ended is None and batch.outcome in WAS_DONE:
             self._end(batch)
-        elif ended is None or ended > until or running(batch):
+        elif ended is None or ended > until:
             self.open[batch.batch] = batch
         elif ended <= self.moment.number:
             self._end(batch)
@@ -259,9 +168,6 @@ class Proof:
         for check in self.checks:
             if check.sees_batches:
                 check.accept(self.moment, batch, number, self.findings[check.invariant])
-        self.tally.accept(batch)
-        if self.witness is not None:
-            self.witness.end(batch, Outcome.DONE)
 
     def _event(self, event: Event) -> None:
         self.events += 1
@@ -270,9 +176,6 @@ class Proof:
         self.moment.take(event)
         for check in self.checks:
             check.event(self.moment, event, self.findings[check.invariant])
-        self.tally.event(event)
-        if self.witness is not None:
-            self.witness.event(event)
         if isinstance(event.body, ResetDone):
             self._settle(event)
 
@@ -293,9 +196,6 @@ class Proof:
                     self._refuse(batch, flaw)
             elif batch.outcome is not None and batch.outcome not in WAS_DONE:
                 del self.open[batch.batch]
-                self.tally.end(batch.outcome)
-                if self.witness is not None:
-                    self.witness.end(batch, batch.outcome)
 
     def _refuse(self, batch: Batch, flaw: str) -> None:
         for check in self.checks:

@@ -188,6 +188,10 @@ class Archive(Protocol):
         """Return the newest current checkpoint that has its offsets, of a lower number than this."""
         ...
 
+    def oldest_usable(self) -> Checkpoint | None:
+        """Return the oldest current checkpoint that has its offsets."""
+        ...
+
     def newest_current(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """Return the newest current checkpoint of a lower number than this, retired ones too."""
         ...
@@ -388,6 +392,10 @@ class Whole:
         """See `Archive.newest_usable`."""
         found = [c for c in self._path() if c.is_complete and (before is None or c.sequence < before)]
         return found[-1] if found else None
+
+    def oldest_usable(self) -> Checkpoint | None:
+        """See `Archive.oldest_usable`."""
+        return next((c for c in self._path() if c.is_complete), None)
 
     def newest_current(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.newest_current`."""

@@ -178,6 +178,7 @@ _NEWEST_USABLE: Final = lookup(
     CHECKPOINTS,
     SQL("{usable} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1").format(usable=_USABLE),
 )
+_OLDEST_USABLE: Final = lookup(CHECKPOINTS, SQL("{usable} ORDER BY t.sequence LIMIT 1").format(usable=_USABLE))
 _NEWEST_CURRENT: Final = lookup(
     CHECKPOINTS,
     SQL("{current} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1").format(current=_CURRENT),
@@ -657,6 +658,10 @@ class PostgresArchive:
     def newest_usable(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.newest_usable`."""
         return self._one(_NEWEST_USABLE, before=MAX_NUMBER if before is None else before)
+
+    def oldest_usable(self) -> Checkpoint | None:
+        """See `Archive.oldest_usable`."""
+        return self._one(_OLDEST_USABLE)
 
     def newest_current(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.newest_current`."""

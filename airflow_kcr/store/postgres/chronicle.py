@@ -6,35 +6,27 @@ of a million rows otherwise, and what a row costs the driver is most of what rea
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
-from typing import Any, Final, cast
+from datetime import datetime
+from typing import Any, Final
 
 from psycopg.sql import SQL
 from sqlalchemy import TextClause, text
 
-from airflow_kcr.ports import ArchiveContents, ArchiveFile, Certificate, Dropped, Horizon
+from airflow_kcr.ports import Dropped, HistoryStart, Horizon
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
     EventNumber,
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    Offset,
     Range,
 )
 from airflow_kcr.store.codec import event_from_json
 from airflow_kcr.store.postgres.connections import read_again
-from airflow_kcr.store.postgres.layouts import IN_ORDER, seen
-from airflow_kcr.store.postgres.ledger import near
-from airflow_kcr.store.postgres.row_layout import member_of, partition_columns, partition_of
+from airflow_kcr.store.postgres.row_layout import member_of, partition_of
 from airflow_kcr.store.postgres.session import Found, Session, composed
-from airflow_kcr.store.postgres.tables import WIDTH
 
 EVENT_PAGE: Final = 1000
 """Events per page."""
@@ -80,75 +72,32 @@ _SOME: Final = composed(
 )
 
 
-# name: certificates — from a number on; and the newest, and the newest archived one, with what continuing from
-# them needs.
-_CERTIFICATES: Final = text("""
-    SELECT number, counter, ledger, body, digest, CAST(NULL AS bytea), archive FROM kcr.certificate
-    WHERE region_id = :region AND number > :after ORDER BY number LIMIT :limit
-""")
-_NEWEST: Final = text("""
-    SELECT number, counter, ledger, body, digest, resume, archive FROM kcr.certificate
-    WHERE region_id = :region ORDER BY number DESC LIMIT 1
-""")
-_CLOSED: Final = text("""
-    SELECT number, counter, ledger, body, digest, resume, archive FROM kcr.certificate
-    WHERE region_id = :region AND archive IS NOT NULL ORDER BY number DESC LIMIT 1
+# name: start — of the kept history.
+_START: Final = text("SELECT counter, ledger, open, proof FROM kcr.history_start WHERE region_id = :region")
+
+# name: horizon_before — the newest event stays: batches may still start after it. No batch starts any more after one
+# that is older, so the first batch after the next event ends the ledger's part; their numbers grow with their starts.
+_HORIZON_BEFORE: Final = text("""
+    SELECT h.counter, coalesce(
+        (SELECT b.number - 1 FROM kcr.batch b
+         WHERE b.region_id = :region AND b.number > :ledger AND b.started_after > h.counter ORDER BY b.number LIMIT 1),
+        (SELECT max(b.number) FROM kcr.batch b WHERE b.region_id = :region AND b.number > :ledger),
+        :ledger)
+    FROM (
+        SELECT max(e.number) AS counter FROM kcr.event e JOIN kcr.region r ON r.id = e.region_id
+        WHERE e.region_id = :region AND e.number > :after AND e.number <= CAST(:after AS bigint) + :limit
+          AND e.number < r.counter AND e.at < :instant
+    ) h WHERE h.counter IS NOT NULL
 """)
 
-# name: may_certify — who has no right here may still read all the rest.
-_MAY_CERTIFY: Final = text("""
-    SELECT current_user, has_table_privilege('kcr.certificate', 'INSERT')
-           AND has_table_privilege('kcr.certificate', 'UPDATE'), current_setting('transaction_read_only') = 'on'
+# name: move_start — the first of two that move it at once wins.
+_FIRST_START: Final = text("""
+    INSERT INTO kcr.history_start (region_id, counter, ledger, open, proof)
+    VALUES (:region, :counter, :ledger, CAST(:open AS text[]), :proof) ON CONFLICT DO NOTHING
 """)
-
-# name: certify — the first of two that prove the same at once wins. Of those before it only the last one still has what
-# is needed to continue, as each takes it from the one before; so it is with those that are archived, in their order.
-_CERTIFY: Final = text("""
-    INSERT INTO kcr.certificate (region_id, number, counter, ledger, body, digest, resume)
-    VALUES (:region, :number, :counter, :ledger, CAST(:body AS jsonb), :digest, :resume) ON CONFLICT DO NOTHING
-""")
-_FORGET: Final = text("""
-    UPDATE kcr.certificate SET resume = NULL
-    WHERE region_id = :region AND number = CAST(:number AS bigint) - 1 AND archive IS NULL
-""")
-
-# name: archived — the first of two that close the same at once wins; the file is the same.
-_ARCHIVED: Final = text("""
-    UPDATE kcr.certificate SET archive = CAST(:archive AS jsonb), resume = :resume
-    WHERE region_id = :region AND number = :number AND archive IS NULL
-""")
-_FORGET_ARCHIVED: Final = text("""
-    UPDATE kcr.certificate SET resume = NULL
-    WHERE region_id = :region AND number = CAST(:number AS bigint) - 1 AND archive IS NOT NULL
-""")
-_ARCHIVED_RANGES: Final = text("""
-    INSERT INTO kcr.archived_range (region_id, certificate, group_id, topic, partition, from_offset, to_offset)
-    SELECT :region, :number, r.* FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]),
-        CAST(:partitions AS bigint[]), CAST(:froms AS bigint[]), CAST(:tos AS bigint[])) r
-""")
-_ARCHIVED_PROCESSES: Final = text("""
-    INSERT INTO kcr.archived_process (region_id, group_id, member_index, incarnation, label)
-    SELECT :region, p.* FROM unnest(CAST(:groups AS text[]), CAST(:indexes AS bigint[]),
-        CAST(:incarnations AS bigint[]), CAST(:labels AS text[])) p
-    ON CONFLICT DO NOTHING
-""")
-
-# name: archived_with — for each width of a range the few that end near enough beyond the record: see `containing`.
-_ARCHIVED_WITH: Final = composed(
-    SQL("""
-    SELECT number, counter, ledger, body, digest, CAST(NULL AS bytea), archive FROM kcr.certificate
-    WHERE region_id = :region AND number = ANY (ARRAY(
-        SELECT unnest(ARRAY(
-            SELECT certificate FROM kcr.archived_range
-            WHERE region_id = :region AND group_id = :group AND topic = :topic AND partition = :partition
-              AND {width} = w.width AND to_offset > :offset AND to_offset <= w.furthest AND from_offset <= :offset
-        )) FROM unnest(CAST(:widths AS integer[]), CAST(:furthest AS bigint[])) AS w (width, furthest)
-    )) ORDER BY number
-""").format(width=SQL(WIDTH))
-)
-_ARCHIVED_PROCESS: Final = text("""
-    SELECT label FROM kcr.archived_process
-    WHERE region_id = :region AND group_id = :group AND member_index = :index AND incarnation = :incarnation
+_NEXT_START: Final = text("""
+    UPDATE kcr.history_start SET counter = :counter, ledger = :ledger, open = CAST(:open AS text[]), proof = :proof
+    WHERE region_id = :region AND counter = :earlier
 """)
 
 PIECE: Final = 10_000
@@ -156,7 +105,7 @@ PIECE: Final = 10_000
 
 # name: drop_events — a piece from the oldest one on; they have no gaps.
 _DROP_EVENTS: Final = text("""
-    DELETE FROM kcr.event e WHERE e.region_id = :region AND e.number < :upto AND e.number < :limit + (
+    DELETE FROM kcr.event e WHERE e.region_id = :region AND e.number <= :upto AND e.number < :limit + (
         SELECT min(o.number) FROM kcr.event o WHERE o.region_id = :region
     )
 """)
@@ -164,7 +113,7 @@ _DROP_EVENTS: Final = text("""
 # name: droppable — the next batches; no foreign key leads from their ranges to them.
 _DROPPABLE: Final = text("""
     SELECT b.number FROM kcr.batch b
-    WHERE b.region_id = :region AND b.number > :after AND b.number < :ledger AND b.outcome IS NOT NULL
+    WHERE b.region_id = :region AND b.number > :after AND b.number <= :ledger AND b.outcome IS NOT NULL
       AND b.sequence <= :floor AND NOT b.batch_id = ANY (CAST(:open AS text[])) ORDER BY b.number LIMIT :limit
 """)
 _DROP_RANGES: Final = text("DELETE FROM kcr.batch_range WHERE batch_number = ANY (CAST(:batches AS bigint[]))")
@@ -230,98 +179,49 @@ class PostgresChronicle:
             return tuple(_batch(row) for row in session.rows(_SOME, batches=sorted(batches)))
 
     @read_again
-    def seen(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
-        """See `ports.Chronicle.seen`."""
+    def start(self) -> HistoryStart | None:
+        """See `ports.Chronicle.start`."""
         with self._about() as session:
-            return tuple(seen(session, list(batches)))
+            found = session.rows(_START)
+        if not found:
+            return None
+        ((counter, ledger, still_open, proof),) = found
+        return HistoryStart(horizon=Horizon(counter=counter, ledger=ledger), open=tuple(still_open), proof=bytes(proof))
 
     @read_again
-    def certificates(self, after: int = 0, limit: int | None = None) -> tuple[Certificate, ...]:
-        """See `ports.Chronicle.certificates`."""
+    def horizon_before(self, instant: datetime, after: Horizon, events: int) -> Horizon | None:
+        """See `ports.Chronicle.horizon_before`."""
         with self._about() as session:
-            session.rows(IN_ORDER)
-            return tuple(_certificate(row) for row in session.rows(_CERTIFICATES, after=after, limit=limit))
-
-    @read_again
-    def newest_certificate(self) -> Certificate | None:
-        """See `ports.Chronicle.newest_certificate`."""
-        with self._about() as session:
-            return next((_certificate(row) for row in session.rows(_NEWEST)), None)
-
-    def uncertifiable(self) -> str:
-        """See `ports.Chronicle.uncertifiable`."""
-        with self._alone() as session:
-            ((user, may_write, only_reads),) = session.rows(_MAY_CERTIFY)
-        if only_reads:
-            return "the store's server, or this connection, is read-only"
-        return "" if may_write else f"user {user} may not write to kcr.certificate"
-
-    def certify(self, certificate: Certificate) -> bool:
-        """See `ports.Chronicle.certify`."""
-        with self._alone() as session:
-            made = session.run(
-                _CERTIFY,
-                number=certificate.number,
-                counter=certificate.horizon.counter,
-                ledger=certificate.horizon.ledger,
-                body=json.dumps(certificate.body),
-                digest=certificate.digest,
-                resume=certificate.resume,
+            found = session.rows(
+                _HORIZON_BEFORE, instant=instant, after=after.counter, ledger=after.ledger, limit=events
             )
-            if made:
-                session.run(_FORGET, number=certificate.number)
-            return bool(made)
+        return next((Horizon(counter=counter, ledger=ledger) for counter, ledger in found), None)
 
-    @read_again
-    def closed(self) -> Certificate | None:
-        """See `ports.Chronicle.closed`."""
-        with self._about() as session:
-            return next((_certificate(row) for row in session.rows(_CLOSED)), None)
+    def move_start(self, earlier: HistoryStart | None, start: HistoryStart) -> bool:
+        """See `ports.Chronicle.move_start`."""
+        row = {"counter": start.horizon.counter, "ledger": start.horizon.ledger, "proof": start.proof}
+        with self._beside() as session:
+            if earlier is None:
+                return session.run(_FIRST_START, open=list(start.open), **row) == 1
+            return session.run(_NEXT_START, open=list(start.open), earlier=earlier.horizon.counter, **row) == 1
 
-    def archived(self, number: int, file: ArchiveFile, resume: bytes, contents: ArchiveContents) -> None:
-        """See `ports.Chronicle.archived`."""
-        with self._alone() as session:
-            if not session.run(_ARCHIVED, number=number, archive=json.dumps(asdict(file)), resume=resume):
-                return
-            session.run(_FORGET_ARCHIVED, number=number)
-            if contents.ranges:
-                froms, tos = zip(*contents.ranges.values(), strict=True)
-                columns = partition_columns(contents.ranges)
-                session.run(_ARCHIVED_RANGES, number=number, froms=list(froms), tos=list(tos), **columns)
-            if contents.processes:
-                session.run(
-                    _ARCHIVED_PROCESSES,
-                    groups=[member.group for member, _ in contents.processes],
-                    indexes=[member.index for member, _ in contents.processes],
-                    incarnations=[incarnation for _, incarnation in contents.processes],
-                    labels=[*contents.processes.values()],
-                )
-
-    def archived_with(self, partition: GroupPartition, offset: Offset) -> tuple[Certificate, ...]:
-        """See `ports.Chronicle.archived_with`."""
-        with self._about() as session:
-            found = session.rows(_ARCHIVED_WITH, **near(partition, offset))
-            return tuple(_certificate(row) for row in found)
-
-    def archived_process(self, member: MemberId, incarnation: Incarnation) -> str:
-        """See `ports.Chronicle.archived_process`."""
-        with self._about() as session:
-            about = {"group": member.group, "index": member.index, "incarnation": incarnation}
-            return next((str(label) for (label,) in session.rows(_ARCHIVED_PROCESS, **about)), "")
-
-    def drop(self, closed: Certificate, floor: CheckpointNumber) -> Iterator[Dropped]:
+    def drop(self, start: HistoryStart, floor: CheckpointNumber) -> Iterator[Dropped]:
         """See `ports.Chronicle.drop`."""
         events = PIECE
         while events == PIECE:
             with self._beside() as session:
-                events = session.run(_DROP_EVENTS, upto=closed.horizon.counter, limit=PIECE)
+                events = session.run(_DROP_EVENTS, upto=start.horizon.counter, limit=PIECE)
             yield Dropped(events=events, batches=0)
-        still_open = sorted(cast("list[str]", closed.body.get("open", [])))
         after, limit = 0, max(PIECE // 100, 1)
         while True:
             with self._beside() as session:
                 found = session.rows(
-                    _DROPPABLE, after=after, ledger=closed.horizon.ledger, floor=floor, open=still_open, limit=limit
+                    _DROPPABLE,
+                    after=after,
+                    ledger=start.horizon.ledger,
+                    floor=floor,
+                    open=list(start.open),
+                    limit=limit,
                 )
                 batches = [number for (number,) in found]
                 if not batches:
@@ -330,18 +230,6 @@ class PostgresChronicle:
                 session.run(_DROP_BATCHES, batches=batches)
             after, limit = batches[-1], max(PIECE * len(batches) // max(ranges, len(batches)), 1)
             yield Dropped(events=0, batches=len(batches))
-
-
-def _certificate(row: Found) -> Certificate:
-    number, counter, ledger, body, digest, resume, archive = row
-    return Certificate(
-        number=number,
-        horizon=Horizon(counter=counter, ledger=ledger),
-        body=body,
-        digest=digest,
-        resume=None if resume is None else bytes(resume),
-        archive=None if archive is None else ArchiveFile(**archive),
-    )
 
 
 def _batch(row: Found) -> Batch:

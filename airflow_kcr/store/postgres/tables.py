@@ -31,7 +31,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy import event as sqlalchemy_event
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "kcr"
 VERSION_TABLE: Final = "alembic_version"
-HEAD: Final = "0023"
+HEAD: Final = "0024"
 """The revision that this program works with."""
 
 metadata: Final = MetaData(schema=SCHEMA)
@@ -548,48 +548,19 @@ event: Final = table(
     ),
 )
 
-certificate: Final = table(
-    "certificate",
+history_start: Final = table(
+    "history_start",
+    # Where the kept history starts; no row: it is whole.
     number("region_id"),
-    number("number"),
-    # The newest event and the last batch of what it proves.
+    # The newest event and the last batch of what was judged and may be dropped.
     number("counter"),
     number("ledger"),
-    document("body"),
-    text_("digest"),
-    # What the next proof continues from; only the newest has it, and the newest that is archived.
-    Column("resume", LargeBinary),
-    # Where what it covers is archived.
-    Column("archive", JSONB),
-    key("certificate", "region_id", "number"),
-    of_region("certificate"),
-)
-
-archived_range: Final = table(
-    "archived_range",
-    # Of a partition and an archive file: the first offset of the batches that begin in it, and the one after the last.
-    number("region_id"),
-    number("certificate"),
-    *partition(),
-    number("from_offset"),
-    number("to_offset"),
-    key("archived_range", "region_id", "certificate", *PARTITION),
-    of_region("archived_range"),
-    *not_negative("archived_range", "from_offset"),
-    CheckConstraint("from_offset < to_offset", name="archived_range_not_empty"),
-    Index("archived_range_record", "region_id", *PARTITION, text(f"({WIDTH})"), "to_offset"),
-)
-
-archived_process: Final = table(
-    "archived_process",
-    # How a process of a member called itself that registered in an archive file.
-    number("region_id"),
-    text_("group_id"),
-    number("member_index"),
-    number("incarnation"),
-    text_("label"),
-    key("archived_process", "region_id", "group_id", "member_index", "incarnation"),
-    of_region("archived_process"),
+    # The ids of batches within that had no final outcome there.
+    Column("open", ARRAY(Text), nullable=False),
+    # What the proof of what follows has to know.
+    Column("proof", LargeBinary, nullable=False),
+    key("history_start", "region_id"),
+    of_region("history_start"),
 )
 
 # Room for the next versions of the busiest rows on their own page (revision 0002).
@@ -601,8 +572,6 @@ for _busy, _filled in ((claim, 60), (lease, 50)):
 # of one region it would believe that every eighth row is of another, and find a region's newest by reading all it has
 # (revision 0017).
 for _growing in (
-    archived_process,
-    archived_range,
     batch,
     batch_range,
     boundary_offset,

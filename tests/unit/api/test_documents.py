@@ -12,7 +12,6 @@ from typing import Final, Protocol
 
 import pytest
 
-from airflow_kcr.api.archives import Closing
 from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary, CheckpointView, Reach
 from airflow_kcr.api.ledger import Fate, RecordStart, RecordView, Repetition
 from airflow_kcr.api.partitions import Comparison, Lag
@@ -21,7 +20,7 @@ from airflow_kcr.api.reset_plans import PlanLine, PlanView, ResetRequest, Totals
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import GroupView, MemberView, RegionSummary, RegionView
-from airflow_kcr.ports import Certificate, Horizon, Replayed
+from airflow_kcr.ports import Replayed
 from airflow_kcr.protocol.invariants.accounting import OffsetDelivery, Redelivery
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.member.state import State
@@ -216,15 +215,7 @@ PINNED: Final[tuple[Document, ...]] = (
         checked_events=9,
         checked_batches=2,
         violations=(VIOLATION,),
-        certificate=Certificate(number=1, horizon=Horizon(counter=EventNumber(6), ledger=0), body={}, digest="abc"),
-    ),
-    Closing(
-        region=RegionName("r"),
-        archived=[Path("/history/1.gz")],
-        events=6,
-        batches=2,
-        upto=EventNumber(6),
-        violations=(VIOLATION,),
+        after=EventNumber(6),
     ),
     PlanView(
         plan="p",

@@ -66,7 +66,6 @@ def test_equal_specs_have_no_differences() -> None:
         ({"retention": RetentionRules(keep=5)}, "retention.keep"),
         ({"retention": RetentionRules(max_age=seconds(5))}, "retention.for"),
         ({"history": HistorySpec(keep=FOREVER)}, "history.keep"),
-        ({"history": HistorySpec(archive="/srv/kcr-archive")}, "history.archive"),
     ],
 )
 def test_checkpoints_batches_times_retention_and_policies_change_at_once(fields: dict[str, Any], path: str) -> None:

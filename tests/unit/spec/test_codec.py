@@ -318,9 +318,8 @@ class TestHistory:
         ("text", "read"),
         [
             ("history: {keep: forever}", HistorySpec(keep=FOREVER)),
-            ("history: {keep: 30d, archive: /srv/a}", HistorySpec(keep=timedelta(days=30), archive="/srv/a")),
-            ("history: {archive: /srv/a}", HistorySpec(keep=timedelta(days=90), archive="/srv/a")),
-            ("", HistorySpec(keep=timedelta(days=90), archive=None)),
+            ("history: {keep: 30d}", HistorySpec(keep=timedelta(days=30))),
+            ("", HistorySpec(keep=timedelta(days=90))),
         ],
     )
     def test_is_read_and_written(self, text: str, read: HistorySpec) -> None:
