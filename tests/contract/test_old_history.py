@@ -128,7 +128,7 @@ def test_what_is_younger_stays_and_what_a_kept_checkpoint_needs(database_url: st
         assert gone.events == cut
         oldest = min(c.sequence for c in driver.region.checkpoints.values() if c.is_complete)
         assert gone.batches == len(whole.batches) - len(kept.batches) > 0
-        # Whoever goes back to the oldest checkpoint processes again what came after it, and the ledger knows what.
+        # A reset to the oldest checkpoint processes again what came after it, and the ledger knows what.
         needed = {b.batch for b in whole.batches if b.sequence > oldest}
         assert needed <= {b.batch for b in kept.batches}
         assert verified(driver).violations == ()

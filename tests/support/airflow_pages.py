@@ -43,7 +43,6 @@ WITHOUT_OPERATOR: Mapping[str, str] = {
     "reset show": _READ,
     "ledger record": _READ,
     "ledger repeated": _READ,
-    "history list": _READ,
 }
 """Why a command has no operator."""
 

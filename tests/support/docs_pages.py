@@ -480,7 +480,6 @@ OTHER: Mapping[str, Any] = {
     "retention.keep": 7,
     "retention.for": "1d",
     "history.keep": "30d",
-    "history.archive": "/srv/kcr-archive",
 }
 """Another value for each field, to see when its change takes effect."""
 
@@ -665,13 +664,7 @@ HOLDS: Mapping[str, str] = {
     "seek_offset": "the seek map of each epoch",
     "person_reset": "resets that persons applied, by request id",
     "skip": "single offsets that a person chose to step over",
-    "archived_process": "how a process called itself that registered in an archive file",
-    "archived_range": (
-        "of a partition and an archive file, from the first offset of the batches that begin in it to the one after "
-        "the last"
-    ),
-    "certificate": "how far the history is proved, and where it is archived; "
-    "the newest, and the newest archived one, have what the next proof goes on from",
+    "history_start": "where the kept history starts, and what the next proof has to know; no row: it is whole",
     "event": "the history: append-only, numbered by the region's counter",
 }
 

@@ -501,7 +501,8 @@ class Deletion:
         return bool(found)
 
 
-_APART: Final = {tables.region, tables.batch, tables.batch_range}
+_APART: Final = {tables.region, tables.history_start, tables.batch, tables.batch_range}
+"""Those deleted by themselves, and the one that goes with the region's row."""
 
 
 def _piece(table: Table, *, after: bool) -> TextClause:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "kcr"
 VERSION_TABLE: Final = "alembic_version"
-HEAD: Final = "0024"
+HEAD: Final = "0001"
 """The revision that this program works with."""
 
 metadata: Final = MetaData(schema=SCHEMA)
@@ -563,14 +563,14 @@ history_start: Final = table(
     of_region("history_start"),
 )
 
-# Room for the next versions of the busiest rows on their own page (revision 0002).
+# Room for the next versions of the busiest rows on their own page.
 for _busy, _filled in ((claim, 60), (lease, 50)):
     _room = f"ALTER TABLE {_busy.fullname} SET (fillfactor = {_filled})"
     sqlalchemy_event.listen(_busy, "after_create", DDL(_room))  # type: ignore[no-untyped-call]
 
 # What grows with time: a region has most of it, however few rows of a young one the server has analysed. Of eight rows
 # of one region it would believe that every eighth row is of another, and find a region's newest by reading all it has
-# (revision 0017).
+# .
 for _growing in (
     batch,
     batch_range,
@@ -590,7 +590,7 @@ for _growing in (
     _whole = f"ALTER TABLE {_growing.fullname} ALTER COLUMN region_id SET (n_distinct = 1)"
     sqlalchemy_event.listen(_growing, "after_create", DDL(_whole))  # type: ignore[no-untyped-call]
 
-# Room that dropped history leaves is found again before much of it is there (revision 0014).
+# Room that dropped history leaves is found again before much of it is there.
 for _closed in (event, batch, batch_range):
     _early = f"ALTER TABLE {_closed.fullname} SET (autovacuum_vacuum_scale_factor = 0.02)"
     sqlalchemy_event.listen(_closed, "after_create", DDL(_early))  # type: ignore[no-untyped-call]
