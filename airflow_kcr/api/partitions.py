@@ -292,7 +292,9 @@ def repair(store: RegionStore, name: RegionName, sequence: CheckpointNumber, clu
             f"checkpoint {sequence} is not the restore point of region {name}; Kafka is told no other checkpoint"
         )
     offsets, spec = region.offsets[sequence], RegionSpec.from_json(region.spec.text)
-    note = CommitNote(region=name, timeline=row.timeline, sequence=sequence, epoch=region.epoch).text()
+    note = CommitNote(
+        region=name, region_id=region.region_id, timeline=row.timeline, sequence=sequence, epoch=region.epoch
+    ).text()
     for group in sorted(region.rules.groups):
         own = offsets.restrict([partition for partition in offsets if partition.group == group])
         if own:

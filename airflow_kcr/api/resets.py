@@ -337,6 +337,7 @@ def tell_kafka(region: StoredRegion, clusters: Clusters) -> None:
     spec, offsets = RegionSpec.from_json(region.spec.text), region.seek.offsets
     note = CommitNote(
         region=region.name,
+        region_id=region.region_id,
         timeline=region.timeline,
         sequence=region.resets[region.epoch].sequence,
         epoch=region.epoch,

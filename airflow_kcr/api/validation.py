@@ -262,7 +262,7 @@ def noted(
 ) -> dict[GroupPartition, CheckpointNumber]:
     """Return what committed offsets say they are of, where this region has written them."""
     notes = {p: read_note(row.metadata) for p, row in held.items()}
-    return {p: note.sequence for p, note in notes.items() if note is not None and note.region == region.name}
+    return {p: note.sequence for p, note in notes.items() if note is not None and note.region_id == region.region_id}
 
 
 def participants(region: StoredRegion, group: GroupId, names: Names, client: str | None = None) -> Participants:

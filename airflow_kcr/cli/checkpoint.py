@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from airflow_kcr.cli.conventions import Answer, Checkpoint, Name, Output, Url, note, region_of, reported, show
-from airflow_kcr.cli.group import Conf, settings_of
+from airflow_kcr.cli.conventions import (
+    Answer,
+    Checkpoint,
+    Conf,
+    Name,
+    Output,
+    Url,
+    note,
+    region_of,
+    reported,
+    settings_of,
+    show,
+)
 
 if TYPE_CHECKING:
     from airflow_kcr.api import CheckpointView

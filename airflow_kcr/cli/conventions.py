@@ -466,3 +466,53 @@ def _user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return ""
+
+
+# Settings of Spark
+
+
+def _setting(text: str) -> str:
+    name, equals, _ = text.partition("=")
+    if not equals or not name.strip():
+        # Never as it stands: it may be a value whose name was forgotten.
+        raise typer.BadParameter("a setting has no name, or no value; write NAME=VALUE")
+    return text
+
+
+def settings_given(texts: list[str] | None) -> list[str] | None:
+    """Refuse texts that are no NAME=VALUE."""
+    return texts and [_setting(text) for text in texts]
+
+
+def without_secrets(texts: list[str] | None, instead: str) -> list[str] | None:
+    """Refuse settings that hold a secret, by their names."""
+    from airflow_kcr.settings import secrets_in
+
+    given = settings_given(texts)
+    if seen := secrets_in(settings_of(given)):
+        raise typer.BadParameter(
+            f"{', '.join(seen)}: others on this machine can read a secret in the command line; {instead}"
+        )
+    return given
+
+
+def settings_of(texts: list[str] | None) -> dict[str, str]:
+    """Return settings by name, of texts NAME=VALUE."""
+    return {name.strip(): value for name, _, value in (text.partition("=") for text in texts or [])}
+
+
+def _conf_given(texts: list[str] | None) -> list[str] | None:
+    return without_secrets(
+        texts, "write it into spark-defaults.conf (SPARK_CONF_DIR), or hand it over in the environment"
+    )
+
+
+Conf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf",
+        metavar="NAME=VALUE",
+        help="A Spark setting; may be repeated. Settings that hold a secret are refused.",
+        callback=_conf_given,
+    ),
+]

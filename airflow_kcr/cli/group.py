@@ -12,15 +12,18 @@ import typer
 
 from airflow_kcr.cli.conventions import (
     Answer,
+    Conf,
     Name,
     Output,
     Url,
     complete_regions,
     region_of,
     reported,
+    settings_of,
     show,
     store_of,
     text_in,
+    without_secrets,
 )
 from airflow_kcr.cli.region import compact
 from airflow_kcr.errors import ConfigurationError
@@ -247,46 +250,11 @@ def _indexes(text: str) -> str:
     return text
 
 
-def _setting(text: str) -> str:
-    name, equals, _ = text.partition("=")
-    if not equals or not name.strip():
-        # Never as it stands: it may be a value whose name was forgotten.
-        raise typer.BadParameter("a setting has no name, or no value; write NAME=VALUE")
-    return text
-
-
-def _settings_given(texts: list[str] | None) -> list[str] | None:
-    return texts and [_setting(text) for text in texts]
-
-
-def _conf_given(texts: list[str] | None) -> list[str] | None:
-    return _without_secrets(
-        texts, "write it into spark-defaults.conf (SPARK_CONF_DIR), or hand it over in the environment"
-    )
-
-
 def _reading_given(texts: list[str] | None) -> list[str] | None:
-    return _without_secrets(
+    return without_secrets(
         texts,
         "write it into the kafka settings of the spec as ${NAME}, or into the connection that kafka_conn_id names",
     )
-
-
-def _without_secrets(texts: list[str] | None, instead: str) -> list[str] | None:
-    """Refuse settings that hold a secret, by their names."""
-    from airflow_kcr.settings import secrets_in
-
-    given = _settings_given(texts)
-    if seen := secrets_in(settings_of(given)):
-        raise typer.BadParameter(
-            f"{', '.join(seen)}: others on this machine can read a secret in the command line; {instead}"
-        )
-    return given
-
-
-def settings_of(texts: list[str] | None) -> dict[str, str]:
-    """Return settings by name, of texts NAME=VALUE."""
-    return {name.strip(): value for name, _, value in (text.partition("=") for text in texts or [])}
 
 
 Group = Annotated[str, typer.Option("--group", metavar="GROUP", help="The consumer group, by its group id.")]
@@ -315,15 +283,6 @@ UntilRequest = Annotated[
 Master = Annotated[
     str | None,
     typer.Option(help="Spark's master: local[2] or spark://HOST:PORT. Default: spark-submit's, else local."),
-]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--conf",
-        metavar="NAME=VALUE",
-        help="A Spark setting; may be repeated. Settings that hold a secret are refused.",
-        callback=_conf_given,
-    ),
 ]
 Reading = Annotated[
     list[str] | None,

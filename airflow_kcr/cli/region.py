@@ -14,6 +14,7 @@ import typer
 from airflow_kcr.cli.conventions import (
     TEN_MINUTES,
     Answer,
+    Conf,
     Name,
     Output,
     Timeout,
@@ -25,6 +26,7 @@ from airflow_kcr.cli.conventions import (
     region_of,
     reported,
     require_wait,
+    settings_of,
     show,
     spec_in,
     store_of,
@@ -259,19 +261,98 @@ def delete(
     name: Name,
     store: Url,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")] = False,
+    with_output: Annotated[
+        bool, typer.Option("--with-output", help="Delete what its sinks have written, too: rows, files and progress.")
+    ] = False,
+    conf: Conf = None,
 ) -> None:
     """Delete a stopped region, with its checkpoints and its history, permanently.
 
-    The groups' committed offsets stay in Kafka, and written output stays in the sinks. If the deletion is interrupted,
-    run it again; other commands refuse the region until it is deleted.
+    The groups' committed offsets stay in Kafka, and written output stays in the sinks, unless you give --with-output:
+    the command lists what it leaves. A region that you declare under the name later is another one, which refuses such
+    output until you say what becomes of it (`kcr region output`). If the deletion is interrupted, run it again; other
+    commands refuse the region until it is deleted.
 
     Example: kcr region delete flights --yes
     """
     with region_of(name, store) as region:
         if not yes:
-            _confirm(f"Delete region {name}, {_what_it_has(region)}, permanently?")
+            what = f"{_what_it_has(region)}{', and what its sinks have written' if with_output else ''}"
+            _confirm(f"Delete region {name}, {what}, permanently?")
+        left = _deleted_outputs(name, store, conf) if with_output else _left(region)
         region.delete()
         note(f"region {name} is deleted")
+        for line in left:
+            note(line)
+
+
+def _deleted_outputs(name: str, store: str | None, conf: list[str] | None) -> list[str]:
+    from airflow_kcr.api.regions import opened
+    from airflow_kcr.protocol.values import region_name
+    from airflow_kcr.sinks.outputs import delete_outputs
+
+    with opened(store) as found:
+        done = delete_outputs(found, region_name(name), settings_of(conf))
+    return [f"sink {one.sink} of group {one.group}: {one.note} ({one.place})" for one in done]
+
+
+def _left(region: Region) -> list[str]:
+    """Return what a deleted region leaves behind, and where."""
+    try:
+        spec = region.spec()
+    except RegionBeingDeleted:
+        return []
+    sinks = [
+        f"sink {sink.name} of group {group.group_id} keeps what it wrote to {sink.table or sink.path or sink.factory}"
+        for group in spec.groups
+        for sink in group.sinks
+    ]
+    return [*sinks, *(f"group {group.group_id} keeps its committed offsets in Kafka" for group in spec.groups)]
+
+
+OUTPUT: Final = ("group", "sink", "kind", "place", "rows", "earlier", "note")
+
+
+@app.command("output")
+@reported
+def output_(
+    name: Name,
+    store: Url,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the rows of earlier sinks beside, for good.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the rows of earlier sinks.")] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="Make an earlier sink's rows, or the table that is there now, this sink's."),
+    ] = False,
+    output: Output = None,
+) -> None:
+    """Show what a region's sinks have written, and what an earlier region of the name has left; or settle that.
+
+    A table may have rows of a region that was deleted, of one of the same name in another store, or of a sink that was
+    renamed. Members refuse to start until you say what becomes of them. With --take-over, the first reset deletes those
+    rows that the region processes again. The region must be stopped to settle it. Folders of file sinks can't be
+    shared: name another folder, or delete its files.
+
+    Example: kcr region output flights --delete
+    """
+    from airflow_kcr.api.regions import opened
+    from airflow_kcr.protocol.values import region_name
+    from airflow_kcr.sinks.outputs import Choice, outputs, settle
+
+    chosen = [c for c, is_given in zip(Choice, (keep, delete, take_over), strict=True) if is_given]
+    if len(chosen) > 1:
+        raise typer.BadParameter("give one of --keep, --delete and --take-over")
+    with opened(store) as found:
+        rows = settle(found, region_name(name), chosen[0]) if chosen else outputs(found, region_name(name))
+    shown = [{c: getattr(row, c) for c in OUTPUT} for row in rows]
+    answer = Answer(
+        document={"region": name, "sinks": [row | {"earlier": list(row["earlier"])} for row in shown]},
+        columns=OUTPUT,
+        rows=[row | {"earlier": ", ".join(row["earlier"])} for row in shown],
+        numbers=frozenset({"rows"}),
+        empty=f"region {name} has no sink",
+    )
+    show(answer, output)
 
 
 def _what_it_has(region: Region) -> str:

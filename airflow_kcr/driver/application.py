@@ -34,7 +34,7 @@ from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.region.rows import RegionState, Requester
 from airflow_kcr.protocol.region.state import is_live
 from airflow_kcr.protocol.validation import CheckVerdict
-from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, RegionName
+from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, RegionId, RegionName
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
 from airflow_kcr.runtime.planner import Limits
@@ -96,6 +96,7 @@ class Prepared:
 
     run: MemberRun
     spec: RegionSpec
+    region_id: RegionId
     revision: int
     """Of the spec."""
 
@@ -134,7 +135,7 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
         refuse_held(store, run)
     spec, revision, digest = RegionSpec.from_json(region.spec.text), region.spec.revision, region.spec.digest
     with told(store, run.region, run.members, revision, digest):
-        parts = load(spec, run.group, environ)
+        parts = load(spec, run.group, environ, region_id=region.region_id)
         # Before anything joins: in a group that is another region's, these members would be the foreign consumers.
         with real_reader(spec, run.group) as cluster:
             store.handle(run.region, ReportClusters(found={run.group: cluster.logs.cluster_id()}))
@@ -142,7 +143,15 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
     for check in found.checks:
         if check.verdict is not CheckVerdict.OK:
             _LOG.warning("group %s: %s", check.group, check.detail)
-    return Prepared(run=run, spec=spec, revision=revision, digest=digest, parts=parts, store_clock=store_clock)
+    return Prepared(
+        run=run,
+        spec=spec,
+        region_id=region.region_id,
+        revision=revision,
+        digest=digest,
+        parts=parts,
+        store_clock=store_clock,
+    )
 
 
 def refuse_held(store: RegionStore, run: MemberRun) -> None:
@@ -367,6 +376,7 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
     )
     who = Identity(
         region=run.region,
+        region_id=prepared.region_id,
         member=member,
         group=group,
         timeouts=rules.timeouts,

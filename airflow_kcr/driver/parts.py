@@ -41,7 +41,7 @@ from airflow_kcr.protocol.region.rows import SpecCheck
 from airflow_kcr.protocol.region.specs import proposed_to
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.validation import CheckVerdict, check_topics
-from airflow_kcr.protocol.values import GroupId, MemberId, RegionName, region_name
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionId, RegionName, region_name
 from airflow_kcr.runtime.metrics import Snapshot
 from airflow_kcr.sinks.custom.adapters import CustomTarget, custom_targets, factory_named
 from airflow_kcr.sinks.files import FileTarget
@@ -79,13 +79,16 @@ class Parts:
     """Of the region: those that are a user's own."""
 
 
-def load(spec: RegionSpec, group: GroupId, environ: Mapping[str, str] = os.environ) -> Parts:
+def load(
+    spec: RegionSpec, group: GroupId, environ: Mapping[str, str] = os.environ, *, region_id: RegionId = RegionId("")
+) -> Parts:
     """Return what the members of a group are built from: code is imported, databases are asked.
 
     Args:
         spec: the region's.
         group: one of its groups.
         environ: where references are looked up.
+        region_id: the region's; empty: members are not to be built, only what they are built from is checked.
 
     Raises:
         ConfigurationError: a setting is refused, the pipeline or a sink's function is unusable, a table can't be
@@ -93,8 +96,8 @@ def load(spec: RegionSpec, group: GroupId, environ: Mapping[str, str] = os.envir
         SinkError: a sink's database can't be reached.
     """
     return Parts(
-        sinks=checked_sinks(spec, group, environ),
-        files=file_targets(spec, environ),
+        sinks=checked_sinks(spec, group, environ, region_id=region_id),
+        files=file_targets(spec, environ, region_id=region_id),
         custom=custom_targets(spec, environ),
         pipeline=load_pipeline(spec.group(group).pipeline),
         kafka=client_settings(spec, group, environ),
@@ -234,7 +237,8 @@ class SpecTrial:
             require_here(declared, self._group, self._spark)
             refusal = self._asked(spec)
             if not refusal:
-                opened_files(file_targets(declared), self._spark, self._store, self._group)
+                region_id = self._store.read(self._region)[0].region_id
+                opened_files(file_targets(declared, region_id=region_id), self._spark, self._store, self._group)
         except Exception as error:  # noqa: BLE001 - whatever it is, members that are rebuilt would meet it
             return sentence(error)
         return refusal

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
+from uuid import uuid4
 
 from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap
@@ -43,6 +44,7 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
+    RegionId,
     RequestId,
     Timeline,
 )
@@ -395,6 +397,9 @@ class DeclareRegion(Command[Region]):
     """
 
     spec: Spec
+    region_id: RegionId = field(default_factory=lambda: RegionId(uuid4().hex))
+    """What the region is called beyond its name."""
+
     clusters: Mapping[GroupId, ClusterId] = field(default_factory=dict)
     """Which clusters its groups are on, where that is known already; a group of another cluster is another group."""
 

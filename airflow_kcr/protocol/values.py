@@ -47,6 +47,9 @@ else:
 
 
 RegionName = NewType("RegionName", str)
+RegionId = NewType("RegionId", str)
+"""Which region, beyond its name: made when it is declared, never again. Every trace outside the store carries it."""
+
 GroupId = NewType("GroupId", str)
 TopicName = NewType("TopicName", str)
 

@@ -168,7 +168,13 @@ class Grouping:
 
         What Kafka holds afterwards, as read, is the commit read-back.
         """
-        note = CommitNote(region=self._who.region, timeline=timeline, sequence=effect.sequence, epoch=effect.epoch)
+        note = CommitNote(
+            region=self._who.region,
+            region_id=self._who.region_id,
+            timeline=timeline,
+            sequence=effect.sequence,
+            epoch=effect.epoch,
+        )
 
         def heard(answer: CommitAnswer) -> None:
             if answer.failure:
@@ -191,7 +197,13 @@ class Grouping:
 
         `noted` gets why that failed, or an empty text.
         """
-        note = CommitNote(region=self._who.region, timeline=timeline, sequence=sequence, epoch=effect.caller.epoch)
+        note = CommitNote(
+            region=self._who.region,
+            region_id=self._who.region_id,
+            timeline=timeline,
+            sequence=sequence,
+            epoch=effect.caller.epoch,
+        )
 
         def answered(answer: CommitAnswer) -> None:
             if answer.failure:

@@ -402,7 +402,7 @@ class MemberHost:
         newest = self._machine.newest_sequence
 
         def ready(claim: ClaimPartitions, held: Held) -> None:
-            later = later_note(self.who.region, self.who.member, held, newest)
+            later = later_note(self.who.region_id, self.who.member, held, newest)
             if later is not None:
                 self._requests.ask(later)
             self._requests.ask(claim)

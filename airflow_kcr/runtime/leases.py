@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
@@ -29,7 +29,16 @@ from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.region.rows import Noted
 from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupPartition, MemberId, RegionName, Timeline
+from airflow_kcr.protocol.values import (
+    BatchId,
+    CheckpointNumber,
+    Epoch,
+    GroupPartition,
+    MemberId,
+    RegionId,
+    RegionName,
+    Timeline,
+)
 
 # Clocks
 
@@ -96,6 +105,7 @@ class Identity:
     """One start of one member."""
 
     region: RegionName
+    region_id: RegionId = RegionId("")
     member: MemberId
     group: GroupRules
     timeouts: Timeouts
@@ -141,31 +151,29 @@ class CommitNote:
     """What a region writes beside the offsets that it commits, as Kafka's metadata."""
 
     region: RegionName
+    region_id: RegionId
     timeline: Timeline
     sequence: CheckpointNumber
     epoch: Epoch
 
     def text(self) -> str:
         """Return the metadata: JSON, far below Kafka's limit of 4096 bytes."""
-        return json.dumps(
-            {"region": self.region, "timeline": self.timeline, "sequence": self.sequence, "epoch": self.epoch},
-            separators=(",", ":"),
-        )
+        return json.dumps(asdict(self), separators=(",", ":"))
 
 
 def later_note(
-    region: RegionName, member: MemberId, held: Mapping[GroupPartition, CommittedOffset], newest: CheckpointNumber
+    region_id: RegionId, member: MemberId, held: Mapping[GroupPartition, CommittedOffset], newest: CheckpointNumber
 ) -> ReportNoted | None:
     """Return what to tell a store that knows less than Kafka's commit metadata: it was restored. None: it does not.
 
     Args:
-        region: the region's name; what others wrote does not count.
+        region_id: the region's; what others wrote does not count, an earlier region of its name among them.
         member: who tells it.
         held: the committed offsets of the member's partitions.
         newest: the newest checkpoint number that the store has used.
     """
     notes = [(place, note) for place, row in held.items() if (note := read_note(row.metadata)) is not None]
-    later = [(p, note) for p, note in notes if note.region == region and note.sequence > newest]
+    later = [(p, note) for p, note in notes if note.region_id == region_id and note.sequence > newest]
     if not later:
         return None
     place, last = max(later, key=lambda one: (max(one[1].epoch, one[1].sequence, one[1].timeline), one[0]))
@@ -179,6 +187,7 @@ def read_note(metadata: str) -> CommitNote | None:
         value = json.loads(metadata)
         return CommitNote(
             region=RegionName(str(value["region"])),
+            region_id=RegionId(str(value["region_id"])),
             timeline=Timeline(int(value["timeline"])),
             sequence=CheckpointNumber(int(value["sequence"])),
             epoch=Epoch(int(value["epoch"])),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_kcr.api.regions import postgres_variable
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.ports import BatchCall, Sinks
-from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.protocol.values import GroupId, RegionId, RegionName
 from airflow_kcr.settings import resolve_environment
 from airflow_kcr.sinks.contract import CheckpointSink, FencedSink, MemberSinks, NoSinks, SinkOutput, WithCheckpoints
 from airflow_kcr.sinks.custom.adapters import CustomWriter, MemberCustomSink
@@ -32,30 +32,30 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-def checked_sinks(
-    spec: RegionSpec, group: GroupId, environ: Mapping[str, str] = os.environ
+def postgres_sinks(
+    spec: RegionSpec, group: GroupId, environ: Mapping[str, str] = os.environ, *, region_id: RegionId = RegionId("")
 ) -> tuple[PostgresSink, ...]:
-    """Return those of a group's sinks that are tables, whose databases were asked whether all is in order.
+    """Return those of a group's sinks that are tables; nothing is connected to.
 
     Args:
         spec: the region's.
         group: one of its groups.
         environ: where references of the sinks' URLs are looked up.
+        region_id: the region's; empty: it is not declared, and its sinks are only checked.
 
     Raises:
-        ConfigurationError: the delivery needs a sink and there is none; a variable is not set; executors can't reach a
-            database; a schema, right, column or index is missing.
-        SinkError: a database can't be reached.
+        ConfigurationError: a variable is not set.
     """
     declared = spec.group(group)
-    if not declared.sinks:
-        NoSinks(spec.rules().groups[group])
-    sinks = tuple(
+    beside = frozenset((GroupId(one.group_id), sink.name) for one in spec.groups for sink in one.sinks)
+    return tuple(
         PostgresSink(
             Target(
                 region=RegionName(spec.region),
+                region_id=region_id,
                 group=group,
                 sink=sink.name,
+                beside=beside,
                 table=sink.table or "",
                 delivery=declared.delivery,
                 mode=sink.mode,
@@ -67,6 +67,28 @@ def checked_sinks(
         for sink in declared.sinks
         if sink.kind is SinkKind.POSTGRES
     )
+
+
+def checked_sinks(
+    spec: RegionSpec, group: GroupId, environ: Mapping[str, str] = os.environ, *, region_id: RegionId = RegionId("")
+) -> tuple[PostgresSink, ...]:
+    """Return those of a group's sinks that are tables, whose databases were asked whether all is in order.
+
+    Args:
+        spec: the region's.
+        group: one of its groups.
+        environ: where references of the sinks' URLs are looked up.
+        region_id: the region's; empty: it is not declared, and its sinks are only checked.
+
+    Raises:
+        ConfigurationError: the delivery needs a sink and there is none; a variable is not set; executors can't reach a
+            database; a schema, right, column or index is missing.
+        SinkError: a database can't be reached.
+    """
+    declared = spec.group(group)
+    if not declared.sinks:
+        NoSinks(spec.rules().groups[group])
+    sinks = postgres_sinks(spec, group, environ, region_id=region_id)
     require_reachable(sinks)
     for sink in sinks:
         sink.check()

@@ -283,7 +283,9 @@ def _report_seek_commit(region: Region, now: datetime, command: ReportSeekCommit
 
 
 def _declare(transactions: Transactions, name: RegionName, command: DeclareRegion) -> Region:
-    return transactions.create(name, lambda now: lifecycle.declare(name, command.spec, now, command.clusters))
+    return transactions.create(
+        name, lambda now: lifecycle.declare(name, command.region_id, command.spec, now, command.clusters)
+    )
 
 
 def _delete(transactions: Transactions, name: RegionName, _: DeleteRegion) -> None:

@@ -33,6 +33,7 @@ WITHOUT_OPERATOR: Mapping[str, str] = {
     "region list": "it only reads; in a task's own code: `KcrHook.regions`",
     "region show": f"{_READ}; to wait: `KcrRegionStateSensor`, `KcrProgressSensor`",
     "region delete": "it deletes for ever, and asks a person first",
+    "region output": "a person says what becomes of an earlier region's rows",
     "group assignment": "it previews a change of the spec, for a person",
     "group describe": "it shows a person what a check of `KcrValidateGroupOperator` names",
     "lag": f"{_READ}; to wait: `KcrLagSensor`",

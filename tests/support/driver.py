@@ -76,6 +76,7 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
+    RegionId,
     RegionName,
     RequestId,
     Timeline,
@@ -161,7 +162,9 @@ class Driver:
             for topic in rules.topics:
                 for number in range(self.partitions):
                     self.grow(GroupPartition(group, topic, number), end=1_000)
-        self.store.handle(self.name, DeclareRegion(spec=Spec(text="{}", rules=self.rules)))
+        self.store.handle(
+            self.name, DeclareRegion(spec=Spec(text="{}", rules=self.rules), region_id=RegionId(f"id of {self.name}"))
+        )
 
     # -- names ---------------------------------------------------------------------------------------------------
 

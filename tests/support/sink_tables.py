@@ -27,11 +27,13 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
+    RegionId,
     RegionName,
     Timeline,
     TopicName,
 )
 from airflow_kcr.sinks.postgres import Column, PostgresSink, Published, Staging, Target
+from airflow_kcr.sinks.postgres.bookkeeping import Quoted
 
 GROUP = GroupId("g")
 COLUMNS = (Column(name="value", type="text"), Column(name="size", type="bigint"))
@@ -63,9 +65,11 @@ class Table:
     def __post_init__(self) -> None:
         fields: dict[str, Any] = {
             "region": RegionName("r"),
+            "region_id": RegionId("the only one"),
             "group": GROUP,
             "sink": "x",
             "table": "out",
+            "beside": frozenset({(GROUP, "x"), (GroupId("h"), "x"), (GROUP, "y")}),
             **self.options,
         }
         self.sink = PostgresSink(Target(delivery=self.delivery, **fields), self.url, QUICK)
@@ -130,7 +134,7 @@ class Table:
             columns = (*staging.columns, "kcr_topic", "kcr_partition", "kcr_offset", "kcr_row")
             statement = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
                 staging.identifier,
-                sql.SQL(", ").join(map(sql.Identifier, columns)),
+                sql.SQL(", ").join(map(Quoted, columns)),
                 sql.SQL(", ").join([sql.Placeholder()] * len(columns)),
             )
             cursor.executemany(statement, list(rows))

@@ -35,6 +35,7 @@ from airflow_kcr.protocol.values import (
     GroupPartition,
     Incarnation,
     MemberId,
+    RegionId,
     RequestId,
     Timeline,
 )
@@ -44,6 +45,7 @@ from airflow_kcr.protocol.values import (
 class RegionCreated:
     """The region was declared."""
 
+    region_id: RegionId = RegionId("")
     deliveries: Mapping[str, str]
     """Delivery by group id."""
 

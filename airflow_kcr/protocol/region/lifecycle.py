@@ -58,6 +58,7 @@ from airflow_kcr.protocol.values import (
     GroupId,
     GroupPartition,
     Incarnation,
+    RegionId,
     RegionName,
     RequestId,
     Timeline,
@@ -72,11 +73,16 @@ _RESTORED_CHOICES: Final = (
 
 
 def declare(
-    name: RegionName, spec: Spec, now: datetime, on: Mapping[GroupId, ClusterId] = MappingProxyType({})
+    name: RegionName,
+    region_id: RegionId,
+    spec: Spec,
+    now: datetime,
+    on: Mapping[GroupId, ClusterId] = MappingProxyType({}),
 ) -> Region:
     """Return a new region, stopped; `on` says which clusters its groups are on, as far as that is known."""
     deliveries = {str(g): str(rules.delivery) for g, rules in spec.rules.groups.items()}
-    region = record(Region(name=name, spec=spec), now, events.RegionCreated(deliveries=deliveries))
+    region = Region(name=name, region_id=region_id, spec=spec)
+    region = record(region, now, events.RegionCreated(region_id=region_id, deliveries=deliveries))
     for group, cluster in sorted(on.items()):
         region = lost_logs.cluster_found(region, now, group, cluster)
     return region

@@ -55,6 +55,7 @@ from airflow_kcr.protocol.values import (
     Incarnation,
     MemberId,
     Offset,
+    RegionId,
     RegionName,
     RequestId,
     Timeline,
@@ -177,6 +178,9 @@ class Region:
     """
 
     name: RegionName
+    region_id: RegionId = RegionId("")
+    """What it is beyond its name; made when it was declared."""
+
     spec: Spec
     next_spec: Spec | None = None
     """A changed spec whose topics, members, pipeline or delivery wait for the next checkpoint or start."""

@@ -270,6 +270,7 @@ class FileSink:
                 )
             mine = Owner(
                 region=self.target.region,
+                region_id=self.target.region_id,
                 group=self.target.group,
                 sink=self.target.sink,
                 since=self._ledger.stamp(),
@@ -284,10 +285,30 @@ class FileSink:
                 f"{self.target} of region {self.target.region}: {self.folder.uri} is the folder of sink {owner.sink} "
                 f"of group {owner.group}, region {owner.region}; each sink has a folder of its own"
             )
+        if owner.region_id != self.target.region_id:
+            raise ConfigurationError(
+                f"{self.target}: {self.folder.uri} is the folder of an earlier region {owner.region}, or of another "
+                f"store's (id {owner.region_id}; this one is {self.target.region_id}); name another folder in the "
+                "spec, or delete all that is in this one"
+            )
         if owner.format != self.target.format:
             raise ConfigurationError(
                 f"{self.target}: the folder {self.folder.uri} was created with format {owner.format}, and the spec "
                 f"says {self.target.format}; name another folder, or keep the format"
+            )
+
+    def _require_marker(self) -> None:
+        """Refuse a folder that was emptied, or swapped for another one, under a running member.
+
+        Raises:
+            SinkError: its marker is missing, or another region's.
+        """
+        owner = self._owner()
+        if owner is None or owner.region_id != self.target.region_id:
+            raise SinkError(
+                f"{self.target}: {self.folder.uri} has lost its marker {layout.OWNER}: the folder was deleted, emptied "
+                "or swapped for another one; put it back as it was, or stop the region, name another folder and reset "
+                "the region to before the output that is missing"
             )
 
     def _owner(self) -> Owner | None:
@@ -345,6 +366,7 @@ class FileSink:
             SinkError: an accepted batch has no list, the folder, the table or the store is away, or the folder has
                 another checkpoint of this number.
         """
+        self._require_marker()
         for _ in range(ATTEMPTS):
             # Before the ledger is asked: once it says that a checkpoint is undone, the table is written to.
             seen = self._table.seen()

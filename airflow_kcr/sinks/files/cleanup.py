@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_kcr.api import opened
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
-from airflow_kcr.protocol.values import CheckpointNumber, region_name
+from airflow_kcr.protocol.values import CheckpointNumber, RegionName, region_name
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.contents import Ledger, RegionLedger, brought_up_to_date, checkpoints_on, shelves
 from airflow_kcr.sinks.files.delta import table_of, with_formats
@@ -39,6 +39,7 @@ from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, Manifest,
 from airflow_kcr.spark.launch import PACKAGES, launch, require_pyspark
 from airflow_kcr.spark.session import SparkSettings, missing_extensions, names_library
 from airflow_kcr.spec import RegionSpec
+from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -312,7 +313,7 @@ def clean_checkpoints(
         raise ConfigurationError(f"{what!r} can't be cleaned: say {' or '.join(GivenUp)}") from None
     with opened(store) as found:
         name = region_name(region)
-        targets = file_targets(RegionSpec.from_json(found.read(name)[0].spec.text), environ)
+        targets = _targets(found, name, environ)
         cleaners = [
             Cleaner(t, HadoopFolder(spark, t.path), RegionLedger(found, name), table_of(spark, t)) for t in targets
         ]
@@ -335,7 +336,12 @@ def sinks_of(
         StoreError: the store can't be asked.
     """
     with opened(store) as found:
-        return file_targets(RegionSpec.from_json(found.read(region_name(region))[0].spec.text), environ)
+        return _targets(found, region_name(region), environ)
+
+
+def _targets(store: RegionStore, name: RegionName, environ: Mapping[str, str]) -> tuple[FileTarget, ...]:
+    region = store.read(name)[0]
+    return file_targets(RegionSpec.from_json(region.spec.text), environ, region_id=region.region_id)
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.rules import FileFormat
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupId, RegionName, Timeline
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupId, RegionId, RegionName, Timeline
 from airflow_kcr.spec import RegionSpec, SinkKind, resolve_environment
 
 OWNER: Final = "_kcr.json"
@@ -144,6 +144,9 @@ class FileTarget:
     """One sink of a group: which folder, and in whose name."""
 
     region: RegionName
+    region_id: RegionId = RegionId("")
+    """Which region of that name."""
+
     group: GroupId
     sink: str
     """Its name in the spec."""
@@ -161,7 +164,9 @@ class FileTarget:
         return f"sink {self.sink} of group {self.group}"
 
 
-def file_targets(spec: RegionSpec, environ: Mapping[str, str] = os.environ) -> tuple[FileTarget, ...]:
+def file_targets(
+    spec: RegionSpec, environ: Mapping[str, str] = os.environ, *, region_id: RegionId = RegionId("")
+) -> tuple[FileTarget, ...]:
     """Return the file sinks of a region, of all its groups.
 
     Whichever member publishes a checkpoint writes for all of them.
@@ -169,6 +174,7 @@ def file_targets(spec: RegionSpec, environ: Mapping[str, str] = os.environ) -> t
     Args:
         spec: the region's.
         environ: where references of the paths are looked up.
+        region_id: the region's; empty: it is not declared.
 
     Raises:
         ConfigurationError: a variable is not set.
@@ -176,6 +182,7 @@ def file_targets(spec: RegionSpec, environ: Mapping[str, str] = os.environ) -> t
     return tuple(
         FileTarget(
             region=RegionName(spec.region),
+            region_id=region_id,
             group=GroupId(group.group_id),
             sink=sink.name,
             path=resolve_environment({f"sinks.{sink.name}.path": sink.path or ""}, environ)[f"sinks.{sink.name}.path"],
@@ -235,6 +242,7 @@ class Owner(Document):
     """Whose folder it is."""
 
     region: str
+    region_id: str = ""
     group: str
     sink: str
     since: int

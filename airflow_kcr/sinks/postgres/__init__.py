@@ -12,7 +12,8 @@ The database may be another one than the store's. Beside the target table, in it
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
@@ -37,6 +38,7 @@ from airflow_kcr.sinks.postgres.bookkeeping import (
     lock_fence,
     lock_progress,
     raise_fence,
+    require_gone,
     set_progress,
 )
 from airflow_kcr.sinks.postgres.transactions import Column, Database, OutcomeLost, Published, SinkBusy, Staging
@@ -83,6 +85,19 @@ class PostgresSink:
                 self._place = bookkeeping.checked(connection, self.target)
         except OutcomeLost:
             raise self._lost("check the target") from None
+
+    @contextmanager
+    def deciding(self) -> Iterator[psycopg.Connection]:
+        """Lend a transaction in which a person's decision about the target is carried out.
+
+        Raises:
+            SinkError: the database can't be reached, or refuses.
+        """
+        try:
+            with self.database.transaction(self._timeouts.reset) as connection:
+                yield connection
+        except OutcomeLost:
+            raise self._lost("what was decided") from None
 
     @property
     def place(self) -> TargetPlace:
@@ -193,8 +208,8 @@ class PostgresSink:
 # by the second one.
 
 _HINT = (
-    "the store was restored, or another region of this name was here before; then delete its rows in kcr_fence and "
-    "kcr_progress, or write to another table"
+    "the store was restored to an earlier state; resume the region with the later numbers (`kcr region resume`), or "
+    "write to another table"
 )
 
 
@@ -250,21 +265,20 @@ def _roll_back(
         return
     if target.mode.restorable and SOURCE in columns_of(connection, place.schema, place.table):
         wanted = sorted(begins)
-        connection.execute(
-            sql.SQL(
-                "DELETE FROM {} AS t USING unnest(%s::text[], %s::integer[], %s::bigint[]) "
-                "AS r (topic, partition, begins) "
-                "WHERE t.kcr_source = %s AND t.kcr_topic = r.topic AND t.kcr_partition = r.partition "
-                "AND t.kcr_offset >= r.begins AND t.kcr_timeline < %s"
-            ).format(place.target),
-            [
-                [p.topic for p in wanted],
-                [p.partition for p in wanted],
-                [begins[p] for p in wanted],
-                place.source,
-                order.timeline,
-            ],
+        undone = sql.SQL(
+            "unnest(%s::text[], %s::integer[], %s::bigint[]) AS r (topic, partition, begins) "
+            "WHERE t.kcr_source = %s AND t.kcr_topic = r.topic AND t.kcr_partition = r.partition "
+            "AND t.kcr_offset >= r.begins AND t.kcr_timeline < %s"
         )
+        given = [
+            [p.topic for p in wanted],
+            [p.partition for p in wanted],
+            [begins[p] for p in wanted],
+            place.source,
+            order.timeline,
+        ]
+        connection.execute(sql.SQL("DELETE FROM {} AS t USING {}").format(place.target, undone), given)
+        require_gone(connection, place, sql.SQL("FROM {} AS t, {}").format(place.target, undone), given)
     begin_progress(connection, place, order.timeline, order.epoch, begins)
     _set(connection, place, order, begins)
 

@@ -37,20 +37,28 @@ from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Offset, 
 from airflow_kcr.sinks.postgres.bookkeeping import (
     COORDINATES,
     DDL_LOCK,
+    LONGEST,
     OWN_COLUMNS,
     PREFIX,
+    Quoted,
     Target,
     TargetColumn,
     TargetPlace,
     TargetProgress,
+    WithParameters,
+    another_table,
     begin_progress,
     columns_of,
+    computed_columns,
     crash_mark,
     ensure_crash_mark,
     highest_timeline,
+    is_same,
+    is_too_long,
     lock_fence,
     lock_progress,
     names,
+    remember_target,
     set_progress,
 )
 
@@ -184,6 +192,7 @@ class Database:
                 )
             with self._translated():
                 connection.begin()
+            connection.cursor_factory = WithParameters
             yield connection
         finally:
             connection.close()
@@ -200,8 +209,14 @@ class Database:
 
     def _translation(self, error: psycopg.Error) -> SinkError:
         state, diag = error.sqlstate or "", error.diag
-        if not state:
+        if isinstance(error, psycopg.OperationalError) and not state:
             return self._not_reached(error)
+        if not state:
+            # The driver's own: its text is about the statement, or quotes a value.
+            return SinkError(
+                f"{self.who}: a statement for the database {self.address} can't be run ({type(error).__name__}); "
+                "nothing was changed"
+            )
         kind = SinkBusy if state in _PASSING else SinkRefused if state in libpq.REFUSALS else SinkError
         what = _REASONS.get(state) or f"SQLSTATE {state}"
         named = [
@@ -256,9 +271,9 @@ class Staging:
     """Of the server when the table was made: what was written since is there as long as the server has this one."""
 
     @property
-    def identifier(self) -> sql.Identifier:
+    def identifier(self) -> Quoted:
         """The table."""
-        return sql.Identifier(self.schema, self.table)
+        return Quoted(self.schema, self.table)
 
 
 def make(
@@ -279,13 +294,22 @@ def make(
         raise SinkError(
             f"{target}: column {', '.join(ours)} begins with {PREFIX}, as only the sink's own do; rename it"
         )
+    too_long = [column.name for column in columns if is_too_long(column.name)]
+    if too_long:
+        raise SinkError(
+            f"{target}: column {', '.join(too_long)} is longer than the {LONGEST} bytes that Postgres keeps of a name; "
+            "give it a shorter one in the pipeline"
+        )
     existing = columns_of(connection, place.schema, place.table)
     if not existing:
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
         if not columns_of(connection, place.schema, place.table):
+            if not is_same(connection, place, place.source):
+                raise SinkError(f"{target}: {another_table(place.shown)}")
             _make_target(connection, target, place, columns)
+            remember_target(connection, place, place.source)
         existing = columns_of(connection, place.schema, place.table)
-    _require_fit(target, place, existing, columns)
+    _require_fit(target, place, existing, columns, computed_columns(connection, place))
     digest = hashlib.blake2s(batch.encode(), digest_size=8).hexdigest()
     table = f"{_PREFIX}{place.source}_{epoch}_{digest}"
     own = [*((name, f"{kind} NOT NULL") for name, kind in COORDINATES.items()), (ROW, "bigint NOT NULL")]
@@ -293,7 +317,7 @@ def make(
     connection.execute(
         sql.SQL("CREATE UNLOGGED TABLE {} ({}) WITH (autovacuum_enabled = off)").format(
             place.own(table),
-            sql.SQL(", ").join(sql.SQL("{} {}").format(sql.Identifier(n), sql.SQL(kind)) for n, kind in definitions),
+            sql.SQL(", ").join(sql.SQL("{} {}").format(Quoted(n), sql.SQL(kind)) for n, kind in definitions),
         )
     )
     return Staging(
@@ -310,7 +334,7 @@ def _make_target(connection: psycopg.Connection, target: Target, place: TargetPl
     if missing:
         raise SinkError(f"{target}: column {', '.join(missing)} of the key is not in what the pipeline writes")
     definitions = [(c.name, c.type) for c in columns] + list(OWN_COLUMNS.items())
-    parts = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in definitions]
+    parts = [sql.SQL("{} {}").format(Quoted(name), sql.SQL(kind)) for name, kind in definitions]
     if target.mode is SinkMode.UPSERT:
         parts.append(sql.SQL("PRIMARY KEY ({})").format(names(target.key)))
     connection.execute(sql.SQL("CREATE TABLE {} ({})").format(place.target, sql.SQL(", ").join(parts)))
@@ -318,9 +342,18 @@ def _make_target(connection: psycopg.Connection, target: Target, place: TargetPl
 
 
 def _require_fit(
-    target: Target, place: TargetPlace, existing: Mapping[str, TargetColumn], columns: Sequence[Column]
+    target: Target,
+    place: TargetPlace,
+    existing: Mapping[str, TargetColumn],
+    columns: Sequence[Column],
+    computed: frozenset[str],
 ) -> None:
     written = {column.name for column in columns}
+    if written & computed:
+        raise SinkError(
+            f"{target}: Postgres computes column {', '.join(sorted(written & computed))} of table {place.schema}."
+            f"{place.table} by itself (GENERATED ALWAYS); leave it out in the pipeline"
+        )
     unknown = [column.name for column in columns if column.name not in existing]
     if unknown:
         raise SinkError(
@@ -440,7 +473,7 @@ def _checked(connection: psycopg.Connection, target: Target, call: BatchCall, st
 def _has_several_rows_for_one_record(connection: psycopg.Connection, staging: Staging) -> bool:
     """The same row twice is a task that ran twice; rows of different numbers are different rows."""
     statement = sql.SQL("SELECT FROM {1} GROUP BY {0} HAVING min({2}) <> max({2}) LIMIT 1").format(
-        names(_COORDINATES), staging.identifier, sql.Identifier(ROW)
+        names(_COORDINATES), staging.identifier, Quoted(ROW)
     )
     return connection.execute(statement).fetchone() is not None
 
@@ -510,11 +543,14 @@ def _insert(
     *,
     repeated: bool,
 ) -> int:
-    statement = sql.SQL("INSERT INTO {} ({}) SELECT {}{}, {} FROM {} AS s JOIN {} AS p ON {} {} {}").format(
-        place.target,
-        names((*staging.columns, *OWN_COLUMNS)),
+    """Insert the staged rows that are not in the target yet, and return how many went in or replaced one.
+
+    Raises:
+        SinkError: the target took fewer: it would lack rows that its progress counts.
+    """
+    chosen = sql.SQL("SELECT {}{}, {} FROM {} AS s JOIN {} AS p ON {} {}").format(
         _distinct(target, repeated=repeated),
-        sql.SQL(", ").join(sql.SQL("s.{}").format(sql.Identifier(name)) for name in staging.columns),
+        sql.SQL(", ").join(sql.SQL("s.{}").format(Quoted(name)) for name in staging.columns),
         sql.SQL("%(source)s, s.kcr_topic, s.kcr_partition, s.kcr_offset, %(timeline)s, %(sequence)s"),
         staging.identifier,
         place.progress,
@@ -524,12 +560,20 @@ def _insert(
             'AND s.kcr_offset >= p."offset"'
         ),
         _order(target, repeated=repeated),
-        _conflict(target, staging),
     )
-    cursor = connection.execute(
-        statement, {"source": place.source, "timeline": call.timeline, "sequence": call.sequence}
+    statement = sql.SQL("INSERT INTO {} ({}) {} {}").format(
+        place.target, names((*staging.columns, *OWN_COLUMNS)), chosen, _conflict(target, staging)
     )
-    return cursor.rowcount
+    given = {"source": place.source, "timeline": call.timeline, "sequence": call.sequence}
+    written = connection.execute(statement, given).rowcount
+    counted = connection.execute(sql.SQL("SELECT count(*) FROM ({}) AS chosen").format(chosen), given).fetchone()
+    if counted is not None and counted[0] != written:
+        raise SinkError(
+            f"{target}: table {place.shown} took {written} of the {counted[0]} rows of batch {call.batch}: a trigger "
+            "BEFORE INSERT or UPDATE that returns NULL leaves rows out, most likely; drop it, or leave such rows out "
+            "in the pipeline; nothing was changed"
+        )
+    return written
 
 
 def _distinct(target: Target, *, repeated: bool) -> sql.Composable:
@@ -540,20 +584,18 @@ def _distinct(target: Target, *, repeated: bool) -> sql.Composable:
 def _order(target: Target, *, repeated: bool) -> sql.Composable:
     """Of rows with one key the last one stays; written in one order, so that two publishers don't wait in a circle."""
     if target.mode is SinkMode.UPSERT:
-        last = sql.SQL("s.kcr_offset DESC, s.kcr_topic, s.kcr_partition, s.{} DESC").format(sql.Identifier(ROW))
+        last = sql.SQL("s.kcr_offset DESC, s.kcr_topic, s.kcr_partition, s.{} DESC").format(Quoted(ROW))
         return sql.SQL("ORDER BY {}, {}").format(_staged(target.key), last)
     return sql.SQL("ORDER BY {}").format(_staged(_COORDINATES)) if repeated else sql.SQL("")
 
 
 def _staged(columns: tuple[str, ...]) -> sql.Composed:
-    return sql.SQL(", ").join(sql.SQL("s.{}").format(sql.Identifier(name)) for name in columns)
+    return sql.SQL(", ").join(sql.SQL("s.{}").format(Quoted(name)) for name in columns)
 
 
 def _conflict(target: Target, staging: Staging) -> sql.Composable:
     if target.mode is not SinkMode.UPSERT:
         return sql.SQL("")
     replaced = [name for name in (*staging.columns, *OWN_COLUMNS) if name not in target.key]
-    changes = sql.SQL(", ").join(
-        sql.SQL("{} = EXCLUDED.{}").format(sql.Identifier(name), sql.Identifier(name)) for name in replaced
-    )
+    changes = sql.SQL(", ").join(sql.SQL("{} = EXCLUDED.{}").format(Quoted(name), Quoted(name)) for name in replaced)
     return sql.SQL("ON CONFLICT ({}) DO UPDATE SET {}").format(names(target.key), changes)

@@ -32,7 +32,16 @@ from airflow_kcr.protocol.region.rows import (
     SpecCheck,
 )
 from airflow_kcr.protocol.region.state import Region, Spec
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, RegionName, replace
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    Epoch,
+    GroupPartition,
+    MemberId,
+    Offset,
+    RegionId,
+    RegionName,
+    replace,
+)
 from airflow_kcr.store.codec import Unclaimed, from_json
 from airflow_kcr.store.postgres import archive, ledger
 from airflow_kcr.store.postgres.layouts import (
@@ -57,6 +66,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 HEAD_COLUMNS: Final = (
+    "uid",
     "spec",
     "spec_revision",
     "next_spec",
@@ -408,6 +418,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
     """
     session.region_id = row[1]
     (
+        uid,
         spec,
         spec_revision,
         next_spec,
@@ -440,6 +451,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
     )
     return Region(
         name=name,
+        region_id=RegionId(uid),
         spec=Spec(text=spec, rules=session.read_rules(spec), revision=spec_revision),
         next_spec=None
         if next_spec is None

@@ -90,8 +90,10 @@ class LeaseMovedError(Exception):
     """A lease was renewed between its reading and its writing; the decision was made on what is no longer so."""
 
 
-_MOVING: Final = tuple(c for c in HEAD_COLUMNS if "spec" not in c)
-"""The columns of the region's own row without those of its spec, which is long and seldom changes."""
+_SETTLED: Final = frozenset({"uid", "spec", "spec_revision", "next_spec", "next_spec_revision"})
+"""The columns of the region's own row that seldom change; a spec is long."""
+
+_MOVING: Final = tuple(c for c in HEAD_COLUMNS if c not in _SETTLED)
 
 
 def _update_head(columns: tuple[str, ...]) -> str:
@@ -214,7 +216,8 @@ def _head(before: Region, after: Region) -> Iterator[Write]:
 def head_values(region: Region) -> dict[str, object]:
     """Return the values of the region's own row, by column, as they are written in JSON."""
     return {
-        **{c: getattr(region, c) for c in _MOVING if c not in {"halt", "foreign_consumers", "unowned"}},
+        **{c: getattr(region, c) for c in _MOVING if c not in {"halt", "foreign_consumers", "spec_checks", "unowned"}},
+        "uid": region.region_id,
         "spec": region.spec.text,
         "spec_revision": region.spec.revision,
         "next_spec": region.next_spec and region.next_spec.text,

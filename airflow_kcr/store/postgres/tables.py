@@ -134,6 +134,8 @@ region: Final = table(
     "region",
     Column("id", BigInteger, Identity(always=True), nullable=False),
     text_("name"),
+    # What the region is beyond its name.
+    text_("uid"),
     text_("spec"),
     number("spec_revision"),
     Column("next_spec", Text),

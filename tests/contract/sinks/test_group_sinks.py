@@ -10,7 +10,7 @@ from sqlalchemy import URL, make_url
 from airflow_kcr.cli.conventions import exit_status
 from airflow_kcr.errors import ConfigurationError, SinkError, SinkRefused
 from airflow_kcr.protocol.rules import Delivery, SinkMode
-from airflow_kcr.protocol.values import GroupId
+from airflow_kcr.protocol.values import GroupId, RegionId
 from airflow_kcr.sinks.contract import NoSinks, SinkOutput
 from airflow_kcr.sinks.group import OpenedSinks, checked_sinks
 from airflow_kcr.spark.context import no_output
@@ -39,7 +39,7 @@ def environ(empty_database_url: str) -> Iterator[dict[str, str]]:
 
 def test_sinks_are_found_in_order_and_fenced(environ: dict[str, str], empty_database_url: str) -> None:
     region = spec(sink(), sink("y", "other", SinkMode.UPSERT, ("value",)))
-    sinks = checked_sinks(region, G, environ)
+    sinks = checked_sinks(region, G, environ, region_id=RegionId("r"))
     assert [(s.target.sink, s.target.table, s.target.mode, s.target.key) for s in sinks] == [
         ("x", "out", SinkMode.APPEND, ()),
         ("y", "other", SinkMode.UPSERT, ("value",)),

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.protocol.rules import Delivery, SinkMode
-from airflow_kcr.protocol.values import GroupId, RegionName, Timeline
+from airflow_kcr.protocol.values import GroupId, RegionId, RegionName, Timeline
 from airflow_kcr.sinks.postgres import Column
 from tests.support.sink_tables import Table, libpq, records
 
@@ -219,7 +219,7 @@ class TestResets:
     def test_leave_other_groups_sinks_and_regions_alone(self, empty_database_url: str) -> None:
         one, region, group, sink = (
             table(empty_database_url),
-            table(empty_database_url, region=RegionName("r2")),
+            table(empty_database_url, region=RegionName("r2"), region_id=RegionId("another")),
             table(empty_database_url, group=GroupId("h")),
             table(empty_database_url, sink="y"),
         )

@@ -172,7 +172,7 @@ class TestTables:
         self, empty_database_url: str, index: str
     ) -> None:
         out = Table(url=empty_database_url, options=UPSERT)
-        out.ask(f"CREATE TABLE out (value text, size bigint, {OWN})")
+        out.ask(f"CREATE TABLE out (value text NOT NULL, size bigint, {OWN})")
         out.ask(index)
         text = refusal(out)
         assert advice(text) == ['CREATE UNIQUE INDEX ON "public"."out" ("value");']

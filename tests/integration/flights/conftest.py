@@ -40,6 +40,7 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
+    RegionId,
     RegionName,
     RequestId,
     Timeline,
@@ -139,7 +140,9 @@ class Run:
         """What to judge, where the checkpoint is at these offsets, or at the ends."""
         offsets = checkpoint or self.ends
         flights_spec = spec()
-        empty = lifecycle.declare(REGION, Spec(text=flights_spec.to_json_text(), rules=flights_spec.rules()), NOW)
+        empty = lifecycle.declare(
+            REGION, RegionId("r"), Spec(text=flights_spec.to_json_text(), rules=flights_spec.rules()), NOW
+        )
         bounds = LogBounds(start=Offset(0), end=Offset(0))
         region: Region = replace(
             empty,

@@ -534,7 +534,7 @@ def test_a_stopped_region_is_reset_at_once_and_kafka_is_told(
     assert region.apply_reset(plan, "to see").state == "done"
     assert cluster.held == {stopped.partition(n): o for n, o in enumerate([100, 100, 300, 300])}
     note = json.loads(cluster.notes[stopped.partition(0)])
-    assert note == {"region": "flights", "timeline": 2, "sequence": 5, "epoch": 2}
+    assert note == {"region": "flights", "region_id": "id of flights", "timeline": 2, "sequence": 5, "epoch": 2}
     stopped.up()
     assert positions(stopped) == [100, 100, 300, 300]
 

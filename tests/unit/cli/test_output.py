@@ -1,69 +1,126 @@
+"""`kcr region output` and `delete --with-output`: a name that is used again, on a real Postgres."""
+
 from __future__ import annotations
 
-import sys
-from datetime import timedelta
+from collections.abc import Iterator
 
 import pytest
 
-from airflow_kcr.api import Progress
-from airflow_kcr.cli import conventions, region
-from airflow_kcr.cli.conventions import Answer, OutputFormat, chosen, plain, show
-from airflow_kcr.protocol.values import TopicName, TopicPartition
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.commands import DeclareRegion
+from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.values import GroupId, RegionId, RegionName
+from airflow_kcr.sinks.group import checked_sinks
+from airflow_kcr.spec import RegionSpec, parse
+from airflow_kcr.store.postgres import PostgresTransactions
+from tests.support.breaking_proxy import breaking_proxy
+from tests.support.sink_tables import Table
+from tests.unit.cli.conftest import Kcr
+
+NAME, GROUP = RegionName("again"), GroupId("g")
+SPEC = parse("""
+region: again
+kafka: {bootstrap.servers: 'localhost:9'}
+groups:
+  - group_id: g
+    topics: [t]
+    pipeline: 'a:b'
+    delivery: exactly_once
+    sinks: {x: {kind: postgres, url: '${DB}', table: out}}
+""")
 
 
-@pytest.mark.parametrize(("is_terminal", "expected"), [(True, OutputFormat.TABLE), (False, OutputFormat.JSON)])
-def test_people_get_a_table_and_programs_get_json(
-    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, expected: OutputFormat
+@pytest.fixture
+def store(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresTransactions]:
+    monkeypatch.setenv("KCR_STORE_URL", database_url)
+    with (
+        breaking_proxy(database_url) as (_, through),
+        PostgresTransactions.connect(database_url, lambda text: RegionSpec.from_json(text).rules()) as made,
+    ):
+        monkeypatch.setenv("DB", through.render_as_string(hide_password=False))
+        yield made
+
+
+def declared(store: PostgresTransactions) -> RegionId:
+    spec = Spec(text=SPEC.to_json_text(), rules=SPEC.rules())
+    return store.handle(NAME, DeclareRegion(spec=spec)).region_id
+
+
+def table(url: str, region_id: RegionId) -> Table:
+    """The region's sink as a member has it, found to be in order."""
+    (sink,) = checked_sinks(SPEC, GROUP, region_id=region_id)
+    made = Table(url=url, options={"region": NAME, "region_id": region_id})
+    made.sink = sink
+    return made
+
+
+def lived(url: str, region_id: RegionId, records: int) -> Table:
+    out = table(url, region_id)
+    out.reset({0: 0})
+    out.run({0: (0, records)})
+    return out
+
+
+def test_a_region_that_is_deleted_says_what_it_leaves_and_one_declared_again_finds_it(
+    kcr: Kcr, store: PostgresTransactions, database_url: str
 ) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    assert chosen(None) is expected
-    assert chosen(OutputFormat.CSV) is OutputFormat.CSV
+    first = declared(store)
+    lived(database_url, first, 100)
+    assert [row["rows"] for row in kcr.json("region", "output", "again")["sinks"]] == [100]
+    told = kcr("region", "delete", "again", "--yes").stderr
+    assert "sink x of group g keeps what it wrote to out" in told
+    assert "group g keeps its committed offsets in Kafka" in told
+    second = declared(store)
+    assert second != first
+    with pytest.raises(ConfigurationError, match="kcr region output again"):
+        table(database_url, second)
+    (row,) = kcr.json("region", "output", "again")["sinks"]
+    assert (row["rows"], row["earlier"]) == (0, [f"g/x of region id {first}"])
 
 
-def test_a_cell_is_written_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    rows: list[dict[str, object]] = [{"a": "g[0]", "b": None, "c": True}, {"a": 'say "hi", x', "b": 1, "c": False}]
-    answer = Answer(document=rows, columns=("a", "b", "c"), rows=rows, numbers=frozenset({"b"}))
-    show(answer, OutputFormat.TABLE)
-    assert [line.split() for line in capsys.readouterr().out.splitlines()][:2] == [
-        ["a", "b", "c"],
-        ["g[0]", "-", "yes"],
+@pytest.mark.parametrize(("choice", "rows"), [("--keep", 300), ("--delete", 200), ("--take-over", 200)])
+def test_each_way_out_lets_the_new_region_write_all_of_its_records(
+    kcr: Kcr, store: PostgresTransactions, database_url: str, choice: str, rows: int
+) -> None:
+    lived(database_url, declared(store), 100)
+    assert kcr("region", "delete", "again", "--yes").exit_code == 0
+    second = declared(store)
+    assert "out" in kcr("region", "output", "again", choice).stdout
+    out = lived(database_url, second, 200)
+    assert out.ask("SELECT count(*) FROM out") == [(rows,)]
+    assert out.ask(f"SELECT count(*) FROM out JOIN kcr_fence ON source = kcr_source WHERE region_id = '{second}'") == [
+        (200,)
     ]
-    show(answer, OutputFormat.CSV)
-    assert capsys.readouterr().out == 'a,b,c\ng[0],,true\n"say ""hi"", x",1,false\n'
 
 
-def test_a_table_in_a_file_is_never_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [{"a": "x" * 500, "b": "end"}]
-    show(Answer(document=rows, columns=("a", "b"), rows=rows), OutputFormat.TABLE)
-    assert capsys.readouterr().out.splitlines()[1].split() == ["x" * 500, "end"]
+def test_a_region_that_is_deleted_with_its_output_leaves_none(
+    kcr: Kcr, store: PostgresTransactions, database_url: str
+) -> None:
+    lived(database_url, declared(store), 100)
+    told = kcr("region", "delete", "again", "--yes", "--with-output")
+    assert told.exit_code == 0, told.stderr
+    assert "100 rows deleted" in told.stderr
+    out = lived(database_url, declared(store), 200)
+    assert out.ask("SELECT count(*) FROM out") == [(200,)]
+    assert out.ask("SELECT count(*) FROM kcr_fence") == [(1,)]
 
 
-def test_facts_without_a_value_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    show(
-        Answer(document={}, columns=(), rows=[], facts={"state": "running", "halted": "", "restore_point": None}),
-        OutputFormat.TABLE,
-    )
-    assert capsys.readouterr().out.split() == ["state", "running"]
+def test_a_table_that_was_made_anew_is_accepted_by_name(
+    kcr: Kcr, store: PostgresTransactions, database_url: str
+) -> None:
+    region_id = declared(store)
+    out = lived(database_url, region_id, 100)
+    out.url = database_url
+    out.ask("CREATE TABLE other AS SELECT * FROM out LIMIT 0")
+    out.ask("DROP TABLE out")
+    out.ask("ALTER TABLE other RENAME TO out")
+    with pytest.raises(ConfigurationError, match="--take-over"):
+        table(database_url, region_id)
+    assert kcr.json("region", "output", "again")["sinks"][0]["note"] == "another table than was written to"
+    assert "this table is the sink's now" in kcr("region", "output", "again", "--take-over").stdout
+    table(database_url, region_id)
 
 
-@pytest.mark.parametrize(("value", "cell"), [(None, "-"), (True, "yes"), (False, "no"), (0, "0"), ("x", "x")])
-def test_values_are_shown_for_people(value: object, cell: str) -> None:
-    assert plain(value) == cell
-
-
-def test_partitions_are_written_in_runs() -> None:
-    owned = [TopicPartition(TopicName(t), n) for t, n in (("b", 1), ("a", 0), ("a", 1), ("a", 2), ("a", 7))]
-    assert region.compact(owned) == "a 0-2,7 b 1"
-    assert region.compact([]) == ""
-
-
-def test_a_log_is_told_of_changes_and_not_of_every_look(capsys: pytest.CaptureFixture[str]) -> None:
-    log = conventions._Log()
-    for second, missing in ((0, "a"), (1, "a"), (2, "b"), (6, "b"), (20, "b")):
-        log(Progress(what="it", waited=timedelta(seconds=second), state="", missing=(missing,)))
-    assert capsys.readouterr().err.splitlines() == ["kcr: waiting for it: a", "kcr: waiting for it: b"]
-
-
-def test_notes_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    conventions.note("hello")
-    assert capsys.readouterr() == ("", "kcr: hello\n")
+def test_two_choices_are_refused(kcr: Kcr, store: PostgresTransactions) -> None:
+    declared(store)
+    assert "give one of" in kcr.refused("region", "output", "again", "--keep", "--delete", status=2)

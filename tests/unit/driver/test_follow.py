@@ -13,7 +13,7 @@ from airflow_kcr.driver.parts import Parts
 from airflow_kcr.protocol.commands import DeclareRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointRules
-from airflow_kcr.protocol.values import GroupId, MemberId, RegionName, Timeline
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionId, RegionName, Timeline
 from airflow_kcr.runtime.leases import StoreClock
 from airflow_kcr.runtime.planner import Limits
 from airflow_kcr.spark.session import SparkSettings
@@ -54,6 +54,7 @@ def spec(pipeline: str = "flights:first", more: str = "") -> RegionSpec:
 def prepared(of: RegionSpec) -> Prepared:
     """Return what an application is built from, at revision 1."""
     return Prepared(
+        region_id=RegionId("r"),
         run=MemberRun(region=FLIGHTS, group=GroupId("flights"), indexes=(0,), spark=SparkSettings(app_name="flights")),
         spec=of,
         revision=1,

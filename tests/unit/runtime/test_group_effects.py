@@ -91,7 +91,13 @@ def test_what_the_client_tells_is_put_into_the_queue_and_nothing_else_is_done(de
 
 def test_a_commit_says_who_wrote_it(desk: Desk) -> None:
     desk.grouping.commit(COMMIT, Timeline(1), always)
-    assert json.loads(desk.membership.notes[0]) == {"region": "flights", "timeline": 1, "sequence": 4, "epoch": 2}
+    assert json.loads(desk.membership.notes[0]) == {
+        "region": "flights",
+        "region_id": "",
+        "timeline": 1,
+        "sequence": 4,
+        "epoch": 2,
+    }
 
 
 def test_the_commit_read_back_of_a_commit_is_what_kafka_holds_of_the_partitions_asked_for(desk: Desk) -> None:
@@ -115,7 +121,13 @@ def test_a_commit_that_failed_is_counted_and_answered_with_what_kafka_holds(desk
 def test_where_a_reset_resumed_is_told_to_kafka_and_noted(desk: Desk) -> None:
     noted: list[str] = []
     desk.grouping.commit_seek(SEEK, Timeline(2), CheckpointNumber(6), noted.append, always)
-    assert json.loads(desk.membership.notes[0]) == {"region": "flights", "timeline": 2, "sequence": 6, "epoch": 3}
+    assert json.loads(desk.membership.notes[0]) == {
+        "region": "flights",
+        "region_id": "",
+        "timeline": 2,
+        "sequence": 6,
+        "epoch": 3,
+    }
     assert noted == [""]
     assert desk.loop() == []
 

@@ -37,9 +37,13 @@ def test_a_map_has_every_column_of_its_table(name: str) -> None:
 
 def test_every_plain_field_of_a_region_is_in_its_own_row() -> None:
     region = Region(name=RegionName("r"), spec=Spec(text="{}", rules=RegionRules(groups={})))
-    elsewhere = {"name", "events", "ledger", "archive"}
+    elsewhere = {"name", "region_id", "events", "ledger", "archive"}
     plain = {f.name for f in fields(Region) if not isinstance(getattr(region, f.name), Mapping)} - elsewhere
-    assert plain | {"spec_revision", "next_spec_revision", "unowned"} == set(HEAD_COLUMNS) == head_values(region).keys()
+    assert (
+        plain | {"uid", "spec_revision", "next_spec_revision", "unowned"}
+        == set(HEAD_COLUMNS)
+        == head_values(region).keys()
+    )
     assert {"id", "name", *HEAD_COLUMNS} == set(tables.region.c.keys())
 
 

@@ -98,6 +98,7 @@ CREATE TABLE kcr.read_back (
 CREATE TABLE kcr.region (
     id bigint GENERATED ALWAYS AS IDENTITY,
     name text NOT NULL,
+    uid text NOT NULL,
     spec text NOT NULL,
     spec_revision bigint NOT NULL,
     next_spec text,

@@ -25,6 +25,7 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
+    RegionId,
     RegionName,
     RequestId,
     Timeline,
@@ -106,7 +107,9 @@ def checkpoint(sequence: int, state: CheckpointState, undone_by: int | None = No
 
 def region(*checkpoints: Checkpoint) -> Region:
     flights = spec()
-    empty = lifecycle.declare(RegionName("flights"), Spec(text=flights.to_json_text(), rules=flights.rules()), NOW)
+    empty = lifecycle.declare(
+        RegionName("flights"), RegionId("r"), Spec(text=flights.to_json_text(), rules=flights.rules()), NOW
+    )
     elsewhere = GroupPartition(GroupId("other"), TopicName("flights"), 0)
     return replace(
         empty,
