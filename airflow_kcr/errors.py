@@ -169,6 +169,10 @@ class StalePlan(RefusedError):
     """The plan was made under another epoch; plan again and check what has changed."""
 
 
+class ResetNotApproved(RefusedError):
+    """The store has no approval of exactly this plan; a person has to approve it."""
+
+
 class ResetInProgress(RefusedError):
     """Another reset of this region is running; the message names it."""
 

@@ -32,6 +32,7 @@ from airflow_kcr.protocol.commands import (
     KillRegion,
     PauseRegion,
     PinCheckpoint,
+    RecordResetAnswer,
     RequestCheckpoint,
     RetireCheckpoints,
     StartRegion,
@@ -40,7 +41,7 @@ from airflow_kcr.protocol.commands import (
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import CheckpointsRetired, Event
 from airflow_kcr.protocol.region.plans import checkpoint_number_of_run, of_run
-from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPurpose, CheckpointRequest, Requester
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPurpose, CheckpointRequest, Requester, ResetAnswer
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of
 from airflow_kcr.protocol.rules import Assignor
@@ -441,6 +442,7 @@ class Region:
         forced: bool = False,
         consent_upsert: bool = False,
         requester: Requester | None = None,
+        approved_digest: str = "",
     ) -> ResetView:
         """Apply a plan, once; with members its reset is then on its way, `wait_for_reset` waits for it.
 
@@ -451,9 +453,12 @@ class Region:
             consent_upsert: tables of sinks of mode `upsert` keep no history; what was replaced in them stays so until
                 the replay has passed the present position, and that is acceptable.
             requester: who asks, if not the requester that the region was opened with.
+            approved_digest: of the plan that the store must have an approval of, whose approver and reason are then in
+                the history; empty: none is needed.
 
         Raises:
             StalePlan: it was made under another epoch.
+            ResetNotApproved: the store has no approval of exactly this plan.
             UpsertNeedsConsent: it goes back behind such a table, and `consent_upsert` was not given.
             RegionInState, CheckpointNotUsable, GroupNotEmpty: see `resets.apply`.
             ConfigurationError: there is no reason, or the plan is another region's.
@@ -469,7 +474,16 @@ class Region:
             self._clusters,
             forced=forced,
             consent_upsert=consent_upsert,
+            approved_digest=approved_digest,
         )
+
+    def record_reset_answer(self, answer: ResetAnswer) -> None:
+        """Record what a person has answered about a reset; only for who knows it from where it was answered."""
+        self._store.handle(self.name, RecordResetAnswer(answer=answer))
+
+    def reset_choosers(self, run: str) -> set[str]:
+        """Return who has chosen a reset's checkpoint in a DAG run."""
+        return {one.who for one in self._read().reset_answers if one.request_id == run and not one.digest}
 
     def applied_reset(self, plan: str) -> ResetView | None:
         """Return where the reset of a plan stands; None: the plan was not applied."""

@@ -90,6 +90,7 @@ def apply(
     *,
     forced: bool = False,
     consent_upsert: bool = False,
+    approved_digest: str = "",
 ) -> ResetView:
     """Apply a plan and return where its reset stands: with members on its way, in a stopped region done.
 
@@ -104,9 +105,11 @@ def apply(
         clusters: how Kafka is reached.
         forced: without a drain, from the last done positions; the only way from a halted or starting region.
         consent_upsert: tables of mode `upsert` that it goes back behind are not restored, and that is acceptable.
+        approved_digest: of the plan that the store must have an approval of; empty: none is needed.
 
     Raises:
         StalePlan: the plan was made under another epoch, or the region has other partitions now.
+        ResetNotApproved: the store has no approval of exactly this plan.
         ConfigurationError: it is of another region, or its name was used for another request.
         CheckpointNotUsable: the log no longer has an offset that the target remembers; nothing was changed.
         RegionInState: the region can't drain; the message says what can be done.
@@ -120,7 +123,13 @@ def apply(
     region, now = store.read(name)
     known = person_reset_of(region, approved.request_id)
     if known is None:
-        _accept(store, region, now, approved, requester, clusters, forced=forced, consent_upsert=consent_upsert)
+        asked = replace(
+            _asked(approved.request, now, approved.plan),
+            requester=requester,
+            forced=forced,
+            consent_upsert=consent_upsert,
+        )
+        _accept(store, region, now, approved, asked, clusters, approved_digest)
         region, _ = store.read(name)
         known = person_reset_of(region, approved.request_id)
     else:
@@ -157,19 +166,11 @@ def _accept(
     region: StoredRegion,
     now: datetime,
     approved: PlanView,
-    requester: Requester,
+    asked: PersonReset,
     clusters: Clusters,
-    *,
-    forced: bool,
-    consent_upsert: bool,
+    approved_digest: str,
 ) -> None:
     require_current(region, approved)
-    asked = replace(
-        _asked(approved.request, now, approved.plan),
-        requester=requester,
-        forced=forced,
-        consent_upsert=consent_upsert,
-    )
     found, log = _planned(region, now, asked, clusters)
     if found.unreachable:
         named = "; ".join(map(str, found.unreachable[:_NAMED]))
@@ -178,9 +179,16 @@ def _accept(
             f"{len(found.unreachable)} partition(s) can't go there, the log does not have it: {named}{more}. Nothing "
             f"was changed; {way_out(PlanView.of(found, approved.request, log))}"
         )
-    if region.state is RegionState.STOPPED and not forced:
+    if region.state is RegionState.STOPPED and not asked.forced:
         require_empty(region, clusters)
-    store.handle(region.name, ApplyReset(reset=asked, epoch=approved.made_under, resolved=found.seek, logs=log.bounds))
+    command = ApplyReset(
+        reset=asked,
+        epoch=approved.made_under,
+        resolved=found.seek,
+        logs=log.bounds,
+        approved_digest=approved_digest,
+    )
+    store.handle(region.name, command)
 
 
 def _asked(request: ResetRequest, now: datetime, request_id: str) -> PersonReset:

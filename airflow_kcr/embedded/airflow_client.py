@@ -80,15 +80,15 @@ class AirflowClient:
 
     def unpause(self, dag: str) -> None:
         """Let a DAG be scheduled."""
-        self._ask("PATCH", f"dags/{_part(dag)}", {"is_paused": False})
+        self.request("PATCH", f"dags/{_part(dag)}", {"is_paused": False})
 
     def pause(self, dag: str) -> None:
         """Let a DAG be scheduled no more; what runs continues."""
-        self._ask("PATCH", f"dags/{_part(dag)}", {"is_paused": True})
+        self.request("PATCH", f"dags/{_part(dag)}", {"is_paused": True})
 
     def next_interval(self, dag: str) -> datetime | None:
         """Return the start of the data interval of a DAG's next run; None: it has no interval, or there is none."""
-        return _instant(self._ask("GET", f"dags/{_part(dag)}")["next_dagrun_data_interval_start"])
+        return _instant(self.request("GET", f"dags/{_part(dag)}")["next_dagrun_data_interval_start"])
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
@@ -102,11 +102,11 @@ class AirflowClient:
         """
         date = None if logical_date is None else logical_date.isoformat()
         told = {"logical_date": date, "conf": dict(conf or {})}
-        return AirflowRun.read(self._ask("POST", f"dags/{_part(dag)}/dagRuns", told))
+        return AirflowRun.read(self.request("POST", f"dags/{_part(dag)}/dagRuns", told))
 
     def run(self, dag: str, run_id: str) -> AirflowRun:
         """Return a run as it is now."""
-        return AirflowRun.read(self._ask("GET", _run_path(dag, run_id)))
+        return AirflowRun.read(self.request("GET", _run_path(dag, run_id)))
 
     def runs(self, dag: str) -> tuple[AirflowRun, ...]:
         """Return the runs of a DAG, oldest first."""
@@ -171,7 +171,7 @@ class AirflowClient:
     def mark(self, dag: str, run_id: str, task: str, state: str, *, map_index: int | None = None) -> None:
         """Mark a task as `success` or `failed`, also one that runs."""
         mapped = "" if map_index is None else f"/{map_index}"
-        self._ask("PATCH", f"{_run_path(dag, run_id)}/taskInstances/{_part(task)}{mapped}", {"new_state": state})
+        self.request("PATCH", f"{_run_path(dag, run_id)}/taskInstances/{_part(task)}{mapped}", {"new_state": state})
 
     def clear(self, dag: str, run_id: str, tasks: Sequence[str | tuple[str, int]]) -> None:
         """Clear tasks of a run, whatever their states, so that they run again; a pair names one that is mapped."""
@@ -181,18 +181,18 @@ class AirflowClient:
             "task_ids": [one if isinstance(one, str) else list(one) for one in tasks],
             "only_failed": False,
         }
-        self._ask("POST", f"dags/{_part(dag)}/clearTaskInstances", told)
+        self.request("POST", f"dags/{_part(dag)}/clearTaskInstances", told)
 
     def result(self, dag: str, run_id: str, task: str, *, map_index: int = _UNMAPPED) -> object:
         """Return what a task has returned (its XCom)."""
         path = f"{_run_path(dag, run_id)}/taskInstances/{_part(task)}/xcomEntries/return_value"
-        found: object = self._ask("GET", path, map_index=map_index, deserialize=True)["value"]
+        found: object = self.request("GET", path, map_index=map_index, deserialize=True)["value"]
         return found
 
     def log(self, dag: str, run_id: str, task: str, *, attempt: int = 1, map_index: int = _UNMAPPED) -> str:
         """Return the log of one try of a task, with what it failed of."""
         path = f"{_run_path(dag, run_id)}/taskInstances/{_part(task)}/logs/{attempt}"
-        content: list[Any] = self._ask("GET", path, map_index=map_index, full_content=True)["content"]
+        content: list[Any] = self.request("GET", path, map_index=map_index, full_content=True)["content"]
         return "\n".join(text for line in content for text in _log_lines(line))
 
     # -- questions to a person -----------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class AirflowClient:
         Raises:
             ServiceFailed: it asks nothing (yet).
         """
-        found = self._ask("GET", _question_path(dag, run_id, task))
+        found = self.request("GET", _question_path(dag, run_id, task))
         return HumanQuestion(
             subject=found["subject"],
             body=found["body"] or "",
@@ -216,25 +216,34 @@ class AirflowClient:
     ) -> None:
         """Answer a task as this user: the buttons that are pressed, and the fields of the form.
 
+        A field that is not given has the value that the form shows.
+
         Raises:
             RefusedError: this user may not.
         """
-        told = {"chosen_options": list(options), "params_input": dict(fields or {})}
-        self._ask("PATCH", _question_path(dag, run_id, task), told)
+        shown = {name: field["value"] for name, field in self.question(dag, run_id, task).params.items()}
+        told = {"chosen_options": list(options), "params_input": {**shown, **(fields or {})}}
+        self.request("PATCH", _question_path(dag, run_id, task), told)
 
     # ------------------------------------------------------------------------------------------------------------
 
     def _pages(self, path: str, name: str, **query: str) -> list[Mapping[str, Any]]:
         found: list[Mapping[str, Any]] = []
         while True:
-            page = self._ask("GET", path, None, limit=_PAGE, offset=len(found), **query)
+            page = self.request("GET", path, None, limit=_PAGE, offset=len(found), **query)
             found += page[name]
             if len(found) >= page["total_entries"] or not page[name]:
                 return found
 
-    def _ask(
+    def request(
         self, method: str, path: str, told: Mapping[str, object] | None = None, **query: str | int | bool
     ) -> Mapping[str, Any]:
+        """Return what the REST interface answers.
+
+        Raises:
+            RefusedError: this user may not.
+            ServiceFailed: Airflow does not answer, or refuses for another reason.
+        """
         import httpx
 
         if self._client is None:

@@ -279,6 +279,11 @@ def request_id(context: Context) -> str:
     return f"{task.dag_id}/{task.run_id}/{task.task_id}/{map_index}"
 
 
+def run_name(context: Context) -> str:
+    """Return the name of the run, which is no other run's."""
+    return f"{context['dag_run'].dag_id}/{context['dag_run'].run_id}"
+
+
 def interval_of(context: Context) -> tuple[datetime, datetime] | None:
     """Return the run's data interval, begin and end; None where the run has none.
 

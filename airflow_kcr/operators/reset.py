@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.sdk import Param
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
-from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, RegionInState, StalePlan
+from airflow_kcr.errors import (
+    CheckpointNotUsable,
+    ConfigurationError,
+    RegionInState,
+    ResetNotApproved,
+    StalePlan,
+)
 from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.kcr import KcrHook, translated
 from airflow_kcr.hooks.links import RegionLink
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.param import DagParam
 
     from airflow_kcr.api import PlanView, Region, ResetRequest, WayBack
+    from airflow_kcr.protocol.region.rows import ResetAnswer
     from airflow_kcr.protocol.scopes import Scope
     from airflow_kcr.protocol.targets import Target
 
@@ -163,9 +170,10 @@ class KcrChooseCheckpointOperator(HITLOperator):
             sequence = _sequence(answer)
             with KcrHook(self.kcr_conn_id).region(self.region, kcr.requester(context)) as region:
                 row = region.checkpoint(sequence).checkpoint
-            if not row.is_complete or not row.is_current:
-                what = row.state if not row.is_complete else "not on the current timeline any more"
-                raise CheckpointNotUsable(f"checkpoint {sequence} is {what}. {TRIGGER_AGAIN}")
+                if not row.is_complete or not row.is_current:
+                    what = row.state if not row.is_complete else "not on the current timeline any more"
+                    raise CheckpointNotUsable(f"checkpoint {sequence} is {what}. {TRIGGER_AGAIN}")
+                region.record_reset_answer(_answer(event, kcr.run_name(context), str(answer.get("reason") or "")))
         return {
             "region": self.region,
             "checkpoint": int(row.sequence),
@@ -174,6 +182,24 @@ class KcrChooseCheckpointOperator(HITLOperator):
             "by": responder(event),
             "reason": str(answer.get("reason") or ""),
         }
+
+
+def _answer(event: Mapping[str, Any], request_id: str, reason: str, digest: str = "") -> ResetAnswer:
+    """Return a person's answer for the store.
+
+    It is taken from the event with which Airflow resumes the task: Airflow makes it of its own record of the answer,
+    which users can't write, as they can an XCom or the state of a task.
+    """
+    from airflow_kcr.protocol.region.rows import ResetAnswer
+    from airflow_kcr.protocol.values import RequestId
+
+    return ResetAnswer(
+        request_id=RequestId(request_id),
+        who=responder(event) or UNNAMED,
+        answered_at=event["responded_at"],
+        reason=reason,
+        digest=digest,
+    )
 
 
 def _sequence(answer: Mapping[str, object]) -> int:
@@ -386,7 +412,9 @@ SHOWN: Final = "kcr_plan_shown"
 """The XCom that holds the plan that the person was shown."""
 
 PLAN: Final = "plan"
-"""The field of the form that holds the plan's name, so that an answer says what was shown."""
+"""The field of the form that names the plan with a digest, so that an answer says what was shown."""
+
+UNNAMED: Final = "a user that Airflow does not name"
 
 ASKED_AGAIN: Final = 5
 """How often a person is asked again, where who asked for the reset has approved it."""
@@ -455,9 +483,9 @@ class KcrApproveResetOperator(ApprovalOperator):
         self.params = ParamsDict(
             {
                 PLAN: Param(
-                    found.plan.plan,
+                    shown_name(found),
                     type="string",
-                    enum=[found.plan.plan],
+                    enum=[shown_name(found)],
                     title="Plan",
                     description="The plan above; leave it as it is.",
                 ),
@@ -479,31 +507,36 @@ class KcrApproveResetOperator(ApprovalOperator):
         pull: Any = context["ti"].xcom_pull
         with translated():
             found = planned(pull(task_ids=self.task_id, key=SHOWN))
+        reason = str((event["params_input"] or {}).get("reason") or found.reason)
         is_approved = event["chosen_options"] == [self.APPROVE]
         if is_approved:
             self._require_approvable(context, found, event)
+            with translated(), KcrHook(self.kcr_conn_id).region(self.region, kcr.requester(context)) as region:
+                region.record_reset_answer(_answer(event, found.plan.plan, reason, found.digest))
         return {
             "plan": found.document(),
             "approved": is_approved,
             "by": responder(event),
             "at": str(event["responded_at"].isoformat()),
-            "reason": str((event["params_input"] or {}).get("reason") or found.reason),
+            "reason": reason,
         }
 
     def _require_approvable(self, context: Context, found: Planned, event: Mapping[str, Any]) -> None:
-        plan, seen = found.plan.plan, (event["params_input"] or {}).get(PLAN)
+        plan, seen = shown_name(found), (event["params_input"] or {}).get(PLAN)
         with translated():
-            if seen not in (None, plan):
+            if seen is None:
                 raise StalePlan(
-                    f"Airflow showed plan {seen}, of an earlier try of this task, and not {plan}, which there is now. "
-                    f"{TRIGGER_AGAIN}"
+                    f"the answer does not say which plan was shown: its field {PLAN} is missing. {TRIGGER_AGAIN}, and "
+                    "answer with the form, or send all of its fields"
                 )
+            if seen != plan:
+                raise StalePlan(f"Airflow showed plan {seen}, and not {plan}, which there is now. {TRIGGER_AGAIN}")
             self._require_current(context, found)
         if self.second_person:
             askers, approver = self._askers(context, found), responder(event)
             if not approver or approver in askers:
                 raise AirflowException(
-                    f"{approver or 'a user that Airflow does not name'} approved the plan, which has to be approved by "
+                    f"{approver or UNNAMED} approved the plan, which has to be approved by "
                     f"another user than {' and '.join(askers)}; nothing was reset, the question is asked again"
                 )
 
@@ -515,7 +548,14 @@ class KcrApproveResetOperator(ApprovalOperator):
                 raise StalePlan(f"{error.message}. {TRIGGER_AGAIN}") from error
 
     def _askers(self, context: Context, found: Planned) -> list[str]:
-        return sorted({kcr.requester(context).who, found.by} - {""})
+        with translated(), KcrHook(self.kcr_conn_id).region(self.region, kcr.requester(context)) as region:
+            choosers = region.reset_choosers(kcr.run_name(context))
+        return sorted({kcr.requester(context).who, found.by, *choosers} - {""})
+
+
+def shown_name(found: Planned) -> str:
+    """Return the name of a plan with what tells it from another one under its name."""
+    return f"{found.plan.plan} {found.digest[:16]}"
 
 
 # Applies a plan.
@@ -527,7 +567,11 @@ class KcrApplyResetOperator(WaitingOperator):
     The members stay in their groups. It first checks the plan again. If something has changed since the plan or its
     approval (the epoch, the partitions, a foreign consumer in a group, a log that moved on), the task fails with the
     change and nothing is reset: trigger the DAG again to plan and approve again. The reset is named after the plan, so
-    a retry finds it instead of making another one. The history has the approver and the reason.
+    a retry finds it instead of making another one.
+
+    Behind a `KcrApproveResetOperator`, the plan has to be approved: the region store has who approved which plan, as
+    Airflow knows it, and that is asked, not the result of the task, which users of Airflow may write. The history has
+    the approver and the reason from there; without such a task, the user who triggered the run.
 
     Args:
         plan: what the task of the approval has returned, or that of the plan if no approval is needed (templated):
@@ -562,11 +606,13 @@ class KcrApplyResetOperator(WaitingOperator):
 
         Raises:
             StalePlan: what it was made for has changed.
+            ResetNotApproved: a task before this one asks a person, and the store has no approval of exactly this plan.
             UpsertNeedsConsent: it goes back behind a table that can't be restored.
             RegionInState: a check of the groups failed, or the region can't drain.
             ConfigurationError: it was not approved, or is of another region.
         """
         found = self._planned(context)
+        digest = found.digest if self._is_approved_by_a_task() else ""
         forced = self.forced or found.forced
         if region.applied_reset(found.plan.plan) is None and not forced:
             self._require_membership(region)
@@ -578,10 +624,11 @@ class KcrApplyResetOperator(WaitingOperator):
                 reason,
                 forced=forced,
                 consent_upsert=self.consent_upsert or found.consent_upsert,
-                requester=replace(requester, who=found.by or requester.who),
+                requester=requester,
+                approved_digest=digest,
             )
-        except StalePlan as error:
-            raise StalePlan(f"{error.message}. {TRIGGER_AGAIN}") from error
+        except (StalePlan, ResetNotApproved) as error:
+            raise type(error)(f"{error.message}. {TRIGGER_AGAIN}") from error
         self.log.info("Reset %s of region %s is %s", view.reset_id, self.region, view.state)
         return ResetFinished(request_id=found.plan.plan)
 
@@ -600,6 +647,12 @@ class KcrApplyResetOperator(WaitingOperator):
         if document.get("approved") is False:
             raise ConfigurationError(f"the plan was rejected by {document.get('by') or 'a user'}; it is not applied")
         return planned(document)
+
+    def _is_approved_by_a_task(self) -> bool:
+        """Whether a person is asked before this task; the DAG's code decides, which no user of Airflow can write."""
+        before = self.get_flat_relatives(upstream=True)
+        kinds = (task.operator_class if isinstance(task, MappedOperator) else type(task) for task in before)
+        return any(issubclass(kind, KcrApproveResetOperator) for kind in kinds)
 
     def _require_membership(self, region: Region) -> None:
         """Refuse while a group is not what the region takes it for.

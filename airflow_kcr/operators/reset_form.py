@@ -10,6 +10,7 @@ resolves the request again anyway, and `kcr reset plan` shows the whole plan.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -241,6 +242,12 @@ class Planned:
 
     consent_upsert: bool = False
     """It is applied although tables can't be restored."""
+
+    @property
+    def digest(self) -> str:
+        """What identifies all that applying it does; an approval is of this, not of the plan's name."""
+        text = json.dumps([self.plan.summary(), self.forced, self.consent_upsert], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def document(self) -> dict[str, object]:
         """Return it as the task of a plan returns it: the plan's summary, and what was said beside what is usual."""

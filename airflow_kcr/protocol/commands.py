@@ -25,6 +25,7 @@ from airflow_kcr.protocol.region.rows import (
     Noted,
     PersonReset,
     Requester,
+    ResetAnswer,
     ResetCause,
     SpecCheck,
 )
@@ -541,6 +542,13 @@ class RetireCheckpoints(Command[Region]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordResetAnswer(Command[Region]):
+    """Record what a person has answered about a reset, as the system that asked knows it."""
+
+    answer: ResetAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyReset(Command[PersonReset]):
     """Accept a person's reset: a plan, approved. The answer is where it stands."""
 
@@ -556,3 +564,6 @@ class ApplyReset(Command[PersonReset]):
 
     logs: Mapping[GroupPartition, LogBounds] = field(default_factory=dict)
     """The logs that it was resolved in; a topic that was recreated is known by its new id from then on."""
+
+    approved_digest: str = ""
+    """Of the plan that a person must have approved, who is then named in the history; empty: none must."""

@@ -37,6 +37,7 @@ from airflow_kcr.protocol.commands import (
     PublishCheckpoint,
     ReadRegion,
     Reconcile,
+    RecordResetAnswer,
     Register,
     Renew,
     RepairReadBack,
@@ -381,6 +382,7 @@ _REPEATED: Final[tuple[tuple[type[Command[object]], Callable[..., object]], ...]
     _decided(PublishCheckpoint, lambda region, now, c: completion.publish(region, now, c.sequence, None)),
     _decided(RepairReadBack, lambda region, now, c: completion.repair(region, now, c.sequence, c.offsets)),
     _decided(PinCheckpoint, lambda region, now, c: completion.pin(region, now, c.sequence, c.label, c.reason)),
+    _decided(RecordResetAnswer, lambda region, now, c: person_resets.answered(region, now, c.answer)),
     _seen(ApplyReset, person_resets.apply, _applied),
 )
 

@@ -21,6 +21,7 @@ from airflow_kcr.protocol.region.rows import (
     HaltReason,
     RegionState,
     Requester,
+    ResetAnswer,
     ResetCause,
 )
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
@@ -351,6 +352,13 @@ class ResetRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResetAnswered:
+    """A person has answered a question about a reset in Airflow: chosen its checkpoint, or approved its plan."""
+
+    answer: ResetAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PersonResetAccepted:
     """A person's reset was stored."""
 
@@ -501,6 +509,7 @@ Body: TypeAlias = (
     | NextBoundaryChanged
     | BoundaryHeld
     | ResetRequested
+    | ResetAnswered
     | PersonResetAccepted
     | PersonResetFailed
     | ResetBegun

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Final
 
 from airflow_kcr.errors import (
     CheckpointRefused,
@@ -18,6 +19,7 @@ from airflow_kcr.errors import (
     RefusedError,
     RegionInState,
     ResetInProgress,
+    ResetNotApproved,
     StalePlan,
 )
 from airflow_kcr.protocol.commands import ApplyReset, RequestCheckpoint
@@ -33,6 +35,7 @@ from airflow_kcr.protocol.region.rows import (
     PersonReset,
     PersonResetState,
     RegionState,
+    ResetAnswer,
     ResetCause,
 )
 from airflow_kcr.protocol.region.state import (
@@ -49,6 +52,36 @@ from airflow_kcr.protocol.region.state import (
 from airflow_kcr.protocol.targets import describe
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, replace
 
+ANSWERS: Final = 100
+"""How many answers of persons are kept until their resets are applied, the newest."""
+
+
+def answered(region: Region, now: datetime, answer: ResetAnswer) -> Region:
+    """Return the region with what a person has answered about a reset; a plan's newest approval counts."""
+    if answer in region.reset_answers:
+        return region
+    others = (
+        one
+        for one in region.reset_answers
+        if not (one.digest and answer.digest and one.request_id == answer.request_id)
+    )
+    region = replace(region, reset_answers=(*others, answer)[-ANSWERS:])
+    return record(region, now, events.ResetAnswered(answer=answer))
+
+
+def _approved(region: Region, reset: PersonReset, digest: str) -> PersonReset:
+    """Return a reset in the name of who has approved its plan, which its caller can't say."""
+    found = next((one for one in region.reset_answers if one.request_id == reset.request_id and one.digest), None)
+    if found is None:
+        raise ResetNotApproved(
+            f"region {region.name} has no approval of plan {reset.request_id}: no person has answered the question of "
+            "it, whatever state its task is in"
+        )
+    if found.digest != digest:
+        raise ResetNotApproved(f"{found.who} has approved plan {reset.request_id}, but it is another one since")
+    requester = replace(reset.requester, who=found.who, reason=found.reason or reset.requester.reason)
+    return replace(reset, requester=requester)
+
 
 def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
     """Return the region with a person's reset accepted: stored under its request id, and on its way.
@@ -59,6 +92,7 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
     Raises:
         CheckpointRefused: the request id is that of a request for a checkpoint.
         StalePlan: the plan was made under another epoch; what has changed since has to be planned again.
+        ResetNotApproved: a person must have approved the plan, and none has approved exactly this one.
         RegionInState: the region can't drain in this state; `forced` would not need it to.
         ResetInProgress: the region is stopped and another request of a person is not finished.
         UnknownCheckpoint, CheckpointNotUsable: the target is not on the current timeline; the message says which option
@@ -76,6 +110,8 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
         raise StalePlan(
             f"the plan was made in epoch {command.epoch}, region {region.name} is in epoch {region.epoch}; plan again"
         )
+    if command.approved_digest:
+        reset = _approved(region, reset, command.approved_digest)
     plans.require_usable(region, now, reset)
     if region.state in {RegionState.HALTED, RegionState.STARTING} and not reset.forced:
         raise RegionInState(
@@ -126,7 +162,8 @@ def _accepted(region: Region, now: datetime, reset: PersonReset) -> Region:
     )
     region = record(region, now, body)
     row = replace(reset, state=PersonResetState.WAITING, requested_at=now, order=region.counter)
-    return _with(region, row)
+    unused = tuple(one for one in region.reset_answers if one.request_id != reset.request_id)
+    return _with(replace(region, reset_answers=unused), row)
 
 
 def _with_skips(region: Region, now: datetime, reset: PersonReset) -> Region:

@@ -535,6 +535,20 @@ class PersonReset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResetAnswer:
+    """A person's answer to a question about a reset: which checkpoint, or an approval of its plan."""
+
+    request_id: RequestId
+    """The plan that was approved, or the DAG run for which a checkpoint was chosen."""
+
+    who: str
+    answered_at: datetime
+    reason: str = ""
+    digest: str = ""
+    """Of the approved plan as it was shown; empty: a checkpoint was chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpecCheck:
     """What the process of a member has found of a spec before it is built from it."""
 

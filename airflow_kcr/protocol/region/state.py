@@ -39,6 +39,7 @@ from airflow_kcr.protocol.region.rows import (
     Outcome,
     PersonReset,
     RegionState,
+    ResetAnswer,
     ResetAttempt,
     SpecCheck,
 )
@@ -187,6 +188,9 @@ class Region:
 
     spec_checks: tuple[SpecCheck, ...] = ()
     """What members have found of the waiting spec, and why members can't start with the one in force."""
+
+    reset_answers: tuple[ResetAnswer, ...] = ()
+    """What persons have answered about resets that are not applied yet, the newest last."""
 
     state: RegionState = RegionState.STOPPED
     desired_state: DesiredState = DesiredState.STOPPED

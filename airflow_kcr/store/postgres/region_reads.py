@@ -29,6 +29,7 @@ from airflow_kcr.protocol.region.rows import (
     DesiredState,
     Halt,
     RegionState,
+    ResetAnswer,
     SpecCheck,
 )
 from airflow_kcr.protocol.region.state import Region, Spec
@@ -93,6 +94,7 @@ HEAD_COLUMNS: Final = (
     "foreign_consumers",
     "spec_checks",
     "unowned",
+    "reset_answers",
 )
 """The columns of the region's own row, after id and name."""
 
@@ -445,6 +447,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         foreign_consumers,
         spec_checks,
         unowned,
+        reset_answers,
     ) = row[2 : HEAD_WIDTH - 1]
     unclaimed: Mapping[GroupPartition, datetime | Absence] = (
         {} if unowned is None else from_json(unowned, Mapping[GroupPartition, Unclaimed])  # type: ignore[type-abstract]
@@ -480,6 +483,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         spec_checks=() if spec_checks is None else from_json(spec_checks, tuple[SpecCheck, ...]),
         unowned={p: row for p, row in unclaimed.items() if isinstance(row, datetime)},
         absent={p: row for p, row in unclaimed.items() if isinstance(row, Absence)},
+        reset_answers=() if reset_answers is None else from_json(reset_answers, tuple[ResetAnswer, ...]),
         retire_at=retire_at,
         archive=archive.PostgresArchive(session),
     )

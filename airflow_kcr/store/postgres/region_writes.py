@@ -16,7 +16,7 @@ from sqlalchemy import Table, TextClause, text
 
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
-from airflow_kcr.protocol.region.rows import Contribution, Halt, Lease, SpecCheck
+from airflow_kcr.protocol.region.rows import Contribution, Halt, Lease, ResetAnswer, SpecCheck
 from airflow_kcr.protocol.region.state import Region, without_forgotten
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, RegionName
 from airflow_kcr.store.codec import Unclaimed, to_json
@@ -213,10 +213,13 @@ def _head(before: Region, after: Region) -> Iterator[Write]:
     yield Write(_UPDATE_HEAD[columns], {"head": document({c: new[c] for c in columns})})
 
 
+_AS_JSON: Final = {"halt", "foreign_consumers", "spec_checks", "unowned", "reset_answers"}
+
+
 def head_values(region: Region) -> dict[str, object]:
     """Return the values of the region's own row, by column, as they are written in JSON."""
     return {
-        **{c: getattr(region, c) for c in _MOVING if c not in {"halt", "foreign_consumers", "spec_checks", "unowned"}},
+        **{c: getattr(region, c) for c in _MOVING if c not in _AS_JSON},
         "uid": region.region_id,
         "spec": region.spec.text,
         "spec_revision": region.spec.revision,
@@ -227,6 +230,7 @@ def head_values(region: Region) -> dict[str, object]:
         if region.foreign_consumers
         else None,
         "spec_checks": to_json(region.spec_checks, tuple[SpecCheck, ...]) if region.spec_checks else None,
+        "reset_answers": to_json(region.reset_answers, tuple[ResetAnswer, ...]) if region.reset_answers else None,
         "unowned": to_json({**region.unowned, **region.absent}, Mapping[GroupPartition, Unclaimed])
         if region.unowned or region.absent
         else None,

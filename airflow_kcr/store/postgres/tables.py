@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "kcr"
 VERSION_TABLE: Final = "alembic_version"
-HEAD: Final = "0001"
+HEAD: Final = "0002"
 """The revision that this program works with."""
 
 metadata: Final = MetaData(schema=SCHEMA)
@@ -162,6 +162,7 @@ region: Final = table(
     instant_or_null("retire_at"),
     number_or_null("aligned"),
     instant_or_null("recorded_at"),
+    Column("reset_answers", JSONB),
     key("region", "id"),
     UniqueConstraint("name", name="region_name_key"),
 )

@@ -118,7 +118,7 @@ def ran(postgres_server: Server, database_template: str, tmp_path_factory: pytes
         boundary = Every(EVERY).at_or_before(datetime.now(UTC)).isoformat()
         answers = {
             "choose": {"options": ["Choose"], "fields": {"checkpoint": None, "reason": "wrong rates"}},
-            "approve": {"options": ["Approve"], "fields": {"reason": "wrong rates"}},
+            "approve": {"options": ["Approve"], "fields": {"plan": None, "reason": "wrong rates"}},
         }
         orders = [
             Order(dag="flights_consumers", environment=empty),

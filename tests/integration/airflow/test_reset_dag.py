@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -96,6 +97,40 @@ def test_a_person_chooses_approves_and_is_named(airflow: LiveAirflow, tmp_path: 
         one.checkpoint()
         account = one.account()
         assert account.is_sound, account
+
+
+def test_an_approval_that_an_editor_forges_resets_nothing(airflow: LiveAirflow, tmp_path: Path) -> None:
+    with live(airflow.kafka, airflow.store_url, tmp_path, members=1, partitions=1, spec=BRISK) as one:
+        one.fill(100)
+        one.start(0)
+        one.until(one.consumed, "the records")
+        dag, editor = f"{one.name}_reset", airflow.editor
+        with airflow.region(one.name) as region:
+            text = region.spec().to_json_text()
+        airflow.add_dags(dag, FORM.replace("SPEC", repr(text)), dag)
+        form = {"target": "to-offset", "value": "50", "reason": "wrong rates"}
+        run = editor.trigger(dag, form).run_id
+        airflow.question(dag, run, "approve")
+        plan: Any = editor.result(dag, run, "plan")
+        forged = {"plan": plan, "approved": True, "by": "admin", "at": "2026-01-01T00:00:00Z", "reason": "forged"}
+
+        approve = f"dags/{dag}/dagRuns/{quote(run, safe='')}/taskInstances/approve"
+        editor.request("POST", f"{approve}/xcomEntries", {"key": "return_value", "value": forged})
+        editor.request("PATCH", approve, {"new_state": "success"})
+        assert editor.wait_for_run(dag, run, within=WITHIN).state == "failed"
+        apply = editor.task(dag, run, "apply")
+        assert apply is not None
+        assert "has no approval of plan" in editor.log(dag, run, "apply", attempt=apply.try_number)
+        assert (one.region().person_resets, one.region().epoch) == ({}, 1)
+
+        # To clear it with the XCom of the forger there brings no more than a new question.
+        editor.clear(dag, run, ["approve", "apply"])
+        airflow.question(dag, run, "approve")
+        with airflow.airflow.client("admin") as admin:
+            admin.answer(dag, run, "approve", ["Approve"], {"reason": "seen"})
+        assert editor.wait_for_run(dag, run, within=WITHIN).state == "success"
+        result: Any = editor.result(dag, run, "apply")
+        assert (result["state"], result["who"], result["reason"]) == ("done", "admin", "seen")
 
 
 def test_an_undone_checkpoint_is_not_chosen_and_a_new_run_asks_with_a_new_list(

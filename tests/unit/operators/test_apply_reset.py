@@ -8,17 +8,17 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from airflow_kcr.api import Region, ResetRequest
+from airflow_kcr.api import PlanView, Region, ResetRequest
 from airflow_kcr.operators import base
-from airflow_kcr.operators.reset import KcrApplyResetOperator
+from airflow_kcr.operators.reset import KcrApplyResetOperator, KcrApproveResetOperator
 from airflow_kcr.operators.reset_form import Planned, markdown
-from airflow_kcr.protocol.commands import RequestReset
-from airflow_kcr.protocol.region.rows import RegionState, ResetCause
-from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.commands import RecordResetAnswer, RequestReset
+from airflow_kcr.protocol.region.rows import RegionState, ResetAnswer, ResetCause
+from airflow_kcr.protocol.targets import ToCheckpoint, ToInitial
 from airflow_kcr.protocol.validation import Check, CheckVerdict, Question
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RequestId
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
-from tests.support.airflow_tasks import FakeTask, task_context
+from tests.support.airflow_tasks import NOON, FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.support.reset_tasks import DAG as DAG_ID
@@ -54,6 +54,22 @@ def apply(plan: object = None, **changed: Any) -> KcrApplyResetOperator:  # noqa
     return KcrApplyResetOperator(**{"task_id": "apply", "region": "flights", "plan": plan, **changed})
 
 
+def behind_an_approval(plan: object, **changed: Any) -> KcrApplyResetOperator:  # noqa: ANN401
+    with DAG("d", schedule=None):
+        operator = apply(plan, **changed)
+        KcrApproveResetOperator(task_id="approve", region="flights") >> BaseOperator(task_id="between") >> operator
+    return operator
+
+
+def approve(driver: Driver, plan: dict[str, Any], who: str = "ada") -> None:
+    """Record an approval as the task of it does."""
+    digest = Planned(plan=PlanView.from_json(plan)).digest
+    found = ResetAnswer(
+        request_id=RequestId(plan["plan"]), who=who, answered_at=NOON, reason="wrong rates", digest=digest
+    )
+    driver.handle(RecordResetAnswer(answer=found))
+
+
 def context(**changed: Any) -> Any:  # noqa: ANN401
     return task_context(FakeTask(**{"task_id": "apply", "dag_id": DAG_ID, "run_id": RUN, **changed}))
 
@@ -73,7 +89,8 @@ def resumed(waits: TaskDeferred, plan: object, status: Status = Status.REACHED, 
 def test_an_approved_plan_is_applied_and_waited_for_without_a_slot(
     driver: Driver, world: World, approval: dict[str, Any]
 ) -> None:
-    waits = deferred(apply(approval))
+    approve(driver, approval["plan"])
+    waits = deferred(behind_an_approval({**approval, "by": "mallory", "reason": "forged"}))
     driver.complete()
     driver.finish_reset()
     found = resumed(waits, approval)
@@ -207,3 +224,63 @@ def test_a_table_that_can_not_be_restored_needs_the_consent_of_the_dags_author(
         driver.complete()
         driver.finish_reset()
         assert resumed(waits, found.summary())["state"] == "done"
+
+
+# -- what users of Airflow can write ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_bare", [True, False])
+def test_without_an_approval_in_the_store_nothing_is_applied_whatever_the_xcom_says(
+    driver: Driver, world: World, approval: dict[str, Any], is_bare: bool
+) -> None:
+    with pytest.raises(AirflowFailException, match=r"has no approval of plan .*Nothing was reset; trigger the DAG"):
+        behind_an_approval(approval["plan"] if is_bare else approval).execute(context())
+    assert (driver.region.person_resets, driver.region.epoch) == ({}, 1)
+
+
+def test_an_approval_is_of_one_plan_and_not_of_another_one_under_its_name(
+    driver: Driver, world: World, approval: dict[str, Any], plan: dict[str, Any]
+) -> None:
+    approve(driver, plan)
+    region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
+    other = region.plan_reset(ResetRequest(target=ToInitial()), request_id=plan["plan"]).summary()
+    with pytest.raises(AirflowFailException, match=r"ada has approved plan .*, but it is another one since"):
+        behind_an_approval({**approval, "plan": other}).execute(context())
+    forced = {**plan, "apply": {"forced": True, "consent_upsert": False}}
+    with pytest.raises(AirflowFailException, match=r"ada has approved plan .*, but it is another one since"):
+        behind_an_approval({**approval, "plan": forced}).execute(context())
+    another = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))).summary()
+    with pytest.raises(AirflowFailException, match="has no approval of plan"):
+        behind_an_approval({**approval, "plan": another}).execute(context())
+    assert driver.region.person_resets == {}
+
+
+def test_an_approval_of_an_earlier_epoch_is_void(
+    driver: Driver, world: World, approval: dict[str, Any], plan: dict[str, Any]
+) -> None:
+    approve(driver, plan)
+    driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
+    driver.finish_reset()
+    with pytest.raises(AirflowFailException, match="made in epoch 1"):
+        behind_an_approval(approval).execute(context())
+    with pytest.raises(AirflowFailException, match="another one since"):
+        behind_an_approval({**approval, "plan": {**plan, "epoch": 2}}).execute(context())
+
+
+def test_an_approval_is_used_once(driver: Driver, world: World, approval: dict[str, Any], plan: dict[str, Any]) -> None:
+    approve(driver, plan)
+    operator = behind_an_approval(approval)
+    deferred(operator)
+    assert driver.held.reset_answers == ()
+    driver.complete()
+    driver.finish_reset()
+    assert operator.execute(context(try_number=2))["state"] == "done"
+    assert driver.region.epoch == 2, "the same reset was found"
+
+
+def test_a_plan_that_needs_no_approval_is_not_applied_in_the_name_that_an_xcom_says(
+    driver: Driver, world: World, approval: dict[str, Any]
+) -> None:
+    deferred(apply({**approval, "by": "mallory"}))
+    [reset] = [r for r in Region(driver.name, driver.store).resets() if r.plan]
+    assert reset.requester.who == "airflow"

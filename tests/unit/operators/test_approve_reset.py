@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_kcr.api import PlanView, Region, ResetRequest
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.links import region_path
-from airflow_kcr.operators.reset import KcrApproveResetOperator
+from airflow_kcr.operators.reset import SHOWN, KcrApproveResetOperator, KcrChooseCheckpointOperator
 from airflow_kcr.operators.reset_form import Planned, markdown
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.targets import ByDuration, ToCheckpoint, ToOffset
@@ -40,6 +40,12 @@ def plan(driver: Driver) -> dict[str, Any]:
     region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
     found = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
     return {**found.summary(), "choice": {"by": "bob", "reason": "wrong rates"}}
+
+
+def accepted(world: World, by: str | None = "ada", **fields: object) -> dict[str, Any]:
+    """Return the approval of what is shown, as the form sends it."""
+    shown = {name: field["value"] for name, field in world.shown["params"].items()}
+    return answer("Approve", by=by, **{**shown, **fields})
 
 
 def approve(plan: object = None) -> KcrApproveResetOperator:
@@ -113,7 +119,7 @@ def test_what_people_wrote_stays_in_its_cell(plan: dict[str, Any]) -> None:
 def test_approved_it_returns_the_plan_with_who_and_why(plan: dict[str, Any], world: World) -> None:
     task = FakeTask(task_id="approve")
     asked(approve(plan), task_context(task))
-    found = approve(plan).execute_complete(task_context(task), answer("Approve", reason="wrong rates, seen with bob"))
+    found = approve(plan).execute_complete(task_context(task), accepted(world, reason="wrong rates, seen with bob"))
     assert found == {
         "plan": plan,
         "approved": True,
@@ -132,7 +138,7 @@ def test_rejected_it_says_so(plan: dict[str, Any], world: World) -> None:
 def test_the_plan_that_was_shown_is_the_one_that_is_approved(plan: dict[str, Any], world: World) -> None:
     task = FakeTask(task_id="approve")
     asked(approve(plan), task_context(task))
-    found = approve({**plan, "plan": "another"}).execute_complete(task_context(task), answer("Approve"))
+    found = approve({**plan, "plan": "another"}).execute_complete(task_context(task), accepted(world))
     assert found["plan"] == plan
 
 
@@ -156,7 +162,7 @@ def test_a_plan_that_became_stale_while_it_was_shown_is_not_approved(
     asked(approve(plan), task_context(task))
     undone(driver)
     with pytest.raises(AirflowFailException, match=r"in epoch 2.*Nothing was reset; trigger the DAG again"):
-        approve(plan).execute_complete(task_context(task), answer("Approve", plan=plan["plan"]))
+        approve(plan).execute_complete(task_context(task), accepted(world))
     assert approve(plan).execute_complete(task_context(task), answer("Reject"))["approved"] is False
 
 
@@ -165,11 +171,12 @@ def test_airflow_shows_the_question_of_the_first_try_so_another_plan_is_not_appr
 ) -> None:
     task = FakeTask(task_id="approve")
     asked(approve(plan), task_context(task))
-    assert world.shown["params"]["plan"]["value"] == plan["plan"]
+    assert world.shown["params"]["plan"]["value"].startswith(plan["plan"])
+    first = accepted(world)
     asked(approve({**plan, "plan": "another"}), task_context(task))
-    with pytest.raises(AirflowFailException, match=r"showed plan .*, of an earlier try .*, and not another"):
-        approve(plan).execute_complete(task_context(task), answer("Approve", plan=plan["plan"]))
-    found = approve(plan).execute_complete(task_context(task), answer("Approve", plan="another"))
+    with pytest.raises(AirflowFailException, match=r"showed plan .*, and not another"):
+        approve(plan).execute_complete(task_context(task), first)
+    found = approve(plan).execute_complete(task_context(task), accepted(world))
     assert found["plan"] == {**plan, "plan": "another"}
 
 
@@ -182,10 +189,10 @@ def test_who_asked_does_not_approve_where_that_is_a_second_person_s(
     asked(operator, task_context(task, user="ada"))
     assert world.shown["body"].startswith("Has to be approved by another user than ada and bob.")
     with pytest.raises(AirflowException, match=f"{asker} approved the plan.*the question is asked again") as raised:
-        operator.execute_complete(task_context(task, user="ada"), answer("Approve", by=asker))
+        operator.execute_complete(task_context(task, user="ada"), accepted(world, by=asker))
     assert not isinstance(raised.value, AirflowFailException)
     assert operator.execute_complete(task_context(task, user="ada"), answer("Reject", by=asker))["approved"] is False
-    assert operator.execute_complete(task_context(task, user="ada"), answer("Approve", by="eve"))["by"] == "eve"
+    assert operator.execute_complete(task_context(task, user="ada"), accepted(world, by="eve"))["by"] == "eve"
 
 
 def test_a_second_person_has_a_name(plan: dict[str, Any], world: World) -> None:
@@ -193,7 +200,7 @@ def test_a_second_person_has_a_name(plan: dict[str, Any], world: World) -> None:
     task = FakeTask(task_id="approve")
     asked(operator, task_context(task))
     with pytest.raises(AirflowException, match="a user that Airflow does not name approved"):
-        operator.execute_complete(task_context(task), answer("Approve", by=None))
+        operator.execute_complete(task_context(task), accepted(world, by=None))
 
 
 def test_what_a_plan_is_applied_with_is_shown_and_kept(plan: dict[str, Any], world: World) -> None:
@@ -201,7 +208,7 @@ def test_what_a_plan_is_applied_with_is_shown_and_kept(plan: dict[str, Any], wor
     task = FakeTask(task_id="approve")
     asked(approve(with_force), task_context(task))
     assert "| Forced | yes: without a drain, from the last done positions |" in world.shown["body"].splitlines()
-    found = approve(with_force).execute_complete(task_context(task), answer("Approve", reason=None))
+    found = approve(with_force).execute_complete(task_context(task), accepted(world, reason=None))
     assert found["plan"] == with_force
 
 
@@ -230,3 +237,59 @@ def test_what_is_no_plan_is_not_shown(world: World, given: object, what: str) ->
 def test_a_default_answer_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="takes no defaults"):
         KcrApproveResetOperator(task_id="approve", region="flights", defaults="Approve")
+
+
+# -- what users of Airflow can write ----------------------------------------------------------------------------------
+
+
+def test_the_approval_is_recorded_with_the_plan_as_it_was_shown_the_approver_and_the_time(
+    driver: Driver, plan: dict[str, Any], world: World
+) -> None:
+    task = FakeTask(task_id="approve")
+    asked(approve(plan), task_context(task))
+    approve(plan).execute_complete(task_context(task), accepted(world, by="eve", reason="seen"))
+    [recorded] = driver.held.reset_answers
+    assert (recorded.request_id, recorded.who, recorded.reason) == (plan["plan"], "eve", "seen")
+    assert (recorded.answered_at.isoformat(), recorded.digest != "") == ("2026-01-01T12:05:00+00:00", True)
+
+
+def test_a_rejection_is_no_approval(driver: Driver, plan: dict[str, Any], world: World) -> None:
+    task = FakeTask(task_id="approve")
+    asked(approve(plan), task_context(task))
+    approve(plan).execute_complete(task_context(task), answer("Reject"))
+    assert driver.held.reset_answers == ()
+
+
+def test_a_plan_that_was_overwritten_while_it_was_shown_is_not_approved(
+    driver: Driver, plan: dict[str, Any], world: World
+) -> None:
+    task = FakeTask(task_id="approve")
+    asked(approve(plan), task_context(task))
+    task.xcom_push(SHOWN, {**plan, "apply": {"forced": True, "consent_upsert": True}})
+    with pytest.raises(AirflowFailException, match=r"Airflow showed plan .*, and not"):
+        approve(plan).execute_complete(task_context(task), accepted(world))
+    assert driver.held.reset_answers == ()
+
+
+def test_an_answer_that_does_not_say_what_was_shown_approves_nothing(
+    driver: Driver, plan: dict[str, Any], world: World
+) -> None:
+    task = FakeTask(task_id="approve")
+    asked(approve(plan), task_context(task))
+    with pytest.raises(AirflowFailException, match=r"its field plan is missing.*answer with the form"):
+        approve(plan).execute_complete(task_context(task), answer("Approve", reason="wrong rates"))
+    assert driver.held.reset_answers == ()
+
+
+def test_who_chose_does_not_approve_though_the_xcom_of_the_choice_was_overwritten(
+    driver: Driver, plan: dict[str, Any], world: World
+) -> None:
+    task = FakeTask(task_id="approve")
+    chooses = KcrChooseCheckpointOperator(task_id="choose", region="flights")
+    chooses.execute_complete(task_context(task, user="ada"), answer("Choose", by="bob", checkpoint=2))
+    overwritten = {**plan, "choice": {"by": "", "reason": "wrong rates"}}
+    operator = KcrApproveResetOperator(task_id="approve", region="flights", plan=overwritten, second_person=True)
+    asked(operator, task_context(task, user="ada"))
+    with pytest.raises(AirflowException, match=r"bob approved the plan.*another user than ada and bob"):
+        operator.execute_complete(task_context(task, user="ada"), accepted(world, by="bob"))
+    assert [one.who for one in driver.held.reset_answers if one.digest] == []

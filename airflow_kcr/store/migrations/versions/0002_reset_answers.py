@@ -1,0 +1,20 @@
+"""A region remembers who has chosen a reset's checkpoint and who has approved its plan."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from alembic import op
+
+revision: Final = "0002"
+down_revision: Final = "0001"
+branch_labels: Final = None
+depends_on: Final = None
+
+
+def upgrade() -> None:
+    op.execute("ALTER TABLE kcr.region ADD COLUMN reset_answers jsonb")
+
+
+def downgrade() -> None:
+    raise NotImplementedError("the store's migrations go forward only; go back by restoring a backup")
