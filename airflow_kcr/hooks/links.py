@@ -6,7 +6,7 @@ therefore `persist` theirs as soon as they know it, under the key that Airflow r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 from urllib.parse import quote, urlsplit
 
 from airflow.sdk import BaseOperatorLink, conf
@@ -57,6 +57,11 @@ def region_place(region: str, kcr_conn_id: str) -> str:
     return place if kcr_conn_id == DEFAULT_CONNECTION else f"stores/{quote(kcr_conn_id, safe='')}/{place}"
 
 
+def is_literal(name: object) -> TypeGuard[str]:
+    """Whether a name is known: a text that is not empty, and no template any more."""
+    return isinstance(name, str) and name != "" and "{{" not in name and "{%" not in name
+
+
 class RegionLink(BaseOperatorLink):
     """To the page of the operator's region."""
 
@@ -66,10 +71,9 @@ class RegionLink(BaseOperatorLink):
         return "Region"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the way to the page; empty where the operator has no region."""
-        region = getattr(operator, "region", None)
-        store = getattr(operator, "kcr_conn_id", None) or DEFAULT_CONNECTION
-        return region_path(region, str(store)) if isinstance(region, str) and region else ""
+        """Return the way to the page; empty where its region or connection isn't known."""
+        region, store = getattr(operator, "region", None), getattr(operator, "kcr_conn_id", None)
+        return region_path(region, store) if is_literal(region) and is_literal(store) else ""
 
     def persist(self, context: Context, region: str, kcr_conn_id: str = DEFAULT_CONNECTION) -> None:
         """Show the link from now on.

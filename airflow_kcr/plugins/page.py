@@ -29,7 +29,7 @@ from airflow_kcr.api.regions import regions
 from airflow_kcr.api.views import span
 from airflow_kcr.errors import InvalidIdentifier, KcrError, UnknownRegion
 from airflow_kcr.hooks.connections import DEFAULT_CONNECTION
-from airflow_kcr.hooks.links import region_place
+from airflow_kcr.hooks.links import is_literal, region_place
 from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.values import region_name
 
@@ -92,8 +92,8 @@ def build_page(stores: Mapping[str, Lend]) -> FastAPI:
     @app.get("/", response_class=HTMLResponse)
     def listed(may: Looker) -> HTMLResponse:
         found = [StoreRegions.read(name, lend, may) for name, lend in stores.items() if may.has_any_of(name)]
-        status = 503 if all(one.problem for one in found) else 200
-        return _page("regions.html", status=status, stores=found)
+        status = 503 if found and all(one.problem for one in found) else 200
+        return _page("regions.html", status=status, stores=found, not_shown=may.not_shown)
 
     @app.get("/regions/{region}", response_class=HTMLResponse)
     def shown(region: str, may: Looker) -> HTMLResponse:
@@ -172,6 +172,18 @@ NOT_YOURS: Final = (
 )
 
 
+ANY_DAG: Final = "any DAG"
+"""An id that no DAG can have: only a right to all DAGs holds for it."""
+
+UNKNOWN: Final = ""
+"""Stands for the store of a region whose connection can't be known, in a `Place`."""
+
+NO_CONNECTION: Final = (
+    "Of {regions} a DAG of yours names the region, but not in which store it is: a mapped task gives no kcr_conn_id to "
+    "partial(), or the connection is a template. It is not guessed; name the connection there, and deploy the DAG anew."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Rights:
     """What a user may see."""
@@ -188,6 +200,12 @@ class Rights:
         """Whether anything of a connection's store may be shown."""
         return self.everything or any(one == store for one, _ in self.places)
 
+    @property
+    def not_shown(self) -> str:
+        """Why regions of the user's own DAGs are not shown; empty: there are none such."""
+        regions = sorted(region for store, region in self.places if store == UNKNOWN)
+        return NO_CONNECTION.format(regions=", ".join(regions)) if regions else ""
+
     def require(self, store: str, region: str) -> None:
         """Refuse a region that may not be shown, whether or not there is one.
 
@@ -195,7 +213,7 @@ class Rights:
             HTTPException: 403.
         """
         if not self.has(store, region):
-            raise HTTPException(403, NOT_YOURS)
+            raise HTTPException(403, f"{NOT_YOURS} {self.not_shown}".rstrip())
 
 
 def owners() -> Callable[[], Owners]:
@@ -207,14 +225,15 @@ def rights(user: GetUserDep, read_owners: Annotated[Callable[[], Owners], Depend
     """Return what the user may see: 401 if not logged in, 403 if they may see nothing."""
 
     def may_see(dag_id: str | None) -> bool:
-        team = DagModel.get_team_name(dag_id) if dag_id is not None else None
+        team = None if dag_id in {None, ANY_DAG} else DagModel.get_team_name(dag_id)
         details = DagDetails(id=dag_id, team_name=team)
         found: bool = get_auth_manager().is_authorized_dag(
             method="GET", access_entity=DagAccessEntity.RUN, details=details, user=user
         )
         return found
 
-    if may_see(None):
+    # Without an id, some auth managers ask for the right to list DAGs, which a right to any one of them brings.
+    if may_see(None) and may_see(ANY_DAG):
         return Rights(everything=True, places=frozenset())
     known = read_owners()
     seen = {dag_id for dag_id in frozenset().union(*known.values()) if may_see(dag_id)}
@@ -243,12 +262,15 @@ def _stored_owners() -> Owners:
 def places_of(stored: Mapping[str, Any]) -> Iterator[Place]:
     """Yield the regions that the tasks of a DAG act on; one whose name is a template still is none.
 
+    Of a mapped task Airflow stores what `partial` was given. Without a connection there, it may be that of
+    `default_args`, or another one for each mapped task: no reason to show the region of that name in the default store.
+
     Args:
         stored: the DAG, as Airflow serialises it.
     """
     for task in stored.get("dag", {}).get("tasks", ()):
         fields = task.get("__var", {})
         said = {**fields.get("partial_kwargs", {}), **fields}
-        region, store = said.get("region"), said.get("kcr_conn_id") or DEFAULT_CONNECTION
-        if str(fields.get("_task_module", "")).startswith(_OPERATORS) and isinstance(region, str):
-            yield str(store), region
+        region, store = said.get("region"), said.get("kcr_conn_id")
+        if str(fields.get("_task_module", "")).startswith(_OPERATORS) and is_literal(region):
+            yield store if is_literal(store) else UNKNOWN, region

@@ -14,9 +14,10 @@ KEY = TaskInstanceKey(dag_id="d", task_id="t", run_id="r", try_number=1, map_ind
 
 
 class OfRegion(BaseOperator):
-    def __init__(self, *, region: object, **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
+    def __init__(self, *, region: object, kcr_conn_id: str | None = "kcr_default", **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(**kwargs)
         self.region = region
+        self.kcr_conn_id = kcr_conn_id
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,12 @@ def test_a_region_of_another_store_is_found_under_its_connection() -> None:
 def test_an_operator_without_a_region_has_no_link() -> None:
     assert RegionLink().get_link(OfRegion(task_id="t", region=None), ti_key=KEY) == ""
     assert RegionLink().get_link(BaseOperator(task_id="t"), ti_key=KEY) == ""
+
+
+@pytest.mark.parametrize("conn_id", [None, "", "{{ params.store }}"])
+def test_a_region_whose_connection_is_not_known_has_no_link(conn_id: str | None) -> None:
+    assert RegionLink().get_link(OfRegion(task_id="t", region="flights", kcr_conn_id=conn_id), ti_key=KEY) == ""
+    assert RegionLink().get_link(OfRegion(task_id="t", region="{{ params.region }}"), ti_key=KEY) == ""
 
 
 def test_the_link_to_a_region_is_there_as_soon_as_it_is_persisted() -> None:
