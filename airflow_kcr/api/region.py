@@ -525,11 +525,11 @@ class Region:
         return reset_views.counted(self._store, region, reset_views.found(region, reset_id))
 
     def offsets_file(self, text: str, scope: Scope = EVERYTHING) -> FromFile:
-        """Return the target that the text of a reset CSV is; see `reset_requests.from_file`."""
+        """Return the target that the text of a reset CSV is; see `reset_plans.from_file`."""
         return reset_plans.from_file(self._read(), text, scope)
 
     def records_to_skip(self, texts: Iterable[str], scope: Scope = EVERYTHING) -> OffsetMap:
-        """Return the records that texts `TOPIC:PARTITION:OFFSET` name; see `reset_requests.skipped`."""
+        """Return the records that texts `TOPIC:PARTITION:OFFSET` name; see `reset_plans.skipped`."""
         return reset_plans.skipped(self._read(), texts, scope)
 
     # -- beside Kafka --------------------------------------------------------------------------------------------

@@ -406,7 +406,7 @@ class RealGroupReader:
     def committed(
         self, group: GroupId, partitions: Collection[GroupPartition]
     ) -> Mapping[GroupPartition, CommittedOffset]:
-        """See `clusters.Cluster.committed`; without partitions there is nothing to ask."""
+        """See `regions.Cluster.committed`; without partitions there is nothing to ask."""
         return self.groups.committed(group, partitions) if partitions else {}
 
     def describe(self, group: GroupId) -> GroupSeen:
@@ -422,11 +422,11 @@ class RealGroupReader:
         return self.groups.unreadable(group, topics)
 
     def require_empty(self, group: GroupId) -> None:
-        """See `clusters.Cluster.require_empty`."""
+        """See `regions.Cluster.require_empty`."""
         self.groups.require_empty(group)
 
     def alter(self, group: GroupId, offsets: OffsetMap, metadata: str) -> None:
-        """See `clusters.Cluster.alter`."""
+        """See `regions.Cluster.alter`."""
         self.groups.alter(group, offsets, metadata)
 
 

@@ -220,7 +220,7 @@ class FromFile:
     needs: ClassVar = Needs.LOG_BOUNDS
 
     entries: OffsetMap
-    """What `offsets_csv.read_offsets` has found; at least one."""
+    """What `offsets.read_offsets` has found; at least one."""
 
     def __post_init__(self) -> None:
         if not self.entries:

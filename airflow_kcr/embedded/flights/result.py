@@ -279,7 +279,7 @@ def compare(result: DataFrame, direct: DataFrame) -> ResultComparison:
 
     Args:
         result: see `fold`.
-        direct: see `direct.from_csv` and `direct.from_topic`.
+        direct: of `from_csv` or `from_topic`.
     """
     # By an exchange of both together and not by a join, in one job over either.
     both = _side(result, _SIDES[0]).unionByName(_side(direct, _SIDES[1]), allowMissingColumns=True)

@@ -1,4 +1,4 @@
-"""Batches: the admission to begin, the admission to end, and what a refused end means (docs/reference/states.md).
+"""Batches: the admission to start, the admission to finish, and what a refused finish means (docs/reference/states.md).
 
 Both are decided under the shared region lock, from the region's row, the member's row and the claims of the ranges
 alone: a store may hand over a `Region` that holds no more than those. Begin is where everything is checked; end asks
@@ -88,12 +88,12 @@ def stamp(region: Region) -> CheckpointNumber:
 def _require_processing(region: Region) -> None:
     checkpoint = region.checkpoint
     if region.state is not RegionState.RUNNING:
-        raise BatchRefused(f"region {region.name} is {region.state}; a batch begins only while it is running")
+        raise BatchRefused(f"region {region.name} is {region.state}; a batch starts only while it is running")
     approaching = checkpoint is not None and checkpoint.phase is CheckpointPhase.APPROACHING
     if region.desired_state is not DesiredState.RUNNING and not approaching:
-        raise BatchRefused(f"region {region.name} has the desired state {region.desired_state}; no batch begins")
+        raise BatchRefused(f"region {region.name} has the desired state {region.desired_state}; no batch starts")
     if strangers := coverage.holding_for(region):
-        raise BatchRefused(f"region {region.name} holds until {strangers[0]} is gone; no batch begins")
+        raise BatchRefused(f"region {region.name} holds until {strangers[0]} is gone; no batch starts")
 
 
 def _require_claim(region: Region, partition: GroupPartition, member: MemberId, incarnation: Incarnation) -> Claim:
@@ -110,7 +110,7 @@ def _require_range(
     if claim.is_in_flight:
         raise BatchRefused(f"{partition}: an earlier batch, started up to {claim.started_to}, has not ended")
     if range_.from_ != claim.position:
-        raise BatchRefused(f"{partition}: the batch would begin at {range_.from_}, its position is {claim.position}")
+        raise BatchRefused(f"{partition}: the batch would start at {range_.from_}, its position is {claim.position}")
     row = None if limit is None else boundaries.boundary_offset(region, partition, limit)
     if row is not None and range_.to > max(row.offset, range_.from_) and not _may_overshoot(region, range_, row.offset):
         raise BatchRefused(f"{partition}: {range_} crosses the boundary {limit}, whose offset is {row.offset}")

@@ -358,7 +358,7 @@ def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Pla
         log: boundaries and time look-ups of the partitions in scope, as the target needs.
 
     Raises:
-        InvalidTarget, UnknownCheckpoint, CheckpointNotUsable: it could not be applied; see `resolution.require_usable`.
+        InvalidTarget, UnknownCheckpoint, CheckpointNotUsable: it could not be applied; see `plans.require_usable`.
         KeyError: the log was read without what the target needs.
     """
     require_usable(region, now, reset)

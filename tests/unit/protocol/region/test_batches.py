@@ -91,14 +91,14 @@ def test_a_batch_begins_only_while_the_region_runs() -> None:
     driver = one()
     wanted = asked(driver)
     for other in set(RegionState) - {RegionState.RUNNING}:
-        with pytest.raises(BatchRefused, match=f"is {other}; a batch begins only while it is running"):
+        with pytest.raises(BatchRefused, match=f"is {other}; a batch starts only while it is running"):
             begin(driver, wanted, region=replace(driver.region, state=other))
 
 
 def test_and_while_that_is_the_desired_state_unless_a_checkpoint_approaches_its_boundary() -> None:
     driver = hourly()
     driver.handle(PauseRegion())
-    with pytest.raises(BatchRefused, match="has the desired state paused; no batch begins"):
+    with pytest.raises(BatchRefused, match="has the desired state paused; no batch starts"):
         driver.start_batch(driver.member(0))
     driver.request_checkpoint("n", boundary=boundary(1), purpose=CheckpointPurpose.DRAIN)
     driver.start_batch(driver.member(0))
@@ -132,9 +132,9 @@ def test_a_range_that_is_none_is_refused(from_: int, to: int) -> None:
 def test_a_batch_begins_at_the_position() -> None:
     driver = one()
     driver.process()
-    with pytest.raises(BatchRefused, match="would begin at 0, its position is 10"):
+    with pytest.raises(BatchRefused, match="would start at 0, its position is 10"):
         begin(driver, asked(driver, 0, 5))
-    with pytest.raises(BatchRefused, match="would begin at 11, its position is 10"):
+    with pytest.raises(BatchRefused, match="would start at 11, its position is 10"):
         begin(driver, asked(driver, 11, 15))
 
 
