@@ -52,7 +52,7 @@ from airflow_kcr.protocol.region.state import (
     request_of,
     universe,
 )
-from airflow_kcr.protocol.values import CheckpointNumber, MemberId, RegionName, RequestId, format_instant
+from airflow_kcr.protocol.values import CheckpointNumber, MemberId, RegionName, RequestId, few, format_instant
 from airflow_kcr.store.regions import RegionStore
 
 Predicate: TypeAlias = Callable[[StoredRegion, datetime], bool]
@@ -244,10 +244,7 @@ def _missing_in_drain(region: StoredRegion, checkpoint: Checkpoint) -> Iterator[
     waiting = [m for m in sorted(checkpoint.participants) if (checkpoint.sequence, m) not in region.contributions]
     for member in waiting:
         held = [str(p.topic_partition) for p, claim in sorted(region.claims.items()) if claim.owner == member]
-        more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
-        yield (
-            f"checkpoint {checkpoint.sequence} waits for {member} ({', '.join(held[:_NAMED]) or 'no partition'}{more})"
-        )
+        yield f"checkpoint {checkpoint.sequence} waits for {member} ({few(held, _NAMED) or 'no partition'})"
     if not waiting:
         yield from (f"checkpoint {checkpoint.sequence}: {what}" for what in completion.lacking(region, checkpoint))
 
@@ -463,8 +460,6 @@ STORE_AWAY: Final = timedelta(seconds=30)
 AWAY: Final = (StoreUnavailable, StoreBusy, OutcomeUnknown)
 """What a store raises that may heal by itself."""
 
-_SHOWN_MISSING: Final = 5
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
@@ -479,10 +474,9 @@ class Progress:
     """Who or what is missing, by name."""
 
     def __str__(self) -> str:
-        named = "; ".join(self.missing[:_SHOWN_MISSING])
-        more = f"; and {len(self.missing) - _SHOWN_MISSING} more" if len(self.missing) > _NAMED else ""
+        named = few(self.missing, separator="; ")
         state = f" ({self.state})" if self.state else ""
-        return f"waiting for {self.what}{state}{': ' if named else ''}{named}{more}"
+        return f"waiting for {self.what}{state}{': ' if named else ''}{named}"
 
 
 OnProgress: TypeAlias = Callable[[Progress], None]

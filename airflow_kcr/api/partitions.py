@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,7 +20,7 @@ from airflow_kcr.protocol.region import lost_logs, timelines
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import offsets_of
 from airflow_kcr.protocol.rules import Assignor, GroupRules
-from airflow_kcr.protocol.validation import strange_commit
+from airflow_kcr.protocol.validation import is_strange_commit, strange_commit
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     GroupId,
@@ -161,28 +161,40 @@ class Comparison(View):
         }
 
 
-def lag(region: StoredRegion, clusters: Clusters) -> tuple[Lag, ...]:
+def lag(region: StoredRegion, clusters: Clusters, read: Callable[[], StoredRegion]) -> tuple[Lag, ...]:
     """Return the lag of every partition, including unclaimed ones.
 
-    The positions were read before the logs are, so a running region's lag is never too small.
+    The positions were read before the logs are, so a running region's lag is never too small. Work goes on between
+    the reads, so trouble is named only where the region, read once more, still shows it.
+
+    Args:
+        region: as it was just read.
+        clusters: how Kafka is reached.
+        read: reads the region once more.
     """
     spec = RegionSpec.from_json(region.spec.text)
-    found: list[Lag] = []
+    asked: list[tuple[GroupPartition, CommittedOffset | None, LogBounds | None]] = []
     for group, rules in sorted(region.rules.groups.items()):
         known = {p for p in region.claims if p.group == group and region.rules.subscribes(group, p.topic)}
         with clusters(spec, group) as cluster:
             partitions = sorted(known | rules.partitions(cluster.logs.topics(rules.topics)))
             held, bounds = cluster.committed(group, partitions), cluster.logs.bounds(partitions)
-        found += [_lag(region, p, held.get(p), bounds.get(p)) for p in partitions]
-    return tuple(found)
+        asked += [(p, held.get(p), bounds.get(p)) for p in partitions]
+    now = read()
+    return tuple(_lag(region, now, *row) for row in asked)
 
 
 def _lag(
-    region: StoredRegion, partition: GroupPartition, held: CommittedOffset | None, bounds: LogBounds | None
+    region: StoredRegion,
+    now: StoredRegion,
+    partition: GroupPartition,
+    held: CommittedOffset | None,
+    bounds: LogBounds | None,
 ) -> Lag:
     claim = region.claims.get(partition)
     seen = {} if bounds is None else {partition: bounds}
-    trouble = next((t.why for t in lost_logs.out_of_range(region, seen)), "") or _strange(region, partition, held)
+    lost = lost_logs.out_of_range_throughout(region, now, seen)
+    trouble = lost[0].why if lost else _strange(region, now, partition, held)
     absence = region.absent.get(partition) if bounds is None else None
     if absence is not None:
         trouble = lost_logs.absence_text(region, absence)
@@ -203,9 +215,10 @@ def _lag(
     )
 
 
-def _strange(region: StoredRegion, partition: GroupPartition, held: CommittedOffset | None) -> str:
-    own = {} if held is None else noted(region, {partition: held})
-    return strange_commit(region, partition, None if held is None else held.offset, own.get(partition))
+def _strange(before: StoredRegion, now: StoredRegion, partition: GroupPartition, held: CommittedOffset | None) -> str:
+    own = {} if held is None else noted(before, {partition: held})
+    place = partition, None if held is None else held.offset, own.get(partition)
+    return strange_commit(now, *place) if is_strange_commit(before, now, *place) else ""
 
 
 def compare(region: StoredRegion, sequence: CheckpointNumber, clusters: Clusters) -> tuple[Comparison, ...]:

@@ -549,7 +549,7 @@ class Region:
         Raises:
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
         """
-        return partitions.lag(self._read(), self._clusters)
+        return partitions.lag(self._read(), self._clusters, self._read)
 
     def assignment(
         self, *, members: int | None = None, assignor: Assignor | None = None

@@ -33,12 +33,10 @@ from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of, universe
 from airflow_kcr.protocol.target_resolution import times_needed
 from airflow_kcr.protocol.targets import ByDuration, FromFile, Needs
-from airflow_kcr.protocol.values import GroupId, GroupPartition, RegionName, RequestId
+from airflow_kcr.protocol.values import GroupId, GroupPartition, RegionName, RequestId, few
 from airflow_kcr.runtime.leases import CommitNote
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore, uncollected
-
-_NAMED: Final = 5
 
 WITHOUT_WHAT_IS_LOST: Final = (
     "choose a later checkpoint, or go on without what the log has lost: plan the same with -o csv, and then that file "
@@ -173,10 +171,9 @@ def _accept(
     require_current(region, approved)
     found, log = _planned(region, now, asked, clusters)
     if found.unreachable:
-        named = "; ".join(map(str, found.unreachable[:_NAMED]))
-        more = f"; and {len(found.unreachable) - _NAMED} more" if len(found.unreachable) > _NAMED else ""
+        named = few(found.unreachable, separator="; ")
         raise CheckpointNotUsable(
-            f"{len(found.unreachable)} partition(s) can't go there, the log does not have it: {named}{more}. Nothing "
+            f"{len(found.unreachable)} partition(s) can't go there, the log does not have it: {named}. Nothing "
             f"was changed; {way_out(PlanView.of(found, approved.request, log))}"
         )
     if region.state is RegionState.STOPPED and not asked.forced:
@@ -291,9 +288,8 @@ def _wanted(region: StoredRegion, request: ResetRequest) -> dict[GroupId, list[G
 def _require(partitions: list[GroupPartition], answers: Mapping[GroupPartition, object]) -> None:
     gone = [str(p) for p in partitions if p not in answers]
     if gone:
-        more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
         raise InvalidTarget(
-            f"Kafka has no log of {', '.join(gone[:_NAMED])}{more}: the topic was deleted or has fewer partitions now; "
+            f"Kafka has no log of {few(gone)}: the topic was deleted or has fewer partitions now; "
             "leave it out of the scope"
         )
 

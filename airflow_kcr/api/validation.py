@@ -214,8 +214,9 @@ def gather(
         unreadable = calls.asked(
             f"look up the rights on group {group}", lambda: cluster.unreadable(group, {p.topic for p in there})
         )
-        bounds = calls.asked(f"read the logs of group {group}", lambda: cluster.logs.bounds(there))
+        # What was committed was in the log before, and the log only grows.
         held = calls.asked(f"read the committed offsets of group {group}", lambda: cluster.committed(group, there))
+        bounds = calls.asked(f"read the logs of group {group}", lambda: cluster.logs.bounds(there))
         behind = {p: log for p, log in (bounds or {}).items() if _is_behind(region, p, log)}
         ends = (
             {}
@@ -227,6 +228,7 @@ def gather(
     return Evidence(
         rules=rules,
         participants=participants(region, group, names, client),
+        before=region,
         described=described,
         topics=topics,
         times=times,

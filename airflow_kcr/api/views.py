@@ -30,6 +30,7 @@ from airflow_kcr.protocol.values import (
     GroupPartition,
     MemberId,
     TopicPartition,
+    few,
     format_instant,
 )
 
@@ -172,8 +173,7 @@ class MemberView(View):
 def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
     waits = list(coverage.unready(region, now))
     if waits:
-        more = f" and {len(waits) - _NAMED} more" if len(waits) > _NAMED else ""
-        yield f"its reset waits: {', '.join(waits[:_NAMED])}{more}"
+        yield f"its reset waits: {few(waits, _NAMED)}"
     yield from specs.told(region, now)
     yield from _mixed_versions(region, now)
     foreign = coverage.taken(region, now)
@@ -181,9 +181,8 @@ def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
         yield _foreign_consumers(region, foreign)
     late = {p: since for p, since in coverage.overdue(region, now).items() if p not in foreign}
     if late:
-        names = ", ".join(f"{p} since {format_instant(since)}" for p, since in list(late.items())[:_NAMED])
-        more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
-        yield f"no member owns {names}{more}: their records are not read; a member joins its group anew for them"
+        names = few((f"{p} since {format_instant(since)}" for p, since in late.items()), _NAMED)
+        yield f"no member owns {names}: their records are not read; a member joins its group anew for them"
     yield from _absent(region)
     if region.failures and region.halt is None:
         count = "1 failure" if region.failures == 1 else f"{region.failures} failures"
@@ -201,7 +200,7 @@ def _absent(region: StoredRegion) -> Iterator[str]:
         if region.rules.subscribes(partition.group, partition.topic):
             by_text[lost_logs.absence_text(region, absence)].append(str(partition))
     for text, partitions in by_text.items():
-        yield f"{_few(partitions)}: {text}"
+        yield f"{few(partitions, _NAMED)}: {text}"
 
 
 def _mixed_versions(region: StoredRegion, now: datetime) -> Iterator[str]:
@@ -210,19 +209,13 @@ def _mixed_versions(region: StoredRegion, now: datetime) -> Iterator[str]:
         if row.version and is_live(region, member, now):
             by_version[row.version].append(str(member))
     if len(by_version) > 1:
-        told = "; ".join(f"{version}: {_few(members)}" for version, members in sorted(by_version.items()))
+        told = "; ".join(f"{version}: {few(members, _NAMED)}" for version, members in sorted(by_version.items()))
         yield f"its members run different versions of airflow-kcr: {told}"
-
-
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _foreign_consumers(region: StoredRegion, taken: frozenset[GroupPartition]) -> str:
     held = sorted(taken)
-    more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
-    has = f", and no member has {', '.join(map(str, held[:_NAMED]))}{more}" if held else ""
+    has = f", and no member has {few(held, _NAMED)}" if held else ""
     return (
         f"not of this region: {'; '.join(map(str, region.foreign_consumers))}{has} (policy "
         f"{region.rules.foreign_consumers}); "

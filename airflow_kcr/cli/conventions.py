@@ -28,7 +28,7 @@ from airflow_kcr.errors import (
     TimedOut,
     ToolMissing,
 )
-from airflow_kcr.protocol.values import parse_duration, parse_instant
+from airflow_kcr.protocol.values import few, parse_duration, parse_instant
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -275,10 +275,8 @@ def _on_terminal() -> Iterator[OnProgress]:
     def lines(seen: Progress) -> Text:
         state = f" ({seen.state})" if seen.state else ""
         text = Text(f"waiting for {seen.what}{state}, {seen.waited.total_seconds():.0f} s so far")
-        for who in seen.missing[:_SHOWN]:
-            text.append(f"\n    {who}")
-        if len(seen.missing) > _SHOWN:
-            text.append(f"\n    and {len(seen.missing) - _SHOWN} more")
+        if seen.missing:
+            text.append("\n    " + few(seen.missing, _SHOWN, "\n    "))
         return text
 
     with console.status(Text("waiting")) as status:

@@ -32,7 +32,7 @@ from airflow_kcr.kafka.calls import Kind
 from airflow_kcr.kafka.group_consumer import CommitResponse
 from airflow_kcr.ports import CommitAnswer, CommittedOffset, always
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.values import GroupId, GroupPartition
+from airflow_kcr.protocol.values import GroupId, GroupPartition, few
 
 READ_SLICE: Final = timedelta(milliseconds=500)
 """How long one read of the committed offsets may keep the event thread from polling."""
@@ -261,7 +261,7 @@ class Commits:
             return f"not sent: nothing was assigned within {commit.timeout.total_seconds():.1f} s"
         missing = sorted(str(p.topic_partition) for p in commit.offsets.keys() - group_consumer.assigned)
         if missing:
-            return f"not sent: {', '.join(missing[:5])} not assigned"
+            return f"not sent: {few(missing)} not assigned"
         if not commit.sent_in:
             return "not sent: its time was over"
         return "not sent again: there was no new assignment in time"
@@ -277,7 +277,7 @@ def _verdict(commit: PendingCommit, held: dict[GroupPartition, CommittedOffset])
     if held == expected:
         return ""
     other = sorted(str(p.topic_partition) for p, row in expected.items() if held.get(p) != row)
-    return commit.failure or f"Kafka said yes, but does not hold it: {', '.join(other[:5])}"
+    return commit.failure or f"Kafka said yes, but does not hold it: {few(other)}"
 
 
 def _both(first: str, second: str) -> str:

@@ -16,7 +16,7 @@ from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.observations import OTHER_GROUP, GroupSeen, MemberSeen
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.timeouts import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName, TopicPartition
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName, TopicPartition, few
 
 _EMPTY: Final = frozenset({"empty", "dead"})
 """States of a group without members; one that does not exist is `dead`."""
@@ -186,5 +186,4 @@ def _partitions(rows: list[list[Any]]) -> frozenset[TopicPartition]:
 
 
 def _failed(rows: list[list[Any]]) -> str:
-    shown = "; ".join(f"{topic}-{number}: {text}" for topic, number, _, text in rows[:5])
-    return shown + (f"; and {len(rows) - 5} more" if len(rows) > 5 else "")
+    return few((f"{topic}-{number}: {text}" for topic, number, _, text in rows), separator="; ")

@@ -36,6 +36,7 @@ from airflow_kcr.operators.reset_form import (
     target_of,
     truth,
 )
+from airflow_kcr.protocol.values import few
 from airflow_kcr.triggers.payloads import ResetFinished
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ def _label(one: WayBack) -> str:
     row = one.checkpoint
     made = "" if row.finished_at is None else f"made {shown(row.finished_at)}"
     boundary = "" if row.boundary is None else f"boundary {shown(row.boundary)}"
-    runs = _listed([run.run_id for run in one.runs], LABEL_RUNS)
+    runs = few([run.run_id for run in one.runs], LABEL_RUNS)
     pinned = f"pinned as {row.pinned_as}" if row.pinned_as else ""
     return " · ".join(text for text in (str(row.sequence), boundary or made, runs, _again(one), pinned) if text)
 
@@ -225,17 +226,12 @@ def _again(one: WayBack) -> str:
     return f"{records} again"
 
 
-def _listed(texts: Sequence[str], most: int) -> str:
-    more = f" and {len(texts) - most} more" if len(texts) > most else ""
-    return ", ".join(texts[:most]) + more
-
-
 def _body(found: Sequence[WayBack]) -> str:
     rows = [
         (
             str(one.checkpoint.sequence),
             "" if one.checkpoint.boundary is None else shown(one.checkpoint.boundary),
-            _listed([f"{run.dag_id} / {run.run_id}" for run in one.runs], TABLE_RUNS) or "none",
+            few([f"{run.dag_id} / {run.run_id}" for run in one.runs], TABLE_RUNS) or "none",
             f"{one.replay:,}" if one.moved else "moves nothing",
             "" if one.checkpoint.finished_at is None else shown(one.checkpoint.finished_at),
             one.checkpoint.pinned_as,

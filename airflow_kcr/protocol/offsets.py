@@ -338,13 +338,13 @@ def read_offsets(text: str, *, partitions: Collection[GroupPartition], group: Gr
     if rows and _names_columns(rows[0][1]):
         number, names = rows.pop(0)
         if tuple(names) not in {ONE_GROUP, MANY_GROUPS}:
-            findings.append((number, f"looks like a header; write {','.join(columns)}, or none, as Kafka's tool does"))
+            findings.append((number, f"looks like a header; write none, as Kafka's tool does, or {_FORMS}"))
     if columns is ONE_GROUP and group is None:
         group = _only_group(partitions)
     found: dict[GroupPartition, tuple[int, Offset]] = {}
     for number, row in rows:
         if len(row) != len(columns):
-            findings.append((number, f"{len(row)} column(s), expected {len(columns)}: {','.join(columns)}"))
+            findings.append((number, f"{len(row)} column(s); {_LINES}"))
             continue
         named = dict(zip(columns, row, strict=True))
         partition, offset = (
@@ -360,8 +360,14 @@ def read_offsets(text: str, *, partitions: Collection[GroupPartition], group: Gr
         listed = "\n".join(f"  line {number}, {finding}" for number, finding in sorted(findings))
         raise InvalidOffsetsFile(f"the offsets file can't be used, {len(findings)} finding(s):\n{listed}")
     if not found:
-        raise InvalidOffsetsFile(f"the offsets file has no line with an offset; write {','.join(columns)}")
+        raise InvalidOffsetsFile(f"the offsets file has no line with an offset; write {_FORMS}")
     return OffsetMap({key: offset for key, (_, offset) in found.items()})
+
+
+_FORMS: Final = f"{','.join(ONE_GROUP)} or {','.join(MANY_GROUPS)}"
+"""Both accepted forms."""
+
+_LINES: Final = f"write {_FORMS}, all lines alike, with commas and without comments"
 
 
 def _names_columns(row: list[str]) -> bool:

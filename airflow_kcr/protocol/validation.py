@@ -29,11 +29,9 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     TopicName,
+    few,
     format_instant,
 )
-
-SHOWN: Final = 5
-"""How many findings one line names; the others are counted."""
 
 
 class Question(StrEnum):
@@ -117,10 +115,17 @@ class Participants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What was read of one group and its logs, all at about one moment; what is None could not be read."""
+    """What was read of one group and its logs, one call after the other; what is None could not be read."""
 
     rules: GroupRules
     participants: Participants
+    before: Region | None = None
+    """The region as it was before Kafka was asked; None: it has not changed.
+
+    Work goes on between the reads, so that logs end beyond the positions of before, and positions may be beyond the
+    ends by now. A fault is one only where both what was before and what is now show it.
+    """
+
     described: GroupSeen | None = None
     topics: Mapping[TopicName, int] | None = None
     """How many partitions each topic of the cluster has."""
@@ -167,19 +172,12 @@ def answer(evidence: Evidence, question: Question, findings: Findings | None) ->
         why = "; ".join((*evidence.refused, *evidence.silent)) or "it was not asked for"
         verdict, detail = CheckVerdict.UNKNOWN, f"could not be read: {why}"
     elif findings.failed:
-        verdict, detail = CheckVerdict.FAILED, listed((*findings.failed, *findings.warnings))
+        verdict, detail = CheckVerdict.FAILED, few((*findings.failed, *findings.warnings), separator="; ")
     elif findings.warnings:
-        verdict, detail = CheckVerdict.WARNING, listed(findings.warnings)
+        verdict, detail = CheckVerdict.WARNING, few(findings.warnings, separator="; ")
     else:
         verdict, detail = CheckVerdict.OK, findings.fine
     return Check(group=evidence.group, question=question, verdict=verdict, detail=detail)
-
-
-def listed(findings: Iterable[str]) -> str:
-    """Return findings as one sentence, the first few by name."""
-    found = tuple(findings)
-    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return "; ".join(found[:SHOWN]) + more
 
 
 def check_topics(rules: RegionRules, topics: Mapping[GroupId, Collection[TopicName]]) -> dict[GroupId, str]:
@@ -358,11 +356,11 @@ def participants(region: Region, now: datetime, evidence: Evidence) -> Findings 
         return None
     listed = Counter(member for _, member in _ours(evidence, seen))
     live = {m for m in live_members(region, now) if m.group == evidence.group}
+    before = live if evidence.before is None else evidence.before.members.keys()
     called = region.state in _CALLED and seen.is_stable
     why = "it may be joining, or see another cluster" if seen.admits_consumers else f"a {seen.type} group has the name"
-    absent = tuple(
-        f"{m} is alive but not in the group (state {seen.state}); {why}" for m in sorted(live - listed.keys())
-    )
+    unlisted = sorted((live & before) - listed.keys())
+    absent = tuple(f"{m} is alive but not in the group (state {seen.state}); {why}" for m in unlisted)
     failures = {
         c.member: specs.told_start_failure(region, now, c)
         for c in specs.start_failures(region, now)
@@ -485,6 +483,8 @@ def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None
         if gap.partition.group == group
     )
     known = {p for p in universe(region) if p.group == group}
+    # One that was found since the topics were read is on the cluster.
+    known_before = known & universe(evidence.before or region)
     there = evidence.rules.partitions(evidence.topics)
     late = coverage.overdue(region, now)
     unread = tuple(
@@ -499,7 +499,8 @@ def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None
         f"it when that has lasted {region.rules.timeouts.rejoin_after.total_seconds():g} s"
         for p in sorted(there - known - late.keys())
     )
-    gone = tuple(f"{p} is in the region but not on the cluster{_absence(region, p)}" for p in sorted(known - there))
+    away = sorted(known_before - there)
+    gone = tuple(f"{p} is in the region but not on the cluster{_absence(region, p)}" for p in away)
     left = tuple(
         f"{p}: {lost_logs.absence_text(region, region.absent[p])}"
         for p in sorted(lost_logs.gone(region) - there)
@@ -544,8 +545,18 @@ def _disputed(region: Region, now: datetime, evidence: Evidence) -> Iterator[str
         claim = region.claims.get(partition)
         if len(names) > 1:
             yield f"{partition} is assigned to {' and '.join(sorted(names))} at once"
-        elif claim is not None and coverage.is_current(region, claim, now) and names[0] != str(claim.owner):
+        elif (
+            claim is not None
+            and _had_owner(evidence.before or region, partition, claim.owner)
+            and coverage.is_current(region, claim, now)
+            and names[0] != str(claim.owner)
+        ):
             yield f"{partition} is claimed by {claim.owner}, Kafka has assigned it to {names[0]}"
+
+
+def _had_owner(before: Region, partition: GroupPartition, owner: MemberId | None) -> bool:
+    claim = before.claims.get(partition)
+    return claim is not None and claim.owner == owner
 
 
 def offsets(region: Region, evidence: Evidence) -> Findings | None:
@@ -553,10 +564,8 @@ def offsets(region: Region, evidence: Evidence) -> Findings | None:
     logs = evidence.bounds
     if logs is None:
         return None
-    outside = [
-        f"{t.partition} at {t.position}: {t.why} (policy {t.policy})" for t in lost_logs.out_of_range(region, logs)
-    ]
-    lost = {t.partition for t in lost_logs.out_of_range(region, logs)}
+    lost = {t.partition: t for t in lost_logs.out_of_range_throughout(evidence.before or region, region, logs)}
+    outside = [f"{t.partition} at {t.position}: {t.why} (policy {t.policy})" for t in lost.values()]
     restore_point = restore_point_offsets(region).restrict(logs)
     overtaken = [
         f"{p}: a reset to the restore point at {offset} would miss {logs[p].start - offset} record(s), the "
@@ -595,9 +604,22 @@ def _foreign_commits(region: Region, evidence: Evidence) -> Iterator[str]:
     if evidence.bounds is None or evidence.committed is None:
         return
     for partition in sorted(evidence.bounds):
-        why = strange_commit(region, partition, evidence.committed.get(partition), evidence.noted.get(partition))
-        if why:
+        held = evidence.committed.get(partition), evidence.noted.get(partition)
+        why = strange_commit(region, partition, *held)
+        if why and is_strange_commit(evidence.before or region, region, partition, *held):
             yield f"{partition}: {why}"
+
+
+def is_strange_commit(
+    before: Region, now: Region, partition: GroupPartition, held: Offset | None, noted: CheckpointNumber | None
+) -> bool:
+    """Whether a committed offset that was read between two reads of the region is another's by both of them.
+
+    Where the restore point moved between them, a checkpoint may have been committed and followed by the next one.
+    """
+    return before.restore_point == now.restore_point and all(
+        strange_commit(region, partition, held, noted) for region in (before, now)
+    )
 
 
 def strange_commit(

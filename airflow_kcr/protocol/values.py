@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple, NewType, TypeVar
@@ -360,3 +361,10 @@ def back_from(read_at: datetime, duration: timedelta) -> datetime:
     """
     now = checked_instant(read_at)
     return EPOCH_START if duration > now - EPOCH_START else now - duration
+
+
+def few(items: Iterable[object], most: int = 5, separator: str = ", ") -> str:
+    """Return the first few of a list as text, and how many more there are: `a, b and 3 more`."""
+    texts = [str(item) for item in items]
+    joint = " " if separator == ", " else separator
+    return separator.join(texts[:most]) + (f"{joint}and {len(texts) - most} more" if len(texts) > most else "")

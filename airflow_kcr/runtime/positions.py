@@ -25,7 +25,7 @@ from airflow_kcr.protocol.rules import (
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.target_resolution import Situation, resolve, times_needed
 from airflow_kcr.protocol.targets import FromFile, Target
-from airflow_kcr.protocol.values import ClusterId, GroupPartition
+from airflow_kcr.protocol.values import ClusterId, GroupPartition, few
 from airflow_kcr.runtime.leases import StoreClock
 
 COMMITTED_TIMEOUT = timedelta(seconds=5)
@@ -148,7 +148,7 @@ class Places:
         bounds = self._logs.bounds(partitions)
         gone = sorted({str(p.topic_partition) for p in partitions} - {str(p.topic_partition) for p in bounds})
         if gone:
-            raise UnknownTopics(f"the cluster has no log {', '.join(gone[:5])}; was its topic deleted?")
+            raise UnknownTopics(f"the cluster has no log {few(gone)}; was its topic deleted?")
         answers = {} if instant is None else self._logs.first_at_or_after(dict.fromkeys(partitions, instant))
         held = self.committed(frozenset(partitions)) if committed else {}
         return LogView(

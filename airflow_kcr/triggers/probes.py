@@ -120,7 +120,7 @@ def _progress(
     if goal is not None:
         return None if goal.is_reached(region, now) else missing(region, now, goal)
     if isinstance(waiting_for, LagBelow):
-        return _lag(region, waiting_for, hook)
+        return _lag(store, region, waiting_for, hook)
     if isinstance(waiting_for, Progresses):
         return _standing(store, region, now)
     if isinstance(waiting_for, MembershipHealthy):
@@ -128,8 +128,8 @@ def _progress(
     raise TypeError(waiting_for)
 
 
-def _lag(region: StoredRegion, wanted: LagBelow, hook: KcrHook) -> Progress | None:
-    rows = partitions.lag(region, hook.cluster)
+def _lag(store: RegionStore, region: StoredRegion, wanted: LagBelow, hook: KcrHook) -> Progress | None:
+    rows = partitions.lag(region, hook.cluster, lambda: store.read(region.name)[0])
     unknown = [f"the lag of {row.partition} is not known" for row in rows if row.lag is None]
     behind = sorted((row for row in rows if row.lag), key=lambda row: -(row.lag or 0))
     total = sum(row.lag or 0 for row in rows)

@@ -61,6 +61,7 @@ from airflow_kcr.protocol.values import (
     MemberId,
     TopicId,
     checked,
+    few,
     replace,
 )
 
@@ -123,7 +124,7 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
     )
     region = record(region, now, body)
     if contested:
-        detail = f"{proposal.member} was assigned {', '.join(map(str, contested[:5]))}, where another was before"
+        detail = f"{proposal.member} was assigned {few(contested)}, where another was before"
         return resets.demand(region, now, ResetCause.CLAIM, detail)
     if moved and region.open_checkpoint is not None:
         return checkpoints.abort(region, now, f"{proposal.member} claimed partitions that were not its own")

@@ -70,7 +70,7 @@ from airflow_kcr.protocol.region.state import (
     with_checkpoint,
 )
 from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Incarnation, MemberId, Offset, replace
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Incarnation, MemberId, Offset, few, replace
 
 
 def contribute(region: Region, now: datetime, part: Contribute) -> Region:
@@ -131,9 +131,7 @@ def _require_own_positions(region: Region, now: datetime, part: Contribute) -> N
     held = coverage.held_by(region, part.member, now)
     strange = sorted(part.offsets.keys() ^ held.keys())
     if strange:
-        raise NotClaimed(
-            f"{part.member} must contribute exactly the partitions it holds; not so: {', '.join(map(str, strange[:5]))}"
-        )
+        raise NotClaimed(f"{part.member} must contribute exactly the partitions it holds; not so: {few(strange)}")
     for partition, offset in part.offsets.items():
         claim = held[partition]
         if claim.is_in_flight:

@@ -20,7 +20,7 @@ from airflow_kcr.protocol.region import batches, boundaries, checkpoints, covera
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, is_live, live_members
 from airflow_kcr.protocol.rules import CheckpointMode
-from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, format_instant, replace
+from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, few, format_instant, replace
 
 RESETS_IN_A_ROW: Final = 5
 """How many resets without a checkpoint between them, while one is wanted, may each be in time."""
@@ -560,5 +560,4 @@ _RULES: Final[tuple[Callable[[Region, datetime, Seen, tuple[Wait, ...]], Waits],
 
 
 def _listed(texts: list[str]) -> str:
-    more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
-    return (", ".join(texts[:_NAMED]) or "nothing") + more
+    return few(texts, _NAMED) or "nothing"

@@ -31,7 +31,16 @@ from airflow_kcr.protocol.region import checkpoints, events, resets, timelines
 from airflow_kcr.protocol.region.rows import Absence, Claim, Halt, HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, past_skips, put, record, require_member, universe
 from airflow_kcr.protocol.rules import OutOfRangePolicy
-from airflow_kcr.protocol.values import ClusterId, GroupId, GroupPartition, Offset, RegionName, format_instant, replace
+from airflow_kcr.protocol.values import (
+    ClusterId,
+    GroupId,
+    GroupPartition,
+    Offset,
+    RegionName,
+    few,
+    format_instant,
+    replace,
+)
 
 # Clusters
 
@@ -216,6 +225,18 @@ def out_of_range(region: Region, bounds: Mapping[GroupPartition, LogBounds]) -> 
     return tuple(troubles)
 
 
+def out_of_range_throughout(
+    before: Region, now: Region, bounds: Mapping[GroupPartition, LogBounds]
+) -> tuple[OutOfRange, ...]:
+    """Return the partitions out of logs that were read between two reads of the region, in the same way by both.
+
+    Work goes on meanwhile: by the positions of before, retention has overtaken what was processed since; by those of
+    now, logs that grow have shrunk.
+    """
+    first = {(t.partition, t.why) for t in out_of_range(before, bounds)}
+    return tuple(t for t in out_of_range(now, bounds) if (t.partition, t.why) in first)
+
+
 def report_out_of_range(region: Region, now: datetime, told: ReportOutOfRange) -> Region:
     """Return the region after a member reported its logs, re-read.
 
@@ -263,7 +284,7 @@ def _halted_out_of_range(region: Region, now: datetime, troubles: tuple[OutOfRan
 
 
 def _positions_text(troubles: tuple[OutOfRange, ...]) -> str:
-    return "; ".join(f"{t.partition} at {t.position}: {t.why}" for t in troubles[:10])
+    return few((f"{t.partition} at {t.position}: {t.why}" for t in troubles), 10, "; ")
 
 
 def _left(back: Region, troubles: tuple[OutOfRange, ...]) -> tuple[OutOfRange, ...]:

@@ -50,7 +50,7 @@ from airflow_kcr.protocol.region.state import (
     universe,
 )
 from airflow_kcr.protocol.targets import describe
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, replace
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, few, replace
 
 ANSWERS: Final = 100
 """How many answers of persons are kept until their resets are applied, the newest."""
@@ -286,7 +286,7 @@ def _abandon_unpublished(region: Region, now: datetime, target: CheckpointNumber
 
 def _begin_stopped(region: Region, now: datetime, reset: PersonReset, resolved: SeekMap | None) -> Region:
     if resolved is None or resolved.open:
-        missing = ", ".join(map(str, resolved.open[:5])) if resolved is not None else "all of them"
+        missing = few(resolved.open) if resolved is not None else "all of them"
         raise RegionInState(
             f"region {region.name} is stopped: the caller has to resolve every partition itself (missing: {missing})"
         )

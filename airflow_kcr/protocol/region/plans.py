@@ -52,7 +52,7 @@ from airflow_kcr.protocol.targets import (
     ToOffset,
     ToRun,
 )
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RegionName
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RegionName, few
 
 # The target
 
@@ -148,9 +148,7 @@ def require_usable(region: Region, now: datetime, reset: PersonReset) -> None:
     if isinstance(reset.target, FromFile):
         strange = [str(p) for p in reset.target.entries if p not in partitions or p not in reset.scope]
         if strange:
-            raise InvalidTarget(
-                f"the file names {', '.join(strange[:5])}, not in the region or out of the scope {reset.scope}"
-            )
+            raise InvalidTarget(f"the file names {few(strange)}, not in the region or out of the scope {reset.scope}")
     times_needed(reset.target, now)
     sequence = target_checkpoint(region, reset)
     row = None if sequence is None else checkpoint_of(region, sequence)
@@ -184,7 +182,7 @@ def missing_text(region: Region, row: Checkpoint) -> str:
         for p, o in (offsets_of(region, row.sequence) or EMPTY).items()
         if (claim := region.claims.get(p)) is not None and claim.position is not None and claim.position < o
     ]
-    return ", ".join(gaps[:10]) + (f" and {len(gaps) - 10} more" if len(gaps) > 10 else "") or "nothing"
+    return few(gaps, 10) or "nothing"
 
 
 def seek_map(

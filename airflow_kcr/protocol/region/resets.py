@@ -62,6 +62,7 @@ from airflow_kcr.protocol.values import (
     Offset,
     RequestId,
     Timeline,
+    few,
     replace,
 )
 
@@ -232,8 +233,7 @@ def gone_back_for_output(region: Region, now: datetime, cause: ResetCause) -> Re
     held = [partition for partition, _ in _holding(region)]
     if not held:
         return region
-    named = ", ".join(map(str, held[:5])) + (f" and {len(held) - 5} more" if len(held) > 5 else "")
-    return begin(region, now, cause, detail=f"sinks may hold output of {named} that no checkpoint has")
+    return begin(region, now, cause, detail=f"sinks may hold output of {few(held)} that no checkpoint has")
 
 
 def without_progress(region: Region, partition: GroupPartition, stood: Offset | None = None) -> Offset | None:
@@ -584,7 +584,7 @@ def acknowledge(region: Region, now: datetime, caller: Caller) -> Region:
         raise NotClaimed(f"{caller.member} has not claimed in epoch {region.epoch}; claim first, then acknowledge")
     unanswered = open_targets(region, caller.member)
     if unanswered:
-        raise BatchRefused(f"{caller.member} has open seek entries: {', '.join(map(str, sorted(unanswered)[:5]))}")
+        raise BatchRefused(f"{caller.member} has open seek entries: {few(sorted(unanswered))}")
     for batch in tuple(region.running.values()):
         if batch.member == caller.member and batch.incarnation == caller.incarnation:
             region = batches.closed(region, now, batch, Outcome.DISCARDED)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import pytest
 
 from airflow_kcr.api import Region
 from airflow_kcr.errors import BrokerUnavailable, CheckpointNotUsable, ConfigurationError, UnknownTopics
+from airflow_kcr.ports import CommittedOffset
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.region.state import restore_point_offsets
 from airflow_kcr.protocol.rules import Assignor
-from airflow_kcr.protocol.values import TopicName
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster, live_region
 
@@ -131,3 +135,46 @@ def test_a_listed_topic_has_to_exist(region: Region, cluster: FakeCluster) -> No
     cluster.is_away = True
     with pytest.raises(BrokerUnavailable):
         region.require_topics()
+
+
+@dataclass
+class BusyCluster(FakeCluster):
+    """A cluster whose logs end where the region is, in front of one that goes on while an answer is under way."""
+
+    driver: Driver = field(default_factory=Driver)
+    retention: bool = False
+
+    def bounds(self, partitions: object) -> dict[GroupPartition, LogBounds]:
+        self.driver.process()
+        ends = {p: claim.position for p, claim in self.driver.region.claims.items() if claim.position is not None}
+        starts = ends if self.retention else dict.fromkeys(ends, Offset(0))
+        self.driver.process()
+        return {p: LogBounds(start=starts[p], end=ends[p]) for p in self._partitions(partitions)}
+
+    def committed(self, group: GroupId, partitions: object) -> Mapping[GroupPartition, CommittedOffset]:
+        self.driver.process()
+        self.driver.checkpoint("meanwhile")
+        return {p: CommittedOffset(offset=offset) for p, offset in restore_point_offsets(self.driver.region).items()}
+
+
+@pytest.mark.parametrize("retention", [False, True])
+def test_lag_names_no_trouble_while_records_stream_in(driver: Driver, retention: bool) -> None:
+    driver.up()
+    driver.process()
+    driver.checkpoint("before")
+    cluster = BusyCluster(driver=driver, retention=retention)
+    rows = Region(driver.name, driver.store, clusters=cluster.clusters).lag()
+    assert [row.trouble for row in rows] == [""] * 4
+    assert all(row.lag is not None and row.lag > 0 for row in rows)
+
+
+def test_trouble_that_stays_is_named(driver: Driver, region: Region, cluster: FakeCluster) -> None:
+    driver.up()
+    driver.process()
+    cluster.ends, cluster.starts = {0: 5}, {1: 15}
+    assert [row.trouble for row in region.lag()] == [
+        "the log's end moved back to 5",
+        "retention overtook it: the log now starts at 15",
+        "",
+        "",
+    ]

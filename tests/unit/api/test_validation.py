@@ -33,7 +33,7 @@ from airflow_kcr.protocol.observations import (
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import RegionState
-from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.region.state import Spec, restore_point_offsets
 from airflow_kcr.protocol.timeouts import BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.validation import Check, CheckVerdict, Question
 from airflow_kcr.protocol.values import (
@@ -50,7 +50,8 @@ from airflow_kcr.protocol.values import (
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
-from tests.support.driver import BEGINNING, Clock
+from tests.support.driver import BEGINNING, Clock, Driver
+from tests.support.live_region import live_region
 from tests.support.scripts import running
 
 NAME = RegionName("flights")
@@ -366,3 +367,58 @@ def test_by_the_other_policies_the_member_starts_and_the_region_knows(policy: st
     assert store.read(NAME)[0].foreign_consumers == (FOREIGN_CONSUMER,)
     fly(store, FakeCluster())
     assert store.read(NAME)[0].foreign_consumers == ()
+
+
+# -- work that goes on while Kafka is asked ---------------------------------------------------------------------------
+
+
+@dataclass
+class BusyCluster(FakeCluster):
+    """A cluster in front of a region that goes on while each answer is under way: batches, and a checkpoint."""
+
+    driver: Driver = field(default_factory=Driver)
+
+    def bounds(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, LogBounds]:
+        claims = self.driver.region.claims
+        found = {p: LogBounds(start=Offset(0), end=claims[p].position or Offset(0)) for p in partitions}
+        self.driver.process()
+        return found
+
+    def committed(
+        self, group: GroupId, partitions: Collection[GroupPartition]
+    ) -> Mapping[GroupPartition, CommittedOffset]:
+        found = {p: CommittedOffset(offset=offset) for p, offset in restore_point_offsets(self.driver.region).items()}
+        self.driver.process()
+        self.driver.checkpoint("meanwhile")
+        return found
+
+    def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
+        return {}
+
+
+def test_a_region_that_works_while_kafka_is_asked_is_not_out_of_its_logs(database_url: str) -> None:
+    with live_region(database_url) as driver:
+        driver.up()
+        driver.process()
+        driver.checkpoint("before")
+        cluster = BusyCluster(there={TopicName("t"): 4}, driver=driver)
+        found = validate(driver.store, driver.name, cluster, kafka_names)
+        details = {c.question: c.detail for c in found.checks}
+        assert details[Question.OFFSETS] == "4 log(s): positions, restore point and committed offsets are inside"
+
+
+def test_partitions_and_members_that_came_while_kafka_was_asked_are_not_missed(database_url: str) -> None:
+    class GrowingCluster(BusyCluster):
+        def times(self, seen: GroupSeen) -> BrokerTimes:
+            self.driver.up()
+            return super().times(seen)
+
+        def bounds(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, LogBounds]:
+            return {}
+
+    with live_region(database_url) as driver:
+        cluster = GrowingCluster(driver=driver, there={TopicName("t"): 3})
+        found = validate(driver.store, driver.name, cluster, kafka_names)
+        details = {c.question: c.detail for c in found.checks}
+        assert "not on the cluster" not in details[Question.CLAIMS]
+        assert "is alive but not in the group" not in details[Question.PARTICIPANTS]

@@ -260,6 +260,12 @@ def test_progress_names_a_few_and_counts_the_others() -> None:
     assert str(seen) == "waiting for x (starting): p0; p1; p2; p3; p4; and 3 more"
 
 
+@pytest.mark.parametrize("count", range(1, 9))
+def test_progress_leaves_nothing_out_unsaid(count: int) -> None:
+    text = str(Progress(what="x", waited=SOON, state="", missing=tuple(f"p{n}" for n in range(count))))
+    assert text.count("p") + (int(text.split()[-2]) if text.endswith(" more") else 0) == count
+
+
 def test_a_request_id_that_nobody_used_is_not_waited_for() -> None:
     with pytest.raises(ConfigurationError, match="has no checkpoint request with the id"):
         region_of(running()).wait_for_checkpoint(RequestId("n"), LONG)

@@ -115,13 +115,16 @@ class TestFindings:
 
     def test_a_line_of_another_width(self) -> None:
         assert findings("flights,0,1\netl,flights,1,2\nflights,1\n") == [
-            "line 2, 4 column(s), expected 3: topic,partition,offset",
-            "line 3, 2 column(s), expected 3: topic,partition,offset",
+            "line 2, 4 column(s); write topic,partition,offset or group,topic,partition,offset, all lines alike, with "
+            "commas and without comments",
+            "line 3, 2 column(s); write topic,partition,offset or group,topic,partition,offset, all lines alike, with "
+            "commas and without comments",
         ]
 
     def test_a_header_that_is_wrong_is_said_to_be_one(self) -> None:
         assert findings("TOPIC,PARTITION,NEW-OFFSET\nflights,0,x\n") == [
-            "line 1, looks like a header; write topic,partition,offset, or none, as Kafka's tool does",
+            "line 1, looks like a header; write none, as Kafka's tool does, or "
+            "topic,partition,offset or group,topic,partition,offset",
             "line 2, column 3 (offset): 'x' is not a whole number",
         ]
 
@@ -167,3 +170,11 @@ class TestFindings:
 def test_names_with_commas_and_quotes_survive_both_ways() -> None:
     odd = offsets(*((GroupPartition(GroupId(g), FLIGHTS, 0), 5) for g in ('a,"b"', "'", "c d", "#x", "a;b")))
     assert read_offsets(write_offsets(odd), partitions=tuple(odd)) == odd
+
+
+@pytest.mark.parametrize("text", ["flights;0;1\n", "flights\t0\t1\n", "# offsets\nflights,0,1\n", "etl;flights;0;1\n"])
+def test_other_separators_and_comments_are_refused_with_both_accepted_forms(text: str) -> None:
+    assert findings(text)[0] == (
+        "line 1, 1 column(s); write topic,partition,offset or group,topic,partition,offset, all lines alike, with "
+        "commas and without comments"
+    )

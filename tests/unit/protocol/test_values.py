@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+import airflow_kcr
 from airflow_kcr.errors import InvalidIdentifier, NumberOutOfRange
 from airflow_kcr.protocol.member.state import MemberMachine
 from airflow_kcr.protocol.region.state import Region
@@ -17,6 +20,7 @@ from airflow_kcr.protocol.values import (
     TopicName,
     checked,
     checked_range,
+    few,
     group_id,
     region_name,
     replace,
@@ -120,3 +124,18 @@ class TestNames:
     def test_what_would_not_survive_as_a_group_id(self, name: str) -> None:
         with pytest.raises(InvalidIdentifier, match="is not a usable group id"):
             group_id(name)
+
+
+def test_a_list_names_the_first_few_and_counts_the_others() -> None:
+    texts = [few(range(n), 3) for n in range(2, 6)]
+    assert texts == ["0, 1", "0, 1, 2", "0, 1, 2 and 1 more", "0, 1, 2 and 2 more"]
+    assert few(()) == ""
+    assert few("abc", 2, "; ") == "a; b; and 1 more"
+
+
+def test_no_other_place_counts_what_it_leaves_out() -> None:
+    package = Path(airflow_kcr.__file__).parent
+    counting = (path for path in package.rglob("*.py") if re.search(r"and \{[^}]*\} more", path.read_text()))
+    own = {path.relative_to(package).as_posix() for path in counting}
+    # The two others count what they never had as a list, or one text that stands for all.
+    assert own == {"protocol/values.py", "protocol/invariants/moment.py", "kafka/commits.py"}
