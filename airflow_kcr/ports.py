@@ -25,6 +25,7 @@ from airflow_kcr.protocol.values import (
     ClusterId,
     Epoch,
     EventNumber,
+    GroupId,
     GroupPartition,
     Incarnation,
     MemberId,
@@ -260,6 +261,10 @@ class Transactions(Protocol):
 
     def names(self) -> tuple[RegionName, ...]:
         """Return the names of all regions, in order."""
+        ...
+
+    def names_with(self, groups: Collection[GroupId]) -> tuple[RegionName, ...]:
+        """Return the names of the regions that have a group of one of these names, on whatever cluster, in order."""
         ...
 
     def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:

@@ -346,7 +346,7 @@ def _apart(
         GroupInOtherRegion: it is the same cluster; or it can't be told, as a cluster does not answer.
     """
     found: dict[GroupId, ClusterId] = {}
-    for name in store.names() if groups else ():
+    for name in store.names_with(groups) if groups else ():
         with suppress(UnknownRegion):  # deleted meanwhile
             other, _ = store.read(name)
             for group in sorted(other.own_groups.keys() & groups) if name != spec.region else ():

@@ -59,6 +59,7 @@ from airflow_kcr.protocol.values import (
     CheckpointNumber,
     Epoch,
     EventNumber,
+    GroupId,
     GroupPartition,
     Incarnation,
     MemberId,
@@ -157,6 +158,10 @@ class MemoryTransactions(RegionStore):
     def names(self) -> tuple[RegionName, ...]:
         """See `ports.Transactions.names`."""
         return tuple(sorted(self._regions))
+
+    def names_with(self, groups: Collection[GroupId]) -> tuple[RegionName, ...]:
+        """See `ports.Transactions.names_with`."""
+        return tuple(name for name in self.names() if self._region(name).own_groups.keys() & groups)
 
     def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
         """See `ports.Transactions.delete`."""

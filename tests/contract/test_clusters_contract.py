@@ -82,6 +82,14 @@ def test_a_group_of_a_cluster_is_declared_in_one_region(subject: Subject) -> Non
     assert store.names() == (FLIGHTS,)
 
 
+def test_regions_are_found_by_the_names_of_their_groups(subject: Subject) -> None:
+    declare(subject, FLIGHTS, "g", "h", on=EAST)
+    store = declare(subject, SEATS, "g", on=WEST)
+    assert store.names_with([G]) == (FLIGHTS, SEATS)
+    assert store.names_with([H, GroupId("other")]) == (FLIGHTS,)
+    assert (store.names_with([GroupId("other")]), store.names_with([])) == ((), ())
+
+
 def test_a_declared_region_reads_back_with_its_clusters(subject: Subject) -> None:
     store = subject.transactions
     spec = subject.specs.spec(rules_of("g", "h"))

@@ -13,6 +13,7 @@ import pytest
 
 from airflow_kcr import api
 from airflow_kcr.api.checkpoints import CheckpointSummary, ways_back
+from airflow_kcr.api.regions import _apart
 from airflow_kcr.api.reset_views import of_page
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.plugins.overview import Overview
@@ -25,10 +26,11 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, Offset
+from airflow_kcr.spec import parse
 from airflow_kcr.store.postgres import chronicle
 from tests.support import spec_checks
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.live_region import live_region
+from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.support.long_ledger import Statistics, fill
 from tests.support.plans import keep_unknown, statements, touched
 from tests.support.scripts import checkpoints_of_ten
@@ -280,3 +282,10 @@ def test_a_report_of_a_check_does_not_write_the_spec(database_url: str) -> None:
         assert driver.held.spec_checks != ()
     assert ['"spec_checks" = ' in text for text in written] == [True]
     assert not any('"spec_revision" = ' in text or '"spec" = ' in text for text in written)
+
+
+def test_declaring_a_region_reads_no_region_of_other_groups(database_url: str) -> None:
+    spec = parse(SPEC.replace("flights", "tills").replace("group_id: g", "group_id: tills-g"))
+    with live_region(database_url) as driver, statements() as run:
+        assert _apart(driver.store, spec, {group.group_id for group in spec.groups}, FakeCluster().clusters) == {}
+    assert len([text for text in run if "kcr.region" in text]) == 1

@@ -43,6 +43,7 @@ from airflow_kcr.protocol.values import (
     CheckpointNumber,
     Epoch,
     EventNumber,
+    GroupId,
     GroupPartition,
     Incarnation,
     MemberId,
@@ -84,6 +85,11 @@ _SHARED: Final = text("SELECT pg_advisory_xact_lock_shared(:region_key), pg_advi
 
 _NOW: Final = text("SELECT clock_timestamp()")
 _NAMES: Final = text('SELECT name FROM kcr.region ORDER BY name COLLATE "C"')
+_NAMES_WITH: Final = text("""
+    SELECT name FROM kcr.region r
+    WHERE EXISTS (SELECT FROM kcr.consumer_group g WHERE g.region_id = r.id AND g.group_id = ANY(:groups))
+    ORDER BY name COLLATE "C"
+""")
 _FIND: Final = text("SELECT id FROM kcr.region WHERE name = :name")
 
 _COUNTER: Final = text("SELECT counter FROM kcr.region WHERE name = :name")
@@ -262,6 +268,12 @@ class PostgresTransactions(RegionStore):
     def names(self) -> tuple[RegionName, ...]:
         """See `ports.Transactions.names`."""
         return tuple(name for (name,) in self._connections.answer(_NAMES) if not region_writes.is_doomed(name))
+
+    @read_again
+    def names_with(self, groups: Collection[GroupId]) -> tuple[RegionName, ...]:
+        """See `ports.Transactions.names_with`."""
+        found = self._connections.answer(_NAMES_WITH, groups=list(groups))
+        return tuple(name for (name,) in found if not region_writes.is_doomed(name))
 
     @read_again
     def events(self, name: RegionName, after: EventNumber, limit: int = 1000) -> tuple[Event, ...]:
