@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
@@ -28,7 +29,7 @@ from airflow_kcr.spark.context import COORDINATES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, DecimalType, StructType
 
     from airflow_kcr.spark.context import BatchContext
 
@@ -185,7 +186,16 @@ def _judged(batch: DataFrame, how: Format) -> DataFrame:
 def _rows(judged: DataFrame, how: Format) -> DataFrame:
     from pyspark.sql import functions as F
 
-    named = [f"{_VALUE}.*"] if how.fields is None else [F.col(_VALUE)[name].alias(name) for name in how.fields]
+    fields = how.fields or tuple(cast("StructType", judged.schema[_VALUE].dataType).names)
+    taken = {*COORDINATES, "timestamp", "key"}
+    clashing = [name for name in fields if name.lower() in taken]
+    if clashing:
+        raise ConfigurationError(
+            f"field {', '.join(clashing)} of the schema has the name of a column of the record itself, so that one of "
+            "the two would be lost; give it another one: Json(schema, renamed={'timestamp': 'event_time'}), or, with "
+            "Avro, rename it in the schema"
+        )
+    named = [F.col(_VALUE)[name].alias(name) for name in fields]
     return judged.select(*COORDINATES, "timestamp", "key", *named)
 
 
@@ -223,18 +233,20 @@ class Format(Protocol):
 
 @dataclass(frozen=True)
 class Json:
-    """JSON objects, one in each record.
+    """JSON objects, exactly one in each record, with JSON's own white space around it (RFC 8259).
 
     Args:
         schema: of the object, as Spark writes schemas: `carrier STRING NOT NULL, delay INT`. A field that is NOT NULL
-            has to be there, in this type; others are null if they are missing. Fields that it does not name are
-            left out.
+            has to be there, in this type, also within a struct; others are null if they are missing. Fields that it
+            does not name are left out.
+        renamed: columns by the names of the object's fields, for those that are to be called otherwise.
 
     Raises:
-        ConfigurationError: the schema can't be read, or has no field.
+        ConfigurationError: the schema can't be read, or has no field; `renamed` names a field that it does not have.
     """
 
     schema: str | StructType
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def _parsed(self) -> StructType:
@@ -254,36 +266,130 @@ class Json:
                 ) from error
         if not found.fields:
             raise ConfigurationError("the schema has no field; name at least one: carrier STRING NOT NULL")
+        strange = sorted(self.renamed.keys() - set(found.names))
+        if strange:
+            raise ConfigurationError(f"renamed has {', '.join(strange)}, which the schema does not name")
         return found
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The schema's."""
-        return tuple(self._parsed.names)
+        """The schema's, as they are renamed."""
+        return tuple(self.renamed.get(name, name) for name in self._parsed.names)
 
     def struct(self, value: Column) -> Column:
-        """Return the object as a struct, with what could not be read beside it."""
+        """Return the object as a struct, with what is wrong with it beside its fields."""
         from pyspark.sql import functions as F
-        from pyspark.sql.types import StringType, StructType
+        from pyspark.sql.types import BooleanType, StringType, StructType
 
-        schema = self._parsed
-        # Spark reads missing fields as null in any case; required fields are checked afterwards.
-        nullable = StructType([*schema.fields]).add(_CORRUPT, StringType())
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-        return F.from_json(value.cast("string"), nullable, options)
+        # Spark reads one JSON value and is silent about whatever stands behind it. So the text is a field of an object
+        # that ends with another one; if that was not reached, the text was not one value. Nobody can know the names.
+        # It is the one element of an array as well (`reason`): what closes or continues the one breaks the other.
+        whole, end = f"v{uuid.uuid4().hex}", f"e{uuid.uuid4().hex}"
+        text = F.concat(F.lit(f'{{"{whole}":'), value.cast("string"), F.lit(f',"{end}":true}}'))
+        schema = (
+            StructType().add(whole, _read_as(self._parsed, _wide)).add(end, BooleanType()).add(_CORRUPT, StringType())
+        )
+
+        def object_of(read: Column) -> Column:
+            told = F.when(
+                read.isNull() | read[_CORRUPT].isNotNull() | read[end].isNull() | read[whole].isNull(),
+                "not JSON of this schema",
+            )
+            flaws = [_flaw(read[whole], self._parsed, "")]
+            columns = (
+                # What does not fit is poison, and no error of its own.
+                read[whole][one.name].try_cast(_read_as(one.dataType)).alias(self.renamed.get(one.name, one.name))
+                for one in self._parsed.fields
+            )
+            return F.struct(*columns, F.coalesce(told, *flaws).alias(_CORRUPT))
+
+        # As an element of an array it is read once, however often it is named.
+        return F.transform(F.array(F.from_json(text, schema, _STRICT)), object_of)[0]
 
     def reason(self, value: Column, struct: Column) -> Column:
         """Return what is wrong with an object."""
         from pyspark.sql import functions as F
 
         text = value.cast("string")
-        found = F.when(value.isNull(), "no value")
-        # Of a list Spark takes the first element and is silent about the others.
-        found = found.when(~F.coalesce(F.ltrim(text).startswith("{"), F.lit(False)), "not a JSON object")
-        found = found.when(struct.isNull() | struct[_CORRUPT].isNotNull(), "not JSON of this schema")
-        for name in (one.name for one in self._parsed.fields if not one.nullable):
-            found = found.when(struct[name].isNull(), f"without {name}")
-        return found
+        found = F.when(value.isNull(), "no value").when(~F.is_valid_utf8(text), "not UTF-8")
+        begins = F.ltrim(text, F.lit(_WHITE_SPACE)).startswith("{")
+        alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
+        return (
+            found.when(~F.coalesce(begins, F.lit(False)), "not a JSON object")
+            .when(~F.coalesce(alone, F.lit(False)), "not JSON of this schema")
+            .when(struct[_CORRUPT].isNotNull(), struct[_CORRUPT])
+        )
+
+
+_WHITE_SPACE: Final = " \t\n\r"
+"""JSON's own (RFC 8259, section 2)."""
+
+_STRICT: Final[Mapping[str, str]] = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": _CORRUPT,
+    # Spark's defaults take both, and JSON has neither.
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+}
+
+_MOST_DIGITS: Final = 38
+"""Of a decimal in Spark."""
+
+
+def _wide(kind: DecimalType) -> DecimalType:
+    """Return the decimal that reads what one has no room for, so that it is seen: Spark rounds to the scale."""
+    from pyspark.sql.types import DecimalType
+
+    return DecimalType(_MOST_DIGITS, _MOST_DIGITS - (kind.precision - kind.scale))
+
+
+def _read_as(kind: DataType, decimals: Callable[[DecimalType], DecimalType] = lambda kind: kind) -> DataType:
+    """Return a type as Spark reads it: with null for whatever is missing, and with other decimals."""
+    from pyspark.sql.types import ArrayType, DecimalType, MapType, StructField, StructType
+
+    match kind:
+        case StructType():
+            return StructType([StructField(one.name, _read_as(one.dataType, decimals)) for one in kind.fields])
+        case ArrayType():
+            return ArrayType(_read_as(kind.elementType, decimals))
+        case MapType():
+            return MapType(kind.keyType, _read_as(kind.valueType, decimals))
+        case DecimalType():
+            return decimals(kind)
+        case _:
+            return kind
+
+
+def _flaw(column: Column, kind: DataType, place: str) -> Column:
+    """Return what is wrong with a value that was read by the wider type; null if nothing is."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, DecimalType, DoubleType, FloatType, MapType, StructType
+
+    nothing = F.lit(None).cast("string")
+    match kind:
+        case StructType():
+            found = []
+            for one in kind.fields:
+                name = f"{place}.{one.name}" if place else one.name
+                if not one.nullable:
+                    found.append(F.when(column.isNotNull() & column[one.name].isNull(), f"without {name}"))
+                found.append(_flaw(column[one.name], one.dataType, name))
+            return F.coalesce(*found)
+        case ArrayType():
+            # A bound variable can't be named twice: the first element's flaw stands for all.
+            flaws = F.filter(F.transform(column, lambda x: _flaw(x, kind.elementType, place)), lambda x: x.isNotNull())
+            return F.get(flaws, F.lit(0))
+        case MapType():
+            values = ArrayType(kind.valueType)
+            return _flaw(F.map_values(column), values, place)
+        case DecimalType():
+            narrow = column.try_cast(kind)
+            fits = narrow.isNotNull() & (narrow == column)
+            return F.when(column.isNotNull() & ~fits, f"{place} does not fit {kind.simpleString()}")
+        case DoubleType() | FloatType():
+            return F.when(F.abs(column) == F.lit(float("inf")), f"{place} does not fit {kind.simpleString()}")
+        case _:
+            return nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from decimal import Context, Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -32,7 +34,7 @@ GOOD = [
 ]
 BAD = {
     b"": "not a JSON object",
-    b"\xff\xfe": "not a JSON object",
+    b"\xff\xfe": "not UTF-8",
     b'[{"carrier": "UA"}]': "not a JSON object",
     b'"UA"': "not a JSON object",
     b'{"carrier": "UA"': "not JSON of this schema",
@@ -197,3 +199,136 @@ def test_poison_does_not_go_back_to_the_topic_that_it_came_from(bench: Bench) ->
 
     with pytest.raises(BatchFailed, match="would come back for ever"):
         bench.engine(pipeline).run(call(topic, {0: (0, 1)}))
+
+
+# -- field by field, against Python's own reading of JSON -----------------------------------------------------------
+
+STRICT = "s STRING, i INT, l BIGINT, d DOUBLE, f FLOAT, m DECIMAL(5,2), b BOOLEAN, "
+STRICT += "o STRUCT<n: INT NOT NULL, m: DECIMAL(5,2)>, a ARRAY<DECIMAL(5,2)>, p MAP<STRING, DOUBLE>, "
+STRICT += "z ARRAY<STRUCT<n: INT NOT NULL>>"
+
+FIELDS = {
+    "s": ['"x"', '"\\u00e9"', "null"],
+    "i": ["1", "-1", "2147483647", "2147483648", "1.5", '"1"', "01", "null"],
+    "l": ["9223372036854775807", "9223372036854775808"],
+    "d": ["1.5", "1e308", "1e400", "-1e400", "NaN", "Infinity", "null"],
+    "f": ["1.5", "1e38", "1e39"],
+    "m": ["1.99", "999.99", "1.999", "1000", "1e2", "1e400", "-0.001", "null"],
+    "b": ["true", "false", "1", "null"],
+    "o": ['{"n": 1}', "{}", '{"n": null}', '{"n": 1, "m": 1.999}', "null", "1"],
+    "a": ["[]", "[1.99]", "[1.99, 1.999]", "[null]", "{}"],
+    "p": ["{}", '{"x": 1.5}', '{"x": 1e400}', '{"x": null}'],
+    "z": ["[]", '[{"n": 1}]', '[{"n": 1}, {}]', "[null]"],
+}
+
+WHOLE = [
+    b"{}",
+    b" \t\r\n{} \t\r\n",
+    b"{}\n{}",
+    b"{} rest",
+    b"{}, {}",
+    b"{}]",
+    b"{}}",
+    b'{}} {"x": {}',
+    b"{}] x }",
+    b'{},"x":{}',
+    b'{}],"x":[{}',
+    b'{}},"x":{"y":{}',
+    b"{}\x00",
+    b"\xef\xbb\xbf{}",
+    b"\xc2\xa0{}",
+    b"{}\xff",
+    b'{"s": "\xff"}',
+    b"{'s': 'x'}",
+    b"{s: 1}",
+    b"{/* c */}",
+    b"{,}",
+    b'{"s": "x",}',
+    b'{"s": "\n"}',
+    b'{"s": "\\x"}',
+    b"null",
+    b"[]",
+    b"1",
+    b"",
+    b" ",
+]
+
+
+def is_decimal(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        return False
+    number = Decimal(value)
+    return abs(number) < 1000 and number == number.quantize(Decimal("0.01"), context=Context(prec=500))
+
+
+def is_binary(value: object, most: str = "1.7976931348623158e308") -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | Decimal) and abs(Decimal(value)) < Decimal(most)
+
+
+def is_whole(value: object, bits: int = 32) -> bool:
+    return type(value) is int and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
+
+
+FITS: dict[str, Callable[[Any], bool]] = {
+    "s": lambda v: isinstance(v, str),
+    "i": is_whole,
+    "l": lambda v: is_whole(v, 64),
+    "d": is_binary,
+    "f": lambda v: is_binary(v, "3.4028235e38"),
+    "m": is_decimal,
+    "b": lambda v: isinstance(v, bool),
+    "o": lambda v: isinstance(v, dict) and is_whole(v.get("n")) and (v.get("m") is None or is_decimal(v["m"])),
+    "a": lambda v: isinstance(v, list) and all(one is None or is_decimal(one) for one in v),
+    "p": lambda v: isinstance(v, dict) and all(one is None or is_binary(one) for one in v.values()),
+    "z": lambda v: isinstance(v, list) and all(one is None or is_whole(one.get("n")) for one in v),
+}
+"""Whether a value that is not null is one of its field's type; numbers as they were written."""
+
+
+def is_sound(record: bytes) -> bool:
+    """Whether a record is one JSON object of the schema, by Python's own reading."""
+
+    def refused(constant: str) -> None:
+        raise ValueError(constant)
+
+    try:
+        text = record.decode()
+        if text[:1] == "\ufeff":
+            return False
+        value = json.loads(text, parse_float=Decimal, parse_constant=refused)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and all(value.get(name) is None or FITS[name](value[name]) for name in FIELDS)
+
+
+def test_a_record_is_one_json_object_of_the_schema_or_poison(spark: SparkSession) -> None:
+    records = [*WHOLE, *(f'{{"{name}": {text}}}'.encode() for name, texts in FIELDS.items() for text in texts)]
+    with decoding(batch_of(spark, *records), Json(STRICT)) as found:
+        sound = {row.offset for row in found.rows.select("offset").collect()}
+        poison = {row.offset: row.reason for row in found.poison.select("offset", "reason").collect()}
+    assert sound | poison.keys() == set(range(len(records)))
+    told = {record: poison.get(n, "sound") for n, record in enumerate(records)}
+    differing = {record: reason for record, reason in told.items() if (reason == "sound") != is_sound(record)}
+    assert not differing
+
+
+def test_values_are_as_they_were_written(spark: SparkSession) -> None:
+    record = b'{"s": "x", "d": 0.1, "m": 999.99, "o": {"n": 1, "m": 0.01}, "a": [1.5, null], "p": {"x": 1.5}'
+    record += b', "z": [{"n": 2}]}'
+    (row,) = decoded(batch_of(spark, record), Json(STRICT)).collect()
+    assert (row.s, row.d, row.m, row.o.n, row.o.m) == ("x", 0.1, Decimal("999.99"), 1, Decimal("0.01"))
+    assert (row.a, row.p, row.z[0].n) == ([Decimal("1.50"), None], {"x": 1.5}, 2)
+
+
+@pytest.mark.parametrize("name", ["timestamp", "key", "topic", "Partition", "OFFSET"])
+def test_a_field_named_as_a_column_of_the_record_is_refused_and_may_be_renamed(spark: SparkSession, name: str) -> None:
+    batch = batch_of(spark, f'{{"{name}": 5}}'.encode())
+    with pytest.raises(ConfigurationError, match=r"has the name of a column of the record.*renamed="):
+        decoded(batch, Json(f"`{name}` INT"))
+    (row,) = decoded(batch, Json(f"`{name}` INT NOT NULL", renamed={name: "own"})).drop("timestamp", "key").collect()
+    assert row.own == 5
+
+
+def test_a_field_that_is_not_there_is_not_renamed(spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match="renamed has b"):
+        decoded(batch_of(spark), Json("a INT", renamed={"b": "c"}))
