@@ -25,7 +25,7 @@ from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import CheckpointNumber, Offset
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, Offset
 from airflow_kcr.spec import parse
 from airflow_kcr.store.postgres import chronicle
 from tests.support import spec_checks
@@ -287,5 +287,7 @@ def test_a_report_of_a_check_does_not_write_the_spec(database_url: str) -> None:
 def test_declaring_a_region_reads_no_region_of_other_groups(database_url: str) -> None:
     spec = parse(SPEC.replace("flights", "tills").replace("group_id: g", "group_id: tills-g"))
     with live_region(database_url) as driver, statements() as run:
-        assert _apart(driver.store, spec, {group.group_id for group in spec.groups}, FakeCluster().clusters) == {}
+        assert (
+            _apart(driver.store, spec, {GroupId(group.group_id) for group in spec.groups}, FakeCluster().clusters) == {}
+        )
     assert len([text for text in run if "kcr.region" in text]) == 1
