@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "kcr"
 VERSION_TABLE: Final = "alembic_version"
-HEAD: Final = "0002"
+HEAD: Final = "0001"
 """The revision that this program works with."""
 
 metadata: Final = MetaData(schema=SCHEMA)

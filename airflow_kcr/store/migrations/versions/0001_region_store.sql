@@ -122,6 +122,7 @@ CREATE TABLE kcr.region (
     foreign_consumers jsonb,
     spec_checks jsonb,
     unowned jsonb,
+    reset_answers jsonb,
     retire_at timestamptz,
     aligned bigint,
     recorded_at timestamptz,
