@@ -159,10 +159,10 @@ region: Final = table(
     Column("foreign_consumers", JSONB),
     Column("spec_checks", JSONB),
     Column("unowned", JSONB),
+    Column("reset_answers", JSONB),
     instant_or_null("retire_at"),
     number_or_null("aligned"),
     instant_or_null("recorded_at"),
-    Column("reset_answers", JSONB),
     key("region", "id"),
     UniqueConstraint("name", name="region_name_key"),
 )
