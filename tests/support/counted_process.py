@@ -170,7 +170,13 @@ def main(arguments: dict[str, Any]) -> None:
                     store_clock=StoreClock(boot_time, now),
                     renewals=renewals,
                 )
-                who = Identity(region=name, member=member, group=rules.groups[group], timeouts=rules.timeouts)
+                who = Identity(
+                    region=name,
+                    region_id=region.region_id,
+                    member=member,
+                    group=rules.groups[group],
+                    timeouts=rules.timeouts,
+                )
                 limits = Limits(target=spec.batch.target, least=spec.batch.min_records, most=spec.batch.max_records)
                 return MemberHost(who, rules.checkpoint, limits, world)
 

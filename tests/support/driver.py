@@ -144,6 +144,7 @@ class Driver:
     rules: RegionRules | None = None
     transactions: RegionStore | None = None
     name: RegionName = RegionName("flights")
+    region_id: RegionId | None = None
     clock: Clock = field(default_factory=Clock)
     logs: dict[GroupPartition, LogBounds] = field(default_factory=dict)
     processes: dict[MemberId, Process] = field(default_factory=dict)
@@ -163,7 +164,10 @@ class Driver:
                 for number in range(self.partitions):
                     self.grow(GroupPartition(group, topic, number), end=1_000)
         self.store.handle(
-            self.name, DeclareRegion(spec=Spec(text="{}", rules=self.rules), region_id=RegionId(f"id of {self.name}"))
+            self.name,
+            DeclareRegion(
+                spec=Spec(text="{}", rules=self.rules), region_id=self.region_id or RegionId(f"id of {self.name}")
+            ),
         )
 
     # -- names ---------------------------------------------------------------------------------------------------

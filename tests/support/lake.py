@@ -54,7 +54,13 @@ class Lake:
     def target(self, uri: str) -> FileTarget:
         """The sink at a path, as the spec has it."""
         return FileTarget(
-            region=self.driver.name, group=GROUP, sink="out", path=uri, file_size=self.file_size, format=self.format
+            region=self.driver.name,
+            region_id=self.driver.region.region_id,
+            group=GROUP,
+            sink="out",
+            path=uri,
+            file_size=self.file_size,
+            format=self.format,
         )
 
     def opened(self, uri: str, table: Table | None = None) -> FileSink:

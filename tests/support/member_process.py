@@ -175,7 +175,8 @@ def main(arguments: dict[str, Any]) -> int:
     rules = spec.rules()
     user = client_settings(spec, group)
     logs = BrokerLogs(AdminProcess(admin_settings(user)))
-    tables, files = checked_sinks(spec, group), opened_files(file_targets(spec), store, name)
+    tables = checked_sinks(spec, group, region_id=region.region_id)
+    files = opened_files(file_targets(spec, region_id=region.region_id), store, name)
 
     def write(call: BatchCall, rows: Rows) -> None:
         write_tables(tables, call, rows, gates.wait)
@@ -215,6 +216,7 @@ def main(arguments: dict[str, Any]) -> int:
         )
         who = Identity(
             region=name,
+            region_id=region.region_id,
             member=member,
             group=rules.groups[group],
             timeouts=rules.timeouts,

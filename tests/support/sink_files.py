@@ -194,7 +194,14 @@ class Files:
 
     def process(self, folder: LocalFolder, table: Table | None = None) -> FileSink:
         """The sink as another process has it."""
-        target = FileTarget(region=self.driver.name, group=GROUP, sink="out", path=folder.uri, file_size=self.file_size)
+        target = FileTarget(
+            region=self.driver.name,
+            region_id=self.driver.region.region_id,
+            group=GROUP,
+            sink="out",
+            path=folder.uri,
+            file_size=self.file_size,
+        )
         ledger = RegionLedger(self.driver.store, self.driver.name)
         return FileSink(target, folder, ledger, RecordRewriter(folder), table or self.table)
 

@@ -280,16 +280,11 @@ class FileSink:
             if not self.folder.create(layout.OWNER, mine.text()) and self._owner() is None:
                 self.folder.replace(layout.OWNER, mine.text())
             owner = self._owner() or mine
-        if (owner.region, owner.group, owner.sink) != (self.target.region, self.target.group, self.target.sink):
+        if not owner.is_of(self.target):
             raise ConfigurationError(
-                f"{self.target} of region {self.target.region}: {self.folder.uri} is the folder of sink {owner.sink} "
-                f"of group {owner.group}, region {owner.region}; each sink has a folder of its own"
-            )
-        if owner.region_id != self.target.region_id:
-            raise ConfigurationError(
-                f"{self.target}: {self.folder.uri} is the folder of an earlier region {owner.region}, or of another "
-                f"store's (id {owner.region_id}; this one is {self.target.region_id}); name another folder in the "
-                "spec, or delete all that is in this one"
+                f"{self.target} of region {self.target.region} (id {self.target.region_id}): {self.folder.uri} is the "
+                f"folder of {owner}; each sink has a folder of its own: name another one in the spec, or delete all "
+                "that is in this one"
             )
         if owner.format != self.target.format:
             raise ConfigurationError(
@@ -304,7 +299,7 @@ class FileSink:
             SinkError: its marker is missing, or another region's.
         """
         owner = self._owner()
-        if owner is None or owner.region_id != self.target.region_id:
+        if owner is None or not owner.is_of(self.target):
             raise SinkError(
                 f"{self.target}: {self.folder.uri} has lost its marker {layout.OWNER}: the folder was deleted, emptied "
                 "or swapped for another one; put it back as it was, or stop the region, name another folder and reset "

@@ -124,11 +124,10 @@ class Cleaner:
 
     def _is_ours(self) -> bool:
         owner = Owner.of(self._folder.read(layout.OWNER))
-        mine = (self._target.region, self._target.group, self._target.sink)
-        if owner is not None and (owner.region, owner.group, owner.sink) != mine:
+        if owner is not None and not owner.is_of(self._target):
             raise ConfigurationError(
-                f"{self._target} of region {self._target.region}: {self._folder.uri} is the folder of sink "
-                f"{owner.sink} of group {owner.group}, region {owner.region}; nothing is deleted"
+                f"{self._target} of region {self._target.region} (id {self._target.region_id}): {self._folder.uri} is "
+                f"the folder of {owner}; nothing is deleted"
             )
         return owner is not None
 

@@ -254,6 +254,14 @@ class Owner(Document):
     layout: int = 1
     """Which names its files have; the texts of the first ones don't say."""
 
+    def is_of(self, target: FileTarget) -> bool:
+        """Whether it is a sink's of this very region."""
+        mine = (target.region, target.region_id, target.group, target.sink)
+        return mine == (self.region, self.region_id, self.group, self.sink)
+
+    def __str__(self) -> str:
+        return f"sink {self.sink} of group {self.group}, region {self.region} (id {self.region_id})"
+
     @classmethod
     def of(cls, text: str | None) -> Self | None:
         """Return what a text says; None: it isn't whole.

@@ -71,7 +71,8 @@ def test_a_declared_region_is_stopped_and_says_what_it_delivers() -> None:
         DesiredState.STOPPED,
         0,
     )
-    assert happened(driver, events.RegionCreated) == [events.RegionCreated(deliveries={"g": "at_least_once"})]
+    created = events.RegionCreated(region_id=driver.region.region_id, deliveries={"g": "at_least_once"})
+    assert happened(driver, events.RegionCreated) == [created]
     with pytest.raises(RegionExists):
         driver.handle(DeclareRegion(spec=driver.region.spec))
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
-from airflow_kcr.protocol.values import CheckpointNumber, RegionName
+from airflow_kcr.protocol.values import CheckpointNumber, RegionId, RegionName
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.layout import Owner, Undone
 from tests.support.driver import Driver
@@ -381,6 +382,29 @@ class TestTheFolder:
         other.up()
         with pytest.raises(ConfigurationError, match="is the folder of sink out of group g, region flights"):
             Files(other, tmp_path / "out")
+
+    def test_of_an_earlier_region_of_the_name_is_refused(self, files: Files) -> None:
+        again = Driver(region_id=RegionId("another"))
+        again.up()
+        with pytest.raises(
+            ConfigurationError, match=r"region flights \(id another\).*is the folder of .*id id of flights"
+        ):
+            Files(again, files.root)
+
+    @pytest.mark.parametrize("how", ["deleted", "another's"])
+    def test_that_is_swapped_under_a_member_is_told_by_the_next_checkpoint(self, files: Files, how: str) -> None:
+        both(files)
+        sequence = files.driver.checkpoint("n1")
+        owner = Owner.of(files.folder.read(layout.OWNER))
+        assert owner is not None
+        if how == "deleted":
+            files.folder.delete([layout.OWNER])
+        else:
+            files.folder.replace(layout.OWNER, replace(owner, region_id="another").text())
+        with pytest.raises(SinkError, match="has lost its marker"):
+            files.sink.publish(sequence)
+        files.folder.replace(layout.OWNER, owner.text())
+        files.sink.publish(sequence)
 
     def test_that_holds_something_else_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "photos").mkdir()

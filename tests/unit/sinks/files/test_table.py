@@ -6,6 +6,7 @@ Its writers, and when they write.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -17,10 +18,10 @@ from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.scopes import EVERYTHING, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber
-from airflow_kcr.sinks.files import FileSink, FileTarget, layout
+from airflow_kcr.sinks.files import FileSink, layout
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.layout import Owner
-from tests.support.driver import GROUP, Driver
+from tests.support.driver import Driver
 from tests.support.record_table import RecordTable, Rows
 from tests.support.sink_files import Files, Killed, LocalFolder, RecordRewriter
 
@@ -191,7 +192,7 @@ def test_a_checkpoint_that_others_keep_from_being_shown_is_not_published(tabled:
 
 def test_a_folder_of_another_format_is_refused(tabled: Tabled) -> None:
     folder = tabled.files.folder
-    target = FileTarget(region=tabled.driver.name, group=GROUP, sink="out", path=folder.uri, format=FileFormat.DELTA)
+    target = replace(tabled.files.sink.target, format=FileFormat.DELTA)
     ledger = RegionLedger(tabled.driver.store, tabled.driver.name)
     with pytest.raises(ConfigurationError, match="was created with format parquet, and the spec says delta"):
         FileSink(target, folder, ledger, RecordRewriter(folder)).check()
