@@ -282,7 +282,7 @@ class Json:
         from pyspark.sql.types import BooleanType, StringType, StructType
 
         # Spark reads one JSON value and is silent about whatever stands behind it. So the text is a field of an object
-        # that ends with another one; if that was not reached, the text was not one value. Nobody can know the names.
+        # that ends with another one; if that was not reached, the text was not one value. The names can't be guessed.
         # It is the one element of an array as well (`reason`): what closes or continues the one breaks the other.
         whole, end = f"v{uuid.uuid4().hex}", f"e{uuid.uuid4().hex}"
         text = F.concat(F.lit(f'{{"{whole}":'), value.cast("string"), F.lit(f',"{end}":true}}'))

@@ -68,6 +68,7 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
+    RegionId,
     RegionName,
     RequestId,
     TopicId,
@@ -128,7 +129,8 @@ class Explorer:
         self.log = LogBounds(start=Offset(0), end=Offset(records), topic_id=TopicId("id-1"))
         self.store = MemoryTransactions(lambda: EPOCH)
         group = GroupRules(group_id=GROUP, topics=(TopicName("t"),), members=2, delivery=delivery)
-        self.store.handle(NAME, DeclareRegion(spec=Spec(text="{}", rules=RegionRules(groups={GROUP: group}))))
+        spec = Spec(text="{}", rules=RegionRules(groups={GROUP: group}))
+        self.store.handle(NAME, DeclareRegion(spec=spec, region_id=RegionId("the only one")))
         self.store.handle(NAME, StartRegion())
         for member in MEMBERS:
             self.store.handle(NAME, Register(member=member, token=str(member)))

@@ -49,7 +49,16 @@ from airflow_kcr.protocol.rules import (
     RetentionRules,
 )
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, GroupPartition, MemberId, RegionName, RequestId
+from airflow_kcr.protocol.values import (
+    Epoch,
+    EventNumber,
+    GroupId,
+    GroupPartition,
+    MemberId,
+    RegionId,
+    RegionName,
+    RequestId,
+)
 from airflow_kcr.schedules import Every
 from tests.support.simulation.broker import Broker, Log
 from tests.support.simulation.converting_broker import ConvertingBroker
@@ -485,7 +494,8 @@ class Simulation:
 
     def run(self) -> tuple[str, ...]:
         """Run to the end, and return what is wrong with it; nothing: all is well."""
-        self.store.handle(NAME, DeclareRegion(spec=Spec(text="{}", rules=self.rules())))
+        spec = Spec(text="{}", rules=self.rules())
+        self.store.handle(NAME, DeclareRegion(spec=spec, region_id=RegionId("the only one")))
         self.store.handle(NAME, StartRegion())
         for member in self.members:
             self.world.after(self.world.random.uniform(0, 6), lambda m=member: self.launch(m))  # type: ignore[misc]
