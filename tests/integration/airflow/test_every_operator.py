@@ -110,7 +110,7 @@ with DAG("NAME", schedule=None, max_active_tasks=16, default_args={"region": "NA
 KILLED = ("poked", "held")
 DEFERRED = ("start", "members", "runs", "progresses", "caught_up", "seen")
 OPERATORS = (
-    *("start", "held", "drain", "commit", "pin", "unpin", "compare", "retire", "verify", "close", "clean"),
+    *("start", "held", "drain", "commit", "pin", "unpin", "compare", "retire", "verify", "clean"),
     *("pause", "resume", "stop", "repair", "again", "kill"),
 )
 AFTER_STOP = ("stop", "stopped", "repair", "again", "kill")
