@@ -13,11 +13,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.region.lifecycle import require_deletable
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.sinks.files.cleanup import file_session
-from airflow_kcr.sinks.files.folder import HadoopFolder
-from airflow_kcr.sinks.files.layout import file_targets
+from airflow_kcr.sinks.files.folder import Folder, HadoopFolder
+from airflow_kcr.sinks.files.layout import OWNER, FileTarget, Owner, file_targets
 from airflow_kcr.sinks.group import postgres_sinks
 from airflow_kcr.sinks.postgres import PostgresSink, bookkeeping
 from airflow_kcr.sinks.postgres.bookkeeping import TargetPlace
@@ -116,7 +116,8 @@ def settle(
 
     Raises:
         UnknownRegion: there is none of that name.
-        ConfigurationError: the region is not stopped, a variable is not set.
+        RegionInState: the region is not stopped, or a member still holds a lease.
+        ConfigurationError: a variable is not set.
         SinkError: a database refuses; of the other sinks, those before are settled.
     """
     _require_stopped(store, name)
@@ -170,8 +171,8 @@ def delete_outputs(
 
     Raises:
         UnknownRegion: there is none of that name.
-        ConfigurationError: the region is not stopped, a variable is not set, or it has a custom sink, which can't be
-            deleted from here.
+        RegionInState: the region is not stopped, or a member still holds a lease.
+        ConfigurationError: a variable is not set, or it has a custom sink, which can't be deleted from here.
         SinkError: a database or a folder refuses; what was deleted before is gone, and the call may be repeated.
     """
     _require_stopped(store, name)
@@ -203,17 +204,29 @@ def delete_outputs(
         with file_session(conf, folders) as spark:
             for target in folders:
                 folder = HadoopFolder(spark, target.path)
-                folder.delete(folder.names(""))
+                note = emptied(folder, target)
                 done.append(
-                    FoundOutput(
-                        group=target.group,
-                        sink=target.sink,
-                        kind=SinkKind.FILES,
-                        place=folder.uri,
-                        note="all files deleted",
-                    )
+                    FoundOutput(group=target.group, sink=target.sink, kind=SinkKind.FILES, place=folder.uri, note=note)
                 )
     return tuple(done)
+
+
+def emptied(folder: Folder, target: FileTarget) -> str:
+    """Delete all that is in a sink's folder, if its marker says that it is the sink's; return what was done.
+
+    Args:
+        folder: where the files are.
+        target: the sink.
+    """
+    owner = Owner.of(folder.read(OWNER))
+    if owner is None:
+        return "nothing deleted: no sink has taken this folder"
+    if not owner.is_of(target):
+        return f"nothing deleted: it is the folder of {owner}"
+    # The marker last: what an interruption leaves is still the sink's.
+    folder.delete(name for name in folder.names("") if name != OWNER)
+    folder.delete([OWNER])
+    return "all files deleted"
 
 
 def _tables(store: RegionStore, name: RegionName, environ: Mapping[str, str]) -> tuple[PostgresSink, ...]:
@@ -238,9 +251,5 @@ def _shown(sink: PostgresSink, place: TargetPlace) -> str:
 
 
 def _require_stopped(store: RegionStore, name: RegionName) -> None:
-    region = store.read(name)[0]
-    if region.state is not RegionState.STOPPED:
-        raise ConfigurationError(
-            f"region {name} is {region.state}; stop it first (`kcr region stop {name}`): what its sinks have written "
-            "can't change under its members"
-        )
+    # As for deleting it: what its sinks have written can't change under its members.
+    require_deletable(*store.read(name))

@@ -414,9 +414,9 @@ def checked(connection: psycopg.Connection, target: Target) -> TargetPlace:
     wrong = list(_wrong(connection, target, place)) if place.exists else []
     if wrong:
         raise ConfigurationError(f"{target} can't write to {place.schema}.{place.table}: {'; '.join(wrong)}")
-    _require_no_earlier(connection, target, place)
     if not target.region_id:
-        return place
+        return place  # whose rows are there can't be said
+    _require_no_earlier(connection, target, place)
     place = replace(place, source=ensure_source(connection, place, target))
     _require_same(connection, target, place)
     return place

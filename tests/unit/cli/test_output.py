@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.commands import DeclareRegion
+from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
+from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import GroupId, RegionId, RegionName
 from airflow_kcr.sinks.group import checked_sinks
+from airflow_kcr.sinks.outputs import emptied
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.postgres import PostgresTransactions
 from tests.support.breaking_proxy import breaking_proxy
+from tests.support.driver import Driver
+from tests.support.sink_files import Files
 from tests.support.sink_tables import Table
 from tests.unit.cli.conftest import Kcr
 
@@ -124,3 +130,34 @@ def test_a_table_that_was_made_anew_is_accepted_by_name(
 def test_two_choices_are_refused(kcr: Kcr, store: PostgresTransactions) -> None:
     declared(store)
     assert "give one of" in kcr.refused("region", "output", "again", "--keep", "--delete", status=2)
+
+
+def test_who_only_checks_a_spec_finds_nothing_wrong_with_the_regions_own_rows(
+    store: PostgresTransactions, database_url: str
+) -> None:
+    lived(database_url, declared(store), 10)
+    (sink,) = checked_sinks(SPEC, GROUP)  # as `kcr doctor` does, and a changed spec
+    assert sink.target.sink == "x"
+
+
+def test_output_stays_while_the_region_can_not_be_deleted(
+    kcr: Kcr, store: PostgresTransactions, database_url: str
+) -> None:
+    out = lived(database_url, declared(store), 100)
+    store.handle(NAME, StartRegion(requester=Requester(who="me")))
+    assert "stop it before" in kcr.refused("region", "delete", "again", "--yes", "--with-output", status=3)
+    assert out.ask("SELECT count(*) FROM out") == [(100,)]
+
+
+def test_a_folder_is_emptied_only_by_the_sink_that_has_taken_it(tmp_path: Path) -> None:
+    driver = Driver()
+    driver.up()
+    files = Files(driver, tmp_path / "out")
+    files.process_batch(driver.member(0))
+    files.checkpoint("n1")
+    others = replace(files.sink.target, region_id=RegionId("another"))
+    assert "is the folder of" in emptied(files.folder, others)
+    assert files.manifests() != {}
+    assert emptied(files.folder, files.sink.target) == "all files deleted"
+    assert files.folder.names("") == ()
+    assert "no sink has taken" in emptied(files.folder, files.sink.target)
