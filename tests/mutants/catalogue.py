@@ -908,8 +908,8 @@ MUTANTS = (
     Mutant(
         what="what is left of a deleted region is not listed",
         module="store.postgres.transactions",
-        guard=" if not region_writes.is_doomed(name))",
-        without=")",
+        guard="self._connections.answer(_NAMES) if not region_writes.is_doomed(name))",
+        without="self._connections.answer(_NAMES))",
         killed_by=(
             "tests/contract/test_deletion_contract.py::"
             "test_a_deletion_that_was_interrupted_is_told_by_every_verb_and_goes_on"
@@ -1058,9 +1058,7 @@ MUTANTS = (
     Mutant(
         what="a folder belongs to one sink",
         module="sinks.files",
-        guard=(
-            "if (owner.region, owner.group, owner.sink) != (self.target.region, self.target.group, self.target.sink):"
-        ),
+        guard="if not owner.is_of(self.target):",
         without="if False:",
         killed_by="tests/unit/sinks/files/test_sink.py::TestTheFolder::test_of_another_sink_is_refused",
     ),
@@ -1104,7 +1102,7 @@ MUTANTS = (
     Mutant(
         what="cleaning leaves another sink's folder alone",
         module="sinks.files.cleanup",
-        guard="if owner is not None and (owner.region, owner.group, owner.sink) != mine:",
+        guard="if owner is not None and not owner.is_of(self._target):",
         without="if False:",
         killed_by="tests/unit/sinks/files/test_cleanup.py::TestUndone::test_a_folder_of_another_sink_is_refused",
     ),
