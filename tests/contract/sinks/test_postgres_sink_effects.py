@@ -103,6 +103,11 @@ def test_a_table_whose_rows_a_policy_hides_is_refused(empty_database_url: str, p
             Table(url=url).sink.check()
         execute(empty_database_url, f"ALTER ROLE {user} BYPASSRLS")
         out = Table(url=url, epoch=2, timeline=2)
+        out.sink.check()
+        execute(empty_database_url, f"ALTER ROLE {user} NOBYPASSRLS")  # while a member runs
+        with pytest.raises(SinkError, match="no right"):
+            out.reset({0: 0})
+        execute(empty_database_url, f"ALTER ROLE {user} BYPASSRLS")
         out.reset({0: 0})
         out.run({0: (0, 1000)})
         assert out.ask("SELECT count(*) FROM out") == [(1000,)]
