@@ -5,7 +5,8 @@ code would agree with its mistakes. It grows with members, partitions, checkpoin
 open, and not with how long the region has lived; checkpoints that were retired are runs of numbers.
 
 A check gets everything once, in the order in which it happened, and keeps only what it needs to judge what comes next:
-its fields, which are values, are what a certificate stores of it. `Moment` holds what several of them need.
+its fields, which are values, are what the start of the kept history stores of it. `Moment` holds what several of them
+need.
 """
 
 from __future__ import annotations

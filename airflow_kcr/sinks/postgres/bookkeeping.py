@@ -232,12 +232,10 @@ def ensure_source(connection: psycopg.Connection, place: TargetPlace, target: Ta
         ).format(place.fence, place.fence),
         [target.region, *who, place.table, place.shown, *who],
     )
-    found = connection.execute(
-        sql.SQL("SELECT source FROM {} WHERE (region_id, group_id, sink) = (%s, %s, %s)").format(place.fence), who
-    ).fetchone()
+    found = source_of(connection, place, target)
     if found is None:
         raise LookupError(f"the fence of {target} is gone")  # deleted in between, by hand
-    return int(found[0])
+    return found
 
 
 def source_of(connection: psycopg.Connection, place: TargetPlace, target: Target) -> int | None:
