@@ -53,6 +53,7 @@ from airflow_kcr.protocol.values import (
     EventNumber,
     GroupId,
     MemberId,
+    RegionId,
     RequestId,
     TopicPartition,
     checked_instant,
@@ -581,6 +582,10 @@ class Region:
     def events(self, after: int = 0, limit: int = 1000) -> tuple[Event, ...]:
         """Return up to `limit` events after that number, in commit order."""
         return self._store.events(self.name, EventNumber(after), limit)
+
+    def region_id(self) -> RegionId:
+        """Return which region of its name it is: made when it was declared, never again."""
+        return self._read().region_id
 
     def counter(self) -> int:
         """Return the number of the newest event."""

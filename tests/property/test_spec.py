@@ -138,9 +138,7 @@ SPECS = st.builds(
     foreign_consumers=st.sampled_from(ForeignConsumerPolicy),
     out_of_range=st.sampled_from(OutOfRangePolicy),
     beyond_end=st.sampled_from(OutOfRangePolicy),
-    history=st.builds(
-        HistorySpec, keep=st.just(FOREVER) | seconds(1, 10**9), archive=st.none() | st.just("/srv/kcr-archive")
-    ),
+    history=st.builds(HistorySpec, keep=st.just(FOREVER) | seconds(1, 10**9)),
     retention=st.builds(RetentionRules, keep=st.integers(1, 99), max_age=st.none() | seconds(1, 10**7)),
 )
 PLAIN = st.recursive(

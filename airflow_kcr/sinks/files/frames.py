@@ -339,6 +339,11 @@ class Checkpoints:
         dag_id, _, run_id = run.partition("/")
         target = ToRun(dag_id=dag_id, run_id=run_id)
         with Region(self.owner.region, store) as region:
+            if region.region_id() != self.owner.region_id:
+                raise UnknownCheckpoint(
+                    f"{self._where} is the folder of {self.owner}, and the store's region of that name is another one "
+                    f"(id {region.region_id()}), so run {run} has no checkpoint here; {self._those()}"
+                )
             return region.checkpoint_number_of_run(target.dag_id, target.run_id)
 
     def _require_in_force(self, sequence: int) -> None:

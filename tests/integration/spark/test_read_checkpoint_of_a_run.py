@@ -6,6 +6,7 @@ A real store says which checkpoint a run has, and Spark reads its files.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from airflow_kcr.errors import ConfigurationError, InvalidTarget, StoreError, Un
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.sinks import read_checkpoint
+from airflow_kcr.sinks.files.layout import OWNER, Owner
 from tests.support.lake import PATIENT, READ, Lake, reset_order
 from tests.support.live_region import live_region
 
@@ -54,6 +56,16 @@ def test_a_run_reads_its_own_checkpoint_whatever_was_published_since(lake: Lake,
     again = read_checkpoint(lake.spark, path, run=f"{DAG}/{RUN}", store=database_url)
     assert sorted(again.inputFiles()) == sorted(first.inputFiles())
     assert lake.read() != lake.read(mine)
+
+
+def test_a_run_of_a_later_region_of_the_name_reads_nothing_of_the_earlier_one(lake: Lake, database_url: str) -> None:
+    lake.batch(0)
+    lake.checkpoint("n1", asked_by(RUN))
+    owner = Owner.of(lake.sink.folder.read(OWNER))
+    assert owner is not None
+    lake.sink.folder.replace(OWNER, replace(owner, region_id="an earlier one").text())
+    with pytest.raises(UnknownCheckpoint, match=r"folder of .*\(id an earlier one\).*is another one"):
+        read_checkpoint(lake.spark, lake.root.as_uri(), run=f"{DAG}/{RUN}", store=database_url)
 
 
 def test_the_store_is_the_one_of_the_environment_where_none_is_named(
