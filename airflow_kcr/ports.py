@@ -185,6 +185,17 @@ Heartbeats: TypeAlias = "Mapping[Renewal, Heartbeat | RefusedError]"
 transaction is writing at that moment has no answer; ask again."""
 
 
+class SinkPlace(NamedTuple):
+    """Where a sink writes to."""
+
+    group: GroupId
+    sink: str
+    """Its name in the spec."""
+
+    place: str
+    """A folder, or a table and its database; without credentials."""
+
+
 class Transactions(Protocol):
     """A store of regions: each call is one transaction, the region's lock first.
 
@@ -307,6 +318,18 @@ class Transactions(Protocol):
 
     def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
         """Return the partitions of which batches of any group were started, of this topic and number, by group."""
+        ...
+
+    def taken(self, name: RegionName) -> frozenset[SinkPlace]:
+        """Return the places that sinks of this region have taken, and that hold what its progress counts."""
+        ...
+
+    def take(self, name: RegionName, place: SinkPlace) -> None:
+        """Note that a sink has taken a place; noted before, it changes nothing."""
+        ...
+
+    def let_go(self, name: RegionName, place: SinkPlace) -> None:
+        """Forget that a sink has taken a place, so that it may start there with nothing."""
         ...
 
     def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:

@@ -135,7 +135,9 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
         refuse_held(store, run)
     spec, revision, digest = RegionSpec.from_json(region.spec.text), region.spec.revision, region.spec.digest
     with told(store, run.region, run.members, revision, digest):
-        parts = load(spec, run.group, environ, region_id=region.region_id)
+        parts = load(spec, run.group, environ, region_id=region.region_id, taken=store.taken(run.region))
+        for sink in parts.sinks:
+            store.take(run.region, sink.where)
         # Before anything joins: in a group that is another region's, these members would be the foreign consumers.
         with real_reader(spec, run.group) as cluster:
             store.handle(run.region, ReportClusters(found={run.group: cluster.logs.cluster_id()}))

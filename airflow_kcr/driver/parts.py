@@ -36,6 +36,7 @@ from airflow_kcr.errors import (
     ToolMissing,
 )
 from airflow_kcr.kafka import settings as kafka_names
+from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.commands import DeclareRegion, ReportSpecChecks
 from airflow_kcr.protocol.region.rows import SpecCheck
 from airflow_kcr.protocol.region.specs import proposed_to
@@ -80,7 +81,12 @@ class Parts:
 
 
 def load(
-    spec: RegionSpec, group: GroupId, environ: Mapping[str, str] = os.environ, *, region_id: RegionId = RegionId("")
+    spec: RegionSpec,
+    group: GroupId,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    region_id: RegionId = RegionId(""),
+    taken: Collection[SinkPlace] = frozenset(),
 ) -> Parts:
     """Return what the members of a group are built from: code is imported, databases are asked.
 
@@ -89,6 +95,7 @@ def load(
         group: one of its groups.
         environ: where references are looked up.
         region_id: the region's; empty: members are not to be built, only what they are built from is checked.
+        taken: where the region's sinks have written to before.
 
     Raises:
         ConfigurationError: a setting is refused, the pipeline or a sink's function is unusable, a table can't be
@@ -96,7 +103,7 @@ def load(
         SinkError: a sink's database can't be reached.
     """
     return Parts(
-        sinks=checked_sinks(spec, group, environ, region_id=region_id),
+        sinks=checked_sinks(spec, group, environ, region_id=region_id, taken=taken),
         files=file_targets(spec, environ, region_id=region_id),
         custom=custom_targets(spec, environ),
         pipeline=load_pipeline(spec.group(group).pipeline),

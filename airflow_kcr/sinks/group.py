@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_kcr.api.regions import postgres_variable
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.ports import BatchCall, Sinks
+from airflow_kcr.ports import BatchCall, SinkPlace, Sinks
 from airflow_kcr.protocol.values import GroupId, RegionId, RegionName
 from airflow_kcr.settings import resolve_environment
 from airflow_kcr.sinks.contract import CheckpointSink, FencedSink, MemberSinks, NoSinks, SinkOutput, WithCheckpoints
@@ -33,7 +33,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def postgres_sinks(
-    spec: RegionSpec, group: GroupId, environ: Mapping[str, str] = os.environ, *, region_id: RegionId = RegionId("")
+    spec: RegionSpec,
+    group: GroupId,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    region_id: RegionId = RegionId(""),
+    taken: Collection[SinkPlace] = frozenset(),
 ) -> tuple[PostgresSink, ...]:
     """Return those of a group's sinks that are tables; nothing is connected to.
 
@@ -42,6 +47,7 @@ def postgres_sinks(
         group: one of its groups.
         environ: where references of the sinks' URLs are looked up.
         region_id: the region's; empty: it is not declared, and its sinks are only checked.
+        taken: where the region's sinks have written to before.
 
     Raises:
         ConfigurationError: a variable is not set.
@@ -63,6 +69,7 @@ def postgres_sinks(
             ),
             sink_url(sink, environ),
             spec.timeouts,
+            taken,
         )
         for sink in declared.sinks
         if sink.kind is SinkKind.POSTGRES
@@ -70,7 +77,12 @@ def postgres_sinks(
 
 
 def checked_sinks(
-    spec: RegionSpec, group: GroupId, environ: Mapping[str, str] = os.environ, *, region_id: RegionId = RegionId("")
+    spec: RegionSpec,
+    group: GroupId,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    region_id: RegionId = RegionId(""),
+    taken: Collection[SinkPlace] = frozenset(),
 ) -> tuple[PostgresSink, ...]:
     """Return those of a group's sinks that are tables, whose databases were asked whether all is in order.
 
@@ -79,6 +91,7 @@ def checked_sinks(
         group: one of its groups.
         environ: where references of the sinks' URLs are looked up.
         region_id: the region's; empty: it is not declared, and its sinks are only checked.
+        taken: where the region's sinks have written to before.
 
     Raises:
         ConfigurationError: the delivery needs a sink and there is none; a variable is not set; executors can't reach a
@@ -88,7 +101,7 @@ def checked_sinks(
     declared = spec.group(group)
     if not declared.sinks:
         NoSinks(spec.rules().groups[group])
-    sinks = postgres_sinks(spec, group, environ, region_id=region_id)
+    sinks = postgres_sinks(spec, group, environ, region_id=region_id, taken=taken)
     require_reachable(sinks)
     for sink in sinks:
         sink.check()

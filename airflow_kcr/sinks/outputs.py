@@ -105,8 +105,8 @@ def settle(
 ) -> tuple[FoundOutput, ...]:
     """Do with what others have left in a region's tables what a person chose; return the sinks with what was done.
 
-    A table that took the place of another is accepted with `TAKE_OVER`. Folders are never shared: name another one, or
-    delete what is in it.
+    A table that took the place of another is accepted with `TAKE_OVER`, and so is a table or folder that was emptied.
+    Folders are never shared: name another one, or delete what is in it.
 
     Args:
         store: where the region is.
@@ -121,31 +121,14 @@ def settle(
         SinkError: a database refuses; of the other sinks, those before are settled.
     """
     _require_stopped(store, name)
-    done = []
+    done, taken = [], store.taken(name)
     for sink in _tables(store, name, environ):
         with _located(sink) as (connection, place):
-            earlier = bookkeeping.earlier_outputs(connection, sink.target, place)
             own = bookkeeping.source_of(connection, place, sink.target)
-            told = []
-            if choice is Choice.TAKE_OVER and len(earlier) > 1:
-                raise ConfigurationError(
-                    f"{sink.target}: {place.shown} has rows of {len(earlier)} earlier sinks, and one can be taken "
-                    "over; keep or delete them"
-                )
-            for one in earlier:
-                match choice:
-                    case Choice.KEEP:
-                        bookkeeping.keep_output(connection, place, one)
-                        told.append(f"rows of {one.group}/{one.sink} stay")
-                    case Choice.DELETE:
-                        rows = bookkeeping.delete_output(connection, place, one.source)
-                        told.append(f"{rows} rows of {one.group}/{one.sink} deleted")
-                    case Choice.TAKE_OVER:
-                        bookkeeping.take_over(connection, sink.target, place, one, own)
-                        told.append(f"rows of {one.group}/{one.sink} taken over")
-            if choice is Choice.TAKE_OVER and own is not None and not bookkeeping.is_same(connection, place, own):
-                bookkeeping.remember_target(connection, place, own)
-                told.append("this table is the sink's now")
+            told = _settled(connection, sink, place, own, choice)
+            if choice is Choice.TAKE_OVER and own is None and not told and sink.where in taken:
+                store.let_go(name, sink.where)
+                told.append("the table is the sink's as it is")
             done.append(
                 FoundOutput(
                     group=sink.target.group,
@@ -155,7 +138,45 @@ def settle(
                     note="; ".join(told) or "nothing to do",
                 )
             )
+    if choice is Choice.TAKE_OVER:
+        region = store.read(name)[0]
+        for folder in file_targets(RegionSpec.from_json(region.spec.text), environ, region_id=region.region_id):
+            store.let_go(name, folder.place)
+            note = "the folder is the sink's as it is"
+            done.append(
+                FoundOutput(
+                    group=folder.group, sink=folder.sink, kind=SinkKind.FILES, place=folder.place.place, note=note
+                )
+            )
     return tuple(done)
+
+
+def _settled(
+    connection: psycopg.Connection, sink: PostgresSink, place: TargetPlace, own: int | None, choice: Choice
+) -> list[str]:
+    """Do with the rows in one table what a person chose; return what was done."""
+    earlier = bookkeeping.earlier_outputs(connection, sink.target, place)
+    if choice is Choice.TAKE_OVER and len(earlier) > 1:
+        raise ConfigurationError(
+            f"{sink.target}: {place.shown} has rows of {len(earlier)} earlier sinks, and one can be taken over; keep "
+            "or delete them"
+        )
+    told = []
+    for one in earlier:
+        match choice:
+            case Choice.KEEP:
+                bookkeeping.keep_output(connection, place, one)
+                told.append(f"rows of {one.group}/{one.sink} stay")
+            case Choice.DELETE:
+                rows = bookkeeping.delete_output(connection, place, one.source)
+                told.append(f"{rows} rows of {one.group}/{one.sink} deleted")
+            case Choice.TAKE_OVER:
+                bookkeeping.take_over(connection, sink.target, place, one, own)
+                told.append(f"rows of {one.group}/{one.sink} taken over")
+    if choice is Choice.TAKE_OVER and own is not None and not bookkeeping.is_same(connection, place, own):
+        bookkeeping.remember_target(connection, place, own)
+        told.append("this table is the sink's now")
+    return told
 
 
 def delete_outputs(
@@ -190,6 +211,7 @@ def delete_outputs(
             own = bookkeeping.source_of(connection, place, sink.target)
             rows = 0 if own is None else bookkeeping.delete_output(connection, place, own)
             note = f"{rows} rows deleted"
+            store.let_go(name, sink.where)
             done.append(
                 FoundOutput(
                     group=sink.target.group,
@@ -205,6 +227,7 @@ def delete_outputs(
             for target in folders:
                 folder = HadoopFolder(spark, target.path)
                 note = emptied(folder, target)
+                store.let_go(name, target.place)
                 done.append(
                     FoundOutput(group=target.group, sink=target.sink, kind=SinkKind.FILES, place=folder.uri, note=note)
                 )

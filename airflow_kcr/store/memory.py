@@ -28,6 +28,7 @@ from airflow_kcr.ports import (
     Replayed,
     Rule,
     Sign,
+    SinkPlace,
     Span,
 )
 from airflow_kcr.protocol.commands import EventMark, Heartbeat
@@ -88,6 +89,7 @@ class MemoryTransactions(RegionStore):
         self._events: dict[RegionName, list[Event]] = {}
         self._ledgers: dict[RegionName, Ledger] = {}
         self._starts: dict[RegionName, list[HistoryStart]] = {}
+        self._places: dict[RegionName, frozenset[SinkPlace]] = {}
 
     def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
         """See `ports.Transactions.create`."""
@@ -96,7 +98,7 @@ class MemoryTransactions(RegionStore):
         region = rule(self._clock())
         self._require_free_groups(region)
         self._events[name], self._ledgers[name], self._tables[name] = [], {}, Tables()
-        self._starts[name] = []
+        self._starts[name], self._places[name] = [], frozenset()
         return self._stored(region)
 
     def decide(self, name: RegionName, rule: Rule) -> Region:
@@ -206,6 +208,19 @@ class MemoryTransactions(RegionStore):
         """See `ports.Transactions.readers`."""
         begun = {p for batch in self.batches(name) for p in batch.ranges}
         return tuple(sorted(p for p in begun if p.topic_partition == partition))
+
+    def taken(self, name: RegionName) -> frozenset[SinkPlace]:
+        """See `ports.Transactions.taken`."""
+        self._region(name)
+        return self._places[name]
+
+    def take(self, name: RegionName, place: SinkPlace) -> None:
+        """See `ports.Transactions.take`."""
+        self._places[name] = self.taken(name) | {place}
+
+    def let_go(self, name: RegionName, place: SinkPlace) -> None:
+        """See `ports.Transactions.let_go`."""
+        self._places[name] = self.taken(name) - {place}
 
     def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
         """See `ports.Transactions.signs`."""

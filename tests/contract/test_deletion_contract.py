@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from airflow_kcr.errors import RegionBeingDeleted, RegionInState, StoreBusy, UnknownRegion
+from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.commands import DeclareRegion, DeleteRegion, KillRegion, StartRegion
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import RegionRules
@@ -30,6 +31,7 @@ def lived(driver: Driver) -> None:
     driver.request_reset(driver.member(0), ResetCause.CLAIM, "for once")
     driver.finish_reset()
     driver.process()
+    driver.store.take(driver.name, SinkPlace(GROUP, "out", "/lake/out"))
     driver.handle(KillRegion())
     for member in driver.all_members():
         driver.leave(member)

@@ -30,6 +30,7 @@ from airflow_kcr.errors import (
     UnknownMember,
     UnknownRegion,
 )
+from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.commands import (
     AnswerEntries,
     AssignedPartition,
@@ -101,6 +102,25 @@ def test_a_name_is_taken_once(subject: Subject) -> None:
     with pytest.raises(RegionExists, match="flights"):
         store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("h"))))
     assert store.names() == (FLIGHTS,)
+
+
+def test_places_of_sinks_are_noted_once_and_forgotten_with_the_region(subject: Subject) -> None:
+    store, declare = subject.transactions, DeclareRegion(spec=subject.specs.spec(rules_of("g")))
+    one, other = SinkPlace(GroupId("g"), "out", "/lake/out"), SinkPlace(GroupId("g"), "out", "/lake/other")
+    store.handle(FLIGHTS, declare)
+    for place in (one, other, one):
+        store.take(FLIGHTS, place)
+    assert store.taken(FLIGHTS) == {one, other}
+    for _ in range(2):
+        store.let_go(FLIGHTS, other)
+    assert store.taken(FLIGHTS) == {one}
+    store.handle(FLIGHTS, DeleteRegion())
+    with pytest.raises(UnknownRegion):
+        store.taken(FLIGHTS)
+    with pytest.raises(UnknownRegion):
+        store.take(FLIGHTS, one)
+    store.handle(FLIGHTS, declare)
+    assert store.taken(FLIGHTS) == frozenset()
 
 
 def test_a_group_is_in_one_region_which_the_refusal_names(subject: Subject) -> None:

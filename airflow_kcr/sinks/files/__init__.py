@@ -219,6 +219,15 @@ def _joined(ranges: list[Range]) -> Iterator[Range]:
         yield last
 
 
+def emptied(uri: str, target: FileTarget) -> str:
+    """Return what is said of a folder that has lost its marker."""
+    return (
+        f"{uri} has lost its marker {layout.OWNER}: the folder was deleted, emptied or swapped for another one, and "
+        f"may lack output that was published; stop the region, then put it back as it was, or accept it as it is with "
+        f"`kcr region output {target.region} --take-over`, and reset the region to before the output that is missing"
+    )
+
+
 _LOG = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 10
@@ -268,6 +277,8 @@ class FileSink:
                 raise ConfigurationError(
                     f"{self.target}: {self.folder.uri} holds {strange[0]!r}, and is no sink's folder; name an empty one"
                 )
+            if self._ledger.has_taken(self.target.place):
+                raise ConfigurationError(f"{self.target}: {emptied(self.folder.uri, self.target)}")
             mine = Owner(
                 region=self.target.region,
                 region_id=self.target.region_id,
@@ -291,6 +302,7 @@ class FileSink:
                 f"{self.target}: the folder {self.folder.uri} was created with format {owner.format}, and the spec "
                 f"says {self.target.format}; name another folder, or keep the format"
             )
+        self._ledger.take(self.target.place)
 
     def _require_marker(self) -> None:
         """Refuse a folder that was emptied, or swapped for another one, under a running member.
@@ -300,11 +312,7 @@ class FileSink:
         """
         owner = self._owner()
         if owner is None or not owner.is_of(self.target):
-            raise SinkError(
-                f"{self.target}: {self.folder.uri} has lost its marker {layout.OWNER}: the folder was deleted, emptied "
-                "or swapped for another one; put it back as it was, or stop the region, name another folder and reset "
-                "the region to before the output that is missing"
-            )
+            raise SinkError(f"{self.target}: {emptied(self.folder.uri, self.target)}")
 
     def _owner(self) -> Owner | None:
         return Owner.of(self.folder.read(layout.OWNER))

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Protocol, TypeVar
 
 from airflow_kcr.errors import KcrError, SinkError
+from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.region.batches import stamp
 from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Outcome
 from airflow_kcr.protocol.region.state import Region, checkpoint_of
@@ -177,6 +178,14 @@ class Ledger(Protocol):
         """Return the sequence that a batch would be stamped with that begins now."""
         ...
 
+    def has_taken(self, place: SinkPlace) -> bool:
+        """Whether a sink has written, or could, to a place before."""
+        ...
+
+    def take(self, place: SinkPlace) -> None:
+        """Note that a sink may write to a place from now on."""
+        ...
+
 
 def previous(region: Region, sequence: CheckpointNumber) -> CheckpointName | None:
     """Return the newest published current checkpoint before another one."""
@@ -331,6 +340,14 @@ class RegionLedger:
     def stamp(self) -> CheckpointNumber:
         """Return the sequence that a batch would be stamped with that begins now."""
         return self._asked(lambda: next_stamp(self._region()))
+
+    def has_taken(self, place: SinkPlace) -> bool:
+        """Whether a sink has written, or could, to a place before."""
+        return self._asked(lambda: place in self._store.taken(self._name))
+
+    def take(self, place: SinkPlace) -> None:
+        """Note that a sink may write to a place from now on."""
+        self._asked(lambda: self._store.take(self._name, place))
 
     def _region(self) -> Region:
         return self._store.read(self._name)[0]

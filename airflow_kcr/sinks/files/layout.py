@@ -34,6 +34,7 @@ from typing import Any, Final, NamedTuple, Self
 from pydantic import ConfigDict, TypeAdapter
 
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupId, RegionId, RegionName, Timeline
 from airflow_kcr.spec import RegionSpec, SinkKind, resolve_environment
@@ -159,6 +160,11 @@ class FileTarget:
 
     format: FileFormat = FileFormat.PARQUET
     """What readers find beside the manifests: nothing, or a table."""
+
+    @property
+    def place(self) -> SinkPlace:
+        """Where it writes to, as the store notes it."""
+        return SinkPlace(self.group, self.sink, self.path.rstrip("/"))
 
     def __str__(self) -> str:
         return f"sink {self.sink} of group {self.group}"

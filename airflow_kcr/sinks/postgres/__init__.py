@@ -12,7 +12,7 @@ The database may be another one than the store's. Beside the target table, in it
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
@@ -21,7 +21,7 @@ import psycopg
 from psycopg import sql
 
 from airflow_kcr.errors import SinkAhead, SinkError
-from airflow_kcr.ports import BatchCall
+from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -62,13 +62,17 @@ class PostgresSink:
         target: which table, how, and in whose name.
         url: of the database, with its password.
         timeouts: of the region.
+        taken: where the region's sinks have written to before.
 
     Raises:
         ConfigurationError: the URL can't be read.
     """
 
-    def __init__(self, target: Target, url: str, timeouts: Timeouts) -> None:
+    def __init__(
+        self, target: Target, url: str, timeouts: Timeouts, taken: Collection[SinkPlace] = frozenset()
+    ) -> None:
         self.target = target
+        self._taken = taken
         self.database = Database(url, timeouts=timeouts, who=str(target))
         self._timeouts = timeouts
         self._place: TargetPlace | None = None
@@ -82,9 +86,14 @@ class PostgresSink:
         """
         try:
             with self.database.transaction(_SHORT) as connection:
-                self._place = bookkeeping.checked(connection, self.target)
+                self._place = bookkeeping.checked(connection, self.target, is_known=self.where in self._taken)
         except OutcomeLost:
             raise self._lost("check the target") from None
+
+    @property
+    def where(self) -> SinkPlace:
+        """Where it writes to, as the store notes it."""
+        return SinkPlace(self.target.group, self.target.sink, f"{self.target.table} at {self.database.address}")
 
     @contextmanager
     def deciding(self) -> Iterator[psycopg.Connection]:

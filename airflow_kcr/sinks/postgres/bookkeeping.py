@@ -274,11 +274,11 @@ def _standing(connection: psycopg.Connection, statement: sql.Composed, place: Ta
     """Return the epoch of a fence.
 
     Raises:
-        SinkError: the table of the target's name is not the one that its progress is of.
+        SinkError: the table of the target's name is not the one that its progress is of, or the fence is gone.
     """
     found = connection.execute(statement, [place.shown, place.source]).fetchone()
     if found is None:
-        return Epoch(0)
+        raise SinkError(lost_fence(place.shown))
     epoch, is_same = found
     if not is_same:
         raise SinkError(another_table(place.shown))
@@ -291,6 +291,16 @@ def another_table(shown: str) -> str:
         f"table {shown} is not the one that this sink has written to: it was dropped, made anew, swapped or restored, "
         "and may lack rows that the sink's progress counts; stop the region, then put the table back, or accept this "
         "one with `kcr region output REGION --take-over`, and reset the region to before the rows that are missing"
+    )
+
+
+def lost_fence(shown: str) -> str:
+    """Return what is said of a database that was made anew, or restored from before the sink wrote to it."""
+    return (
+        f"this sink has written to {shown} before, and its fence and progress are gone: the database, the schema or "
+        "the sink's tables were dropped, made anew or restored from before; stop the region, then put them back, or "
+        "accept what is there with `kcr region output REGION --take-over`, and reset the region to before the rows "
+        "that are missing"
     )
 
 
@@ -399,14 +409,19 @@ _TABLE_KINDS = frozenset({"r", "p"})
 """Ordinary and partitioned tables."""
 
 
-def checked(connection: psycopg.Connection, target: Target) -> TargetPlace:
+def checked(connection: psycopg.Connection, target: Target, *, is_known: bool = False) -> TargetPlace:
     """Return where a target is, having found that it can be written as its spec wants; makes the sink's own tables.
 
     Of a region that is not declared yet, no sink is noted.
 
+    Args:
+        connection: in a transaction.
+        target: the sink.
+        is_known: whether the sink has written there before, as the region's store has it.
+
     Raises:
-        ConfigurationError: a schema, right, column or index is missing, or the table has rows of an earlier region; the
-            message has the SQL or the command that helps.
+        ConfigurationError: a schema, right, column or index is missing, or the table has rows of an earlier region, or
+            what the sink has written is gone; the message has the SQL or the command that helps.
     """
     place = located(connection, target)
     wrong = list(_wrong(connection, target, place)) if place.exists else []
@@ -415,6 +430,8 @@ def checked(connection: psycopg.Connection, target: Target) -> TargetPlace:
     if not target.region_id:
         return place  # whose rows are there can't be said
     _require_no_earlier(connection, target, place)
+    if is_known and source_of(connection, place, target) is None:
+        raise ConfigurationError(f"{target}: {lost_fence(place.shown)}")
     place = replace(place, source=ensure_source(connection, place, target))
     _require_same(connection, target, place)
     return place

@@ -566,6 +566,17 @@ history_start: Final = table(
     of_region("history_start"),
 )
 
+sink_place: Final = table(
+    "sink_place",
+    # Where the sinks of a region write to, so that a place that was emptied is told from a new one.
+    number("region_id"),
+    text_("group_id"),
+    text_("sink"),
+    text_("place"),
+    key("sink_place", "region_id", "group_id", "sink", "place"),
+    of_region("sink_place"),
+)
+
 # Room for the next versions of the busiest rows on their own page.
 for _busy, _filled in ((claim, 60), (lease, 50)):
     _room = f"ALTER TABLE {_busy.fullname} SET (fillfactor = {_filled})"

@@ -27,7 +27,7 @@ from airflow_kcr.errors import (
     UnknownMember,
     UnknownRegion,
 )
-from airflow_kcr.ports import Heartbeats, Renewal, Replayed, Rule, Sign, Span
+from airflow_kcr.ports import Heartbeats, Renewal, Replayed, Rule, Sign, SinkPlace, Span
 from airflow_kcr.protocol.commands import Heartbeat
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import lost_logs
@@ -114,6 +114,15 @@ _OWNERS: Final = text("""
 _EVENTS: Final = text("""
     SELECT number, at, epoch, timeline, kind, body FROM kcr.event
     WHERE region_id = :region AND number > :after ORDER BY number LIMIT :limit
+""")
+
+_TAKEN: Final = text("SELECT group_id, sink, place FROM kcr.sink_place WHERE region_id = :region")
+_TAKE: Final = text("""
+    INSERT INTO kcr.sink_place (region_id, group_id, sink, place) VALUES (:region, :group, :sink, :place)
+    ON CONFLICT DO NOTHING
+""")
+_LET_GO: Final = text("""
+    DELETE FROM kcr.sink_place WHERE (region_id, group_id, sink, place) = (:region, :group, :sink, :place)
 """)
 
 EVENT_PAGE: Final = 1000
@@ -323,6 +332,22 @@ class PostgresTransactions(RegionStore):
         """See `ports.Transactions.readers`."""
         with self._about(name) as session:
             return tuple(ledger.readers(session, partition))
+
+    @read_again
+    def taken(self, name: RegionName) -> frozenset[SinkPlace]:
+        """See `ports.Transactions.taken`."""
+        with self._about(name) as session:
+            return frozenset(SinkPlace(GroupId(group), sink, place) for group, sink, place in session.rows(_TAKEN))
+
+    def take(self, name: RegionName, place: SinkPlace) -> None:
+        """See `ports.Transactions.take`."""
+        with self._beside(name) as session:
+            session.run(_TAKE, **place._asdict())
+
+    def let_go(self, name: RegionName, place: SinkPlace) -> None:
+        """See `ports.Transactions.let_go`."""
+        with self._beside(name) as session:
+            session.run(_LET_GO, **place._asdict())
 
     def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
         """See `ports.Transactions.signs`."""

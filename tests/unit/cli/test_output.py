@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.region.state import Spec
@@ -52,9 +53,9 @@ def declared(store: PostgresTransactions) -> RegionId:
     return store.handle(NAME, DeclareRegion(spec=spec)).region_id
 
 
-def table(url: str, region_id: RegionId) -> Table:
+def table(url: str, region_id: RegionId, taken: Collection[SinkPlace] = ()) -> Table:
     """The region's sink as a member has it, found to be in order."""
-    (sink,) = checked_sinks(SPEC, GROUP, region_id=region_id)
+    (sink,) = checked_sinks(SPEC, GROUP, region_id=region_id, taken=taken)
     made = Table(url=url, options={"region": NAME, "region_id": region_id})
     made.sink = sink
     return made
@@ -125,6 +126,36 @@ def test_a_table_that_was_made_anew_is_accepted_by_name(
     assert kcr.json("region", "output", "again")["sinks"][0]["note"] == "another table than was written to"
     assert "this table is the sink's now" in kcr("region", "output", "again", "--take-over").stdout
     table(database_url, region_id)
+
+
+def test_a_database_that_was_made_anew_is_refused_until_it_is_accepted(
+    kcr: Kcr, store: PostgresTransactions, database_url: str
+) -> None:
+    region_id = declared(store)
+    out = lived(database_url, region_id, 100)
+    store.take(NAME, out.sink.where)  # as a member's start does
+    out.url = database_url
+    out.ask("DROP TABLE out, kcr_fence, kcr_progress")
+    with pytest.raises(SinkError):
+        out.run({0: (100, 110)})
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"fence and progress are gone.*kcr region output REGION --take-o"):
+            table(database_url, region_id, store.taken(NAME))
+    assert "the table is the sink's as it is" in kcr("region", "output", "again", "--take-over").stdout
+    out = table(database_url, region_id, store.taken(NAME))
+    out.reset({0: 0})
+    out.run({0: (0, 110)})
+    assert out.ask("SELECT count(*) FROM out") == [(110,)]
+
+
+def test_progress_that_is_deleted_under_a_member_is_no_new_beginning(
+    store: PostgresTransactions, database_url: str
+) -> None:
+    out = lived(database_url, declared(store), 100)
+    out.ask("DELETE FROM kcr_fence")
+    with pytest.raises(SinkError, match="its fence and progress are gone"):
+        out.run({0: (100, 110)})
+    assert out.ask("SELECT count(*) FROM out") == [(100,)]
 
 
 def test_two_choices_are_refused(kcr: Kcr, store: PostgresTransactions) -> None:

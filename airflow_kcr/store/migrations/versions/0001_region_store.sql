@@ -305,6 +305,16 @@ CREATE TABLE kcr.history_start (
         REFERENCES kcr.region (id) ON DELETE CASCADE
 );
 
+CREATE TABLE kcr.sink_place (
+    region_id bigint NOT NULL,
+    group_id text NOT NULL,
+    sink text NOT NULL,
+    place text NOT NULL,
+    CONSTRAINT sink_place_pkey PRIMARY KEY (region_id, group_id, sink, place),
+    CONSTRAINT sink_place_region_fkey FOREIGN KEY (region_id)
+        REFERENCES kcr.region (id) ON DELETE CASCADE
+);
+
 CREATE TABLE kcr.initial_offset (
     region_id bigint NOT NULL,
     group_id text NOT NULL,

@@ -406,6 +406,26 @@ class TestTheFolder:
         files.folder.replace(layout.OWNER, owner.text())
         files.sink.publish(sequence)
 
+    def test_that_was_emptied_is_no_new_one_until_a_person_accepts_it(self, files: Files) -> None:
+        for request in ("n1", "n2"):
+            both(files)
+            files.checkpoint(request)
+        files.folder.delete(files.folder.names(""))
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match=r"has lost its marker.*kcr region output flights --take-over"):
+                files.process(files.folder).check()
+        assert files.folder.names("") == ()
+        files.driver.store.let_go(files.driver.name, files.sink.target.place)
+        files.sink = files.process(files.folder)
+        files.sink.check()
+        files.driver.reset(ToInitial())
+        files.sink.publish(files.driver.complete())
+        reset_done(files)
+        both(files)
+        both(files)
+        files.checkpoint("n3")
+        assert everything(files)
+
     def test_that_holds_something_else_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "photos").mkdir()
         with pytest.raises(ConfigurationError, match="holds 'photos'"):
