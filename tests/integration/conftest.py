@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
 from airflow_kcr.spark.session import DELTA_CATALOG, DELTA_EXTENSION, SparkSettings, open_session
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def spark(connector_jars: tuple[Path, ...], delta_jars: tuple[Path, ...]) -> Ite
         SparkSettings(
             app_name="airflow_kcr tests",
             master="local[2,2]",
-            jars=tuple(map(str, (*connector_jars, *delta_jars))),
+            jars=tuple(map(str, (*connector_jars, *delta_jars, *resolve(POSTGRES_DRIVER)))),
             extensions=(DELTA_EXTENSION,),
             catalog=DELTA_CATALOG,
             # What a cancelled or failing batch prints is part of these tests.

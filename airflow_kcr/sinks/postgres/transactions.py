@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
@@ -249,6 +249,9 @@ ROW: Final = "kcr_row"
 number; two rows of one record have two."""
 
 _PREFIX: Final = "kcr_staging_"
+_WITHOUT_ZONE: Final = frozenset(
+    {"text", "date", "date[]", "timestamp without time zone", "timestamp without time zone[]"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +271,9 @@ class Staging:
     table: str
     columns: tuple[str, ...]
     """The pipeline's own columns; `COORDINATES` and `ROW` come with them."""
+
+    cast: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Those of them that wait as texts, with the types that they get as they are published."""
 
     crash_mark: str = ""
     """Of the server when the table was made: what was written since is there as long as the server has this one."""
@@ -315,7 +321,9 @@ def make(
     digest = hashlib.blake2s(batch.encode(), digest_size=8).hexdigest()
     table = f"{_PREFIX}{place.source}_{epoch}_{digest}"
     own = [*((name, f"{kind} NOT NULL") for name, kind in COORDINATES.items()), (ROW, "bigint NOT NULL")]
-    definitions = [(column.name, existing[column.name].type) for column in columns] + own
+    types = {column.name: existing[column.name].type for column in columns}
+    cast = {column.name: types[column.name] for column in columns if _needs_zone(column.type, types[column.name])}
+    definitions = [*({**types, **dict.fromkeys(cast, "text")}).items(), *own]
     connection.execute(
         sql.SQL("CREATE UNLOGGED TABLE {} ({}) WITH (autovacuum_enabled = off)").format(
             place.own(table),
@@ -326,8 +334,14 @@ def make(
         schema=place.schema,
         table=table,
         columns=tuple(column.name for column in columns),
+        cast=cast,
         crash_mark=ensure_crash_mark(connection, place),
     )
+
+
+def _needs_zone(given: str, there: str) -> bool:
+    """Whether a value is read in a session's zone: executors' sessions have that of their JVM, ours has UTC."""
+    return given in _WITHOUT_ZONE and ("with time zone" in there or there.startswith("tstz"))
 
 
 def _make_target(connection: psycopg.Connection, target: Target, place: TargetPlace, columns: Sequence[Column]) -> None:
@@ -564,8 +578,8 @@ def _insert(
         SinkError: the target took fewer: it would lack rows that its progress counts.
     """
     chosen = sql.SQL("SELECT {}{}, {} FROM {} AS s JOIN {} AS p ON {} {}").format(
-        _distinct(target, repeated=repeated),
-        sql.SQL(", ").join(sql.SQL("s.{}").format(Quoted(name)) for name in staging.columns),
+        _distinct(target, staging, repeated=repeated),
+        _staged(staging, staging.columns),
         sql.SQL("%(source)s, s.kcr_topic, s.kcr_partition, s.kcr_offset, %(timeline)s, %(sequence)s"),
         staging.identifier,
         place.progress,
@@ -574,7 +588,7 @@ def _insert(
             "p.source = %(source)s AND p.topic = s.kcr_topic AND p.partition = s.kcr_partition "
             'AND s.kcr_offset >= p."offset"'
         ),
-        _order(target, repeated=repeated),
+        _order(target, staging, repeated=repeated),
     )
     statement = sql.SQL("INSERT INTO {} ({}) {} {}").format(
         place.target, names((*staging.columns, *OWN_COLUMNS)), chosen, _conflict(target, staging)
@@ -593,21 +607,26 @@ def _insert(
     return written
 
 
-def _distinct(target: Target, *, repeated: bool) -> sql.Composable:
+def _distinct(target: Target, staging: Staging, *, repeated: bool) -> sql.Composable:
     columns = target.key if target.mode is SinkMode.UPSERT else _COORDINATES if repeated else ()
-    return sql.SQL("DISTINCT ON ({}) ").format(_staged(columns)) if columns else sql.SQL("")
+    return sql.SQL("DISTINCT ON ({}) ").format(_staged(staging, columns)) if columns else sql.SQL("")
 
 
-def _order(target: Target, *, repeated: bool) -> sql.Composable:
+def _order(target: Target, staging: Staging, *, repeated: bool) -> sql.Composable:
     """Of rows with one key the last one stays; written in one order, so that two publishers don't wait in a circle."""
     if target.mode is SinkMode.UPSERT:
         last = sql.SQL("s.kcr_offset DESC, s.kcr_topic, s.kcr_partition, s.{} DESC").format(Quoted(ROW))
-        return sql.SQL("ORDER BY {}, {}").format(_staged(target.key), last)
-    return sql.SQL("ORDER BY {}").format(_staged(_COORDINATES)) if repeated else sql.SQL("")
+        return sql.SQL("ORDER BY {}, {}").format(_staged(staging, target.key), last)
+    return sql.SQL("ORDER BY {}").format(_staged(staging, _COORDINATES)) if repeated else sql.SQL("")
 
 
-def _staged(columns: tuple[str, ...]) -> sql.Composed:
-    return sql.SQL(", ").join(sql.SQL("s.{}").format(Quoted(name)) for name in columns)
+def _staged(staging: Staging, columns: tuple[str, ...]) -> sql.Composed:
+    return sql.SQL(", ").join(
+        sql.SQL("CAST(s.{} AS {})" if name in staging.cast else "s.{}").format(
+            Quoted(name), sql.SQL(staging.cast.get(name, ""))
+        )
+        for name in columns
+    )
 
 
 def _conflict(target: Target, staging: Staging) -> sql.Composable:

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.ports import BatchCall
+from airflow_kcr.sinks import postgres
 from airflow_kcr.sinks.contract import not_written, require_coordinates, written_twice
-from airflow_kcr.sinks.postgres import Column, PostgresSink, Published, Staging
+from airflow_kcr.sinks.postgres import PostgresSink, Published, Staging
+from airflow_kcr.sinks.postgres.texts import as_text
 from airflow_kcr.sinks.postgres.transactions import Database
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.context import COORDINATES
 from airflow_kcr.spark.session import POSTGRES_DRIVER
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 DRIVER_CLASS: Final = "org.postgresql.Driver"
@@ -110,7 +112,7 @@ class TableWriter:
         return self._sink.publish(self._call, self._staging)
 
 
-def columns_of(shown: str, names: list[str], types: Mapping[str, DataType]) -> tuple[Column, ...]:
+def columns_of(shown: str, names: list[str], types: Mapping[str, DataType]) -> tuple[postgres.Column, ...]:
     """Return what a DataFrame writes beside the coordinates, with the types of a table that is made for it.
 
     Args:
@@ -125,7 +127,9 @@ def columns_of(shown: str, names: list[str], types: Mapping[str, DataType]) -> t
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SinkError(f"column {', '.join(twice)} is there twice (schema: {shown})")
-    return tuple(Column(name=n, type=sql_type(n, types[n].simpleString())) for n in names if n not in COORDINATES)
+    return tuple(
+        postgres.Column(name=n, type=sql_type(n, types[n].simpleString())) for n in names if n not in COORDINATES
+    )
 
 
 def sql_type(column: str, kind: str) -> str:
@@ -138,14 +142,13 @@ def sql_type(column: str, kind: str) -> str:
     Raises:
         SinkError: a table has no such type.
     """
-    if kind in _TYPES:
-        return _TYPES[kind]
-    name, _, rest = kind.partition("(")
+    of_each = kind.removeprefix(f"{_ARRAY}<").removesuffix(">")
+    array = "[]" if of_each != kind else ""
+    if of_each in _TYPES:
+        return f"{_TYPES[of_each]}{array}"
+    name, _, rest = of_each.partition("(")
     if name == _DECIMAL:
-        return f"numeric({rest}"
-    name, _, rest = kind.partition("<")
-    if name == _ARRAY and rest.removesuffix(">") in _TYPES:
-        return f"{_TYPES[rest.removesuffix('>')]}[]"
+        return f"numeric({rest}{array}"
     raise SinkError(f"column {column} is of type {kind}, which no column of a table is; use to_json, or leave it out")
 
 
@@ -153,11 +156,13 @@ def staged_columns(rows: DataFrame, names: Iterable[str]) -> DataFrame:
     """Return the rows as a staging table takes them: columns, coordinates, and the row's number."""
     from pyspark.sql import functions
 
-    def column(name: str) -> str:
-        return f"`{name.replace('`', '``')}`"
+    kinds = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+
+    def column(name: str) -> Column:
+        return functions.col(f"`{name.replace('`', '``')}`")
 
     return rows.select(
-        *(functions.col(column(name)) for name in names),
+        *(as_text(name, column(name), kinds[name]).alias(name) for name in names),
         *(functions.col(name).alias(f"kcr_{name}") for name in COORDINATES),
         functions.monotonically_increasing_id().alias("kcr_row"),
     )
