@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -447,8 +447,8 @@ def reader_with(settings: Mapping[str, str]) -> Iterator[GroupReader]:
     from airflow_kcr.kafka.logs import BrokerLogs
     from airflow_kcr.kafka.settings import admin_settings
 
-    with AdminProcess(admin_settings(settings)) as process, closing(BrokerLogs(process)) as logs:
-        yield RealGroupReader(logs, Groups(process), client=settings.get("client.id"))
+    with AdminProcess(admin_settings(settings)) as process:
+        yield RealGroupReader(BrokerLogs(process), Groups(process), client=settings.get("client.id"))
 
 
 def real_reader(spec: RegionSpec, group: GroupId) -> AbstractContextManager[GroupReader]:

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -242,7 +242,7 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
     with ExitStack() as stack:
         # Not the watch's: a call about a group may take all of its time, and no checkpoint waits for that.
         process = stack.enter_context(AdminProcess(admin_settings(prepared.parts.kafka)))
-        logs = stack.enter_context(closing(BrokerLogs(process)))
+        logs = BrokerLogs(process)
         reader = stack.enter_context(real_reader(spec, run.group))
         with told(store, run.region, run.members, prepared.revision, prepared.digest):
             partitions = _partitions(prepared, logs)

@@ -1,58 +1,31 @@
-"""Admin calls that a long-lived process can't bear, and the child process that makes them.
+"""Admin calls to brokers, made in a child process: none is made where members live.
 
-Calls that go to a group's coordinator can end a whole process around an outage of its broker (an assertion of the
-client library, known and open upstream: librdkafka issue 4605). Calls that describe topics leave memory behind
-(`TOPICS`). So both are made in a child where nothing else lives, and which is started anew now and then.
-
-The first half of this module is the caller's, the second the child's. JSON lines go in, JSON lines come out. The first
-line has the client settings, which therefore are never seen in arguments or the environment; every other line is one
-request, answered by one line. The end of standard input ends the child.
+librdkafka can end the whole process of an admin client around an outage of a broker, by an assertion
+(`rd_kafka_admin_response_parse`, and in calls that go to a group's coordinator: known and open upstream, librdkafka
+issue 4605). Calls that describe topics leave memory behind (`TOPICS`). So an admin client lives in a child where
+nothing else does (`admin_child`), which is started anew when it died, and now and then. No other module makes one:
+`tests/unit/test_layering.py` and import-linter see to it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import selectors
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import timedelta
-from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeAlias
+from itertools import count
+from typing import IO, Any, Final, Self, TypeAlias
 
-from confluent_kafka import (
-    ConsumerGroupState,
-    ConsumerGroupTopicPartitions,
-    ConsumerGroupType,
-    KafkaException,
-    Node,
-    TopicCollection,
-    TopicPartition,
-)
-from confluent_kafka.admin import AclOperation, ConfigResource, ResourceType
-
-from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, CredentialsRefused, KcrError, ServiceFailed
-from airflow_kcr.kafka.calls import AdminCalls, BrokerQuestion, Kind, kind, told
+from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, CredentialsRefused, KcrError
 from airflow_kcr.kafka.settings import bootstrap_servers, without_secrets
-from airflow_kcr.protocol.observations import SHARE_OR_STREAMS
-from airflow_kcr.protocol.timeouts import HEARTBEAT, SESSION
 from airflow_kcr.settings import KafkaSettings
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import (
-        AdminClient,
-        ConfigEntry,
-        ConsumerGroupDescription,
-        TopicDescription,
-    )
 
 Json: TypeAlias = dict[str, Any]
 
@@ -60,7 +33,14 @@ TIMEOUT: Final = timedelta(seconds=10)
 GRACE: Final = 2.0
 """Seconds after its own deadline that the child may take to say so."""
 
-MODULE: Final = "airflow_kcr.kafka.admin_process"
+MODULE: Final = "airflow_kcr.kafka.admin_child"
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""What Kafka's protocol has in place of a time for the two ends of a log."""
+
+NO_RECORD: Final = -1
+"""The offset of "no record at or after that time"; any other negative one is no answer at all."""
 
 TOPICS: Final = 100_000
 """Topics that one child describes: confluent-kafka (2.16.1) never lets go of the id of any, some 100 bytes each."""
@@ -69,7 +49,7 @@ _DESCRIBE_TOPICS: Final = frozenset({"topics", "unreadable"})
 
 
 class AdminProcess:
-    """Admin calls to one cluster, made in a child process; any thread may ask, one question at a time.
+    """Admin calls to one cluster, made in a child process; any thread may ask, also while others wait for an answer.
 
     The child is started with the first question, and again if it died, or after so many topics.
 
@@ -99,70 +79,74 @@ class AdminProcess:
         return child.pid if child is not None else None
 
     def close(self) -> None:
-        """End the child, once the call that it makes is over; calls that wait for it are refused."""
+        """End the child; calls that it does not answer soon are refused."""
         self._closed = True
         with self._lock:
             self._drop()
 
-    def read(self, call: str, **arguments: Any) -> Json:  # noqa: ANN401 - JSON
+    def read(self, call: str, within: timedelta | None = None, **arguments: Any) -> Json:  # noqa: ANN401 - JSON
         """Make a call that changes nothing: again, once, if the child died of it.
 
         Args:
-            call: one of `CALLS`.
+            call: one of `admin_child.CALLS`.
+            within: another timeout than this process's.
             arguments: those of its `Request`.
 
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+            ConfigurationError: the client doesn't take the settings.
         """
         try:
-            return self.change(call, **arguments)
+            return self.change(call, within, **arguments)
         except ChildDied:
-            return self.change(call, **arguments)
+            return self.change(call, within, **arguments)
 
-    def change(self, call: str, **arguments: Any) -> Json:  # noqa: ANN401 - JSON
+    def change(self, call: str, within: timedelta | None = None, **arguments: Any) -> Json:  # noqa: ANN401 - JSON
         """Make a call once, as `read` does.
 
         Raises:
             ChildDied: it may have been done.
-            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse; or others' calls took too long.
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+            ConfigurationError: the client doesn't take the settings.
         """
-        seconds = self.timeout.total_seconds()
-        with self._turn(call, seconds):
-            child = self._ready()
-            try:
-                reply = child.ask({"call": call, "timeout": seconds, **arguments}, seconds + GRACE)
-            except ChildDied as died:
-                self._drop()
-                what = f"{bootstrap_servers(self.settings)}, {call}: {died.message}"
-                raise ChildDied(without_secrets(what, self.settings)) from None
-            self._described += len(arguments["rows"]) if call in _DESCRIBE_TOPICS else 0
-            if self._described >= self._topics:
-                self._drop()
-        if "failure" in reply:
-            raise _error(reply)
-        answer: Json = reply["answer"]
+        seconds = (within or self.timeout).total_seconds()
+        child = self._ready(call, seconds)
+        try:
+            reply = child.ask({"call": call, "timeout": seconds, **arguments}, seconds + GRACE)
+        except ChildDied as died:
+            with self._lock:
+                if self._child is child:
+                    self._drop()
+            what = f"{bootstrap_servers(self.settings)}, {call}: {died.message}"
+            raise ChildDied(without_secrets(what, self.settings)) from None
+        if call in _DESCRIBE_TOPICS:
+            self._count(child, len(arguments["rows"]))
+        answer: Json = _answer(reply)
         return answer
 
-    @contextmanager
-    def _turn(self, call: str, seconds: float) -> Iterator[None]:
+    def _ready(self, call: str, seconds: float) -> Child:
         if not self._lock.acquire(timeout=seconds):
             raise BrokerUnavailable(
-                f"{bootstrap_servers(self.settings)}, {call}: not asked, as calls before it have no answer "
+                f"{bootstrap_servers(self.settings)}, {call}: not asked, as the process for admin calls is not there "
                 f"after {seconds:.1f} s"
             )
         try:
-            yield
+            if self._closed:
+                raise BrokerUnavailable("admin calls: closed")
+            if self._child is not None and not self._child.alive:
+                self._drop()
+            if self._child is None:
+                self._child = Child(MODULE, {"settings": dict(self.settings)})
+            return self._child
         finally:
             self._lock.release()
 
-    def _ready(self) -> Child:
-        if self._closed:
-            raise BrokerUnavailable("admin calls: closed")
-        if self._child is not None and not self._child.alive:
-            self._drop()
-        if self._child is None:
-            self._child = Child(MODULE, {"settings": dict(self.settings)})
-        return self._child
+    def _count(self, child: Child, topics: int) -> None:
+        with self._lock:
+            if self._child is child:
+                self._described += topics
+                if self._described >= self._topics:
+                    self._drop()
 
     def _drop(self) -> None:
         child, self._child, self._described = self._child, None, 0
@@ -170,18 +154,20 @@ class AdminProcess:
             child.close()
 
 
-def _error(reply: Mapping[str, str]) -> KcrError:
-    """Return the error that the child raised."""
-    kinds: dict[str, type[KcrError]] = {
-        kind.__name__: kind for kind in (BrokerUnavailable, ConfigurationError, CredentialsRefused)
-    }
-    return kinds.get(reply["failure"], KcrError)(reply["message"])
+def _answer(reply: Json) -> Json:
+    """Return what the child answers, or raise the error that it raised."""
+    if "failure" in reply:
+        kinds = {kind.__name__: kind for kind in (BrokerUnavailable, ConfigurationError, CredentialsRefused)}
+        raise kinds.get(reply["failure"], KcrError)(reply["message"])
+    answer: Json = reply["answer"]
+    return answer
 
 
 # A long-lived child process that answers JSON lines: started when needed, again if it died, gone with its owner.
 #
-# No wait is without a deadline, whatever state the child is in: one that is stopped (SIGSTOP) reads nothing, so a
-# request beyond the 64 KiB of a pipe would keep its writer for ever.
+# Any thread sends its request and waits for the answer with its number, which one thread reads for all. No wait is
+# without a deadline, whatever state the child is in: one that is stopped (SIGSTOP) reads nothing, so a request beyond
+# the 64 KiB of a pipe would keep its writer for ever.
 
 START_WITHIN: Final = 20.0
 """Seconds until the child answers its first line: an interpreter and the client library on a busy machine."""
@@ -198,14 +184,18 @@ class ChildDied(BrokerUnavailable):
 
 
 class Child:
-    """One child process; used by one thread at a time.
+    """One child process; any thread may ask.
 
     Args:
         module: run as `python -m`.
         first: the first line, where secrets belong: arguments and environment are seen by others.
+
+    Raises:
+        ChildDied: it could not be started.
+        ConfigurationError: it doesn't take the first line.
     """
 
-    def __init__(self, module: str, first: dict[str, Any]) -> None:
+    def __init__(self, module: str, first: Json) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the child
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own module
@@ -224,14 +214,15 @@ class Child:
             # Too many processes, too little memory: it may heal.
             self._errors.close()
             raise ChildDied(f"the process for admin calls can't be started: {error}") from None
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                os.set_blocking(pipe.fileno(), False)
-        self._read = b""
+        os.set_blocking(_pipe(self._process.stdin).fileno(), False)
+        self._sending, self._lock, self._numbers = threading.Lock(), threading.Lock(), count()
+        self._waiting: dict[int, Future[Json]] = {}
+        self._end: str | None = None
+        """Why no more answers come, once that is so."""
+        self._reader = threading.Thread(target=self._read, name="Kafka admin answers", daemon=True)
+        self._reader.start()
         try:
-            reply = self.ask(first, START_WITHIN)
-            if "ready" not in reply:
-                raise ServiceFailed(f"the process for admin calls does not start: {reply.get('message', reply)}")
+            _answer(self.ask(first, START_WITHIN))
         except BaseException:
             self.close()
             raise
@@ -243,10 +234,10 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
-        return self._process.poll() is None
+        """Whether it runs, and answers."""
+        return self._end is None and self._process.poll() is None
 
-    def ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def ask(self, message: Json, seconds: float) -> Json:
         """Send one line and return the answer to it.
 
         Args:
@@ -254,64 +245,72 @@ class Child:
             seconds: for sending it and for the answer, together.
 
         Raises:
-            ChildDied: it ended, by itself or because it did not read or answer in time.
+            ChildDied: it ended, by itself or because it did not read or answer somebody in time.
         """
-        until = time.monotonic() + seconds
+        until, answer = time.monotonic() + seconds, Future[Json]()
+        with self._lock:
+            if self._end is not None:
+                raise ChildDied(self._end)
+            number = next(self._numbers)
+            self._waiting[number] = answer
         try:
-            self._send(json.dumps(message).encode() + b"\n", until)
-            line = self._line(until)
+            with suppress(BrokenPipeError, ValueError):  # it ended: its reader says how
+                self._send(json.dumps({"number": number, **message}).encode() + b"\n", until)
+            return answer.result(max(0.0, until - time.monotonic()))
         except TimeoutError:
             self._process.kill()
             raise ChildDied(f"the process for admin calls did not answer within {seconds:.1f} s") from None
-        except (BrokenPipeError, ValueError):
-            line = b""
-        if not line:
-            raise ChildDied(self._last_words())
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        finally:
+            with self._lock:
+                self._waiting.pop(number, None)
 
     def close(self) -> None:
         """End it: first by the end of its input, then by force; one that does not go even then is left behind."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        if self._sending.acquire(timeout=END_WITHIN):
+            _pipe(self._process.stdin).close()
+            self._sending.release()
         try:
             self._process.wait(END_WITHIN)
         except subprocess.TimeoutExpired:
             self._process.kill()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_WITHIN)
-        self._errors.close()
+        self._reader.join(END_WITHIN)
 
     def _send(self, line: bytes, until: float) -> None:
-        """Write all of a line.
+        """Write all of a line, after those of other threads.
 
         Raises:
             TimeoutError: the child did not read it in time.
             BrokenPipeError, ValueError: the child, or this end of the pipe, is closed.
         """
-        pipe = _pipe(self._process.stdin)
-        left = memoryview(line)
-        while left:
-            _wait(pipe, selectors.EVENT_WRITE, until)
-            with suppress(BlockingIOError):
-                left = left[os.write(pipe.fileno(), left[:_PIECE]) :]
+        if not self._sending.acquire(timeout=max(0.0, until - time.monotonic())):
+            raise TimeoutError
+        try:
+            pipe = _pipe(self._process.stdin)
+            left = memoryview(line)
+            while left:
+                _wait(pipe, until)
+                with suppress(BlockingIOError):
+                    left = left[os.write(pipe.fileno(), left[:_PIECE]) :]
+        finally:
+            self._sending.release()
 
-    def _line(self, until: float) -> bytes:
-        """Return the next line; empty where the child ended.
-
-        Raises:
-            TimeoutError: there was none in time.
-        """
-        pipe = _pipe(self._process.stdout)
-        while b"\n" not in self._read:
-            _wait(pipe, selectors.EVENT_READ, until)
-            more = os.read(pipe.fileno(), _PIECE)
-            if not more:
-                return b""
-            self._read += more
-        line, _, self._read = self._read.partition(b"\n")
-        return line
+    def _read(self) -> None:
+        """Hand out answers until the child ends, and then say so to all who still wait."""
+        with self._errors, _pipe(self._process.stdout) as pipe, open(pipe.fileno(), "rb", closefd=False) as lines:
+            for line in lines:
+                reply = json.loads(line)
+                with self._lock:
+                    answer = self._waiting.pop(reply["number"], None)
+                if answer is not None:
+                    answer.set_result(reply)
+            end = self._last_words()
+        with self._lock:
+            self._end, waiting = end, self._waiting
+            self._waiting = {}
+        for answer in waiting.values():
+            answer.set_exception(ChildDied(end))
 
     def _last_words(self) -> str:
         try:
@@ -331,287 +330,14 @@ def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
     return pipe
 
 
-def _wait(pipe: IO[bytes], event: int, until: float) -> None:
-    """Return when the pipe can be read or written.
+def _wait(pipe: IO[bytes], until: float) -> None:
+    """Return when the pipe takes more.
 
     Raises:
-        TimeoutError: it could not, until then.
+        TimeoutError: it did not, until then.
     """
     # Of all selectors the one without a file of its own.
     with selectors.PollSelector() as selector:
-        selector.register(pipe, event)
+        selector.register(pipe, selectors.EVENT_WRITE)
         if not selector.select(max(0.0, until - time.monotonic())):
             raise TimeoutError
-
-
-# The child.
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One line of standard input."""
-
-    call: str
-    group: str
-    rows: tuple[tuple[str, int, int], ...]
-    """Topic, partition, offset."""
-
-    metadata: str
-    timeout: timedelta
-
-
-LISTED_WITHIN: Final = 2.0
-"""Seconds for the list of groups, which waits for every broker, also for one that is down."""
-
-
-def describe(calls: AdminCalls, request: Request) -> Json:
-    """Say how the coordinator sees the group; one that does not exist is `dead`."""
-    found = _described(calls, request)
-    kind, state = found.type.name.lower(), found.state.name.lower()
-    # To the client a share or streams group is as dead as one that doesn't exist, but only the former is listed. It is
-    # described again, as a consumer may have made the group in between.
-    if found.state is ConsumerGroupState.DEAD and _is_listed(calls, request.group):
-        found = _described(calls, request)
-        if found.state is ConsumerGroupState.DEAD:
-            kind, state = SHARE_OR_STREAMS, "unknown"
-    # The client has no word for the two states in which a target is being made or acknowledged.
-    elif found.type is ConsumerGroupType.CONSUMER and found.state is ConsumerGroupState.UNKNOWN:
-        state = "reconciling"
-    coordinator: Node | None = found.coordinator
-    return {
-        "state": state,
-        "type": kind,
-        "assignor": found.partition_assignor or "",
-        "coordinator": "" if coordinator is None else f"{coordinator.host}:{coordinator.port}",
-        "coordinator_id": None if coordinator is None else coordinator.id,
-        "members": [
-            {
-                "member_id": member.member_id,
-                "client_id": member.client_id,
-                "host": member.host,
-                "instance_id": member.group_instance_id,
-                "partitions": [[p.topic, p.partition] for p in member.assignment.topic_partitions],
-                "target": None
-                if member.target_assignment is None
-                else [[p.topic, p.partition] for p in member.target_assignment.topic_partitions],
-            }
-            for member in found.members
-        ],
-    }
-
-
-def _described(calls: AdminCalls, request: Request) -> ConsumerGroupDescription:
-    def ask(admin: AdminClient, groups: list[str], left: float) -> Mapping[str, Future[ConsumerGroupDescription]]:
-        return dict(admin.describe_consumer_groups(groups, request_timeout=left))
-
-    found: ConsumerGroupDescription = _only(
-        calls, request, BrokerQuestion("the description of group", [request.group], ask)
-    )
-    return found
-
-
-def _is_listed(calls: AdminCalls, group: str) -> bool:
-    """Whether a broker lists the group, of whatever type; no answer is no."""
-
-    def ask(admin: AdminClient, left: float) -> bool:
-        with warnings.catch_warnings():
-            # What is to be used instead lists no group of another type.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            try:
-                return any(row.error is None for row in admin.list_groups(group, timeout=min(left, LISTED_WITHIN)))
-            except KafkaException:
-                # A broker is down. That a consumer can't join is then only seen when it tries.
-                return False
-
-    return calls.blocking(f"the list of group {group}", ask)
-
-
-def committed(calls: AdminCalls, request: Request) -> Json:
-    """Say what is committed: of all partitions if none are named."""
-
-    def ask(admin: AdminClient, groups: list[str], left: float) -> Mapping[str, Future[ConsumerGroupTopicPartitions]]:
-        rows = [TopicPartition(topic, partition) for topic, partition, _ in request.rows] or None
-        return dict(
-            admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, rows) for group in groups], request_timeout=left
-            )
-        )
-
-    return _rows(_only(calls, request, BrokerQuestion("the committed offsets of group", [request.group], ask)))
-
-
-def alter(calls: AdminCalls, request: Request) -> Json:
-    """Write offsets; the errors of single partitions come back with them. Asked once: it may have been done."""
-
-    def ask(admin: AdminClient, groups: list[str], left: float) -> Mapping[str, Future[ConsumerGroupTopicPartitions]]:
-        rows = [TopicPartition(t, p, o, metadata=request.metadata) for t, p, o in request.rows]
-        return dict(
-            admin.alter_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, rows) for group in groups], request_timeout=left
-            )
-        )
-
-    question = BrokerQuestion("altering the offsets of group", [request.group], ask)
-    calls.answer_once(question, request.timeout)
-    return _rows(_first(calls, question))
-
-
-_LIMITS: Final = ("group.min.session.timeout.ms", "group.max.session.timeout.ms")
-_CONSUMER: Final = (SESSION, HEARTBEAT)
-_PROTOCOLS: Final = "group.coordinator.rebalance.protocols"
-_MIGRATION: Final = "group.consumer.migration.policy"
-
-
-def times(calls: AdminCalls, request: Request) -> Json:
-    """Say which times the brokers set for the group, which rebalance protocols they speak, and which they convert.
-
-    Null: they don't tell this client, or have no such setting.
-    """
-    (_, number, _), *_ = request.rows
-    broker = _configured(calls, request, ConfigResource(ResourceType.BROKER, str(number)))
-    group = _configured(calls, request, ConfigResource(ResourceType.GROUP, request.group))
-    return {
-        "limits": _milliseconds(broker, _LIMITS),
-        "consumer": _milliseconds(group, _CONSUMER),
-        "protocols": broker[_PROTOCOLS].split(",") if _PROTOCOLS in broker else None,
-        "migration": broker.get(_MIGRATION, "").lower() or None,
-    }
-
-
-def _configured(calls: AdminCalls, request: Request, resource: ConfigResource) -> dict[str, str]:
-    """Return the settings that this client may read."""
-
-    def ask(
-        admin: AdminClient, keys: list[ConfigResource], left: float
-    ) -> Mapping[ConfigResource, Future[dict[str, ConfigEntry]]]:
-        return dict(admin.describe_configs(keys, request_timeout=left))
-
-    question = BrokerQuestion("the settings of", [resource], ask)
-    try:
-        calls.answer(question, timeout=request.timeout)
-    except CredentialsRefused:
-        # Nothing depends on it: a member is told by the broker when it joins.
-        return {}
-    return {name: entry.value for name, entry in question.found.get(resource, {}).items() if entry.value}
-
-
-def _milliseconds(settings: Mapping[str, str], names: tuple[str, ...]) -> list[int] | None:
-    return [int(settings[name]) for name in names] if settings.keys() >= set(names) else None
-
-
-def unreadable(calls: AdminCalls, request: Request) -> Json:
-    """Say which of the group and the topics named this client may describe, and not read."""
-
-    def ask_group(admin: AdminClient, groups: list[str], left: float) -> Mapping[str, Future[ConsumerGroupDescription]]:
-        return dict(admin.describe_consumer_groups(groups, include_authorized_operations=True, request_timeout=left))
-
-    def ask_topics(admin: AdminClient, topics: list[str], left: float) -> Mapping[str, Future[TopicDescription]]:
-        named = TopicCollection(topics)
-        return dict(admin.describe_topics(named, include_authorized_operations=True, request_timeout=left))
-
-    group = BrokerQuestion("the rights on group", [request.group], ask_group)
-    topics = BrokerQuestion("the rights on topic", [topic for topic, _, _ in request.rows], ask_topics)
-    calls.answer(group, topics, timeout=request.timeout)
-    # A topic that is gone is none that may not be read; neither is what the broker tells no rights of.
-    told = {
-        **{f"group {name}": found.authorized_operations for name, found in group.found.items()},
-        **{f"topic {name}": found.authorized_operations for name, found in topics.found.items()},
-    }
-    lacking = [name for name, may in told.items() if may and AclOperation.READ not in may]
-    return {"unreadable": lacking}
-
-
-def topics(calls: AdminCalls, request: Request) -> Json:
-    """Say which id and how many partitions topics have now; one that is not there is absent."""
-
-    def ask(admin: AdminClient, names: list[str], left: float) -> Mapping[str, Future[TopicDescription]]:
-        return dict(admin.describe_topics(TopicCollection(names), request_timeout=left))
-
-    question = BrokerQuestion("topic", [topic for topic, _, _ in request.rows], ask)
-    calls.answer(question, timeout=request.timeout)
-    for name, error in question.failed.items():
-        if kind(error) is not Kind.ABSENT:
-            raise KcrError(f"{question.what} {name}: {calls.told(error)}")
-    return {name: [str(found.topic_id), len(found.partitions)] for name, found in question.found.items()}
-
-
-CALLS: Final[Mapping[str, Callable[[AdminCalls, Request], Json]]] = {
-    "describe": describe,
-    "committed": committed,
-    "alter": alter,
-    "times": times,
-    "topics": topics,
-    "unreadable": unreadable,
-}
-
-
-def serve(lines: Iterable[str], answer: Callable[[str], None]) -> None:
-    """Answer requests until there are no more.
-
-    Args:
-        lines: settings first, then requests.
-        answer: takes one line for each request.
-    """
-    calls: AdminCalls | None = None
-    for line in lines:
-        try:
-            message: Json = json.loads(line)
-            if calls is None:
-                calls = AdminCalls(KafkaSettings(message["settings"]), timedelta(seconds=10))
-                reply: Json = {"ready": True}
-            else:
-                request = _request(message)
-                reply = {"answer": CALLS[request.call](calls, request)}
-        except KcrError as error:
-            reply = {"failure": type(error).__name__, "message": error.message}
-        except (KafkaException, ValueError, TypeError, LookupError) as error:
-            # By its kind only: the text might repeat a setting.
-            reply = {"failure": "KcrError", "message": f"an admin call could not be made ({type(error).__name__})"}
-        answer(json.dumps(reply))
-
-
-def _request(message: Json) -> Request:
-    return Request(
-        call=message["call"],
-        group=message.get("group", ""),
-        rows=tuple((str(t), int(p), int(o)) for t, p, o in message.get("rows", ())),
-        metadata=message.get("metadata", ""),
-        timeout=timedelta(seconds=message["timeout"]),
-    )
-
-
-def _only(calls: AdminCalls, request: Request, question: BrokerQuestion[str, Any]) -> Any:  # noqa: ANN401 - the question's type
-    calls.answer(question, timeout=request.timeout)
-    return _first(calls, question)
-
-
-def _first(calls: AdminCalls, question: BrokerQuestion[str, Any]) -> Any:  # noqa: ANN401 - the question's type
-    for key, error in question.failed.items():
-        raise KcrError(f"{question.what} {key}: {told(error)}")
-    return next(iter(question.found.values()))
-
-
-def _rows(found: ConsumerGroupTopicPartitions) -> Json:
-    rows, failed = [], []
-    for row in found.topic_partitions or ():
-        if row.error is None:
-            rows.append([row.topic, row.partition, row.offset, row.metadata or ""])
-        else:
-            failed.append([row.topic, row.partition, kind(row.error), told(row.error)])
-    return {"rows": rows, "failed": failed}
-
-
-def main() -> None:
-    """Serve standard input."""
-    # If the library aborts, a core file would hold the settings.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-    def answer(line: str) -> None:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-
-    serve(sys.stdin, answer)
-
-
-if __name__ == "__main__":
-    main()

@@ -27,8 +27,8 @@ from typing import Final, Protocol
 
 from confluent_kafka import KafkaException
 
-from airflow_kcr.kafka import calls
-from airflow_kcr.kafka.calls import Kind
+from airflow_kcr.kafka import failures
+from airflow_kcr.kafka.failures import Kind
 from airflow_kcr.kafka.group_consumer import CommitResponse
 from airflow_kcr.ports import CommitAnswer, CommittedOffset, always
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -203,7 +203,7 @@ class Commits:
         try:
             group_consumer.send_commit(commit.offsets, commit.metadata)
         except KafkaException as exception:
-            commit.read(calls.told(calls.of(exception), self._hide))
+            commit.read(failures.told(failures.of(exception), self._hide))
         else:
             commit.stage = CommitStage.SENT
 
@@ -233,10 +233,10 @@ class Commits:
             if left > timedelta(0):
                 held = group_consumer.committed(list(commit.offsets), min(READ_SLICE, left))
         except KafkaException as exception:
-            error = calls.of(exception)
-            if calls.kind(error) is Kind.RETRIABLE and left > READ_SLICE:
+            error = failures.of(exception)
+            if failures.kind(error) is Kind.RETRIABLE and left > READ_SLICE:
                 return  # again, after a poll
-            commit.failure = _both(commit.failure, f"not read back: {calls.told(error, self._hide)}")
+            commit.failure = _both(commit.failure, f"not read back: {failures.told(error, self._hide)}")
         else:
             if left <= timedelta(0):
                 commit.failure = _both(commit.failure, "no time was left to read it back")
@@ -246,11 +246,13 @@ class Commits:
         self._answer(commit, held, commit.failure)
 
     def _told(self, answer: CommitResponse) -> str:
-        parts = [f"{p.topic}-{p.partition}: {calls.told(error, self._hide)}" for p, error in answer.partitions.items()]
+        parts = [
+            f"{p.topic}-{p.partition}: {failures.told(error, self._hide)}" for p, error in answer.partitions.items()
+        ]
         if answer.error is not None and not parts:
-            return calls.told(answer.error, self._hide)
+            return failures.told(answer.error, self._hide)
         # A group-wide refusal is repeated for each partition; one of them says it all.
-        same = {calls.told(error, self._hide) for error in answer.partitions.values()}
+        same = {failures.told(error, self._hide) for error in answer.partitions.values()}
         return parts[0] + f" (and {len(parts) - 1} more)" if len(same) == 1 and len(parts) > 3 else "; ".join(parts)
 
     @staticmethod

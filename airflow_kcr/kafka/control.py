@@ -23,9 +23,9 @@ from typing import Final, TypeAlias
 from confluent_kafka import KafkaException
 
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, ProtocolError
-from airflow_kcr.kafka import calls
-from airflow_kcr.kafka.calls import Kind
+from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.commits import READ_SLICE, Commits, Committing, PendingCommit
+from airflow_kcr.kafka.failures import Kind
 from airflow_kcr.kafka.group_consumer import (
     Complaint,
     GroupConsumer,
@@ -139,9 +139,9 @@ class Reads:
         try:
             return group_consumer.committed(read.partitions, min(READ_SLICE, timedelta(seconds=left)))
         except KafkaException as exception:
-            error = calls.of(exception)
-        told = calls.told(error, lambda text: without_secrets(text, self._settings))
-        match calls.kind(error):
+            error = failures.of(exception)
+        told = failures.told(error, lambda text: without_secrets(text, self._settings))
+        match failures.kind(error):
             case Kind.RETRIABLE:
                 return None
             case Kind.REFUSED:

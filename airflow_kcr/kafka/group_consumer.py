@@ -21,8 +21,8 @@ from typing import Final, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from airflow_kcr.kafka import calls
-from airflow_kcr.kafka.calls import Kind
+from airflow_kcr.kafka import failures
+from airflow_kcr.kafka.failures import Kind
 from airflow_kcr.kafka.settings import make_consumer, without_secrets
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -92,7 +92,7 @@ class CommitResponse:
     def kinds(self) -> frozenset[Kind]:
         """What can be done about it; empty: Kafka said yes to all of it."""
         errors = (*self.partitions.values(), *([self.error] if self.error else []))
-        return frozenset(calls.kind(error) for error in errors)
+        return frozenset(failures.kind(error) for error in errors)
 
 
 def _at_once(_partitions: frozenset[GroupPartition]) -> None:
@@ -164,7 +164,7 @@ class GroupConsumer:
             self._client.unsubscribe()
         except KafkaException as exception:
             # Only a client that is fatally fenced refuses, and that one is out already.
-            self._complain(calls.of(exception))
+            self._complain(failures.of(exception))
         self.subscribed = False
 
     @property
@@ -324,10 +324,10 @@ class GroupConsumer:
         error = message.error()
         if error is None:
             self._news.append(Complaint("record", "the control consumer got a record of a paused partition; ignored"))
-        elif calls.kind(error) is Kind.FENCED and _UNRELEASED in error.str():
+        elif failures.kind(error) is Kind.FENCED and _UNRELEASED in error.str():
             self.assigned, self.fatal = None, True
             self._news.append(GroupConsumerWaits(self._told(error)))
-        elif calls.kind(error) is Kind.FENCED:
+        elif failures.kind(error) is Kind.FENCED:
             self._fence(error)
         else:
             self._complain(error)
@@ -343,7 +343,7 @@ class GroupConsumer:
         self._news.append(Complaint(error.name(), self._told(error)))
 
     def _told(self, error: KafkaError) -> str:
-        return calls.told(error, lambda text: without_secrets(text, self._settings))
+        return failures.told(error, lambda text: without_secrets(text, self._settings))
 
     def _keys(self, partitions: Collection[TopicPartition]) -> frozenset[GroupPartition]:
         return frozenset(self._key(p) for p in partitions)

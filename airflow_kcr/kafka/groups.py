@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from airflow_kcr.errors import GroupNotEmpty, KcrError
 from airflow_kcr.kafka.admin_process import AdminProcess
-from airflow_kcr.kafka.calls import Kind
+from airflow_kcr.kafka.failures import Kind
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.observations import OTHER_GROUP, GroupSeen, MemberSeen
 from airflow_kcr.protocol.offsets import OffsetMap

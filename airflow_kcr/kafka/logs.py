@@ -1,8 +1,4 @@
-"""What the brokers of a cluster say about its logs (`ports.Logs`), by admin calls that need no group.
-
-A paused consumer's own watermarks are never fresh, hence `list_offsets`: one request to each broker for all of its
-partitions, with the last stable offset as the end.
-"""
+"""What the brokers of a cluster say about its logs (`ports.Logs`), by admin calls that need no group."""
 
 from __future__ import annotations
 
@@ -13,32 +9,18 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final, TypeAlias
-
-from confluent_kafka import IsolationLevel, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    DescribeClusterResult,
-    ListOffsetsResultInfo,
-    OffsetSpec,
-)
+from typing import Final, NamedTuple, TypeAlias
 
 from airflow_kcr.errors import BrokerUnavailable, KcrError
-from airflow_kcr.kafka.admin_process import AdminProcess
-from airflow_kcr.kafka.calls import AdminCalls, BrokerQuestion, Kind, kind
+from airflow_kcr.kafka.admin_process import EARLIEST, LATEST, NO_RECORD, AdminProcess
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.values import ClusterId, GroupPartition, Offset, TopicId, TopicName
 
-_EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 """Topics of the brokers themselves; a user's topic may well begin with two underscores."""
-
-_NO_RECORD: Final = -1
-"""The offset of "no record at or after that time"; any other negative one is no answer at all."""
 
 _TRIES: Final = 4
 """How often offsets are asked for whose topic is another one before and after: once as nothing was known of it before,
@@ -47,10 +29,8 @@ and brokers may learn of a new topic one after the other."""
 Log: TypeAlias = tuple[str, int]
 """Topic and partition."""
 
-_Instant: TypeAlias = tuple[str, int, int]
-"""Topic, partition, milliseconds."""
-
-_Places: TypeAlias = BrokerQuestion[Log, ListOffsetsResultInfo]
+_Place: TypeAlias = tuple[str, int, int]
+"""Topic, partition, and a time in milliseconds, or one of the two that mean an end of the log."""
 
 SHARED_WITHIN: Final = timedelta(seconds=2)
 """In which a request for several members has to be answered; after it each asks for itself."""
@@ -61,24 +41,25 @@ GATHER: Final = 0.01
 _LOG = logging.getLogger(__name__)
 
 
+class _Row(NamedTuple):
+    """What a log has at a place."""
+
+    offset: int
+    leader_epoch: int | None
+    timestamp: int
+
+
 class BrokerLogs:
     """The logs of one cluster; any thread may ask. Implements `ports.Logs`.
 
     Args:
-        process: has the settings and the timeout, and describes topics.
-
-    Raises:
-        ConfigurationError: the client doesn't take the settings.
+        process: asks the brokers.
     """
 
     def __init__(self, process: AdminProcess) -> None:
-        self._process, self._calls = process, AdminCalls(process.settings, process.timeout)
+        self._process = process
         self._topic_ids: Mapping[str, TopicId] = {}
         self._ends = SharedEnds(self._ends_of_all, self._ends_of_one, partial(time.sleep, GATHER))
-
-    def close(self) -> None:
-        """Let the client go."""
-        self._calls.close()
 
     def bounds(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, LogBounds]:
         """Return start and last stable offset of each log, read now; one that the cluster doesn't have is absent.
@@ -96,20 +77,19 @@ class BrokerLogs:
         topics = sorted({topic for topic, _ in logs})
         for _ in range(_TRIES):
             before = dict(self._topic_ids)
-            starts: _Places = BrokerQuestion("the start of", list(logs), _ask_starts, _is_place)
-            ends = _about_ends(logs)
-            self._answer(starts, ends)
+            found = self._offsets([(*log, at) for log in logs for at in (EARLIEST, LATEST)])
             ids = self._ids(topics)
             if all(before.get(topic) == topic_id for topic, topic_id in ids.items()):
                 return {
                     p: LogBounds(
-                        start=Offset(starts.found[log].offset),
-                        end=Offset(ends.found[log].offset),
+                        start=Offset(start.offset),
+                        end=Offset(end.offset),
                         topic_id=ids[str(p.topic)],
-                        leader_epoch=_leader_epoch(ends.found[log]),
+                        leader_epoch=-1 if end.leader_epoch is None else end.leader_epoch,
                     )
                     for p in partitions
-                    if (log := (str(p.topic), p.partition)) in starts.found and log in ends.found
+                    if (start := found.get((p.topic, p.partition, EARLIEST)))
+                    and (end := found.get((p.topic, p.partition, LATEST)))
                 }
         raise BrokerUnavailable(f"one of {', '.join(topics)} has another topic id each time that it is asked for")
 
@@ -138,19 +118,16 @@ class BrokerLogs:
 
     def _ends_of_all(self, logs: Collection[Log]) -> Mapping[Log, Offset] | None:
         """Return where each log ends; None: not every one has an answer, or not soon."""
-        question = _about_ends(logs)
         try:
-            self._calls.answer(question, timeout=SHARED_WITHIN)
+            found, absent = self._asked("offsets", [(*log, LATEST) for log in sorted(logs)], SHARED_WITHIN)
         except KcrError as error:
             _LOG.debug("each member asks for its own ends of logs: %s", error)
             return None
-        return None if question.failed else _found(question)
+        return None if absent else _by_log(found)
 
     def _ends_of_one(self, logs: Collection[Log]) -> Mapping[Log, Offset]:
         """Return where each log ends; one that the cluster doesn't have is absent."""
-        question = _about_ends(logs)
-        self._answer(question)
-        return _found(question)
+        return _by_log(self._offsets([(*log, LATEST) for log in sorted(logs)]))
 
     def high_watermarks(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
         """Return where each log ends with open transactions counted; one that the cluster doesn't have is absent.
@@ -161,9 +138,7 @@ class BrokerLogs:
         return _by_partition(partitions, self._high_watermarks)
 
     def _high_watermarks(self, logs: Collection[Log]) -> Mapping[Log, Offset]:
-        question: _Places = BrokerQuestion("the high watermark of", sorted(logs), _ask_highs, _is_place)
-        self._answer(question)
-        return _found(question)
+        return _by_log(self._offsets([(*log, LATEST) for log in sorted(logs)], "high watermarks"))
 
     def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
         """Return each log's first record at or after an instant (read_committed), with its own timestamp.
@@ -176,12 +151,9 @@ class BrokerLogs:
         """
         if not instants:
             return {}
-        keys: dict[GroupPartition, _Instant] = {p: (p.topic, p.partition, _ms(i)) for p, i in instants.items()}
-        times: BrokerQuestion[_Instant, ListOffsetsResultInfo] = BrokerQuestion(
-            "the offset by time of", sorted(set(keys.values())), _ask_times, _is_place_or_none
-        )
-        self._answer(times)
-        return {p: _time_answer(times.found[key]) for p, key in keys.items() if key in times.found}
+        places: dict[GroupPartition, _Place] = {p: (p.topic, p.partition, _ms(i)) for p, i in instants.items()}
+        found = self._offsets(sorted(set(places.values())))
+        return {p: _time_answer(found[place]) for p, place in places.items() if place in found}
 
     def topics(self, names: Collection[TopicName] = ()) -> Mapping[TopicName, int]:
         """Return the topics that exist, internal ones left out, with how many partitions each has.
@@ -201,12 +173,7 @@ class BrokerLogs:
 
     def _partition_counts(self) -> dict[str, int]:
         """Return all topics that are there, with how many partitions each has, and renew what the client remembers."""
-        found = self._calls.blocking("the list of topics", lambda admin, left: admin.list_topics(timeout=left))
-        return {
-            name: len(topic.partitions)
-            for name, topic in found.topics.items()
-            if topic.error is None or kind(topic.error) is not Kind.ABSENT
-        }
+        return self._process.read("all topics")
 
     def cluster_id(self) -> ClusterId:
         """Return what the cluster calls itself, asked now: what the client remembers may be of another one.
@@ -214,31 +181,30 @@ class BrokerLogs:
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
-        asked: BrokerQuestion[str, DescribeClusterResult] = BrokerQuestion("the id of", ["the cluster"], _ask_cluster)
-        self._answer(asked)
-        return ClusterId(str(asked.found["the cluster"].cluster_id))
+        return ClusterId(self._process.read("cluster")["id"])
 
-    def _answer(self, *questions: BrokerQuestion[Any, Any]) -> None:
-        """Answer all questions; a key that is still not answered is one of a log that the cluster does not have.
+    def _offsets(self, places: Collection[_Place], call: str = "offsets") -> dict[_Place, _Row]:
+        """Return what logs have at places; one that is not answered is of a log that the cluster does not have.
 
         The client remembers for minutes how many partitions a topic has, and denies those that were added since. So
         what is missing is looked up, and if it is there, that memory renewed and the question asked again.
         """
-        self._calls.answer(*questions)
-        missing = [(q, key) for q in questions for key, error in q.failed.items() if kind(error) is Kind.ABSENT]
-        topics = {key[0] for _, key in missing if isinstance(key, tuple)}
-        described = self._described(topics) if topics else {}
-        there = [(q, key) for q, key in missing if key[0] in described and key[1] < described[key[0]][1]]
+        found, absent = self._asked(call, places)
+        described = self._described({topic for topic, _, _ in absent}) if absent else {}
+        there = [place for place in absent if place[0] in described and place[1] < described[place[0]][1]]
         if there:
             # Of all topics, for the sake of that memory. Not for one that is gone: it is asked for as long as it is.
             self._partition_counts()
-            for question in questions:
-                question.reopen([key for q, key in there if q is question])
-            self._calls.answer(*questions)
-        for question in questions:
-            for key, error in question.failed.items():
-                if kind(error) is not Kind.ABSENT:
-                    raise KcrError(f"{question.what} {key}: {self._calls.told(error)}")
+            found |= self._asked(call, there)[0]
+        return found
+
+    def _asked(
+        self, call: str, places: Collection[_Place], within: timedelta | None = None
+    ) -> tuple[dict[_Place, _Row], list[_Place]]:
+        """Return what was found, and what the client does not know."""
+        answer = self._process.read(call, within, rows=list(places))
+        found = {(topic, number, at): _Row(*row) for topic, number, at, *row in answer["found"]}
+        return found, [(topic, number, at) for topic, number, at in answer["absent"]]
 
 
 class _Asked:
@@ -319,12 +285,8 @@ class SharedEnds:
         return found
 
 
-def _about_ends(logs: Collection[Log]) -> _Places:
-    return BrokerQuestion("the end of", sorted(logs), _ask_ends, _is_place)
-
-
-def _found(question: _Places) -> Mapping[Log, Offset]:
-    return {log: Offset(row.offset) for log, row in question.found.items()}
+def _by_log(found: Mapping[_Place, _Row]) -> Mapping[Log, Offset]:
+    return {(topic, number): Offset(row.offset) for (topic, number, _), row in found.items()}
 
 
 def _by_partition(
@@ -335,62 +297,12 @@ def _by_partition(
     return {p: found[log] for p, log in logs.items() if log in found}
 
 
-def _ask_starts(admin: AdminClient, logs: list[Log], left: float) -> dict[Log, Future[ListOffsetsResultInfo]]:
-    return _listed(admin, dict.fromkeys(logs, _EARLIEST), left)
-
-
-def _ask_ends(admin: AdminClient, logs: list[Log], left: float) -> dict[Log, Future[ListOffsetsResultInfo]]:
-    return _listed(admin, dict.fromkeys(logs, _LATEST), left)
-
-
-def _ask_highs(admin: AdminClient, logs: list[Log], left: float) -> dict[Log, Future[ListOffsetsResultInfo]]:
-    return _listed(admin, dict.fromkeys(logs, _LATEST), left, IsolationLevel.READ_UNCOMMITTED)
-
-
-def _ask_times(
-    admin: AdminClient, instants: list[_Instant], left: float
-) -> dict[_Instant, Future[ListOffsetsResultInfo]]:
-    asked: dict[_Instant, Future[ListOffsetsResultInfo]] = {}
-    for ms in sorted({ms for _, _, ms in instants}):
-        specs = {(topic, number): OffsetSpec.for_timestamp(ms) for topic, number, at in instants if at == ms}
-        asked |= {(*log, ms): future for log, future in _listed(admin, specs, left).items()}
-    return asked
-
-
-def _listed(
-    admin: AdminClient,
-    specs: Mapping[Log, OffsetSpec],
-    left: float,
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
-) -> dict[Log, Future[ListOffsetsResultInfo]]:
-    rows = {TopicPartition(topic, number): spec for (topic, number), spec in specs.items()}
-    asked = admin.list_offsets(rows, isolation_level=isolation, request_timeout=left)
-    return {(row.topic, row.partition): future for row, future in asked.items()}
-
-
-def _ask_cluster(admin: AdminClient, keys: list[str], left: float) -> dict[str, Future[DescribeClusterResult]]:
-    return {key: admin.describe_cluster(request_timeout=left) for key in keys}
-
-
-def _is_place(found: ListOffsetsResultInfo) -> bool:
-    return found.offset >= 0
-
-
-def _is_place_or_none(found: ListOffsetsResultInfo) -> bool:
-    return found.offset >= 0 or found.offset == _NO_RECORD
-
-
-def _leader_epoch(found: ListOffsetsResultInfo) -> int:
-    epoch = found.leader_epoch
-    return -1 if epoch is None else int(epoch)
-
-
 def _ms(instant: datetime) -> int:
     """Return milliseconds since 1970, rounded up; never negative: negative "times" mean other things to Kafka."""
     return max(0, -((_EPOCH - instant) // _MILLISECOND))
 
 
-def _time_answer(found: ListOffsetsResultInfo) -> TimeAnswer:
-    if found.offset == _NO_RECORD:
+def _time_answer(found: _Row) -> TimeAnswer:
+    if found.offset == NO_RECORD:
         return TimeAnswer(offset=None)
     return TimeAnswer(offset=Offset(found.offset), found=_EPOCH + found.timestamp * _MILLISECOND)

@@ -17,7 +17,6 @@ from datetime import timedelta
 from typing import Final, TypeAlias, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition, libversion
-from confluent_kafka.admin import AdminClient
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.rules import Assignor, GroupProtocol, GroupRules
@@ -48,23 +47,19 @@ def make_consumer(settings: KafkaSettings, on_error: OnError, on_commit: OnCommi
     Raises:
         ConfigurationError: the client doesn't take the settings.
     """
-    return _made(lambda: Consumer({**settings, "error_cb": on_error, "on_commit": on_commit}, logger=_log), settings)
+    return made(lambda: Consumer({**settings, "error_cb": on_error, "on_commit": on_commit}, logger=_log), settings)
 
 
-def make_admin(settings: KafkaSettings, on_error: OnError) -> AdminClient:
-    """Return an admin client.
+def made(make: Callable[[], T], settings: KafkaSettings) -> T:
+    """Return the client that is made.
 
     Args:
-        settings: from `settings.admin_settings`.
-        on_error: as for a consumer.
+        make: makes it.
+        settings: with which; their values stay out of the message.
 
     Raises:
         ConfigurationError: the client doesn't take the settings.
     """
-    return _made(lambda: AdminClient({**settings, "error_cb": on_error}), settings)  # type: ignore[dict-item]
-
-
-def _made(make: Callable[[], T], settings: KafkaSettings) -> T:
     try:
         return make()
     except (KafkaException, TypeError, ValueError) as error:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
@@ -144,10 +144,9 @@ def main(arguments: dict[str, Any]) -> None:
         user = dict(spec.cluster_of(group)[0] or {})
         with (
             AdminProcess(admin_settings(user)) as process,
-            closing(BrokerLogs(process)) as logs,
             real_reader(spec, group) as reader,
         ):
-            renewals = Renewals(store, boot_time)
+            logs, renewals = BrokerLogs(process), Renewals(store, boot_time)
 
             def host(index: int) -> MemberHost:
                 member = MemberId(group, index)

@@ -10,7 +10,7 @@ import fcntl
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -38,9 +38,9 @@ from confluent_kafka.admin import (
 
 from airflow_kcr.embedded.processes import Recorded, ServiceProcess, happened, start_detached
 from airflow_kcr.embedded.servers import Broker, KafkaCluster, start_cluster
-from airflow_kcr.kafka import calls
+from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.admin_process import TIMEOUT, AdminProcess
-from airflow_kcr.kafka.calls import Kind
+from airflow_kcr.kafka.failures import Kind
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings
@@ -218,7 +218,7 @@ class Kafka:
             try:
                 answers.append(ask())
             except KafkaException as error:
-                if calls.kind(calls.of(error)) not in {Kind.RETRIABLE, Kind.ABSENT}:
+                if failures.kind(failures.of(error)) not in {Kind.RETRIABLE, Kind.ABSENT}:
                     raise
                 return False
             return True
@@ -318,8 +318,8 @@ def _send(producer: Producer, topic: str, records: Iterable[Record | bytes]) -> 
 @contextmanager
 def logs_at(settings: Mapping[str, str], timeout: timedelta = TIMEOUT) -> Iterator[BrokerLogs]:
     """Lend the logs of the cluster that a user's client settings lead to."""
-    with AdminProcess(admin_settings(settings), timeout) as process, closing(BrokerLogs(process)) as logs:
-        yield logs
+    with AdminProcess(admin_settings(settings), timeout) as process:
+        yield BrokerLogs(process)
 
 
 @contextmanager

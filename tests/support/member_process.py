@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
+
+from confluent_kafka.admin import AdminClient
 
 from airflow_kcr.api.regions import client_settings, store_url
 from airflow_kcr.driver.member_pool import MemberPool
@@ -164,8 +166,14 @@ def _before(gates: Gates, poison: frozenset[tuple[int, int]]) -> Callable[[Batch
     return before
 
 
+def no_admin_client(*_: object, **__: object) -> NoReturn:
+    """Stand where a process that hosts members would make an admin client."""
+    raise AssertionError("an admin client in the process of members")
+
+
 def main(arguments: dict[str, Any]) -> int:
     """Host members until they end; returns the exit status."""
+    AdminClient.__init__ = no_admin_client  # type: ignore[method-assign]
     gates = Gates(folder=Path(arguments["gates"]))
     store = GatedStore.connect(store_url(arguments["store"]), lambda text: RegionSpec.from_json(text).rules())
     store.gates = gates

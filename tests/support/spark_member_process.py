@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from confluent_kafka.admin import AdminClient
+
 from airflow_kcr.api.regions import store_url
 from airflow_kcr.driver.application import MemberRun
 from airflow_kcr.driver.process import run_members
@@ -20,7 +22,7 @@ from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.sinks.postgres import PostgresSink, Published, Staging
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import RegionSpec
-from tests.support.member_process import GatedStore, Gates
+from tests.support.member_process import GatedStore, Gates, no_admin_client
 from tests.support.spark_gated_pipeline import CONF, DRIVER, GATES, JARS, OUTPUT
 
 _CONF: Final = {
@@ -48,6 +50,7 @@ def _put_up(gates: Gates) -> None:
 
 def main(arguments: dict[str, Any]) -> None:
     """Host members until they end."""
+    AdminClient.__init__ = no_admin_client  # type: ignore[method-assign]
     gates = Gates(folder=Path(arguments["gates"]))
     os.environ[GATES], os.environ[OUTPUT] = arguments["gates"], arguments["output"]
     _put_up(gates)

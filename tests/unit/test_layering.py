@@ -54,6 +54,27 @@ def test_no_module_is_needed_by_what_it_needs() -> None:
         raise AssertionError(" -> ".join(reversed(circle.args[1]))) from None
 
 
+ADMIN_CLIENTS = {
+    "kafka/calls.py",  # imported by the child of `kafka.admin_process` alone, as import-linter sees to
+    "kafka/admin_child.py",  # that child
+    "embedded/flights/producer.py",  # a process of the demo, which makes the topic that it fills and hosts no member
+}
+"""What may name the class. Around an outage librdkafka can end the process that made one, with the members in it. The
+commands, the API and the triggers host none, and ask through `kafka.admin_process` all the same."""
+
+
+def test_an_admin_client_is_made_where_no_member_lives() -> None:
+    package = PROTOCOL.parent
+    named = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.ImportFrom) and "AdminClient" in {alias.name for alias in node.names})
+        or (isinstance(node, ast.Attribute) and node.attr == "AdminClient")
+    }
+    assert named == ADMIN_CLIENTS
+
+
 TWICE = {"Region"}
 """What a program drives (`airflow_kcr.Region`), and what the rules decide about: both are the region to readers."""
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 
@@ -38,9 +37,8 @@ def process(kafka: Kafka) -> Iterator[AdminProcess]:
 
 
 @pytest.fixture
-def logs(process: AdminProcess) -> Iterator[BrokerLogs]:
-    with closing(BrokerLogs(process)) as logs:
-        yield logs
+def logs(process: AdminProcess) -> BrokerLogs:
+    return BrokerLogs(process)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -101,10 +100,8 @@ def test_unreachable_brokers_are_named_with_how_long_they_were_tried() -> None:
 def test_a_process_that_has_described_as_many_topics_as_it_may_is_replaced(kafka: Kafka) -> None:
     topics = [kafka.topic(1), kafka.topic(1)]
     asked = logs_of("g", topics[0], 0) | logs_of("g", topics[1], 0)
-    with (
-        AdminProcess(admin_settings(kafka.settings), topics=5) as process,
-        closing(BrokerLogs(process)) as logs,
-    ):
+    with AdminProcess(admin_settings(kafka.settings), topics=5) as process:
+        logs = BrokerLogs(process)
         # Twice for the first answer: no id was known before it.
         assert logs.bounds(asked).keys() == asked
         first = process.pid
@@ -117,19 +114,17 @@ def test_a_process_that_has_described_as_many_topics_as_it_may_is_replaced(kafka
         assert process.pid not in {None, first}
 
 
-def test_a_question_waits_for_others_no_longer_than_it_may_take_itself(kafka: Kafka) -> None:
-    with (
-        AdminProcess(admin_settings(kafka.settings), timedelta(seconds=2)) as process,
-        ThreadPoolExecutor(1) as asking,
-    ):
-        groups = Groups(process)
-        groups.describe(GroupId("g"))
-        first = process.pid
-        assert first is not None
-        os.kill(first, signal.SIGSTOP)
-        # Its answer takes the timeout, the grace after it, and another process's start.
-        slow = asking.submit(groups.describe, GroupId("g"))
-        assert happened(process._lock.locked, within=WITHIN)
-        with pytest.raises(BrokerUnavailable, match=r"describe: not asked, as calls before it .* after 2\.0 s"):
-            groups.describe(GroupId("g"))
-        assert slow.result().state == "dead"
+def test_a_question_waits_for_no_answer_to_another(kafka: Kafka) -> None:
+    topic = kafka.topic(1)
+    with AdminProcess(admin_settings(kafka.settings)) as process, ThreadPoolExecutor(1) as asking:
+        logs = BrokerLogs(process)
+        assert logs.stable_ends(logs_of("g", topic, 0))
+        # The client has no such broker, and waits for it as long as it may.
+        slow = asking.submit(process.read, "times", timedelta(seconds=5), group="g", rows=[["", 99, 0]])
+        child = process._child
+        assert child is not None
+        assert happened(lambda: bool(child._waiting), within=WITHIN)
+        assert logs.stable_ends(logs_of("g", topic, 0)) == {log("g", topic): 0}
+        assert not slow.done()
+        with pytest.raises(BrokerUnavailable, match=r"for 5\.0 s"):
+            slow.result()

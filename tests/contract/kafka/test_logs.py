@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BrokerUnavailable
-from airflow_kcr.kafka import logs as logs_module
 from airflow_kcr.kafka.admin_process import AdminProcess
-from airflow_kcr.kafka.logs import BrokerLogs, Log
+from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.protocol.observations import TimeAnswer
-from airflow_kcr.protocol.values import GroupPartition, Offset, TopicName
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
 from tests.conftest import StartKafka
 from tests.contract.kafka.members import WITHIN, log, logs_of
-from tests.support.kafka import Kafka, KafkaSet, Record, logs_at
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
+from tests.support.kafka import Kafka, KafkaSet, Record, groups_at, logs_at
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 MS = timedelta(milliseconds=1)
+
+
+def test_brokers_are_asked_without_an_admin_client_in_this_process(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka.topic(1)
+    asked = logs_of("g", topic, 0, 1)
+
+    def made(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("an admin client, where members may live")
+
+    monkeypatch.setattr(AdminClient, "__init__", made)
+    with logs_at(kafka.settings) as logs, groups_at(kafka.settings) as groups:
+        assert logs.bounds(asked).keys() == logs.stable_ends(asked).keys() == logs_of("g", topic, 0)
+        assert logs.high_watermarks(asked) == {log("g", topic): 0}
+        assert logs.first_at_or_after(dict.fromkeys(asked, NOON)) == {log("g", topic): TimeAnswer(offset=None)}
+        assert logs.topics().keys() >= logs.topics([TopicName(topic)]).keys() == {topic}
+        assert logs.cluster_id()
+        assert groups.describe(GroupId("g")).state == "dead"
+        assert groups.committed(GroupId("g")) == {}
 
 
 def test_boundaries_are_start_and_end_with_topic_id_and_leader_epoch(kafka: Kafka, logs: BrokerLogs) -> None:
@@ -110,13 +127,14 @@ def ends_together(
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Of how many logs each request for ends was, in their order."""
-    sizes, ask = list[int](), logs_module._ask_ends
+    sizes, read = list[int](), AdminProcess.read
 
-    def counted(admin: AdminClient, keys: list[Log], left: float) -> dict[Log, Future[ListOffsetsResultInfo]]:
-        sizes.append(len(keys))
-        return ask(admin, keys, left)
+    def counted(process: AdminProcess, call: str, within: timedelta | None = None, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - as it is
+        if call == "offsets":
+            sizes.append(len(arguments["rows"]))
+        return read(process, call, within, **arguments)
 
-    monkeypatch.setattr(logs_module, "_ask_ends", counted)
+    monkeypatch.setattr(AdminProcess, "read", counted)
     return sizes
 
 
@@ -185,26 +203,16 @@ def test_offsets_and_id_are_of_one_topic_however_it_is_made_again_in_between(
         logs.bounds(logs_of("g", topic, 0))
     read, made = process.read, list[str]()
 
-    def remade(call: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - as it is
-        if not made:
-            # The client has the answers for the old log by now, or would have for that of a request sent beside this.
-            assert happened(lambda: bool(ends_asked), within=WITHIN)
+    def remade(call: str, within: timedelta | None = None, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - as it is
+        if call == "topics" and not made:
+            # What was found of the old log is here by now.
             kafka.delete_topic(topic)
             kafka.topic(1, name=topic)
             kafka.fill(topic, {0: 5})
             made.append(kafka.topic_id(topic))
-        return read(call, **arguments)
-
-    ends_asked, ask_ends = list[object](), logs_module._ask_ends
-
-    def asked(admin: AdminClient, keys: list[tuple[str, int]], left: float) -> Mapping[tuple[str, int], Future[Any]]:
-        futures = ask_ends(admin, keys, left)
-        for future in futures.values():
-            ends_asked.append(future.result(left))
-        return futures
+        return read(call, within, **arguments)
 
     monkeypatch.setattr(process, "read", remade)
-    monkeypatch.setattr(logs_module, "_ask_ends", asked)
     found = logs.bounds(logs_of("g", topic, 0))[log("g", topic)]
     assert (found.topic_id, found.end) == (made[0], 5)
     assert found.topic_id != old

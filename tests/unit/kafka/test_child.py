@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -33,7 +34,7 @@ def stop(child: Child) -> None:
 
 def test_a_request_beyond_a_pipe_s_size_arrives_whole(child: Child) -> None:
     told = child.ask({**BEYOND_A_PIPE, "call": "no such call"}, 20)
-    assert told == {"failure": "KcrError", "message": "an admin call could not be made (KeyError)"}
+    assert told == {"number": 1, "failure": "KcrError", "message": "an admin call could not be made (KeyError)"}
 
 
 @pytest.mark.timeout(60)
@@ -43,6 +44,20 @@ def test_a_stopped_child_is_waited_for_no_longer_than_told(child: Child, message
     with pytest.raises(ChildDied, match=r"^the process for admin calls did not answer within 0\.3 s$"):
         child.ask(message, 0.3)
     assert happened(lambda: not child.alive, within=10)
+
+
+@pytest.mark.timeout(60)
+def test_one_answer_that_does_not_come_ends_the_child_for_all_who_wait(child: Child) -> None:
+    stop(child)
+    with ThreadPoolExecutor(1) as other:
+        patient = other.submit(child.ask, {"call": "groups"}, 30)
+        assert happened(lambda: len(child._waiting) == 1, within=10)
+        with pytest.raises(ChildDied, match=r"did not answer within 0\.3 s"):
+            child.ask({"call": "groups"}, 0.3)
+        with pytest.raises(ChildDied, match="ended by signal 9"):
+            patient.result(10)
+    with pytest.raises(ChildDied, match="ended by signal 9"):
+        child.ask({"call": "groups"}, 30)
 
 
 @pytest.mark.timeout(60)

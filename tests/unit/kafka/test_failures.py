@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from airflow_kcr.kafka import calls
-from airflow_kcr.kafka.calls import Kind
+from airflow_kcr.kafka import failures
+from airflow_kcr.kafka.failures import Kind
 
 
 @pytest.mark.parametrize(
@@ -28,22 +28,22 @@ from airflow_kcr.kafka.calls import Kind
 def test_the_code_alone_decides_what_can_be_done(code: int, kind: Kind) -> None:
     # The client's own flags say the opposite on purpose.
     error = KafkaError(code, "…", kind is not Kind.FENCED, kind is not Kind.RETRIABLE)
-    assert calls.kind(error) is kind
+    assert failures.kind(error) is kind
 
 
 def test_no_code_has_two_kinds() -> None:
-    codes = [code for codes in calls._CODES.values() for code in codes]
+    codes = [code for codes in failures._CODES.values() for code in codes]
     assert len(codes) == len(set(codes))
 
 
 def test_an_exception_without_an_error_is_one_all_the_same() -> None:
-    assert calls.of(KafkaException("odd")).code() == KafkaError.UNKNOWN
-    assert calls.of(KafkaException()).code() == KafkaError.UNKNOWN
+    assert failures.of(KafkaException("odd")).code() == KafkaError.UNKNOWN
+    assert failures.of(KafkaException()).code() == KafkaError.UNKNOWN
 
 
 def test_an_error_is_told_with_its_name_and_without_secrets() -> None:
     error = KafkaError(KafkaError._TRANSPORT, "user:hunter2@host failed")
-    assert calls.told(error, lambda text: text.replace("hunter2", "…")) == "_TRANSPORT (user:…@host failed)"
+    assert failures.told(error, lambda text: text.replace("hunter2", "…")) == "_TRANSPORT (user:…@host failed)"
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_an_error_is_told_with_its_name_and_without_secrets() -> None:
 )
 def test_no_token_is_a_refusal_only_where_the_endpoint_says_so(text: str, about_token: bool, refused: bool) -> None:
     error = KafkaError(KafkaError._AUTHENTICATION, text)
-    assert (calls.is_about_token(error), calls.is_token_refused(error)) == (about_token, refused)
+    assert (failures.is_about_token(error), failures.is_token_refused(error)) == (about_token, refused)
