@@ -105,7 +105,7 @@ def load(
     return Parts(
         sinks=checked_sinks(spec, group, environ, region_id=region_id, taken=taken),
         files=file_targets(spec, environ, region_id=region_id),
-        custom=custom_targets(spec, environ),
+        custom=custom_targets(spec, environ, region_id=region_id),
         pipeline=load_pipeline(spec.group(group).pipeline),
         kafka=client_settings(spec, group, environ),
     )

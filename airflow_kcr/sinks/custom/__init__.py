@@ -29,7 +29,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, Offset, Range, Timeline
+from airflow_kcr.protocol.values import (
+    BatchId,
+    CheckpointNumber,
+    Epoch,
+    GroupId,
+    Offset,
+    Range,
+    RegionId,
+    RegionName,
+    Timeline,
+)
 from airflow_kcr.protocol.values import TopicPartition as Place
 
 if TYPE_CHECKING:
@@ -38,7 +48,23 @@ if TYPE_CHECKING:
     from airflow_kcr.spark.context import BatchContext
 
 
-__all__ = ["AcceptedBatch", "CheckpointId", "CompleteCheckpoint", "CustomSink", "Factory", "Reset"]
+__all__ = ["AcceptedBatch", "CheckpointId", "CompleteCheckpoint", "CustomSink", "Factory", "Reset", "SinkOwner"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOwner:
+    """Whose output a sink writes. Note it where the output is: names may be used again, `region_id` never is."""
+
+    region: RegionName
+    region_id: RegionId
+    """Which region of that name: made when it was declared."""
+
+    group: GroupId
+    sink: str
+    """The sink's name in the spec."""
+
+    def __str__(self) -> str:
+        return f"sink {self.sink} of group {self.group}, region {self.region} (id {self.region_id})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -110,8 +136,12 @@ class CustomSink(ABC):
     Without that, a reset waits until a process that has lost its lease is known to be over."""
 
     @abstractmethod
-    def check(self) -> None:
-        """Refuse what can't work, before anything is consumed; nothing is written for good.
+    def check(self, owner: SinkOwner) -> None:
+        """Refuse what can't work, before anything is consumed, and note in the target whose output it is.
+
+        Args:
+            owner: this sink. A target that holds output of another one, as of an earlier region of the name, is
+                refused: its checkpoints have the same numbers, and its records would count as this region's.
 
         Raises:
             ConfigurationError: the target is not there, may not be written to, or is another sink's.

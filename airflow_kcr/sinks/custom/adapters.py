@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Protocol
 from airflow_kcr.errors import ConfigurationError, KcrError, PipelineUnusable, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, RegionName, Timeline
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    GroupId,
+    GroupPartition,
+    Offset,
+    RegionId,
+    RegionName,
+    Timeline,
+)
 from airflow_kcr.sinks.contract import not_written, written_twice
 from airflow_kcr.sinks.custom import (
     WANTED,
@@ -22,6 +30,7 @@ from airflow_kcr.sinks.custom import (
     CustomSink,
     Factory,
     Reset,
+    SinkOwner,
 )
 from airflow_kcr.sinks.files.contents import CheckpointContents
 from airflow_kcr.sinks.files.frames import with_coordinates
@@ -40,31 +49,45 @@ _LOG = logging.getLogger(__name__)
 class CustomTarget:
     """A sink of a user's own that a region declares, its function loaded."""
 
-    region: RegionName
-    group: GroupId
-    sink: str
+    owner: SinkOwner
     factory: Factory
     options: Mapping[str, str] = field(repr=False)
+
+    @property
+    def group(self) -> GroupId:
+        """Whose pipeline writes to it."""
+        return self.owner.group
+
+    @property
+    def sink(self) -> str:
+        """Its name in the spec."""
+        return self.owner.sink
 
     def __str__(self) -> str:
         return f"sink {self.sink} of group {self.group}"
 
 
-def custom_targets(spec: RegionSpec, environ: Mapping[str, str] = os.environ) -> tuple[CustomTarget, ...]:
+def custom_targets(
+    spec: RegionSpec, environ: Mapping[str, str] = os.environ, *, region_id: RegionId = RegionId("")
+) -> tuple[CustomTarget, ...]:
     """Return the custom sinks of a region, of all its groups: whichever member publishes a checkpoint does so for all.
 
     Args:
         spec: the region's.
         environ: where references of the options are looked up.
+        region_id: the region's; empty: it is not declared, and its sinks are only loaded.
 
     Raises:
         ConfigurationError: a variable is not set, or a function can't be loaded.
     """
     return tuple(
         CustomTarget(
-            region=RegionName(spec.region),
-            group=GroupId(group.group_id),
-            sink=sink.name,
+            owner=SinkOwner(
+                region=RegionName(spec.region),
+                region_id=region_id,
+                group=GroupId(group.group_id),
+                sink=sink.name,
+            ),
             factory=_factory(sink.factory or ""),
             options=_resolved(sink.name, sink.options or {}, environ),
         )
@@ -249,7 +272,7 @@ def opened_custom(
         try:
             sink = target.factory(target.options, spark)
             if target.group == group:
-                sink.check()
+                sink.check(target.owner)
         except KcrError:
             raise
         except Exception as error:

@@ -26,8 +26,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -36,12 +38,13 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
+    RegionId,
     RegionName,
     Timeline,
     TopicName,
     TopicPartition,
 )
-from airflow_kcr.sinks.custom import AcceptedBatch, CheckpointId, CompleteCheckpoint, CustomSink, Reset
+from airflow_kcr.sinks.custom import AcceptedBatch, CheckpointId, CompleteCheckpoint, CustomSink, Reset, SinkOwner
 from airflow_kcr.spark.context import BatchContext
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 
 TOPIC: Final = TopicName("topic")
 PLACE: Final = TopicPartition(TOPIC, 0)
+OWNER: Final = SinkOwner(region=RegionName("region"), region_id=RegionId("one"), group=GroupId("group"), sink="sink")
 _MEMBER: Final = MemberId(GroupId("group"), 0)
 _COLUMNS: Final = "topic STRING, partition INT, offset BIGINT, value STRING"
 
@@ -233,11 +237,21 @@ class SinkContract(ABC):
         sink.publish(checkpoint_of(checkpoint_id(2, 2), accepted(again)))
         self._expect(range(5))
 
+    def test_a_target_of_an_earlier_region_of_the_name_is_refused(self) -> None:
+        """Check that each region's output is told from that of others, whose numbers are the same."""
+        self._checked()
+        self._checked()
+        try:
+            self.make().check(replace(OWNER, region_id=RegionId("another")))
+        except ConfigurationError:
+            return
+        raise AssertionError("the target is taken by a sink of another region, and `check` did not refuse it")
+
     # ------------------------------------------------------------------------------------------------------------
 
     def _checked(self) -> CustomSink:
         sink = self.make()
-        sink.check()
+        sink.check(OWNER)
         return sink
 
     def _write(self, sink: CustomSink, *batches: BatchContext) -> None:

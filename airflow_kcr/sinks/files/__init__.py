@@ -439,6 +439,7 @@ class FileSink:
     def _manifest(self, contents: CheckpointContents, found: Arrangement) -> Manifest:
         return Manifest(
             region=self.target.region,
+            region_id=self.target.region_id,
             group=self.target.group,
             sink=self.target.sink,
             timeline=contents.checkpoint.timeline,

@@ -214,7 +214,7 @@ class DeltaTable:
         """Write in one commit; False: there was one since the table was seen, and nothing was written."""
         attempt = uuid.uuid4().hex
         options = {
-            "txnAppId": f"kcr/{self._target.region}/{self._target.group}/{self._target.sink}",
+            "txnAppId": f"kcr/{self._target.region}/{self._target.region_id}/{self._target.group}/{self._target.sink}",
             "txnVersion": str(seen + 1),
             "userMetadata": self._note({**told, "attempt": attempt}),
             "mergeSchema": "true",
@@ -231,7 +231,9 @@ class DeltaTable:
 
     def _note(self, told: Mapping[str, object]) -> str:
         target = self._target
-        return json.dumps({"region": target.region, "group": target.group, "sink": target.sink, **told})
+        return json.dumps(
+            {"region": target.region, "region_id": target.region_id, "group": target.group, "sink": target.sink, **told}
+        )
 
     # -- failures ------------------------------------------------------------------------------------------------
 

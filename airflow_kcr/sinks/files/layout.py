@@ -315,6 +315,9 @@ class Manifest(Document):
     """Which files a checkpoint has."""
 
     region: str
+    region_id: str
+    """Which region of that name."""
+
     group: str
     sink: str
     timeline: int
@@ -342,8 +345,8 @@ class Manifest(Document):
 
     def holds_as(self, other: Manifest) -> bool:
         """Whether another manifest is of the same checkpoint with the same output, in whichever files."""
-        mine = (self.region, self.group, self.sink, self.checkpoint, self.digest, self.batches)
-        return mine == (other.region, other.group, other.sink, other.checkpoint, other.digest, other.batches)
+        mine = (self.region_id, self.group, self.sink, self.checkpoint, self.digest, self.batches)
+        return mine == (other.region_id, other.group, other.sink, other.checkpoint, other.digest, other.batches)
 
 
 class Undone(NamedTuple):

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import pytest
 
-from airflow_kcr.sinks.custom import CompleteCheckpoint, CustomSink, Reset
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.sinks.custom import CompleteCheckpoint, CustomSink, Reset, SinkOwner
 from airflow_kcr.sinks.custom.suite import SinkContract
 from airflow_kcr.spark import BatchContext
 
@@ -65,9 +66,14 @@ class Keyed(CustomSink):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def check(self) -> None:
+    def check(self, owner: SinkOwner) -> None:
         columns = "topic, partition, offset"
         self._do(f"CREATE TABLE IF NOT EXISTS rows ({columns}, PRIMARY KEY ({columns}))", [()])
+        self._do("CREATE TABLE IF NOT EXISTS owner (single PRIMARY KEY, name)", [()])
+        self._do("INSERT OR IGNORE INTO owner VALUES (1, ?)", [(str(owner),)])
+        with closing(sqlite3.connect(self.path)) as connection:
+            if connection.execute("SELECT name FROM owner").fetchall() != [(str(owner),)]:
+                raise ConfigurationError(f"{self.path} is another sink's than {owner}")
 
     def write(self, rows: DataFrame, batch: BatchContext) -> None:
         self._do("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", coordinates(rows))
@@ -117,8 +123,9 @@ class Listing(CustomSink):
     def __init__(self, kept: dict[str, list[tuple[str, int, int]]], visible: list[tuple[str, int, int]]) -> None:
         self.kept, self.visible = kept, visible
 
-    def check(self) -> None:
-        pass
+    def check(self, owner: SinkOwner) -> None:
+        if self.kept.setdefault("owner", [(str(owner), 0, 0)]) != [(str(owner), 0, 0)]:
+            raise ConfigurationError(f"it is another sink's than {owner}")
 
     def write(self, rows: DataFrame, batch: BatchContext) -> None:
         self.kept[batch.batch_id] = coordinates(rows)
@@ -174,7 +181,13 @@ class Remembers(Listing):
         super().__init__({}, visible)
 
 
+class TakesAnyTarget(Listing):
+    def check(self, owner: SinkOwner) -> None:
+        pass
+
+
 FAULTS = {
+    TakesAnyTarget: "test_a_target_of_an_earlier_region_of_the_name_is_refused",
     ShowsTwice: "test_publishing_again_changes_nothing",
     ShowsAtOnce: "test_nothing_is_shown_before_its_checkpoint",
     ShowsWholeBatches: "test_what_is_still_accepted_of_a_batch_is_shown_and_the_rest_is_not",

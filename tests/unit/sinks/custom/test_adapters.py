@@ -20,13 +20,15 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
+    RegionId,
     RegionName,
     Timeline,
     TopicPartition,
 )
 from airflow_kcr.sinks.contract import WithCheckpoints
-from airflow_kcr.sinks.custom import CheckpointId, CompleteCheckpoint, CustomSink, Reset
+from airflow_kcr.sinks.custom import CheckpointId, CompleteCheckpoint, CustomSink, Reset, SinkOwner
 from airflow_kcr.sinks.custom.adapters import (
+    CustomTarget,
     MemberCustomSink,
     custom_targets,
     opened_custom,
@@ -42,7 +44,7 @@ from airflow_kcr.sinks.custom import CustomSink
 
 class Told(CustomSink):
     def __init__(self, options): self.options = dict(options)
-    def check(self):
+    def check(self, owner):
         if self.options.get("broken"): raise RuntimeError("no target")
     def write(self, rows, batch): pass
     def prepare(self, sequence): pass
@@ -80,8 +82,8 @@ class Told(CustomSink):
         if self.failure is not None:
             raise self.failure
 
-    def check(self) -> None:
-        self._note("check")
+    def check(self, owner: SinkOwner) -> None:
+        self._note(owner)
 
     def write(self, rows: object, batch: object) -> None:
         self._note("write")
@@ -232,6 +234,14 @@ def test_one_that_can_not_be_made_or_does_not_work_is_refused(
     targets = custom_targets(spec(factory, options), {})
     with pytest.raises(ConfigurationError, match=told):
         opened_custom(targets, None, Ledger(contents()), GroupId("g"))  # type: ignore[arg-type]
+
+
+def test_it_is_told_whose_output_it_writes() -> None:
+    owner = SinkOwner(region=RegionName("flights"), region_id=RegionId("one"), group=GroupId("g"), sink="out")
+    sink = Told()
+    target = CustomTarget(owner=owner, factory=lambda options, spark: sink, options={})
+    opened_custom([target], None, Ledger(contents()), GroupId("g"))  # type: ignore[arg-type]
+    assert sink.told == [owner]
 
 
 def test_only_the_groups_own_is_checked(own_sink: Path) -> None:
