@@ -29,6 +29,7 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.sinks.files import layout
+from airflow_kcr.sinks.files.columns import Columns, require_one_type
 from airflow_kcr.sinks.files.contents import CheckpointContents, Ledger, Piece, brought_up_to_date, timelines_in
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, FolderRefused, Rewriter, Table
 from airflow_kcr.sinks.files.layout import (
@@ -250,6 +251,7 @@ class FileSink:
     ) -> None:
         self.target, self.folder = target, folder
         self._ledger, self._rewriter, self._table = ledger, rewriter, table
+        self._columns = Columns(folder)
         self._checked_in: Epoch | None = None
         self._known: Timelines | None = None
 
@@ -330,8 +332,9 @@ class FileSink:
             schema: as Spark writes it in JSON.
 
         Raises:
-            SinkError: the sink's table can't take them, or is away.
+            SinkError: a column has another type than before, the sink's table can't take them, or is away.
         """
+        self._columns.require_fit(schema)
         self._table.fit(schema)
 
     def list_files(self, call: BatchCall, schema: str) -> BatchList:
@@ -342,13 +345,15 @@ class FileSink:
             schema: of its rows, as Spark writes it in JSON.
 
         Raises:
-            SinkError: it can't be written; nothing of the batch counts.
+            SinkError: it can't be written, or a batch at the same time has a column of another type; nothing of this
+                one counts.
         """
         if self._checked_in != call.epoch:
             # What a reset undoes may have become known only after this sink was told of it: where its target was
             # looked up in the logs. Now it is over.
             self._note_undone()
             self._checked_in = call.epoch
+        self._columns.note(schema)
         where = self.attempt(call)
         files = tuple(DataFile(path=f"{where}/{n}", bytes=size) for n, size in self.folder.sizes(where).items())
         listed = BatchList(batch=call.batch, schema=schema, files=files)
@@ -434,7 +439,9 @@ class FileSink:
             rewriter=self._rewriter,
             since=0 if owner is None else owner.since,
         )
-        return arranger.arranged(contents, self._undone_before(contents), self._given_up_before(contents))
+        found = arranger.arranged(contents, self._undone_before(contents), self._given_up_before(contents))
+        require_one_type(f"{self.target}: checkpoint {contents.checkpoint}", found.schemas)
+        return found
 
     def _manifest(self, contents: CheckpointContents, found: Arrangement) -> Manifest:
         return Manifest(

@@ -25,6 +25,7 @@ from airflow_kcr.protocol.targets import ToRun
 from airflow_kcr.protocol.values import Range, TopicPartition
 from airflow_kcr.sinks.contract import not_written, require_coordinates, written_twice
 from airflow_kcr.sinks.files import FileSink, layout
+from airflow_kcr.sinks.files.columns import require_one_type
 from airflow_kcr.sinks.files.contents import checkpoints_on, newest_first, timelines_in
 from airflow_kcr.sinks.files.folder import Folder, HadoopFolder
 from airflow_kcr.sinks.files.layout import TEMPORARY, CheckpointName, Manifest, Owner
@@ -262,7 +263,11 @@ def rows_of(spark: SparkSession, path: str, manifest: Manifest) -> DataFrame:
         spark: the session.
         path: of the file sink.
         manifest: of one of its checkpoints.
+
+    Raises:
+        SinkError: a column has two types; Spark would change values of one of them.
     """
+    require_one_type(f"checkpoint {manifest.checkpoint}", manifest.schemas)
     root = path.rstrip("/")
     parts = [
         read_files(spark, [f"{root}/{file.path}" for file in manifest.files if file.schema == number], schema)

@@ -3,6 +3,7 @@
 ::
 
     _kcr.json                               whose folder it is
+    columns/HASH.json                       which type a column has
     timelines/TIMELINE.COUNT.json           which checkpoints this timeline and those before it have undone
     data/SHELF/CHECKPOINT/BATCH-EPOCH/      of one batch, CHECKPOINT being what it was stamped with at its start:
         part-….parquet                        what it has written
@@ -41,6 +42,7 @@ from airflow_kcr.spec import RegionSpec, SinkKind, resolve_environment
 
 OWNER: Final = "_kcr.json"
 TIMELINES: Final = "timelines"
+COLUMNS: Final = "columns"
 MANIFESTS: Final = "manifests"
 RETIRED: Final = "retired"
 DATA: Final = "data"
@@ -101,6 +103,11 @@ def retired(checkpoint: CheckpointName) -> str:
 def compacted(checkpoint: CheckpointName) -> str:
     """Return the folder of the files that were put together for a checkpoint."""
     return f"{COMPACTED}/{shelf(checkpoint.sequence)}/{checkpoint}"
+
+
+def column(path: str) -> str:
+    """Return where it is said which type a column has."""
+    return f"{COLUMNS}/{hashlib.sha256(path.encode()).hexdigest()[:32]}{_SUFFIX}"
 
 
 def shelf(sequence: int) -> str:
@@ -297,6 +304,17 @@ class DataFile:
     bytes: int
     schema: int = 0
     """Which of the schemas it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnType(Document):
+    """Which type a column has."""
+
+    column: str
+    """Its path, in lower case."""
+
+    type: str
+    """As Spark writes it in JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,53 @@ def test_batches_of_several_schemas_are_read_together(lake: Lake) -> None:
     assert rows.where("size IS NULL").count() == rows.where("size = kcr_offset * 2").count() == 20
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("1", "'00060'"),
+        ("'00060'", "1"),
+        ("1", "1L"),
+        ("1.5D", "1"),
+        ("CAST(1 AS DECIMAL(5, 2))", "CAST(1 AS DECIMAL(9, 2))"),
+        ("DATE '2026-01-01'", "TIMESTAMP '2026-01-01 00:00:00'"),
+        ("ARRAY(1)", "ARRAY('1')"),
+        ("named_struct('n', 1)", "named_struct('n', '1')"),
+        ("named_struct('n', 1)", "1"),
+        ("map('n', named_struct('m', 1))", "map('n', named_struct('m', '1'))"),
+    ],
+)
+def test_a_batch_with_a_column_of_another_type_is_refused_when_it_is_written(lake: Lake, first: str, then: str) -> None:
+    lake.batch(0, code=first)
+    sequence = lake.checkpoint("n1")
+    refused = lake.call(lake.driver.start_batch(lake.driver.member(0)))
+    with pytest.raises(SinkError, match=r"column code(\.n)? is .* has it as .*; write it as before, under another na"):
+        FilesWriter(lake.sink, refused).write(lake.rows(refused).selectExpr("*", f"{then} AS Code"))
+    rows = read_checkpoint(lake.spark, lake.root.as_uri(), sequence=sequence)
+    assert [row[0] for row in rows.selectExpr("CAST(code AS STRING)").distinct().collect()] == [
+        lake.spark.sql(f"SELECT CAST({first} AS STRING)").head()[0]  # type: ignore[index]
+    ]
+
+
+def test_fields_of_a_struct_may_differ_and_whether_something_may_be_null(lake: Lake) -> None:
+    lake.batch(0, place="named_struct('a', 1, 'b', named_struct('c', 'x'))", n="1")
+    lake.batch(0, place="named_struct('a', nullif(2, 2), 'b', named_struct('d', 2))", n="nullif(1, 1)")
+    sequence = lake.checkpoint("n1")
+    rows = read_checkpoint(lake.spark, lake.root.as_uri(), sequence=sequence)
+    found = rows.selectExpr("place.a", "place.b.c", "place.b.d", "n").distinct().collect()
+    assert {tuple(row) for row in found} == {(1, "x", None, 1), (None, None, 2, None)}
+
+
+def test_of_two_batches_at_once_that_differ_the_second_is_refused(lake: Lake) -> None:
+    other = lake.opened(lake.root.as_uri())
+    calls = [lake.call(lake.driver.start_batch(lake.driver.member(index))) for index in range(2)]
+    one, two = (FilesWriter(sink, call) for sink, call in zip((lake.sink, other), calls, strict=True))
+    one.write(lake.rows(calls[0]).selectExpr("*", "1 AS code"))
+    two.write(lake.rows(calls[1]).selectExpr("*", "'1' AS code"))
+    one.publish()
+    with pytest.raises(SinkError, match=r"column code is string, and .* has it as integer"):
+        two.publish()
+
+
 def test_a_batch_and_a_checkpoint_without_rows_are_fine(lake: Lake) -> None:
     batch = lake.driver.start_batch(lake.driver.member(0))
     writer = FilesWriter(lake.sink, lake.call(batch))
