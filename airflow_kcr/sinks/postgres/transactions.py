@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Final
 
 import psycopg
-from psycopg import conninfo, pq, sql
+from psycopg import pq, sql
 
 from airflow_kcr import libpq
 from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError, SinkRefused
@@ -34,6 +34,7 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Offset, TopicName
+from airflow_kcr.sinks.postgres.addresses import parameters
 from airflow_kcr.sinks.postgres.bookkeeping import (
     COORDINATES,
     DDL_LOCK,
@@ -114,19 +115,16 @@ class Database:
         who: the sink, for messages and for `pg_stat_activity`.
 
     Raises:
-        ConfigurationError: the URL can't be read.
+        ConfigurationError: the URL can't be read, or its service is not there.
     """
 
     def __init__(self, url: str, *, timeouts: Timeouts, who: str) -> None:
         try:
-            given = conninfo.conninfo_to_dict(url.replace("postgresql+psycopg://", "postgresql://", 1))
-        except psycopg.Error:
-            given = None  # from nothing: the error would quote the URL
-        if given is None:
-            raise ConfigurationError(f"{who}: its URL can't be read; write postgresql://USER:PASSWORD@HOST/DATABASE")
+            self._given = parameters(url)
+        except ConfigurationError as wrong:
+            raise ConfigurationError(f"{who}: {wrong}") from None
         self.who = who
         self._timeouts = timeouts
-        self._given: dict[str, str] = {name: str(value) for name, value in given.items()}
         self._given.setdefault("connect_timeout", CONNECT_TIMEOUT)
         self._given["application_name"] = f"kcr {who}"
         self.is_pooled = False
@@ -137,7 +135,7 @@ class Database:
         """Where it is, for messages: never its password."""
         given = self._given
         user, port = given.get("user", ""), given.get("port", "")
-        host = f"{given.get('host', 'localhost')}{':' if port else ''}{port}"
+        host = f"{given.get('host') or given.get('hostaddr')}{':' if port else ''}{port}"
         return f"{user}{'@' if user else ''}{host}/{given.get('dbname', '')}"
 
     @property

@@ -17,6 +17,7 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.sinks import postgres
 from airflow_kcr.sinks.contract import not_written, require_coordinates, written_twice
 from airflow_kcr.sinks.postgres import PostgresSink, Published, Staging
+from airflow_kcr.sinks.postgres.addresses import jdbc
 from airflow_kcr.sinks.postgres.texts import as_text
 from airflow_kcr.sinks.postgres.transactions import Database
 from airflow_kcr.spark import jvm
@@ -46,18 +47,6 @@ _TYPES: Final[Mapping[str, str]] = {
 
 _DECIMAL: Final = "decimal"
 _ARRAY: Final = "array"
-
-_PASSED_ON: Final[Mapping[str, str]] = {
-    "user": "user",
-    "password": "password",
-    "sslmode": "sslmode",
-    "sslrootcert": "sslrootcert",
-    "sslcert": "sslcert",
-    "sslkey": "sslkey",
-    "options": "options",
-    "connect_timeout": "connectTimeout",
-}
-"""What of libpq's parameters the Java driver knows, under its names."""
 
 _WRITER: Final[Mapping[str, str]] = {
     "driver": DRIVER_CLASS,
@@ -174,37 +163,29 @@ def jdbc_options(database: Database, staging: Staging) -> dict[str, str]:
     Raises:
         ConfigurationError: executors can't reach the database.
     """
-    given = database.parameters
     table = ".".join('"' + part.replace('"', '""') + '"' for part in (staging.schema, staging.table))
-    passed = {name: given[known] for known, name in _PASSED_ON.items() if known in given}
+    options = {**_WRITER, **_reached(database), "dbtable": table, "ApplicationName": f"kcr {database.who}"}
     if database.is_pooled:
         # A server process may know a statement of that name that another client has prepared.
-        passed["prepareThreshold"] = "0"
-    return {**_WRITER, **passed, "url": _jdbc_url(database), "dbtable": table, "ApplicationName": f"kcr {database.who}"}
+        options["prepareThreshold"] = "0"
+    return options
 
 
 def require_reachable(sinks: Iterable[PostgresSink]) -> None:
     """Refuse sinks that executors can't reach.
 
     Raises:
-        ConfigurationError: a database is named by a socket of this machine.
+        ConfigurationError: a database is named by a socket of this machine, or by words that JDBC has nothing for.
     """
     for sink in sinks:
-        _jdbc_url(sink.database)
+        _reached(sink.database)
 
 
-def _jdbc_url(database: Database) -> str:
-    given = database.parameters
-    hosts = given.get("host", "localhost").split(",")
-    if any(host.startswith("/") for host in hosts):
-        raise ConfigurationError(
-            f"{database.who}: its database is named by a socket of this machine, and executors write to it by TCP; "
-            "write a host name"
-        )
-    ports = given.get("port", "5432").split(",")
-    pairs = zip(hosts, ports if len(ports) == len(hosts) else ports * len(hosts), strict=False)
-    addresses = ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in pairs)
-    return f"jdbc:postgresql://{addresses}/{given.get('dbname', given.get('user', ''))}"
+def _reached(database: Database) -> dict[str, str]:
+    try:
+        return jdbc(database.parameters)
+    except ConfigurationError as wrong:
+        raise ConfigurationError(f"{database.who}: {wrong}") from None
 
 
 def require_driver(spark: SparkSession) -> None:

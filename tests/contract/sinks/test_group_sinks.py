@@ -89,7 +89,7 @@ def test_a_server_that_refuses_an_address_says_what_is_wrong_with_it(
 
 
 def test_a_socket_is_refused_as_executors_can_not_use_it(empty_database_url: str) -> None:
-    with pytest.raises(ConfigurationError, match="executors write to it by TCP"):
+    with pytest.raises(ConfigurationError, match="executors write by TCP"):
         checked_sinks(spec(sink()), G, {"DB": empty_database_url})
 
 
@@ -105,3 +105,10 @@ def test_each_batch_has_writers_of_its_own(environ: dict[str, str]) -> None:
     assert isinstance(one, SinkOutput)
     assert one.writers.keys() == {"x"}
     assert one.writers["x"] is not other.writers["x"]
+
+
+def test_a_word_that_executors_can_not_heed_is_refused_before_any_connection() -> None:
+    url = "postgresql://kcr:hunter2@127.0.0.1:1/d?sslcrl=x.crl&target_session_attrs=standby"
+    with pytest.raises(ConfigurationError, match=r"sink x .* JDBC.*sslcrl .*; target_session_attrs ") as raised:
+        checked_sinks(spec(sink()), G, {"DB": url})
+    assert "hunter2" not in str(raised.value)
