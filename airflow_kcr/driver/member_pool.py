@@ -1,28 +1,25 @@
-"""The members of one process, as one, and what their life hangs on besides their region: their Airflow task and JVM.
+"""The members of one process, as one, and what their life hangs on besides their region: their Airflow task.
 
 A kill from Airflow's page ends the task's process group within seconds, and there is no time in it for a drain. So the
 application runs in a session of its own, and ends itself: when its task is gone, it begins no further batch, asks the
 region for a checkpoint, waits for it within a bound, and ends as SIGTERM would have it. Its work is in a checkpoint
 then, and its successor continues there, without a reset. A driver in a cluster has no task on its host; that one's last
-checkpoint is asked for by its trigger, and the driver finds the request in the store. When the JVM is gone, nothing can
-be drained: it ends at once. Everything else, a lost host or a cluster's own kill, is for the lease.
+checkpoint is asked for by its trigger, and the driver finds the request in the store. A lost host, or a cluster's own
+kill, is for the lease; what this process itself is made of is watched elsewhere (`watch`).
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import select
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Members
 from contextlib import contextmanager
 from datetime import timedelta
 from time import monotonic
 from types import FrameType
-from typing import Final, Self
+from typing import Final
 
 from airflow_kcr.driver.task import Task
 from airflow_kcr.errors import ConfigurationError, KcrError, OutcomeUnknown, StoreBusy
@@ -95,6 +92,11 @@ class MemberPool:
         self.is_ending = True
         for host in self.hosts:
             host.terminate()
+
+    def fail(self, error: BaseException) -> None:
+        """End every member because of an error that none can answer; returns at once."""
+        for host in self.hosts:
+            host.fail(error)
 
     def wait(self, timeout: float) -> bool:
         """Wait until all members have ended; return whether they have, within `timeout` seconds.
@@ -201,45 +203,14 @@ LAST_START: Final = 0.3
 GRACE: Final = 30.0
 """Seconds after the close time within which the process is over, whatever hangs."""
 
-GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
-"""Set where `spark-submit` has started this process: its JVM is the parent, and the other end of standard input."""
-
-
-class Jvm:
-    """The JVM that has started this process; when it goes, standard input ends.
-
-    Args:
-        stdin: descriptor of the pipe from it.
-    """
-
-    def __init__(self, stdin: int) -> None:
-        self._stdin, self._parent = stdin, os.getppid()
-
-    @classmethod
-    def of_this_process(cls, environ: Mapping[str, str]) -> Self | None:
-        """Return the JVM; None where this process has not been started by one."""
-        if not environ.get(GATEWAY):
-            return None
-        try:
-            return cls(sys.stdin.fileno())
-        except (AttributeError, OSError, ValueError):  # no standard input at all
-            return None
-
-    def is_gone_within(self, seconds: float) -> bool:
-        """Wait that long for its end; return whether it is gone."""
-        readable, _, _ = select.select([self._stdin], [], [], seconds)
-        ended = bool(readable) and not os.read(self._stdin, 4096)
-        return ended or os.getppid() != self._parent
-
 
 class ParentWatchdog:
-    """Watches the task and the JVM of this process, and ends its members when one of them is gone.
+    """Watches the task of this process, and ends its members when it is gone.
 
     Args:
         store: the region's.
         region: the members'.
-        task: None: no task; then only the JVM is watched.
-        jvm: None: this process has started its own.
+        task: None: no task, and nothing to watch.
         end_process: ends this process at once, with a reason.
     """
 
@@ -249,10 +220,9 @@ class ParentWatchdog:
         region: RegionName,
         *,
         task: Task | None,
-        jvm: Jvm | None,
         end_process: Callable[[str], None],
     ) -> None:
-        self._store, self._region, self._task, self._jvm, self._end_process = store, region, task, jvm, end_process
+        self._store, self._region, self._task, self._end_process = store, region, task, end_process
         self._told = threading.Event()
         self._over = threading.Event()
         self._member_pool: MemberPool | None = None
@@ -260,10 +230,9 @@ class ParentWatchdog:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch for as long as the block lasts; if there is nothing to watch, do nothing."""
-        watched = [self._watch_task] * (self._task is not None) + [self._watch_jvm] * (self._jvm is not None)
         with self._listening():
-            for watch in watched:
-                threading.Thread(target=watch, name=watch.__name__.strip("_").replace("_", " "), daemon=True).start()
+            if self._task is not None:
+                threading.Thread(target=self._watch_task, args=(self._task,), name="watch task", daemon=True).start()
             try:
                 yield
             finally:
@@ -292,9 +261,8 @@ class ParentWatchdog:
             # Not back to the default, by which a late signal would end the process at once.
             signal.signal(signal.SIGUSR1, signal.SIG_IGN if before is signal.SIG_DFL else before)
 
-    def _watch_task(self) -> None:
-        task = self._task
-        while task is not None and not self._over.is_set():
+    def _watch_task(self, task: Task) -> None:
+        while not self._over.is_set():
             period = POLL_PERIOD if task.pid else REQUEST_PERIOD
             if self._told.wait(period) or task.is_gone() or self._is_asked(task):
                 self._task_gone(task)
@@ -316,16 +284,6 @@ class ParentWatchdog:
         except KcrError as error:
             _LOG.debug("whether the task is gone could not be read, it is tried again: %s", error)
             return False
-
-    def _watch_jvm(self) -> None:
-        jvm = self._jvm
-        while jvm is not None and not self._over.is_set():
-            if jvm.is_gone_within(POLL_PERIOD):
-                member_pool = self._member_pool
-                if self._over.is_set() or (member_pool is not None and member_pool.is_ending):
-                    return  # Ctrl-C ends both at once, and this process tells the store before it goes
-                self._end_process("Spark's JVM is gone")
-                return
 
     # -- the end -------------------------------------------------------------------------------------------------
 

@@ -27,13 +27,15 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_kcr.driver.application import Hosted, MemberRun, follow, hosting, prepare, still_wanted
-from airflow_kcr.driver.member_pool import Jvm, MemberPool, ParentWatchdog
+from airflow_kcr.driver.member_pool import MemberPool, ParentWatchdog
 from airflow_kcr.driver.task import LOG_FORMAT, Task
+from airflow_kcr.driver.watch import Watch
 from airflow_kcr.errors import BatchError, KcrError, RefusedError
 from airflow_kcr.protocol.values import MemberId
 from airflow_kcr.runtime.host import End, Ended
 from airflow_kcr.runtime.leases import Clock, Seconds, boot_time
 from airflow_kcr.runtime.metrics import UNKNOWN, Counts, Snapshot
+from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.store.regions import RegionStore
 
 POLL_PERIOD: Final = 0.5
@@ -61,13 +63,13 @@ def run_members(
     console = Console(stderr=True)
     _log_to(console)
     task = Task(request_id=until_request) if until_request else Task.from_environment(environ)
-    jvm = Jvm.of_this_process(environ)
-    parent_watchdog = ParentWatchdog(store, run.region, task=task, jvm=jvm, end_process=end_at_once)
+    parent_watchdog = ParentWatchdog(store, run.region, task=task, end_process=end_at_once)
+    watch = Watch(Pulse(environ), end_at_once)
     listener = sys.stdout if task is not None else None
-    with parent_watchdog.watching():
+    with parent_watchdog.watching(), watch.watching():
         wanted: MemberRun | None = run
         while wanted is not None:
-            ends = _host(store, wanted, parent_watchdog, listener, console)
+            ends = _host(store, wanted, parent_watchdog, watch, listener, console)
             if not any(ended.is_outdated for ended in ends.values()):
                 _raise_for(ends)
                 return
@@ -78,11 +80,21 @@ def run_members(
 
 
 def _host(
-    store: RegionStore, run: MemberRun, parent_watchdog: ParentWatchdog, listener: TextIO | None, console: Console
+    store: RegionStore,
+    run: MemberRun,
+    parent_watchdog: ParentWatchdog,
+    watch: Watch,
+    listener: TextIO | None,
+    console: Console,
 ) -> dict[MemberId, Ended]:
     """Host members as the spec in force has them, until they have ended, and return how."""
     prepared = prepare(store, run)
-    with hosting(store, prepared, end_at_once) as hosted, _signals(hosted.member_pool):
+    watch.begin(prepared.spec.rules().timeouts.lease)
+    with (
+        hosting(store, prepared, end_at_once) as hosted,
+        watch.holding(hosted.member_pool),
+        _signals(hosted.member_pool),
+    ):
         member_pool = hosted.member_pool
         parent_watchdog.hold(member_pool)
         announcement = Announcement(hosted, listener)

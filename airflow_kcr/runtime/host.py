@@ -153,6 +153,9 @@ class MemberHost:
         self._run_since = 0.0
         self._metrics = Metrics()
         self._failure: BaseException | None = None
+        self.turns = 0
+        """How often the loop has taken something out of its queue, or found nothing in it; it never waits for long."""
+
         self._done = threading.Event()
         self._end = Ended(how=End.CLOSED)
         silence = who.timeouts.statement_timeout + who.timeouts.renew / 2
@@ -264,6 +267,7 @@ class MemberHost:
             self._done.set()
 
     def _take(self) -> None:
+        self.turns += 1
         now = self._clock()
         until_due = state.next_due(self._machine, now) - now
         try:

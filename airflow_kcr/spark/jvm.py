@@ -43,6 +43,33 @@ def launched() -> bool:
     return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ  # noqa: SLF001
 
 
+def connected() -> JavaObject | None:
+    """Return py4j's view of the JVM, for a thread that starts none; None as long as this process has none."""
+    import sys
+
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark import SparkContext
+
+    return SparkContext._jvm  # noqa: SLF001
+
+
+def own_process() -> int | None:
+    """Return the JVM's process id, if this process has started it; None: `spark-submit` has, or nothing yet."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
+    return None if process is None else int(process.pid)
+
+
+def active_context() -> SparkContext | None:
+    """Return the context of this process as it is now; None before it has started, and after its end."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context  # noqa: SLF001
+    return None if context is None or getattr(context, "_jsc", None) is None else context
+
+
 # Each question to the JVM costs a batch some 70 µs of Python, and as much again for each object that is let go of: what
 # stays the same as long as the context is asked for once.
 

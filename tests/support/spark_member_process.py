@@ -9,21 +9,28 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 from confluent_kafka.admin import AdminClient
 
 from airflow_kcr.api.regions import store_url
+from airflow_kcr.driver import application
 from airflow_kcr.driver.application import MemberRun
 from airflow_kcr.driver.process import run_members
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.sinks.files import FileSink
 from airflow_kcr.sinks.postgres import PostgresSink, Published, Staging
+from airflow_kcr.spark import session
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import RegionSpec
 from tests.support.member_process import GatedStore, Gates, no_admin_client
 from tests.support.spark_gated_pipeline import CONF, DRIVER, GATES, JARS, OUTPUT
+
+P = ParamSpec("P")
+A = TypeVar("A")
 
 _CONF: Final = {
     "spark.master": "local[1,3]",
@@ -36,7 +43,16 @@ _CONF: Final = {
 
 
 def _put_up(gates: Gates) -> None:
-    """Hold publications between the gates `staged` and `published`."""
+    """Hold publications, the start of Spark, its warming up and the resets of files at their gates.
+
+    A publication waits between `staged` and `published`, the others before `starting`, `warming` and `resetting`.
+    """
+    for place, name, gate in (
+        (session, "check_connector", "starting"),
+        (application, "warm_up", "warming"),
+        (FileSink, "reset", "resetting"),
+    ):
+        setattr(place, name, _behind(gates, gate, getattr(place, name)))
     publish = PostgresSink.publish
 
     def held(self: PostgresSink, call: BatchCall, staged: Staging) -> Published:
@@ -46,6 +62,14 @@ def _put_up(gates: Gates) -> None:
         return published
 
     PostgresSink.publish = held  # type: ignore[method-assign]
+
+
+def _behind(gates: Gates, gate: str, call: Callable[P, A]) -> Callable[P, A]:
+    def held(*args: P.args, **kwargs: P.kwargs) -> A:
+        gates.wait(gate)
+        return call(*args, **kwargs)
+
+    return held
 
 
 def main(arguments: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from airflow_kcr.driver import member_pool as parent_watchdog_module
-from airflow_kcr.driver.member_pool import Jvm, MemberPool, ParentWatchdog, drain, may_go
+from airflow_kcr.driver.member_pool import MemberPool, ParentWatchdog, drain, may_go
 from airflow_kcr.driver.task import Task, process_state
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RegionInState, StoreUnavailable
@@ -75,10 +75,8 @@ def member_pool_of(driver: Driver, *indexes: int) -> FakeMemberPool:
     return FakeMemberPool(tuple(driver.member(index) for index in indexes))
 
 
-def watched(
-    driver: Driver, task: Task | None, ended: list[str], jvm: Jvm | None = None, store: RegionStore | None = None
-) -> ParentWatchdog:
-    return ParentWatchdog(store or driver.store, driver.name, task=task, jvm=jvm, end_process=ended.append)
+def watched(driver: Driver, task: Task | None, ended: list[str], store: RegionStore | None = None) -> ParentWatchdog:
+    return ParentWatchdog(store or driver.store, driver.name, task=task, end_process=ended.append)
 
 
 # -- what is settled ---------------------------------------------------------------------------------------------------
@@ -289,40 +287,6 @@ def test_members_that_end_already_are_left_alone(
         watcher.join(WITHIN)
         assert not watcher.is_alive()
     assert member_pool.asked == []
-
-
-# -- the JVM -----------------------------------------------------------------------------------------------------------
-
-
-def test_an_end_of_standard_input_means_that_the_jvm_is_gone(driver: Driver, ended: list[str]) -> None:
-    ours, theirs = os.pipe()
-    try:
-        with watched(driver, None, ended, Jvm(ours)).watching():
-            os.write(theirs, b"x")
-            os.close(theirs)
-            assert happened(lambda: bool(ended), within=WITHIN)
-    finally:
-        os.close(ours)
-    assert ended == ["Spark's JVM is gone"]
-
-
-def test_a_jvm_that_ends_with_its_members_is_no_surprise(driver: Driver, ended: list[str]) -> None:
-    ours, theirs = os.pipe()
-    parent_watchdog = watched(driver, None, ended, Jvm(ours))
-    parent_watchdog.hold(cast("MemberPool", replace(member_pool_of(driver, 0), is_ending=True)))
-    try:
-        with parent_watchdog.watching():
-            watcher = next(t for t in threading.enumerate() if t.name == "watch jvm")
-            os.close(theirs)
-            watcher.join(WITHIN)
-            assert not watcher.is_alive()
-    finally:
-        os.close(ours)
-    assert ended == []
-
-
-def test_only_a_process_that_spark_submit_started_has_one() -> None:
-    assert Jvm.of_this_process({}) is None
 
 
 def test_where_there_is_nothing_to_watch_nothing_is_started(driver: Driver, ended: list[str]) -> None:
