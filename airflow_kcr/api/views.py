@@ -316,6 +316,9 @@ class GroupView(View):
 class RegionView(RegionSummary):
     """One region with its members."""
 
+    region_id: str = ""
+    """Which region of its name: made when it was declared, never again."""
+
     next_sequence: int = 1
     restore_point: int | None = None
     groups: tuple[GroupView, ...] = ()
@@ -342,6 +345,7 @@ class RegionView(RegionSummary):
         halt = region.halt
         return replace(
             super(RegionView, cls).of(region, now, seen),
+            region_id=region.region_id,
             next_sequence=region.next_sequence,
             restore_point=region.restore_point,
             groups=_by_group(region, now),
@@ -356,6 +360,7 @@ class RegionView(RegionSummary):
         """Return the region as in `region show`."""
         return {
             "region": self.region,
+            "region_id": self.region_id,
             "state": self.state,
             "desired_state": self.desired_state,
             "epoch": self.epoch,

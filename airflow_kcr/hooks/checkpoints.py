@@ -30,6 +30,9 @@ class PublishedCheckpoint:
     """What an asset event of a region says."""
 
     region: str
+    region_id: str
+    """Which region of that name."""
+
     timeline: int
     sequence: int
     boundary: str | None
@@ -58,6 +61,7 @@ class PublishedCheckpoint:
             boundary = extra["boundary"]
             return cls(
                 region=str(extra["region"]),
+                region_id=str(extra["region_id"]),
                 timeline=int(str(extra["timeline"])),
                 sequence=int(str(extra["sequence"])),
                 boundary=None if boundary is None else str(boundary),
@@ -98,7 +102,7 @@ def checkpoint_of(context: Context, kcr_conn_id: str = KcrHook.default_conn_name
                 "PartitionedAssetTimetable(assets=region_asset(…)), and don't trigger it by hand"
             )
         with KcrHook(kcr_conn_id).region(found.region) as region:
-            why = gone(region, found.sequence, digest=found.digest)
+            why = gone(region, found)
     if why:
         raise AirflowSkipException(why)
     return found
@@ -111,23 +115,24 @@ def _events(context: Context) -> Iterator[PublishedCheckpoint]:
                 yield PublishedCheckpoint.from_json(event.extra or {})
 
 
-def gone(region: Region, sequence: int, *, digest: str) -> str:
+def gone(region: Region, published: PublishedCheckpoint) -> str:
     """Return why a checkpoint that was published once describes its region's past no more; empty: it does.
 
     Args:
-        region: its region.
-        sequence: the checkpoint's.
-        digest: the hash over its offsets, as stored.
+        region: of its name.
+        published: the checkpoint, as its event names it.
     """
-    name = region.name
+    name, sequence = region.name, published.sequence
     try:
+        if region.region_id() != published.region_id:
+            return f"region {name} was deleted and declared again, and the event is of the earlier one"
         row = region.checkpoint(sequence).checkpoint
     except UnknownRegion:
         return f"region {name} does not exist any more"
     except UnknownCheckpoint:
-        return f"region {name} has no checkpoint {sequence}: it was made anew, the event is of the one before"
-    if row.digest != digest:
-        return f"checkpoint {sequence} of region {name} is another one now: the region was made anew"
+        return f"region {name} has no checkpoint {sequence}: its store was restored from before it"
+    if row.digest != published.digest:
+        return f"checkpoint {sequence} of region {name} is another one now: its store was restored from before it"
     if row.undone_by is not None:
         return (
             f"a reset has undone checkpoint {sequence} of region {name} (it opened timeline {row.undone_by}); its "

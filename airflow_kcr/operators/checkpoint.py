@@ -260,7 +260,7 @@ class KcrCommitCheckpointOperator(WaitingOperator):
         )
         if row.committed is Committed.SUPERSEDED:
             self.log.info("Kafka holds, or is being told, the offsets of a later checkpoint or of a reset")
-        self._emit(context, view)
+        self._emit(context, region.region_id(), view)
         return _document(self.region, row)
 
     def _repaired(self, region: Region, view: CheckpointView) -> CheckpointView:
@@ -279,10 +279,11 @@ class KcrCommitCheckpointOperator(WaitingOperator):
                 f"outside: {error.message}. Its members commit by themselves, at the latest with the next checkpoint"
             ) from error
 
-    def _emit(self, context: Context, view: CheckpointView) -> None:
+    def _emit(self, context: Context, region_id: str, view: CheckpointView) -> None:
         row, asset = view.checkpoint, region_asset(self.region)
         published = PublishedCheckpoint(
             region=self.region,
+            region_id=region_id,
             timeline=int(row.timeline),
             sequence=int(row.sequence),
             boundary=None if row.boundary is None else format_instant(row.boundary),

@@ -165,6 +165,7 @@ region: Final = table(
     instant_or_null("recorded_at"),
     key("region", "id"),
     UniqueConstraint("name", name="region_name_key"),
+    UniqueConstraint("uid", name="region_uid_key"),
 )
 
 consumer_group: Final = table(

@@ -189,7 +189,12 @@ def event(lake: Lake, sequence: CheckpointNumber) -> dict[str, object]:
     """The event of a checkpoint, as a checkpoint DAG emits it."""
     row = lake.driver.region.checkpoints[sequence]
     told = PublishedCheckpoint(
-        region=lake.driver.name, timeline=row.timeline, sequence=sequence, boundary=None, digest=row.digest
+        region=lake.driver.name,
+        region_id=lake.driver.region.region_id,
+        timeline=row.timeline,
+        sequence=sequence,
+        boundary=None,
+        digest=row.digest,
     )
     return dict(told.to_json())
 

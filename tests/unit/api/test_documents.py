@@ -157,6 +157,7 @@ PINNED: Final[tuple[Document, ...]] = (
         overdue=timedelta(seconds=61, milliseconds=900),
     ),
     RegionView(
+        region_id="id of r",
         region="r",
         state="running",
         desired_state="running",

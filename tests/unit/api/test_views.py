@@ -40,6 +40,7 @@ def test_a_region_is_shown_as_promised() -> None:
     driver.checkpoint("n")
     assert region_of(driver).show().to_json() == {
         "region": "flights",
+        "region_id": "id of flights",
         "state": "running",
         "desired_state": "running",
         "epoch": 1,

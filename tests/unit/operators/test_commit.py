@@ -115,7 +115,14 @@ def test_a_committed_checkpoint_of_this_run_is_told_at_once(driver: Driver) -> N
         "boundary": None,
         "inexact": False,
     }
-    extra = {"region": "flights", "timeline": timeline, "sequence": sequence, "boundary": None, "digest": row.digest}
+    extra = {
+        "region": "flights",
+        "region_id": driver.region.region_id,
+        "timeline": timeline,
+        "sequence": sequence,
+        "boundary": None,
+        "digest": row.digest,
+    }
     assert emitted(found) == (extra, {f"{timeline:06d}.{sequence:010d}"})
 
 

@@ -127,7 +127,8 @@ CREATE TABLE kcr.region (
     aligned bigint,
     recorded_at timestamptz,
     CONSTRAINT region_pkey PRIMARY KEY (id),
-    CONSTRAINT region_name_key UNIQUE (name)
+    CONSTRAINT region_name_key UNIQUE (name),
+    CONSTRAINT region_uid_key UNIQUE (uid)
 );
 
 CREATE TABLE kcr.seek_offset (
