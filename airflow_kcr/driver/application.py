@@ -27,7 +27,7 @@ from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
-from airflow_kcr.kafka.settings import admin_settings, member_settings, spark_options, subscription
+from airflow_kcr.kafka.settings import PREFIX, admin_settings, client_id, member_settings, spark_options, subscription
 from airflow_kcr.ports import Membership, MembershipListener
 from airflow_kcr.protocol.commands import Reconcile, ReportClusters, StartRegion
 from airflow_kcr.protocol.region.membership import require_place
@@ -393,6 +393,9 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
 def source_of(prepared: Prepared, member: MemberId) -> Source:
     """Return where and how a member of a run reads its batches."""
     kafka = {name.removeprefix("kafka."): value for name, value in spark_options(prepared.parts.kafka).items()}
+    # As its consumer in the group: a quota of the one is a quota of the other.
+    prefix = prepared.parts.kafka.get("client.id", PREFIX)
+    kafka["client.id"] = client_id(prepared.run.region, member, prefix)
     return Source(
         region=prepared.run.region,
         member=member,

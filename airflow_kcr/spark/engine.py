@@ -27,6 +27,7 @@ from airflow_kcr.spark.context import BatchContext, Output, no_output
 from airflow_kcr.spark.pipelines import Pipeline
 from airflow_kcr.spark.reads import Reader, Source
 from airflow_kcr.spark.session import member_session
+from airflow_kcr.spark.throttling import ThrottlingWatch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,6 +93,7 @@ class SparkEngine:
         self._pipeline = pipeline
         self._reader = Reader(self._spark, source)
         self._output = output
+        self._throttling = ThrottlingWatch()
         self._lock = threading.Lock()
         self._running: _Running | None = None
         self._cancelled: deque[BatchId] = deque(maxlen=_REMEMBERED)
@@ -148,7 +150,8 @@ class SparkEngine:
             # Once more: a cancellation from now on finds the batch, one from before is remembered.
             self._refuse_cancelled(call.batch, context)
             try:
-                self._pipeline(self._reader.read(call.ranges, call.timeline), context)
+                with self._throttling.over(str(context), lambda: self._reader.throttled(call.ranges, call.timeline)):
+                    self._pipeline(self._reader.read(call.ranges, call.timeline), context)
             except (Exception, SystemExit) as error:
                 self._closed(running)
                 raise self._outcome(running, context, error) from error

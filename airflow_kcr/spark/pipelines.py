@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
@@ -295,7 +295,8 @@ def warm_up(
     context.setJobDescription("kcr: gets Spark ready")
     ranges = {p: Range(log.start, Offset(log.start + 1)) for p, log in logs.items() if log.start < log.end}
     slots = context.defaultParallelism
-    rows = Reader(session, source).read(ranges, _NO_TIMELINE) if ranges else session.range(slots, numPartitions=slots)
+    least = replace(source, fetch=1)  # the fewest records that a broker sends: a quota counts them
+    rows = Reader(session, least).read(ranges, _NO_TIMELINE) if ranges else session.range(slots, numPartitions=slots)
     # What pipelines are made of: a function in Python, a shuffle, a write.
     ready = udf(_imported(tuple(imports)), "int")
     rows.select(ready(rows.columns[0]).alias("modules")).groupBy("modules").count().write.format("noop").mode(

@@ -10,6 +10,8 @@ fails rather than leave a record out. Three things are not obvious:
   batches of a member, never the region's own, and another one as soon as any setting changes: the connector refuses
   two sets of settings under one id. They keep records that were fetched too far as well: of a topic that was deleted
   and created again, those of the old one would be read (seen). What follows that is a new timeline, so the id has it.
+- A broker with a quota answers a fetch only if all its bytes fit into what the quota leaves of its last ten seconds. So
+  a fetch is about as large as the ranges of the batch: of many large ones that want the same quota, few are answered.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +29,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.timeouts import LONGEST_STORE_GRACE
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Range, RegionName, Timeline, checked_range
 from airflow_kcr.settings import secrets_in
+from airflow_kcr.spark.throttling import throttle_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -34,6 +38,16 @@ _MIB: Final = 1 << 20
 
 LARGEST_FETCH: Final = 4 * _MIB
 """Bytes of one partition that are fetched at a time: more is hardly faster."""
+
+FIRST_FETCH: Final = _MIB // 16
+"""As many for the smallest ranges: under a quota of a few kB/s it still fits into what a poll waits for."""
+
+FETCH_GROWTH: Final = 4
+"""By how much a fetch grows where a range is larger: each size has consumers of its own."""
+
+_RECORD: Final = 512
+"""Bytes that a record is taken to have. A fetch of larger ones brings a part of a range, which is cheap; one of smaller
+ones brings some of the next range, which the executor keeps."""
 
 _FETCH: Final = "kafka.max.partition.fetch.bytes"
 
@@ -45,7 +59,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "kafka.fetch.max.wait.ms": "1",
     "kafka.request.timeout.ms": "10000",
     "kafka.default.api.timeout.ms": "10000",
-    "kafkaConsumer.pollTimeoutMs": "10000",
+    "kafkaConsumer.pollTimeoutMs": "18000",
 }
 """The connector's settings unless the user sets others; measured to be twice as fast as its own.
 
@@ -53,17 +67,24 @@ After each poll the connector asks the broker for both ends of the log, so few l
 asks behind the fetch that its client has sent already, which the broker holds for `fetch.max.wait.ms` at the end of the
 log; nothing is gained by that, since what a batch reads is there. While a task works on a poll, the socket takes in the
 next fetch: with a buffer that the system sizes (-1), all of it, with Kafka's own 64 KiB, next to nothing. Fetches are
-smaller where the consumers of all partitions would fill an executor's memory (`fetch_within`).
+smaller where the consumers of all partitions would fill an executor's memory (`fetch_within`), and for smaller ranges
+(`fetch_of`).
 
-The connector can't be interrupted while it waits for a broker (`WAITS`): these are the longest waits.
+The connector can't be interrupted while it waits for a broker (`WAITS`): these are the longest waits. A poll waits
+longer than the eleven seconds over which a broker counts what a quota allows, or its first empty answer would be a
+failure.
 """
 
-WAITS: Final = ("kafka.request.timeout.ms", "kafka.default.api.timeout.ms", "kafkaConsumer.pollTimeoutMs")
+WAITS: Final[Mapping[str, float]] = {
+    "kafka.request.timeout.ms": 1 / 3,
+    "kafka.default.api.timeout.ms": 1 / 3,
+    "kafkaConsumer.pollTimeoutMs": 3 / 5,
+}
 """What limits how long a batch waits for a broker that is away: a poll, then the ends of the log, or an admin's call.
 
 Until then a cancelled batch goes on; with Kafka's own settings for a minute, and its process would end itself first
-(`Timeouts.process_end_limit`). Two of them may follow each other, so each is at most a third of what a batch has. An
-admin client takes no shorter timeout for a call than for a request.
+(`Timeouts.process_end_limit`). A poll and a call may follow each other, so each has at most this share of what a batch
+has. An admin client takes no shorter timeout for a call than for a request.
 """
 
 _SHARE: Final = 3
@@ -109,6 +130,9 @@ REFUSED_BY_NAME: Final = (
 )
 """Why an option of the connector is refused, and what to write instead."""
 
+_REMEMBERED: Final = 60.0
+"""Seconds for which Kafka is taken to throttle after it was seen to."""
+
 _RECORDS_PER_TASK: Final = 20_000
 """Below this, a task costs more than it works."""
 
@@ -129,7 +153,7 @@ class Source:
         kafka: client settings as Kafka's Java client names them (`bootstrap.servers`, `security.protocol`, …), secrets
             filled in, without the prefix `kafka.`.
         options: options of the connector, over `DEFAULTS`; those of the client have the prefix `kafka.`.
-        fetch: how many bytes of a partition to fetch at a time, unless client or options say so.
+        fetch: how many bytes of a partition to fetch at a time at most, unless client or options say so.
         ends_within: how long a batch may go on after it was cancelled.
 
     Raises:
@@ -168,8 +192,8 @@ class Source:
         yield from self.options.items()
 
     def _waits(self) -> Iterator[tuple[str, str]]:
-        third = self.ends_within / 3 // timedelta(milliseconds=1)
-        yield from ((name, str(min(third, int(DEFAULTS[name])))) for name in WAITS)
+        limit = self.ends_within // timedelta(milliseconds=1)
+        yield from ((name, str(min(int(limit * share), int(DEFAULTS[name])))) for name, share in WAITS.items())
 
     def _settings(self) -> dict[str, str]:
         # The connector's options know no case, so neither do overrides.
@@ -202,6 +226,21 @@ def fetch_within(memory: int, partitions: int) -> int:
 def held(partitions: int, fetch: int) -> int:
     """Return how many bytes the consumers of so many partitions hold on an executor at most, with fetches of a size."""
     return partitions * (_OF_CONSUMER + _OF_FETCH * fetch)
+
+
+def fetch_of(ranges: Iterable[Range], most: int) -> int:
+    """Return how many bytes of a partition to fetch at a time for these ranges: about what the widest of them has.
+
+    Args:
+        ranges: of a batch.
+        most: what an executor has memory for. If that is less than `LARGEST_FETCH`, there is none either for the
+            consumers of several sizes, and all fetches have this one.
+    """
+    fetch = FIRST_FETCH if most == LARGEST_FETCH else most
+    wanted = _RECORD * max((range_.width for range_ in ranges), default=0)
+    while fetch < min(wanted, most):
+        fetch *= FETCH_GROWTH
+    return min(fetch, most)
 
 
 def refusals(options: Iterator[tuple[str, str]] | Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -250,7 +289,9 @@ def offset_options(ranges: Mapping[GroupPartition, Range]) -> dict[str, str]:
 class Reader:
     """Reads ranges of one source, one read at a time.
 
-    Each option is a call to the JVM and an object there: those that stay the same are set once for a timeline.
+    Each option is a call to the JVM and an object there: those that stay the same are set once for a timeline and a
+    size of fetches. That only grows within a timeline, with the batches: consumers of another size start with nothing
+    of what was fetched. It grows no more while Kafka throttles: that one batch was quick says nothing of the next then.
 
     Args:
         spark: a session made by `session.member_session`, or reads would not go through V2.
@@ -259,7 +300,8 @@ class Reader:
 
     def __init__(self, spark: SparkSession, source: Source) -> None:
         self._spark, self._source = spark, source
-        self._told: tuple[Timeline, DataFrameReader] | None = None
+        self._told: tuple[Timeline, int, DataFrameReader] | None = None
+        self._grows_from = 0.0
 
     def read(self, ranges: Mapping[GroupPartition, Range], timeline: Timeline) -> DataFrame:
         """Return the records of these ranges; nothing is read yet.
@@ -276,11 +318,31 @@ class Reader:
         full = {place: range_ for place, range_ in ranges.items() if range_.width}
         for place, range_ in (full or ranges).items():
             checked_range(range_, place)
-        frame = self._reader(timeline).options(**offset_options(full)).load()
+        frame = self._reader(full, timeline).options(**offset_options(full)).load()
         tasks = tasks_for(full, self._spark.sparkContext.defaultParallelism)
         return frame.coalesce(tasks) if tasks < len(full) else frame
 
-    def _reader(self, timeline: Timeline) -> DataFrameReader:
-        if self._told is None or self._told[0] != timeline:
-            self._told = timeline, self._spark.read.format("kafka").options(**self._source.settings(timeline))
-        return self._told[1]
+    def throttled(self, ranges: Mapping[GroupPartition, Range], timeline: Timeline) -> float:
+        """Return for how many seconds Kafka has put off a fetch like those of a batch, asked now; 0.0: it has not.
+
+        Args:
+            ranges: of the batch.
+            timeline: likewise.
+
+        Raises:
+            Py4JError: Kafka doesn't answer, or Spark doesn't.
+        """
+        place, range_ = next(item for item in ranges.items() if item[1].width)
+        seconds = throttle_time(self._spark, self._source.settings(timeline), place, range_.from_)
+        if seconds:
+            self._grows_from = time.monotonic() + _REMEMBERED
+        return seconds
+
+    def _reader(self, ranges: Mapping[GroupPartition, Range], timeline: Timeline) -> DataFrameReader:
+        told = self._told if self._told is not None and self._told[0] == timeline else None
+        fetch = fetch_of(ranges.values(), self._source.fetch)
+        if told is not None and (fetch <= told[1] or time.monotonic() < self._grows_from):
+            return told[2]
+        options = replace(self._source, fetch=fetch).settings(timeline)
+        self._told = timeline, fetch, self._spark.read.format("kafka").options(**options)
+        return self._told[2]

@@ -1,19 +1,20 @@
-"""Kafka's own `kafka-consumer-groups`, as a user would run it."""
+"""Kafka's own tools, as a user would run them."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from airflow_kcr.embedded.jars import KAFKA_TOOLS, resolve
+from airflow_kcr.embedded.jars import KAFKA_BROKER, KAFKA_TOOLS, JarSet, resolve
 from airflow_kcr.embedded.servers import java_command
 
 CONSOLE_SHARE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 VERIFIABLE_CONSUMER = "org.apache.kafka.tools.VerifiableConsumer"
+CONFIGS = "kafka.admin.ConfigCommand"
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 WITHIN = 90.0
 
@@ -44,9 +45,29 @@ def allow(bootstrap_servers: str, feature: str) -> None:
     _ran(FEATURES, bootstrap_servers, "upgrade", "--feature", feature)
 
 
-def _ran(tool: str, bootstrap_servers: str, *arguments: str) -> Said:
+@contextmanager
+def slowed(bootstrap_servers: str, entity: str, name: str = "") -> Iterator[Callable[[int], None]]:
+    """Let set a quota of bytes per second for what a client or user reads, as often as wanted; gone at the end.
+
+    Args:
+        bootstrap_servers: of the cluster.
+        entity: `clients` or `users`.
+        name: which; without one, all that have no quota of their own.
+    """
+    whose = ("--alter", "--entity-type", entity, *(("--entity-name", name) if name else ("--entity-default",)))
+
+    def quota(rate: int) -> None:
+        _ran(CONFIGS, bootstrap_servers, *whose, "--add-config", f"consumer_byte_rate={rate}", jars=KAFKA_BROKER)
+
+    try:
+        yield quota
+    finally:
+        _ran(CONFIGS, bootstrap_servers, *whose, "--delete-config", "consumer_byte_rate", jars=KAFKA_BROKER)
+
+
+def _ran(tool: str, bootstrap_servers: str, *arguments: str, jars: JarSet = KAFKA_TOOLS) -> Said:
     ran = subprocess.run(
-        java_command(resolve(KAFKA_TOOLS), "-Xmx128m", tool, "--bootstrap-server", bootstrap_servers, *arguments),
+        java_command(resolve(jars), "-Xmx128m", tool, "--bootstrap-server", bootstrap_servers, *arguments),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

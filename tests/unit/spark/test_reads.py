@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,11 +20,15 @@ from airflow_kcr.protocol.values import (
     Timeline,
     TopicName,
 )
+from airflow_kcr.spark import reads
 from airflow_kcr.spark.reads import (
     DEFAULTS,
+    FIRST_FETCH,
     LARGEST_FETCH,
     WAITS,
+    Reader,
     Source,
+    fetch_of,
     fetch_within,
     held,
     offset_options,
@@ -101,6 +106,77 @@ def test_fetches_leave_an_executor_two_thirds_of_its_memory_as_far_as_they_can(
     assert held(partitions, fetch) <= memory / 3 or fetch == 256 << 10
     settings = replace(source(), fetch=fetch).settings(ONE)
     assert settings["kafka.max.partition.fetch.bytes"] == str(fetch)
+
+
+@pytest.mark.parametrize(
+    ("widths", "most", "fetch"),
+    [
+        ([1, 1], LARGEST_FETCH, FIRST_FETCH),
+        ([128, 3], LARGEST_FETCH, FIRST_FETCH),
+        ([129], LARGEST_FETCH, 4 * FIRST_FETCH),
+        ([600], LARGEST_FETCH, 1 << 20),
+        ([3_000], LARGEST_FETCH, LARGEST_FETCH),
+        ([10_000_000], LARGEST_FETCH, LARGEST_FETCH),
+        ([1], 990_321, 990_321),  # no memory for consumers of two sizes
+    ],
+)
+def test_a_fetch_is_about_as_large_as_a_range(widths: list[int], most: int, fetch: int) -> None:
+    assert fetch_of(ranges(*widths).values(), most) == fetch
+
+
+class Connector:
+    """Spark, as far as a reader of Kafka asks for it: notes the sizes of fetches of which readers were made."""
+
+    def __init__(self) -> None:
+        self.fetches: list[int] = []
+        self.read = self
+        self.sparkContext = SimpleNamespace(defaultParallelism=2)
+
+    def format(self, name: str) -> Connector:
+        """Return itself."""
+        return self
+
+    def options(self, **options: str) -> Connector:
+        """Note the size."""
+        if "kafka.max.partition.fetch.bytes" in options:
+            self.fetches.append(int(options["kafka.max.partition.fetch.bytes"]))
+        return self
+
+    def load(self) -> Connector:
+        """Return itself."""
+        return self
+
+
+def test_fetches_grow_with_the_batches_of_a_timeline_and_never_shrink_in_it() -> None:
+    spark = Connector()
+    reader = Reader(spark, source())  # type: ignore[arg-type]
+    for width in (1, 100, 600, 1, 600):
+        reader.read(ranges(width), ONE)
+    assert spark.fetches == [FIRST_FETCH, 1 << 20]
+    reader.read(ranges(1), Timeline(2))
+    assert spark.fetches[2:] == [FIRST_FETCH]
+
+
+def test_fetches_do_not_grow_for_a_while_after_kafka_was_seen_to_throttle(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark, now, throttled = Connector(), 100.0, 0.0
+    monkeypatch.setattr(reads, "throttle_time", lambda *_: throttled)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    reader = Reader(spark, source())  # type: ignore[arg-type]
+    reader.read(ranges(1), ONE)
+    assert reader.throttled(ranges(0, 1), ONE) == 0.0
+    reader.read(ranges(600), ONE)
+    throttled = 1.5
+    assert reader.throttled(ranges(0, 1), ONE) == 1.5
+    reader.read(ranges(3_000), ONE)
+    assert spark.fetches == [FIRST_FETCH, 1 << 20]
+    now = 161.0
+    reader.read(ranges(3_000), ONE)
+    assert spark.fetches == [FIRST_FETCH, 1 << 20, LARGEST_FETCH]
+
+
+def test_a_poll_waits_longer_than_a_broker_counts_for_a_quota() -> None:
+    settings = replace(source(), ends_within=Timeouts().process_end_limit).settings(ONE)
+    assert int(settings["kafkaConsumer.pollTimeoutMs"]) > 11_000
 
 
 def test_what_a_user_says_of_fetches_counts() -> None:
