@@ -371,7 +371,7 @@ def serve(lines: Iterator[str], answer: Callable[[str], None]) -> None:
             message = json.loads(line)
             request = _request(message)
             found: Json = {"answer": CALLS[request.call](calls, request)}
-        except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for the answer
+        except Exception as error:  # noqa: BLE001 - whatever it is, a thread waits for the answer
             found = _failure(error)
         with turn:
             answer(json.dumps({"number": message.get("number"), **found}))

@@ -245,7 +245,7 @@ class Child:
             seconds: for sending it and for the answer, together.
 
         Raises:
-            ChildDied: it ended, by itself or because it did not read or answer somebody in time.
+            ChildDied: it ended, by itself or because it did not read or answer one that asks in time.
         """
         until, answer = time.monotonic() + seconds, Future[Json]()
         with self._lock:
