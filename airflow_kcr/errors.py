@@ -29,6 +29,7 @@
     ├── ResetFailed                 a person's reset was accepted, and could not be carried out
     ├── SinkError                   a sink could not do its part
     │   ├── SinkAhead
+    │   ├── SinkUnavailable         its database can't be reached
     │   └── SinkRefused             its server refuses the login, or has no such database (exit status 2)
     ├── ServiceFailed               an embedded service did not start, or a download failed
     ├── TimedOut                    what was waited for did not happen in time (exit status 5)
@@ -267,6 +268,10 @@ class SinkAhead(SinkError):
     def __init__(self, message: str, *, fence: int, timeline: int) -> None:
         self.fence, self.timeline = fence, timeline
         super().__init__(message)
+
+
+class SinkUnavailable(SinkError):
+    """The database of a sink can't be reached; nothing was changed, and it may come back."""
 
 
 class SinkRefused(SinkError):

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from airflow_kcr.cli.conventions import (
+    TEN_MINUTES,
     Answer,
     Conf,
     Name,
     Output,
     Url,
     complete_regions,
+    duration,
     region_of,
     reported,
     settings_of,
@@ -280,6 +283,20 @@ UntilRequest = Annotated[
         "kcr region drain --request-id ID. Airflow's tasks set it where the driver runs in a cluster.",
     ),
 ]
+StartWithin = Annotated[
+    timedelta,
+    typer.Option(
+        "--start-within",
+        parser=duration,
+        envvar="KCR_START_WITHIN",
+        metavar="DURATION",
+        help="How long to wait, at the start and when a changed spec has the members start again, while the store, a "
+        "broker or a sink's database doesn't answer, such as 5m or PT5M; 0s: not at all. What answers and refuses "
+        "ends the command at once.",
+        show_default="10m",
+        show_envvar=True,
+    ),
+]
 Master = Annotated[
     str | None,
     typer.Option(help="Spark's master: local[2] or spark://HOST:PORT. Default: spark-submit's, else local."),
@@ -310,6 +327,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
     store: Url,
     takeover: Takeover = False,
     until_request: UntilRequest = "",
+    start_within: StartWithin = TEN_MINUTES,
     master: Master = None,
     conf: Conf = None,
     read_option: Reading = None,
@@ -348,4 +366,4 @@ def run(  # noqa: PLR0913 (options are named where they are used)
         reading=settings_of(read_option),
     )
     with opened(store) as opened_store:
-        run_members(opened_store, wanted, until_request=until_request)
+        run_members(opened_store, wanted, until_request=until_request, start_within=start_within)

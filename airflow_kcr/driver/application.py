@@ -20,7 +20,7 @@ from airflow_kcr import __version__
 from airflow_kcr.api.validation import GroupWatch, preflight, real_reader
 from airflow_kcr.api.verdict import HistoryKeeper
 from airflow_kcr.driver.member_pool import MemberPool
-from airflow_kcr.driver.parts import Parts, SpecTrial, load, told
+from airflow_kcr.driver.parts import Parts, SpecTrial, StartFailures, load
 from airflow_kcr.driver.task import RunningApplication, process_state
 from airflow_kcr.errors import ConfigurationError, MemberInUse, StoreError
 from airflow_kcr.kafka import settings as kafka_names
@@ -111,15 +111,23 @@ class Prepared:
     """How many bytes of a partition to fetch at a time, known once Spark runs; options may say otherwise."""
 
 
-def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.environ) -> Prepared:
+def prepare(
+    store: RegionStore, run: MemberRun, failures: StartFailures, environ: Mapping[str, str] = os.environ
+) -> Prepared:
     """Check everything that a run needs; nothing is consumed, and no JVM is started.
+
+    Args:
+        store: where the region is.
+        run: what to host.
+        failures: tells the store why its members can't start.
+        environ: where references of the spec are looked up.
 
     Raises:
         StoreError: the store can't be reached.
         UnknownRegion, UnknownMember: there is no such region, or no such member in its spec.
         ConfigurationError: a setting is refused, the pipeline is unusable, a topic missing, a credential wrong,
             a sink's table can't be written as the spec wants.
-        SinkError: a sink's database can't be reached.
+        SinkUnavailable: a sink's database can't be reached.
         BrokerUnavailable: Kafka can't be reached.
         OtherCluster: the group's address leads to another cluster than the region has consumed from.
         GroupInOtherRegion: the group of that cluster is another region's, by whatever address.
@@ -134,7 +142,7 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
     if not run.takeover:
         refuse_held(store, run)
     spec, revision, digest = RegionSpec.from_json(region.spec.text), region.spec.revision, region.spec.digest
-    with told(store, run.region, run.members, revision, digest):
+    with failures.told(revision, digest):
         parts = load(spec, run.group, environ, region_id=region.region_id, taken=store.taken(run.region))
         for sink in parts.sinks:
             store.take(run.region, sink.where)
@@ -230,12 +238,15 @@ class Hosted:
 
 
 @contextmanager
-def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str], None]) -> Iterator[Hosted]:
+def hosting(
+    store: RegionStore, prepared: Prepared, failures: StartFailures, end_process: Callable[[str], None]
+) -> Iterator[Hosted]:
     """Start Spark and the members, and lend them; a stopped region is started for them.
 
     Args:
         store: where the region is.
         prepared: what was checked.
+        failures: tells the store why its members can't start.
         end_process: ends this process at once, with a reason.
     """
     run, spec = prepared.run, prepared.spec
@@ -244,7 +255,7 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
         process = stack.enter_context(AdminProcess(admin_settings(prepared.parts.kafka)))
         logs = BrokerLogs(process)
         reader = stack.enter_context(real_reader(spec, run.group))
-        with told(store, run.region, run.members, prepared.revision, prepared.digest):
+        with failures.told(prepared.revision, prepared.digest):
             partitions = _partitions(prepared, logs)
             spark = _session(prepared, partitions)
             prepared = replace(prepared, fetch=fetch_for(run.group, partitions, executor_memory(spark)))

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from airflow_kcr.api.regions import client_settings, connect, store_url
 from airflow_kcr.api.validation import real_reader, validate
+from airflow_kcr.driver.starting import is_away
 from airflow_kcr.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -136,29 +137,44 @@ def sentence(error: BaseException) -> str:
     return "".join(c if c.isprintable() else "?" for c in line)[:_LONGEST]
 
 
-@contextmanager
-def told(
-    store: RegionStore, region: RegionName, members: Collection[MemberId], revision: int, digest: str
-) -> Iterator[None]:
-    """Tell the store why members can't start with the spec in force, where that is what an error in the block says.
+class StartFailures:
+    """Tells the store why members can't start with the spec in force, for one start, however often it is tried.
 
     Args:
         store: where the region is.
         region: theirs.
         members: those that are to be started.
-        revision: of the spec.
-        digest: of its text.
     """
-    try:
-        yield
-    except (ConfigurationError, SinkError, BrokerUnavailable, OtherCluster, GroupInOtherRegion) as error:
-        refusal = sentence(error)
-        checks = tuple(SpecCheck(member=m, revision=revision, digest=digest, refusal=refusal) for m in members)
+
+    def __init__(self, store: RegionStore, region: RegionName, members: Collection[MemberId]) -> None:
+        self._store, self._region, self._members = store, region, members
+        self._told: set[tuple[str, type[KcrError]]] = set()
+
+    @contextmanager
+    def told(self, revision: int, digest: str) -> Iterator[None]:
+        """Tell it where that is what an error in the block says; that something is away once, with its first words.
+
+        Args:
+            revision: of the spec.
+            digest: of its text.
+        """
         try:
-            store.handle(region, ReportSpecChecks(checks=checks))
+            yield
+        except (ConfigurationError, SinkError, BrokerUnavailable, OtherCluster, GroupInOtherRegion) as error:
+            # Each try has other words for what does not answer, and each report would be an event.
+            what = (digest, type(error))
+            if what not in self._told and self._report(revision, digest, sentence(error)) and is_away(error):
+                self._told.add(what)
+            raise
+
+    def _report(self, revision: int, digest: str, refusal: str) -> bool:
+        checks = tuple(SpecCheck(member=m, revision=revision, digest=digest, refusal=refusal) for m in self._members)
+        try:
+            self._store.handle(self._region, ReportSpecChecks(checks=checks))
         except StoreError as away:
-            _LOG.warning("region %s: the store could not be told why its members don't start: %s", region, away)
-        raise
+            _LOG.warning("region %s: the store could not be told why its members don't start: %s", self._region, away)
+            return False
+        return True
 
 
 class Living(Protocol):

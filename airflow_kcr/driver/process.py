@@ -14,9 +14,10 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from types import FrameType
 from typing import Final, NoReturn, TextIO
 
@@ -26,8 +27,10 @@ from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
-from airflow_kcr.driver.application import Hosted, MemberRun, follow, hosting, prepare, still_wanted
+from airflow_kcr.driver.application import Hosted, MemberRun, Prepared, follow, hosting, prepare, still_wanted
 from airflow_kcr.driver.member_pool import MemberPool, ParentWatchdog
+from airflow_kcr.driver.parts import StartFailures
+from airflow_kcr.driver.starting import START_WITHIN, StartPatience
 from airflow_kcr.driver.task import LOG_FORMAT, Task
 from airflow_kcr.driver.watch import Watch
 from airflow_kcr.errors import BatchError, KcrError, RefusedError
@@ -46,7 +49,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def run_members(
-    store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.environ, *, until_request: str = ""
+    store: RegionStore,
+    run: MemberRun,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    until_request: str = "",
+    start_within: timedelta = START_WITHIN,
 ) -> None:
     """Host members until they have ended; where a changed spec needs them rebuilt, they are, in this process.
 
@@ -55,6 +63,7 @@ def run_members(
         run: what to host.
         environ: says which task this works for, where it works for one.
         until_request: the members drain and end when a checkpoint with this request id is asked for; empty: they don't.
+        start_within: how long each start waits while the store, a broker or a sink's database is away.
 
     Raises:
         KcrError: what was wrong before anything was consumed (see `application.prepare`); or why a member could not
@@ -66,14 +75,15 @@ def run_members(
     parent_watchdog = ParentWatchdog(store, run.region, task=task, end_process=end_at_once)
     watch = Watch(Pulse(environ), end_at_once)
     listener = sys.stdout if task is not None else None
+    patience = StartPatience(run.region, start_within)
     with parent_watchdog.watching(), watch.watching():
         wanted: MemberRun | None = run
         while wanted is not None:
-            ends = _host(store, wanted, parent_watchdog, watch, listener, console)
+            ends = _host(store, wanted, patience, parent_watchdog, watch, listener, console)
             if not any(ended.is_outdated for ended in ends.values()):
                 _raise_for(ends)
                 return
-            wanted = still_wanted(store, wanted)
+            wanted = patience.answered(partial(still_wanted, store, wanted))
             if wanted is not None:
                 _LOG.info("region %s: its spec has changed, the members start again", run.region)
     _LOG.info("region %s: its spec has no place for these members any more", run.region)
@@ -82,20 +92,25 @@ def run_members(
 def _host(
     store: RegionStore,
     run: MemberRun,
+    patience: StartPatience,
     parent_watchdog: ParentWatchdog,
     watch: Watch,
     listener: TextIO | None,
     console: Console,
 ) -> dict[MemberId, Ended]:
     """Host members as the spec in force has them, until they have ended, and return how."""
-    prepared = prepare(store, run)
-    watch.begin(prepared.spec.rules().timeouts.lease)
-    with (
-        hosting(store, prepared, end_at_once) as hosted,
-        watch.holding(hosted.member_pool),
-        _signals(hosted.member_pool),
-    ):
+    failures = StartFailures(store, run.region, run.members)
+    with ExitStack() as stack:
+
+        def start() -> tuple[Prepared, Hosted]:
+            prepared = prepare(store, run, failures)
+            watch.begin(prepared.spec.rules().timeouts.lease)
+            return prepared, stack.enter_context(hosting(store, prepared, failures, end_at_once))
+
+        prepared, hosted = patience.answered(start)
         member_pool = hosted.member_pool
+        stack.enter_context(watch.holding(member_pool))
+        stack.enter_context(_signals(member_pool))
         parent_watchdog.hold(member_pool)
         announcement = Announcement(hosted, listener)
         with shown(f"region {run.region}", Watched(member_pool.snapshots), console=console):

@@ -18,6 +18,7 @@ from psycopg.sql import SQL, Identifier
 from airflow_kcr.driver import application
 from airflow_kcr.driver.application import MemberRun, hosting, prepare
 from airflow_kcr.driver.member_pool import MemberPool
+from airflow_kcr.driver.parts import StartFailures
 from airflow_kcr.embedded.servers import Postgres
 from airflow_kcr.protocol.commands import DeclareRegion, KillRegion
 from airflow_kcr.protocol.region.rows import RegionState
@@ -159,12 +160,13 @@ class Lab:
             indexes=tuple(range(members)),
             spark=SparkSettings(app_name="benchmarks", consumers=1),
         )
-        prepared = prepare(self.store, run)
+        failures = StartFailures(self.store, name, run.members)
+        prepared = prepare(self.store, run, failures)
         with ExitStack() as stack:
             # What `kcr member run` runs, but for the session: it is one for the whole run, and its JVM is warm.
             stack.enter_context(patch.object(application, "open_session", lambda settings: self.spark))
             stack.enter_context(patch.object(self.spark, "stop", lambda: None))
-            member_pool = stack.enter_context(hosting(self.store, prepared, _end_process)).member_pool
+            member_pool = stack.enter_context(hosting(self.store, prepared, failures, _end_process)).member_pool
             one = Hosted(store=self.store, name=name, topic=topic, member_pool=member_pool)
             try:
                 yield one

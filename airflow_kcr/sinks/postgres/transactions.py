@@ -29,7 +29,7 @@ import psycopg
 from psycopg import pq, sql
 
 from airflow_kcr import libpq
-from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError, SinkRefused
+from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError, SinkRefused, SinkUnavailable
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -233,7 +233,7 @@ class Database:
         if known is not None and known.is_refusal:
             return SinkRefused(f"{self.who}: the database {self.address} refused: {known.why}; nothing was changed")
         reason = "" if known is None else f" ({known.why})"
-        return SinkError(f"{self.who}: the database {self.address} can't be reached{reason}; nothing was changed")
+        return SinkUnavailable(f"{self.who}: the database {self.address} can't be reached{reason}; nothing was changed")
 
 
 def _is_broken(connection: psycopg.Connection) -> bool:

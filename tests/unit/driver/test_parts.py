@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,9 +17,16 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from airflow_kcr.driver import parts
-from airflow_kcr.driver.parts import SpecTrial
+from airflow_kcr.driver.parts import SpecTrial, StartFailures
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.errors import PipelineUnusable, StoreUnavailable, UnknownMember
+from airflow_kcr.errors import (
+    BrokerUnavailable,
+    KcrError,
+    PipelineUnusable,
+    SinkUnavailable,
+    StoreUnavailable,
+    UnknownMember,
+)
 from airflow_kcr.protocol.commands import ChangeSpec, Command, DeclareRegion, Register, Renew, StartRegion
 from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.state import Region, Spec
@@ -162,7 +169,7 @@ def test_a_file_whose_modules_name_is_taken_in_this_process_is_refused(store: Re
 
 
 def test_who_can_not_start_tells_the_store_in_one_line_that_it_can_keep(store: RegionStore) -> None:
-    with pytest.raises(PipelineUnusable), parts.told(store, FLIGHTS, [other()], 1, digest(store)):
+    with pytest.raises(PipelineUnusable), StartFailures(store, FLIGHTS, [other()]).told(1, digest(store)):
         raise PipelineUnusable("there is no module '\0\ud800'. Looked in\n  /one\n  /two")
     region, now = store.read(FLIGHTS)
     assert [(c.member, c.refusal) for c in specs.start_failures(region, now)] == [
@@ -171,9 +178,28 @@ def test_who_can_not_start_tells_the_store_in_one_line_that_it_can_keep(store: R
 
 
 def test_what_the_spec_has_no_part_in_is_not_told(store: RegionStore) -> None:
-    with pytest.raises(UnknownMember), parts.told(store, FLIGHTS, [other()], 1, digest(store)):
+    with pytest.raises(UnknownMember), StartFailures(store, FLIGHTS, [other()]).told(1, digest(store)):
         raise UnknownMember("index 1 is not one of them")
     assert store.read(FLIGHTS)[0].spec_checks == ()
+
+
+def test_what_is_away_is_told_once_however_often_it_is_tried_in_other_words(store: RegionStore) -> None:
+    def told(error: KcrError) -> str:
+        with suppress(KcrError), failures.told(1, digest(store)):
+            raise error
+        region, now = store.read(FLIGHTS)
+        return specs.start_failures(region, now)[0].refusal
+
+    failures = StartFailures(store, FLIGHTS, [other()])
+    assert told(BrokerUnavailable("no answer after 1 s")) == "no answer after 1 s"
+    counter = store.read(FLIGHTS)[0].counter
+    assert told(BrokerUnavailable("no answer after 2 s")) == "no answer after 1 s"
+    assert store.read(FLIGHTS)[0].counter == counter
+    # Another reason, and again of another start.
+    assert told(SinkUnavailable("nothing listens")) == "nothing listens"
+    assert told(PipelineUnusable("it is gone")) == "it is gone"
+    failures = StartFailures(store, FLIGHTS, [other()])
+    assert told(BrokerUnavailable("no answer after 3 s")) == "no answer after 3 s"
 
 
 def test_a_store_that_is_away_does_not_hide_why_members_do_not_start(caplog: pytest.LogCaptureFixture) -> None:
@@ -183,7 +209,7 @@ def test_a_store_that_is_away_does_not_hide_why_members_do_not_start(caplog: pyt
 
     caplog.set_level(logging.WARNING)
     away = cast("RegionStore", Away())
-    with pytest.raises(PipelineUnusable, match="nowhere"), parts.told(away, FLIGHTS, [MEMBER], 1, ""):
+    with pytest.raises(PipelineUnusable, match="nowhere"), StartFailures(away, FLIGHTS, [MEMBER]).told(1, ""):
         raise PipelineUnusable("there is no module 'nowhere'")
     assert "the store could not be told why its members don't start" in caplog.text
 
