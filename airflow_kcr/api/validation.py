@@ -27,6 +27,7 @@ from airflow_kcr.errors import (
     KcrError,
     UnknownTopics,
 )
+from airflow_kcr.floods import unflooded
 from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.commands import ReportGroups
 from airflow_kcr.protocol.observations import ForeignConsumer, GroupSeen, LogBounds, MemberSeen
@@ -540,6 +541,7 @@ DEBOUNCE: Final = 5.0
 _POLL_PERIOD: Final = 0.25
 
 _LOG = logging.getLogger(__name__)
+_AGAIN = unflooded(f"{__name__}.again")
 
 
 class GroupWatch:
@@ -594,7 +596,7 @@ class GroupWatch:
             if found.is_news:
                 report(self._store, self._region, found)
         except KcrError as error:
-            _LOG.warning("the groups of region %s could not be checked: %s", self._region, error)
+            _AGAIN.warning("the groups of region %s could not be checked: %s", self._region, error)
             return False
         self._say(found)
         return any(found.foreign_consumers.values())

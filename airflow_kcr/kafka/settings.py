@@ -10,7 +10,6 @@ over restarts: by them a coordinator's list of members is compared with the part
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -19,6 +18,7 @@ from typing import Final, TypeAlias, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition, libversion
 
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.floods import unflooded
 from airflow_kcr.protocol.rules import Assignor, GroupProtocol, GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import MemberId, RegionName
@@ -28,7 +28,7 @@ OnError: TypeAlias = Callable[[KafkaError], None]
 OnCommit: TypeAlias = Callable[[KafkaError | None, list[TopicPartition]], None]
 T = TypeVar("T")
 
-_log = logging.getLogger("airflow_kcr.kafka.librdkafka")
+_log = unflooded("airflow_kcr.kafka.librdkafka")
 """The client's own log; its records are made in the thread that polls."""
 
 

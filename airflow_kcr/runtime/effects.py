@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import TypeAlias, TypeVar
 
 from airflow_kcr.errors import BatchCancelled, BatchError, KcrError, SinkAhead, SinkError
+from airflow_kcr.floods import unflooded
 from airflow_kcr.ports import BatchCall, CommitAnswer, CommittedOffset, Engine, Membership, Sinks
 from airflow_kcr.protocol.commands import ClaimPartitions, Found, ReportOutOfRange, ReportPublished
 from airflow_kcr.protocol.member import messages
@@ -77,6 +78,8 @@ Happening: TypeAlias = "messages.Event | Callable[[], None]"
 """What the loop's queue holds: an event for the machine, or something to do in the loop."""
 
 _LOG = logging.getLogger(__name__)
+_AGAIN = unflooded(f"{__name__}.again")
+"""For what is told with each try while a broker, the store or Spark is away."""
 
 
 class Grouping:
@@ -140,7 +143,7 @@ class Grouping:
 
     def fenced(self, why: str) -> None:
         """Kafka fenced the client; whether this process is still the member, the store says."""
-        _LOG.warning("%s: Kafka fenced the client, it joins anew if its lease holds: %s", self._who.member, why)
+        _AGAIN.warning("%s: Kafka fenced the client, it joins anew if its lease holds: %s", self._who.member, why)
         self._happened(lambda: self._metrics.troubled(why))
         self._happened(messages.InstanceFenced())
 
@@ -150,7 +153,7 @@ class Grouping:
 
     def troubled(self, why: str) -> None:
         """The client complained."""
-        _LOG.warning("%s: %s", self._who.member, why)
+        _AGAIN.warning("%s: %s", self._who.member, why)
         self._happened(lambda: self._metrics.troubled(why))
 
     def _count_rebalance(self) -> None:
@@ -213,7 +216,7 @@ class Grouping:
         self.membership.commit(effect.offsets, note.text(), self._who.timeouts.commit, answered, may_write)
 
     def _failed(self, why: str) -> None:
-        _LOG.warning("%s: %s", self._who.member, why)
+        _AGAIN.warning("%s: %s", self._who.member, why)
 
         def count() -> None:
             self._metrics.add(Counts(failed_commits=1))
@@ -293,7 +296,7 @@ class Working:
             try:
                 planned = self._planner.plan(batch, effect.positions, effect.view, size)
             except KcrError as error:
-                _LOG.warning("%s: nothing can be planned: %s", self._who.member, error)
+                _AGAIN.warning("%s: nothing can be planned: %s", self._who.member, error)
                 planned = messages.RangesPlanned(batch=batch, ranges={})
             self._happened(planned)
 
@@ -326,7 +329,7 @@ class Working:
                 # Asked last: logs that were read before a cluster was replaced count as the new one's, and are refused.
                 cluster = self._places.cluster()
             except KcrError as error:
-                _LOG.warning("%s: can't claim yet: %s", self._who.member, error)
+                _AGAIN.warning("%s: can't claim yet: %s", self._who.member, error)
                 self._happened(messages.Refused(command=claim, error=error))
                 return
             ready(replace(claim, partitions=assigned, cluster=cluster), held)
@@ -343,7 +346,7 @@ class Working:
             try:
                 cluster = self._places.cluster()
             except KcrError as error:
-                _LOG.warning("%s: can't tell whose logs are out of range: %s", self._who.member, error)
+                _AGAIN.warning("%s: can't tell whose logs are out of range: %s", self._who.member, error)
                 return
             ready(replace(report, cluster=cluster))
 
@@ -356,7 +359,7 @@ class Working:
             try:
                 found = self._places.subscribed()
             except KcrError as error:
-                _LOG.warning("%s: can't tell which partitions there are: %s", self._who.member, error)
+                _AGAIN.warning("%s: can't tell which partitions there are: %s", self._who.member, error)
                 self._happened(messages.PartitionsDiscovered(partitions=None))
                 return
             self._happened(messages.PartitionsDiscovered(partitions=found))
@@ -390,7 +393,7 @@ class Working:
             try:
                 self._sinks.publish(report.sequence)
             except SinkError as error:
-                _LOG.warning("%s: checkpoint %s is not published: %s", self._who.member, report.sequence, error)
+                _AGAIN.warning("%s: checkpoint %s is not published: %s", self._who.member, report.sequence, error)
                 # It is asked for again as soon as this is answered.
                 self._ending.wait(TRY_AGAIN)
                 self._happened(messages.Refused(command=report, error=error))
@@ -444,7 +447,7 @@ class Working:
             try:
                 return attempt()
             except KcrError as error:
-                _LOG.warning("%s: can't %s yet: %s", self._who.member, what, error)
+                _AGAIN.warning("%s: can't %s yet: %s", self._who.member, what, error)
                 if self._clock() >= deadline or self._ending.wait(TRY_AGAIN) or not wanted():
                     return late
 

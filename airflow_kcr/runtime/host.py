@@ -28,6 +28,7 @@ from airflow_kcr.errors import (
     StoreError,
     UnknownMember,
 )
+from airflow_kcr.floods import unflooded
 from airflow_kcr.ports import (
     BatchCall,
     CommittedOffset,
@@ -77,6 +78,7 @@ _TEACHES: Final = frozenset({ResetCause.BATCH_TIMEOUT, ResetCause.BATCH_FAILED})
 """What says of a batch that it may have been too large."""
 
 _LOG = logging.getLogger(__name__)
+_AGAIN = unflooded(f"{__name__}.again")
 
 
 class End(Enum):
@@ -559,7 +561,7 @@ class StoreCalls:
                 continue
             except KcrError as error:
                 level = logging.DEBUG if isinstance(error, RefusedError) else logging.WARNING
-                _LOG.log(level, "%s: %s was refused: %s", self._who.member, type(command).__name__, error)
+                _AGAIN.log(level, "%s: %s was refused: %s", self._who.member, type(command).__name__, error)
                 answer = messages.Refused(command=command, error=error)
             finally:
                 self._asked_at = None

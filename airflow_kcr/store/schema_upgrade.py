@@ -6,7 +6,6 @@ Nothing here runs by itself: a program that finds another revision than its own 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from sqlalchemy.pool import NullPool
 
 from airflow_kcr import libpq
 from airflow_kcr.errors import StoreBusy, StoreRefused
+from airflow_kcr.floods import unflooded
 from airflow_kcr.store.postgres.connections import connect_under, driver_of
 from airflow_kcr.store.postgres.session import LOCK_NOT_AVAILABLE, Address, before_commit, sqlstate_of
 from airflow_kcr.store.postgres.tables import HEAD, SCHEMA, revision_of, too_new
@@ -28,7 +28,7 @@ from airflow_kcr.store.postgres.tables import HEAD, SCHEMA, revision_of, too_new
 if TYPE_CHECKING:
     from alembic.config import Config
 
-_LOG = logging.getLogger(__name__)
+_AGAIN = unflooded(f"{__name__}.again")
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
@@ -161,7 +161,7 @@ def _migrate(connection: Connection, config: Config) -> None:
                 raise StoreBusy(
                     f"{in_use}; wait for it or end it, then run `kcr store upgrade` again, which continues from there"
                 ) from error
-            _LOG.warning("%s; trying again", in_use)
+            _AGAIN.warning("%s; trying again", in_use)
         else:
             return
         time.sleep(min(attempt, _LONGEST_PAUSE))

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import pytest
 
 from airflow_kcr.errors import BatchFailed, BrokerUnavailable, SinkAhead, SinkError
+from airflow_kcr.floods import FloodFilter
 from airflow_kcr.ports import BatchCall, BatchReport, CommittedOffset
-from airflow_kcr.protocol.commands import ClaimPartitions, Found, ReportPublished
+from airflow_kcr.protocol.commands import Caller, ClaimPartitions, Found, ReportOutOfRange, ReportPublished
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.region.rows import Claim, DesiredState, OpenTarget, RegionState
@@ -67,6 +68,7 @@ PLAN = messages.PlanRanges(positions=OffsetMap({p(0): Offset(0)}), view=VIEW)
 SHOWN = ReportPublished(sequence=CheckpointNumber(4), member=MEMBER)
 CLAIM = messages.ClaimAssignment(incarnation=Incarnation(1), assignment=AssignmentId(3), partitions=frozenset({p(0)}))
 PREPARE = messages.PrepareSinks(sequence=CheckpointNumber(4), partitions=frozenset({p(0)}))
+MOVED = ReportOutOfRange(caller=Caller(member=MEMBER, incarnation=Incarnation(1), epoch=Epoch(1)), observed={})
 AWAY = BrokerUnavailable("localhost:1 does not answer")
 
 
@@ -424,3 +426,43 @@ def test_after_a_reset_the_logs_are_read_again(desk: Desk) -> None:
     desk.working.plan(replace(PLAN, positions=OffsetMap({p(0): Offset(1)})), OTHER, 1)
     desk.hear(messages.RangesPlanned)
     assert desk.logs.asked == ["bounds", "bounds"]
+
+
+# -- the log of an outage ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def flood(monkeypatch: pytest.MonkeyPatch) -> FloodFilter:
+    """What the log leaves out, in a moment that lasts."""
+    flood = FloodFilter(clock=lambda: 0.0)
+    monkeypatch.setattr(runtime_effects._AGAIN, "filters", [flood])
+    return flood
+
+
+TRIES = 50
+ASKED: dict[str, Callable[[Working], None]] = {
+    "nothing can be planned": lambda working: working.plan(PLAN, BATCH, 4),
+    "can't claim yet": lambda working: working.claim(CLAIM, initialised=False, ready=lambda claim, held: None),
+    "can't tell whose logs are out of range": lambda working: working.locate(MOVED, lambda report: None),
+    "can't tell which partitions there are": lambda working: working.discover(),
+    "checkpoint 4 is not published": lambda working: working.publish(SHOWN, lambda report: None),
+    "can't prepare checkpoint 4 yet": lambda working: working.prepare(PREPARE),
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_what_is_tried_again_and_again_is_told_once_and_counted(
+    desk: Desk, flood: FloodFilter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def away(places: Places) -> NoReturn:
+        raise AWAY
+
+    for question in ("cluster", "subscribed"):
+        monkeypatch.setattr(Places, question, away)
+    desk.working.open_checkpoint = CheckpointNumber(4)
+    for failures in (desk.logs.failures, desk.sinks.failures, desk.membership.failures):
+        failures.extend([SinkError("nothing listens")] * 1_000_000)
+    for _ in range(TRIES):
+        ASKED[what](desk.working)
+    eventually(lambda: sum(one.left_out for one in flood._reasons.values()) >= TRIES - 1, "all were tried")
+    assert [(what in line, line.count("left out")) for line in caplog.messages] == [(True, 0)]
