@@ -528,10 +528,14 @@ class Driver:
         )
 
     def checkpoint(
-        self, request_id: str, *, purpose: CheckpointPurpose = CheckpointPurpose.REQUEST
+        self,
+        request_id: str,
+        *,
+        purpose: CheckpointPurpose = CheckpointPurpose.REQUEST,
+        requester: Requester | None = None,
     ) -> CheckpointNumber:
         """Make a checkpoint from its request to its last commit read-back, and return its sequence."""
-        self.request_checkpoint(request_id, purpose=purpose)
+        self.request_checkpoint(request_id, purpose=purpose, requester=requester)
         sequence = self.complete()
         self.publish()
         for member in sorted(self.processes):

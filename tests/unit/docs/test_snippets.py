@@ -15,6 +15,13 @@ from tests.support.docs_pages import TOP, pages
 FENCE = re.compile(r"^```(?P<info>[a-z ]+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 MARK = "-- end of block --"
 
+MARKED_BLOCK = re.compile(
+    r"(?:^<!-- (?P<mark>(?:run by|checked by|not run|generated): [^\n]+?) -->\n\n?)?"
+    r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+"""A block, and the comment before it: the test that runs it or checks its words, why none does, or what makes it."""
+
 
 def blocks(path: Path) -> list[tuple[str, str]]:
     """Each block that is to be run, with the output that the page shows for it."""
@@ -36,6 +43,26 @@ MARKED = [
 
 def test_there_are_pages_with_code_to_run() -> None:
     assert {path.name for path in RUNNABLE} >= {"use-the-store-from-python.md", "write-a-region-spec.md"}
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.stem)
+def test_every_block_is_run_or_says_why_it_is_not(path: Path) -> None:
+    silent = [
+        f"{block['info']}: {block['body'][:60]}"
+        for block in MARKED_BLOCK.finditer(path.read_text(encoding="utf-8"))
+        if block["info"] not in ("python run", "text output") and block["mark"] is None
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.stem)
+def test_a_block_that_is_run_elsewhere_names_a_test_that_reads_its_page(path: Path) -> None:
+    marks = [block["mark"] or "" for block in MARKED_BLOCK.finditer(path.read_text(encoding="utf-8"))]
+    for test in {mark.removeprefix("run by: ") for mark in marks if mark.startswith("run by: ")}:
+        assert path.name in (TOP / test).read_text(encoding="utf-8"), test
+    # Whatever says who runs something else like it has to be there too.
+    named = {name for mark in marks for name in re.findall(r"tests/[\w/.]*\w", mark)}
+    assert {name for name in named if not (TOP / name).exists()} == set()
 
 
 @pytest.mark.long
