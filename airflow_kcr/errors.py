@@ -143,7 +143,7 @@ class PartitionBusy(RefusedError):
 
 
 class SpecRefused(RefusedError):
-    """A changed spec was given up: live members can't run under it."""
+    """Members can't start with a changed spec."""
 
 
 class SpecOutdated(RefusedError):

@@ -32,6 +32,7 @@ from airflow_kcr.protocol.commands import Reconcile
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import boundaries, completion, coverage, specs, timelines
 from airflow_kcr.protocol.region.rows import (
+    RESET_STATES,
     Checkpoint,
     CheckpointPhase,
     CheckpointRequest,
@@ -148,18 +149,21 @@ STOPPED: Final = Goal(what="to stop and its members to leave", is_reached=_is_st
 # -- a changed spec ----------------------------------------------------------------------------------------------------
 
 
-def _is_spec_checked(region: StoredRegion, now: datetime) -> bool:
-    refusals = specs.refused(region)
-    if refusals:
+def _is_spec_in_force(region: StoredRegion, now: datetime) -> bool:
+    if region.next_spec is None and specs.start_failures(region, now):
         raise SpecRefused(f"region {region.name}: {'; '.join(specs.told(region, now))}")
-    return not specs.unchecked(region, now)
+    return region.next_spec is None and region.state not in RESET_STATES
 
 
-def _unchecked(region: StoredRegion, now: datetime) -> Iterator[str]:
-    yield from (f"{member} checks whether it can run under it" for member in specs.unchecked(region, now))
+def _missing_to_change(region: StoredRegion, now: datetime) -> Iterator[str]:
+    yield from specs.told(region, now)
+    if region.next_spec is None:
+        yield from _missing_to_run(region, now)
 
 
-SPEC_CHECKED: Final = Goal(what="to check its changed spec", is_reached=_is_spec_checked, missing=_unchecked)
+SPEC_IN_FORCE: Final = Goal(
+    what="to go on under its changed spec", is_reached=_is_spec_in_force, missing=_missing_to_change
+)
 
 
 # -- a checkpoint

@@ -26,7 +26,6 @@ from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.commands import ChangeSpec, DeclareRegion, Reconcile, ReportClusters
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import lost_logs as placed
-from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Region, Spec, live_members
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -247,9 +246,8 @@ def require_groups(region: Region, groups: Collection[str]) -> None:
 
 # Applying a spec: a region is created, or changed as far as it may be (docs/reference/states.md).
 #
-# Some changes take effect at once, the rest at the next checkpoint with a restart of the members, who check first
-# whether they can run under it; without a live member all of them take effect at once. A group's id and its cluster
-# never change: that would be another region.
+# Some changes take effect at once, the rest at the next checkpoint with a restart of the members; without a live member
+# all of them take effect at once. A group's id and its cluster never change: that would be another region.
 #
 # Which cluster an address leads to only Kafka can tell. It is asked here where the files alone leave it open: where
 # another region has a group of that name, and where an address has changed. Else the first member that joins tells.
@@ -424,7 +422,7 @@ def _change(region: StoredRegion, wanted: str) -> Change:
         return Change.WAITING
     if wanted != region.spec.text:
         return Change.CHANGED
-    return Change.UNCHANGED if waiting is None and not specs.refused(region) else Change.WITHDRAWN
+    return Change.UNCHANGED if waiting is None else Change.WITHDRAWN
 
 
 def _all_at_once(plan: Applied) -> Applied:

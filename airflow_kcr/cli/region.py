@@ -58,10 +58,9 @@ def apply(
 ) -> None:
     """Create a region from a spec, or change an existing one. A new region is stopped.
 
-    Lists each changed field with the time it takes effect: at_once, or next_checkpoint, when the members restart. Live
-    members check first that they can run under the new spec. If one can't, it refuses the spec and the region keeps the
-    present one. --wait returns after these checks, with status 3 if the spec is refused. You can't change the group ids
-    or the cluster of an existing region.
+    Lists each changed field with the time it takes effect: at_once, or next_checkpoint, when the members restart.
+    --wait returns once the region goes on under the new spec, with status 3 if a member can't start with it; the region
+    then waits for a corrected one. You can't change the group ids or the cluster of an existing region.
 
     Example: kcr region apply -f flights.yaml --wait
     """
@@ -73,7 +72,7 @@ def apply(
         found = region.compare_spec(spec) if dry_run else region.apply(spec)
         if wait and not dry_run:
             with progress(region.name) as on_progress:
-                region.wait_for(goals.SPEC_CHECKED, timeout, on_progress)
+                region.wait_for(goals.SPEC_IN_FORCE, timeout, on_progress)
         show(applied(found), output)
 
 

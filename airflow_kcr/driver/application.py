@@ -20,7 +20,7 @@ from airflow_kcr import __version__
 from airflow_kcr.api.validation import GroupWatch, preflight, real_reader
 from airflow_kcr.api.verdict import HistoryKeeper
 from airflow_kcr.driver.member_pool import MemberPool
-from airflow_kcr.driver.parts import Parts, SpecTrial, StartFailures, load
+from airflow_kcr.driver.parts import Parts, StartFailures, load
 from airflow_kcr.driver.task import RunningApplication, process_state
 from airflow_kcr.errors import ConfigurationError, MemberInUse, StoreError
 from airflow_kcr.kafka import settings as kafka_names
@@ -286,13 +286,10 @@ def hosting(
         stack.callback(watch.end)
         history = HistoryKeeper(store, run.region)
         stack.callback(history.end)
-        trial = SpecTrial(store, run.region, run.group, member_pool, spark)
-        stack.callback(trial.end)
         _LOG.info("region %s: hosting %s", spec.region, ", ".join(map(str, run.members)))
         member_pool.start()
         watch.start()
         history.start()
-        trial.start()
         yield Hosted(application=application, member_pool=member_pool)
 
 

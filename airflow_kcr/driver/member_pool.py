@@ -127,10 +127,6 @@ class MemberPool:
         """Return the newest revision of the spec that a member has seen in force; 0 before any has."""
         return max((host.spec_revision for host in self.hosts), default=0)
 
-    def proposed_spec(self) -> str:
-        """Return the digest of the changed spec that waits, as a member has seen it; empty: there is none."""
-        return next((host.proposed_spec for host in self.hosts if host.proposed_spec), "")
-
     def adopt(self, checkpoint: CheckpointRules, limits: Limits, revision: int) -> None:
         """Have every member follow a changed spec, as far as it changes while members live (`MemberHost.adopt`)."""
         for host in self.hosts:

@@ -6,22 +6,19 @@ judged in Kafka as `kcr group validate` judges it; an undeclared region is judge
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import platform
 import re
 import shutil
 import subprocess
-import sys
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from airflow_kcr.api.regions import client_settings, connect, store_url
 from airflow_kcr.api.validation import real_reader, validate
@@ -38,29 +35,22 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.ports import SinkPlace
-from airflow_kcr.protocol.commands import DeclareRegion, ReportSpecChecks
-from airflow_kcr.protocol.region.rows import SpecCheck
-from airflow_kcr.protocol.region.specs import proposed_to
+from airflow_kcr.protocol.commands import DeclareRegion, ReportStartFailures
+from airflow_kcr.protocol.region.rows import StartFailure
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.validation import CheckVerdict, check_topics
+from airflow_kcr.protocol.validation import CheckVerdict
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionId, RegionName, region_name
-from airflow_kcr.runtime.metrics import Snapshot
-from airflow_kcr.sinks.custom.adapters import CustomTarget, custom_targets, factory_named
+from airflow_kcr.sinks.custom.adapters import CustomTarget, custom_targets
 from airflow_kcr.sinks.files import FileTarget
-from airflow_kcr.sinks.files.delta import table_of
 from airflow_kcr.sinks.files.layout import file_targets
-from airflow_kcr.sinks.group import checked_sinks, opened_files
+from airflow_kcr.sinks.group import checked_sinks
 from airflow_kcr.sinks.postgres import PostgresSink
-from airflow_kcr.sinks.postgres.writer import require_driver
 from airflow_kcr.spark.launch import require_java, require_pyspark
-from airflow_kcr.spark.pipelines import Pipeline, load_pipeline, pipeline_named, require_free_name
-from airflow_kcr.spec import RegionSpec, SinkKind
+from airflow_kcr.spark.pipelines import Pipeline, load_pipeline
+from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.postgres.connections import Server, server_at
 from airflow_kcr.store.regions import RegionStore
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,21 +102,9 @@ def load(
     )
 
 
-# Checks whether members can be built from a spec, and tells the store what was found.
-#
-# The applications whose members live check a waiting spec: a separate process imports its code and connects to its
-# sinks, and leaves nothing behind in this one; what depends on this very process, because its members are rebuilt in
-# it, is checked here. A refusal leaves the members as they are.
-
-WITHIN: Final = 60.0
-"""Seconds that the other process has: an interpreter, Spark's client library, the user's imports, a database."""
-
-POLL_PERIOD: Final = 0.5
-"""Seconds between two checks whether a changed spec waits."""
+# Tells the store why members can't be built from the spec in force.
 
 _LONGEST: Final = 400
-_NOT_INHERITED: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
-"""What would have the user's imports find, and use, the JVM of this process."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -168,187 +146,13 @@ class StartFailures:
             raise
 
     def _report(self, revision: int, digest: str, refusal: str) -> bool:
-        checks = tuple(SpecCheck(member=m, revision=revision, digest=digest, refusal=refusal) for m in self._members)
+        found = (StartFailure(member=m, revision=revision, digest=digest, refusal=refusal) for m in self._members)
         try:
-            self._store.handle(self._region, ReportSpecChecks(checks=checks))
+            self._store.handle(self._region, ReportStartFailures(failures=tuple(found)))
         except StoreError as away:
             _LOG.warning("region %s: the store could not be told why its members don't start: %s", self._region, away)
             return False
         return True
-
-
-class Living(Protocol):
-    """The members of this process, as far as a trial needs them (`driver.member_pool.MemberPool` is one)."""
-
-    def proposed_spec(self) -> str:
-        """Return the digest of the changed spec that waits; empty: there is none."""
-        ...
-
-    def snapshots(self) -> tuple[Snapshot, ...]:
-        """Return every member as it was a moment ago."""
-        ...
-
-
-class SpecTrial:
-    """Checks every changed spec that waits, while members live.
-
-    Args:
-        store: where the region is.
-        region: the members'.
-        group: theirs.
-        living: they.
-        spark: the session in whose JVM they would be rebuilt.
-    """
-
-    def __init__(
-        self, store: RegionStore, region: RegionName, group: GroupId, living: Living, spark: SparkSession
-    ) -> None:
-        self._store, self._region, self._group = store, region, group
-        self._living, self._spark = living, spark
-        self._ending = threading.Event()
-        self._child: subprocess.Popen[bytes] | None = None
-        self._thread = threading.Thread(target=self._run, name=f"{region} spec", daemon=True)
-
-    def start(self) -> None:
-        """Begin; returns at once."""
-        self._thread.start()
-
-    def end(self) -> None:
-        """End, with the running check; returns at once."""
-        self._ending.set()
-        child = self._child
-        if child is not None:
-            with suppress(ProcessLookupError):
-                child.kill()
-
-    def _run(self) -> None:
-        while not self._ending.wait(POLL_PERIOD):
-            try:
-                self._poll()
-            except StoreError as error:
-                _LOG.warning("region %s: its changed spec is checked again: %s", self._region, error)
-
-    def _poll(self) -> None:
-        """Check the spec that waits, if the region asks these incarnations about it."""
-        proposed = self._living.proposed_spec()
-        mine = {one.member: one.incarnation for one in self._living.snapshots() if one.incarnation}
-        if not proposed or not mine:
-            return
-        region, _ = self._store.read(self._region)
-        spec = region.next_spec
-        if spec is None or not any(proposed_to(region, member, incarnation) for member, incarnation in mine.items()):
-            return  # what the members have seen is older than the answer
-        refusal = self._refusal(spec)
-        if self._ending.is_set():
-            return  # whatever ended the child, it was not the spec
-        checks = tuple(
-            SpecCheck(member=m, revision=spec.revision, digest=spec.digest, refusal=refusal, incarnation=incarnation)
-            for m, incarnation in sorted(mine.items())
-        )
-        self._store.handle(self._region, ReportSpecChecks(checks=checks))
-        if refusal:
-            _LOG.warning("region %s: its changed spec is refused, the members go on: %s", self._region, refusal)
-        else:
-            _LOG.info("region %s: members can be built from its changed spec", self._region)
-
-    def _refusal(self, spec: Spec) -> str:
-        """Return why members can't be built from a spec; empty: they can."""
-        if self._group not in spec.rules.groups:
-            return ""
-        declared = RegionSpec.from_json(spec.text)
-        try:
-            require_here(declared, self._group, self._spark)
-            refusal = self._asked(spec)
-            if not refusal:
-                region_id = self._store.read(self._region)[0].region_id
-                opened_files(file_targets(declared, region_id=region_id), self._spark, self._store, self._group)
-        except Exception as error:  # noqa: BLE001 - whatever it is, members that are rebuilt would meet it
-            return sentence(error)
-        return refusal
-
-    def _asked(self, spec: Spec) -> str:
-        """Return what a process of its own finds."""
-        environ = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-        # The package and the user's code may be importable in this process only (a submitted zip file).
-        environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        child = self._child = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environ,
-            start_new_session=True,  # Ctrl-C at a terminal is for the members
-        )
-        try:
-            out, _ = child.communicate(json.dumps({"spec": spec.text, "group": self._group}).encode(), WITHIN)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.communicate()
-            return f"importing its code and asking its sinks was not done within {WITHIN:g} s"
-        finally:
-            self._child = None
-        if child.returncode or not out:
-            return f"importing its code ended the process that tried it (status {child.returncode})"
-        return str(json.loads(out)["refusal"])
-
-
-def require_here(spec: RegionSpec, group: GroupId, spark: SparkSession) -> None:
-    """Refuse a spec that members can't be built from in this very process: its modules and its JVM are what they are.
-
-    Args:
-        spec: the changed one.
-        group: one of its groups.
-        spark: the session of this process.
-
-    Raises:
-        ConfigurationError: a module's name is taken, or the JVM lacks a driver or a format.
-    """
-    require_free_name(pipeline_named(spec.group(group).pipeline))
-    sinks = [sink for one in spec.groups for sink in one.sinks]
-    for sink in sinks:
-        if sink.kind is SinkKind.CUSTOM:
-            require_free_name(factory_named(sink.factory or ""))
-    try:
-        if any(sink.kind is SinkKind.POSTGRES for sink in spec.group(group).sinks):
-            require_driver(spark)
-        for target in file_targets(spec):
-            table_of(spark, target)
-    except ConfigurationError as error:
-        raise ConfigurationError(
-            f"{error}; or end the members, apply the spec while none lives, and start them again"
-        ) from error
-
-
-def tried(spec: RegionSpec, group: GroupId, environ: Mapping[str, str] = os.environ) -> None:
-    """Load everything that members are built from.
-
-    Args:
-        spec: the region's.
-        group: one of its groups.
-        environ: where references are looked up.
-
-    Raises:
-        ConfigurationError, SinkError, BrokerUnavailable: they can't be built from this spec.
-    """
-    load(spec, group, environ)
-    rules = spec.rules()
-    with real_reader(spec, group) as cluster:
-        check_topics(replace(rules, groups={group: rules.groups[group]}), {group: cluster.logs.topics()})
-
-
-def main() -> None:
-    """Read which spec to try from standard input, and answer there what is wrong with it."""
-    asked = json.loads(sys.stdin.buffer.read())
-    # What the user's imports print is no answer.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    refusal = ""
-    try:
-        tried(RegionSpec.from_json(asked["spec"]), GroupId(asked["group"]))
-    except KcrError as error:
-        refusal = sentence(error)
-    answers.write(json.dumps({"refusal": refusal}))
-    answers.close()
 
 
 # `kcr doctor`
@@ -552,7 +356,3 @@ def _declared_in_memory(spec: RegionSpec) -> RegionStore:
     store = MemoryTransactions(lambda: datetime.now(UTC))
     store.handle(region_name(spec.region), DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
     return store
-
-
-if __name__ == "__main__":
-    main()

@@ -56,18 +56,11 @@ class KcrApplyRegionOperator(RegionOperator):
         self.start = start
 
     def execute(self, context: Context) -> dict[str, object]:
-        """Apply the spec, and return what was done, as `kcr region apply` shows it.
-
-        Raises:
-            SpecRefused: members that live can't run under it; the region keeps the spec that it has.
-        """
-        from airflow_kcr.api import goals
-
+        """Apply the spec, and return what was done, as `kcr region apply` shows it."""
         with self.lent(context) as region:
             applied = region.apply(self.spec)
             for difference in applied.differences:
                 self.log.info("%s counts %s", difference.path, difference.takes_effect)
-            region.wait_for(goals.SPEC_CHECKED)
             if self.start:
                 region.start()
         self.log.info("Region %s is %s", applied.region, applied.change)

@@ -27,7 +27,7 @@ from airflow_kcr.protocol.region.rows import (
     Requester,
     ResetAnswer,
     ResetCause,
-    SpecCheck,
+    StartFailure,
 )
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.region.view import MemberRegion
@@ -420,10 +420,10 @@ class ChangeSpec(Command[Region]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportSpecChecks(Command[Region]):
-    """Report what members' process found of a spec; reports about other specs are ignored."""
+class ReportStartFailures(Command[Region]):
+    """Say why a process can't start its members with the spec in force."""
 
-    checks: tuple[SpecCheck, ...]
+    failures: tuple[StartFailure, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

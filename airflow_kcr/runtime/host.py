@@ -208,12 +208,6 @@ class MemberHost:
         return 0 if view is None else view.spec_revision
 
     @property
-    def proposed_spec(self) -> str:
-        """The digest of the changed spec that waits, as the member sees it; empty: there is none."""
-        view = self._machine.view
-        return "" if view is None else view.proposed
-
-    @property
     def newest_checkpoint(self) -> CheckpointNumber:
         """The newest number that a checkpoint or a reset has used, as far as the member has seen."""
         return self._machine.newest_sequence

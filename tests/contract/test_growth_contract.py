@@ -28,7 +28,6 @@ from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, Offset
 from airflow_kcr.spec import parse
 from airflow_kcr.store.postgres import chronicle
-from tests.support import spec_checks
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.support.long_ledger import Statistics, fill
@@ -275,12 +274,12 @@ def test_however_many_checkpoints_are_kept_a_look_asks_as_often(database_url: st
         assert asked(driver) == few
 
 
-def test_a_report_of_a_check_does_not_write_the_spec(database_url: str) -> None:
+def test_a_report_of_a_failed_start_does_not_write_the_spec(database_url: str) -> None:
     with live_region(database_url) as driver, statements() as run:
-        spec_checks.say(driver.store, driver.name, [driver.member(0)], "the pipeline does not import")
+        driver.fail_to_start(driver.member(0), refusal="the pipeline does not import")
         written = [text for text in run if "UPDATE kcr.region" in text]
-        assert driver.held.spec_checks != ()
-    assert ['"spec_checks" = ' in text for text in written] == [True]
+        assert driver.held.start_failures != ()
+    assert ['"start_failures" = ' in text for text in written] == [True]
     assert not any('"spec_revision" = ' in text or '"spec" = ' in text for text in written)
 
 

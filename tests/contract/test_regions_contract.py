@@ -53,7 +53,6 @@ from airflow_kcr.protocol.commands import (
 )
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
-from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.liveness import NEVER
 from airflow_kcr.protocol.region.rows import Outcome, RegionState, Requester, ResetCause
 from airflow_kcr.protocol.region.state import Region
@@ -151,17 +150,13 @@ def test_a_spec_that_waits_is_kept(subject: Subject, drive: Drive) -> None:
     assert driver.held.next_spec == later
 
 
-def test_what_members_find_of_a_spec_is_kept(subject: Subject, drive: Drive) -> None:
+def test_why_members_can_not_start_is_kept(subject: Subject, drive: Drive) -> None:
     driver = drive()
     driver.up()
-    later = subject.specs.spec(rules_of("g", members=3), revision=3)
-    driver.handle(ChangeSpec(at_once=driver.held.spec, later=later))
-    driver.check_spec(driver.member(0))
-    assert [(c.member, c.refusal) for c in driver.held.spec_checks] == [(driver.member(0), "")]
-    driver.check_spec(driver.member(1), refusal="there is no module 'nowhere'")
-    assert driver.held.next_spec is None
-    assert [(c.member, c.revision, c.refusal) for c in specs.refused(driver.region)] == [
-        (driver.member(1), 3, "there is no module 'nowhere'")
+    driver.leave(driver.member(1))
+    driver.fail_to_start(driver.member(1), refusal="there is no module 'nowhere'")
+    assert [(f.member, f.revision, f.refusal) for f in driver.held.start_failures] == [
+        (driver.member(1), 1, "there is no module 'nowhere'")
     ]
 
 

@@ -209,8 +209,8 @@ EXPECTED: tuple[object, ...] = (
             events.SeekWritten,
             events.Skipped,
             events.SpecChanged,
-            events.SpecChecked,
             events.SpecProposed,
+            events.StartFailed,
             events.Stopped,
             events.StoreRestoredSeen,
         )

@@ -85,7 +85,7 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
-from tests.support import spec_checks
+from tests.support import start_failures
 from tests.support.whole import everything
 
 A = TypeVar("A")
@@ -256,13 +256,9 @@ class Driver:
         self.spread()
         self.finish_reset()
 
-    def accept_spec(self) -> None:
-        """Have every living member's process say that it can run under the spec that waits."""
-        spec_checks.accept(self.store, self.name)
-
-    def check_spec(self, *members: MemberId, refusal: str = "") -> None:
-        """Have members' processes say what they have found of the spec that waits, or of the one in force."""
-        spec_checks.say(self.store, self.name, members, refusal)
+    def fail_to_start(self, *members: MemberId, refusal: str) -> None:
+        """Have processes say why they can't start members with the spec in force."""
+        start_failures.say(self.store, self.name, members, refusal)
 
     def join(
         self, member: MemberId, *, takeover: bool = False, came_back: bool = False, spec_revision: int | None = None

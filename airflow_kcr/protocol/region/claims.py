@@ -26,7 +26,6 @@ from airflow_kcr.protocol.region import (
     lost_logs,
     membership,
     resets,
-    specs,
 )
 from airflow_kcr.protocol.region.rows import (
     CLAIM_STATES,
@@ -345,7 +344,6 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberRegion:
         next_sequence=region.next_sequence,
         spec_revision=region.spec.revision,
         incarnation=row.incarnation,
-        proposed=specs.proposed_to(region, member, row.incarnation),
         left=row.left,
         acknowledged=row.acknowledged == region.epoch,
         failures=region.failures,

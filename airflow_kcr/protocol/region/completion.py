@@ -299,7 +299,7 @@ def _strangers(region: Region, partition: GroupPartition) -> str:
 def _ended_in_what_asked(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
     if checkpoint.purpose is CheckpointPurpose.RESET:
         return person_resets.begin_at_checkpoint(region, now, checkpoint)
-    if specs.is_accepted(region, now) and region.desired_state is not DesiredState.STOPPED:
+    if region.next_spec is not None and region.desired_state is not DesiredState.STOPPED:
         return specs.restart(region, now)
     if checkpoint.purpose is CheckpointPurpose.STOP and region.desired_state is DesiredState.STOPPED:
         return replace(region, stopping=checkpoint.sequence)

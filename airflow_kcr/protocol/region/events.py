@@ -61,19 +61,18 @@ class SpecChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecProposed:
-    """A changed spec waits for the next checkpoint; live members first check whether they can run under it."""
+    """A changed spec waits for the next checkpoint."""
 
     revision: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpecChecked:
-    """A member's process has checked whether it can run under a spec: a waiting one, or the one that it starts with."""
+class StartFailed:
+    """A process could not start a member with the spec in force."""
 
     member: MemberId
     revision: int
     refusal: str
-    """Why it can't; a waiting spec is then given up, and the one in force stays. Empty: it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -479,7 +478,7 @@ Body: TypeAlias = (
     RegionCreated
     | SpecChanged
     | SpecProposed
-    | SpecChecked
+    | StartFailed
     | DesiredStateChanged
     | StateChanged
     | Halted

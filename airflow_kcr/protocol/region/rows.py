@@ -549,19 +549,17 @@ class ResetAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpecCheck:
-    """What the process of a member has found of a spec before it is built from it."""
+class StartFailure:
+    """Why a process could not start a member with the spec in force."""
 
     member: MemberId
     revision: int
     digest: str
     """Of the spec's text: a revision that was taken back may name another text later."""
 
-    refusal: str = ""
-    """Why the member can't run under it; empty: it can, as far as that can be checked."""
-
+    refusal: str
     incarnation: Incarnation = Incarnation(0)
-    """The member's newest when it was said; what an earlier one has found says nothing of this one."""
+    """The member's newest when it was said; once it lives again, it says nothing any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,12 @@
 """A changed spec takes effect: some of it at once, the rest at the next checkpoint or start (docs/reference/states.md).
 
 What changes the members themselves (topics, number, pipeline, delivery) waits for a moment at which nothing is in
-flight: the completion of a checkpoint, where it is a reset to that very checkpoint, or the next start. Until then live
-    members check whether they can run under it: one that can't refuses it, and the region keeps the spec that it has.
-    Nothing waits for a checkpoint that no member can take: without a live member, a changed spec counts at once; in a
-    reset that members can't start for, as soon as those that live can run under it.
+flight: the completion of a checkpoint, where it is a reset to that very checkpoint, or the next start. Nothing waits
+for a checkpoint that no member can take: without a live member, or in a reset that members can't start for, a changed
+spec counts at once.
+
+A spec is checked where it is applied, and by each process before its members take part. One that members can't start
+with leaves the region in its reset, which names the reason, until the next spec corrects it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from airflow_kcr.protocol.region.rows import (
     Lease,
     RegionState,
     ResetCause,
-    SpecCheck,
+    StartFailure,
 )
 from airflow_kcr.protocol.region.state import Region, Spec, is_live, live_members, put, record
 from airflow_kcr.protocol.rules import RegionRules
@@ -48,7 +50,6 @@ def _with_own_clusters(region: Region) -> Region:
 
 
 def _changed(region: Region, now: datetime, at_once: Spec, later: Spec | None) -> Region:
-    region = replace(region, spec_checks=tuple(c for c in region.spec_checks if c.digest == region.spec.digest))
     if later is None:
         return replace(_in_force(region, now, at_once), next_spec=None)
     if region.state is RegionState.STOPPED:
@@ -63,7 +64,7 @@ def _in_force(region: Region, now: datetime, spec: Spec) -> Region:
     if spec == region.spec:
         return region
     schedule_changed = spec.rules.checkpoint.schedule != region.rules.checkpoint.schedule
-    region = replace(region, spec=spec, spec_checks=(), retire_at=now)
+    region = replace(region, spec=spec, start_failures=(), retire_at=now)
     region = _without_strangers(_with_own_clusters(region), now)
     deliveries = {str(g): str(rules.delivery) for g, rules in spec.rules.groups.items()}
     region = record(region, now, events.SpecChanged(revision=spec.revision, deliveries=deliveries))
@@ -140,7 +141,7 @@ def corrected(region: Region, now: datetime) -> Region:
     That reset is never done, so no checkpoint is coming. Nothing has started in its epoch, so the members that live
     lose nothing when they restart.
     """
-    if not _is_blocked(region, now) or not is_accepted(region, now):
+    if region.next_spec is None or not _is_blocked(region, now):
         return region
     detail = "the spec changed while members could not start with the one before"
     return resets.begin(take_pending(region, now), now, ResetCause.SPEC_CHANGED, detail=detail)
@@ -162,21 +163,24 @@ def _without_leases(region: Region, now: datetime) -> Region:
     return replace(region, leases=put(region.leases, ended))
 
 
-# -- what members find of a spec ---------------------------------------------------------------------------------------
+# -- members that can't start with a spec ------------------------------------------------------------------------------
 
 
-def checked(region: Region, now: datetime, found: Iterable[SpecCheck]) -> Region:
-    """Return the region with what members' process has found of a spec.
+def failed_to_start(region: Region, now: datetime, found: Iterable[StartFailure]) -> Region:
+    """Return the region with why processes could not start members with the spec in force.
 
-    A waiting spec that a living member refuses is given up: the one in force stays, and the refusal is remembered. Of
-    the spec in force only refusals are, by members that can't start with it. What is said of any other spec, or by an
-    incarnation that is not the newest any more, is too late to mean anything.
+    What is said of any other spec, or while the member lives, is too late to mean anything. Each reason is remembered
+    once: who starts a process that can't start does so again and again.
     """
-    for check in found:
-        if region.next_spec is not None and check.digest == region.next_spec.digest:
-            region = _proposal_checked(region, now, check)
-        elif check.digest == region.spec.digest and check.refusal and not is_live(region, check.member, now):
-            region = _noted(region, now, replace(check, incarnation=_newest(region, check.member)))
+    for said in found:
+        failure = replace(said, incarnation=_newest(region, said.member))
+        is_late = failure.digest != region.spec.digest or is_live(region, failure.member, now)
+        if is_late or failure in region.start_failures:
+            continue
+        others = (one for one in region.start_failures if one.member != failure.member)
+        region = replace(region, start_failures=tuple(sorted((*others, failure), key=lambda one: one.member)))
+        body = events.StartFailed(member=failure.member, revision=failure.revision, refusal=failure.refusal)
+        region = record(region, now, body)
     return region
 
 
@@ -185,72 +189,16 @@ def _newest(region: Region, member: MemberId) -> Incarnation:
     return Incarnation(0) if row is None else row.incarnation
 
 
-def _proposal_checked(region: Region, now: datetime, check: SpecCheck) -> Region:
-    if not is_live(region, check.member, now) or check.incarnation != _newest(region, check.member):
-        return region
-    region = _noted(region, now, check)
-    return _with_own_clusters(replace(region, next_spec=None)) if check.refusal else region
-
-
-def _noted(region: Region, now: datetime, check: SpecCheck) -> Region:
-    """Remember a check once: who starts a process that can't start does so again and again."""
-    if check in region.spec_checks:
-        return region
-    others = (c for c in region.spec_checks if (c.member, c.digest) != (check.member, check.digest))
-    region = replace(region, spec_checks=tuple(sorted((*others, check), key=lambda c: (c.member, c.revision))))
-    body = events.SpecChecked(member=check.member, revision=check.revision, refusal=check.refusal)
-    return record(region, now, body)
-
-
-def unchecked(region: Region, now: datetime) -> tuple[MemberId, ...]:
-    """Return the living members that have not said yet that they can run under the waiting spec, in order.
-
-    Those that it has no place for have nothing to check.
-    """
-    spec = region.next_spec
-    if spec is None:
-        return ()
-    return tuple(m for m in live_members(region, now) if proposed_to(region, m, region.members[m].incarnation))
-
-
-def proposed_to(region: Region, member: MemberId, incarnation: Incarnation) -> str:
-    """Return the digest of the waiting spec, if this incarnation has still to say whether it can run under it.
-
-    Once it is given up, the same spec proposed again is a new question: what was wrong may have been put right.
-    """
-    spec = region.next_spec
-    if spec is None or not _has_place(spec.rules, member):
-        return ""
-    said = any(
-        (c.member, c.incarnation, c.digest, c.refusal) == (member, incarnation, spec.digest, "")
-        for c in region.spec_checks
-    )
-    return "" if said else spec.digest
-
-
-def is_accepted(region: Region, now: datetime) -> bool:
-    """Whether a changed spec waits that every living member can run under."""
-    return region.next_spec is not None and not unchecked(region, now)
-
-
-def refused(region: Region) -> tuple[SpecCheck, ...]:
-    """Return why the newest changed spec was given up, by those who refused it; empty: it was not."""
-    return tuple(c for c in region.spec_checks if c.refusal and c.digest != region.spec.digest)
-
-
-def start_failures(region: Region, now: datetime) -> tuple[SpecCheck, ...]:
+def start_failures(region: Region, now: datetime) -> tuple[StartFailure, ...]:
     """Return why members could not start with the spec in force, each since it last lived."""
     return tuple(
-        c
-        for c in region.spec_checks
-        if c.refusal
-        and c.digest == region.spec.digest
-        and c.incarnation == _newest(region, c.member)
-        and not is_live(region, c.member, now)
+        one
+        for one in region.start_failures
+        if one.incarnation == _newest(region, one.member) and not is_live(region, one.member, now)
     )
 
 
-def told_start_failure(region: Region, now: datetime, failure: SpecCheck) -> str:
+def told_start_failure(region: Region, now: datetime, failure: StartFailure) -> str:
     """Return the sentence about a member that could not start with the spec in force, with the way out."""
     counts = _counts(region, now) if live_members(region, now) else "at once, as no member lives"
     return (
@@ -262,21 +210,12 @@ def told_start_failure(region: Region, now: datetime, failure: SpecCheck) -> str
 
 def _counts(region: Region, now: datetime) -> str:
     """Return when a changed spec counts, as the region now is, where members live."""
-    if not _is_blocked(region, now):
-        return "at the next checkpoint"
-    return f"once {', '.join(map(str, live_members(region, now)))} can run under it"
+    return "at once" if _is_blocked(region, now) else "at the next checkpoint"
 
 
 def told(region: Region, now: datetime) -> Iterator[str]:
-    """Yield what a person should know of a spec that waits, was given up, or can't be started with."""
+    """Yield what a person should know of a spec that waits, or can't be started with."""
     if region.next_spec is not None:
-        asked = () if _is_blocked(region, now) else unchecked(region, now)
-        looks = f"; first {', '.join(map(str, asked))} checks whether it can run under it" if asked else ""
-        yield f"a changed spec takes effect {_counts(region, now)}, with a restart of the members{looks}"
-    for refusal in refused(region):
-        yield (
-            f"revision {refusal.revision} of the spec was given up, revision {region.spec.revision} stays in force: "
-            f"{refusal.member} can't run under it: {refusal.refusal}; put that right and apply it again"
-        )
+        yield f"a changed spec takes effect {_counts(region, now)}, with a restart of the members"
     for failure in start_failures(region, now):
         yield told_start_failure(region, now, failure)

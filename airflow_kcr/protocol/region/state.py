@@ -41,7 +41,7 @@ from airflow_kcr.protocol.region.rows import (
     RegionState,
     ResetAnswer,
     ResetAttempt,
-    SpecCheck,
+    StartFailure,
 )
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import (
@@ -186,8 +186,8 @@ class Region:
     next_spec: Spec | None = None
     """A changed spec whose topics, members, pipeline or delivery wait for the next checkpoint or start."""
 
-    spec_checks: tuple[SpecCheck, ...] = ()
-    """What members have found of the waiting spec, and why members can't start with the one in force."""
+    start_failures: tuple[StartFailure, ...] = ()
+    """Why members can't start with the spec in force."""
 
     reset_answers: tuple[ResetAnswer, ...] = ()
     """What persons have answered about resets that are not applied yet, the newest last."""

@@ -60,9 +60,6 @@ class MemberRegion:
     incarnation: Incarnation
     """The member's newest incarnation in the store; another than one's own means fenced."""
 
-    proposed: str = ""
-    """The digest of a changed spec that waits, and that the member's process has to check; empty: there is none."""
-
     left: bool = False
     """Whether the store counts the member out: it left, or the spec has no place for it any more."""
 

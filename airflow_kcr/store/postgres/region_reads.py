@@ -30,7 +30,7 @@ from airflow_kcr.protocol.region.rows import (
     Halt,
     RegionState,
     ResetAnswer,
-    SpecCheck,
+    StartFailure,
 )
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.values import (
@@ -92,7 +92,7 @@ HEAD_COLUMNS: Final = (
     "retire_at",
     "initialised",
     "foreign_consumers",
-    "spec_checks",
+    "start_failures",
     "unowned",
     "reset_answers",
 )
@@ -445,7 +445,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         retire_at,
         initialised,
         foreign_consumers,
-        spec_checks,
+        start_failures,
         unowned,
         reset_answers,
     ) = row[2 : HEAD_WIDTH - 1]
@@ -480,7 +480,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         foreign_consumers=()
         if foreign_consumers is None
         else from_json(foreign_consumers, tuple[ForeignConsumer, ...]),
-        spec_checks=() if spec_checks is None else from_json(spec_checks, tuple[SpecCheck, ...]),
+        start_failures=() if start_failures is None else from_json(start_failures, tuple[StartFailure, ...]),
         unowned={p: row for p, row in unclaimed.items() if isinstance(row, datetime)},
         absent={p: row for p, row in unclaimed.items() if isinstance(row, Absence)},
         reset_answers=() if reset_answers is None else from_json(reset_answers, tuple[ResetAnswer, ...]),

@@ -16,7 +16,7 @@ from sqlalchemy import Table, TextClause, text
 
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
-from airflow_kcr.protocol.region.rows import Contribution, Halt, Lease, ResetAnswer, SpecCheck
+from airflow_kcr.protocol.region.rows import Contribution, Halt, Lease, ResetAnswer, StartFailure
 from airflow_kcr.protocol.region.state import Region, without_forgotten
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, RegionName
 from airflow_kcr.store.codec import Unclaimed, to_json
@@ -213,7 +213,7 @@ def _head(before: Region, after: Region) -> Iterator[Write]:
     yield Write(_UPDATE_HEAD[columns], {"head": document({c: new[c] for c in columns})})
 
 
-_AS_JSON: Final = {"halt", "foreign_consumers", "spec_checks", "unowned", "reset_answers"}
+_AS_JSON: Final = {"halt", "foreign_consumers", "start_failures", "unowned", "reset_answers"}
 
 
 def head_values(region: Region) -> dict[str, object]:
@@ -229,7 +229,7 @@ def head_values(region: Region) -> dict[str, object]:
         "foreign_consumers": to_json(region.foreign_consumers, tuple[ForeignConsumer, ...])
         if region.foreign_consumers
         else None,
-        "spec_checks": to_json(region.spec_checks, tuple[SpecCheck, ...]) if region.spec_checks else None,
+        "start_failures": to_json(region.start_failures, tuple[StartFailure, ...]) if region.start_failures else None,
         "reset_answers": to_json(region.reset_answers, tuple[ResetAnswer, ...]) if region.reset_answers else None,
         "unowned": to_json({**region.unowned, **region.absent}, Mapping[GroupPartition, Unclaimed])
         if region.unowned or region.absent

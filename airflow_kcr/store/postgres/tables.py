@@ -157,7 +157,7 @@ region: Final = table(
     instant_or_null("reconcile_at"),
     truth("initialised"),
     Column("foreign_consumers", JSONB),
-    Column("spec_checks", JSONB),
+    Column("start_failures", JSONB),
     Column("unowned", JSONB),
     Column("reset_answers", JSONB),
     instant_or_null("retire_at"),

@@ -24,7 +24,7 @@ from airflow_kcr.driver.process import run_members
 from airflow_kcr.driver.task import RunningApplication
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import SpecOutdated
-from airflow_kcr.protocol.region.events import SpecChecked
+from airflow_kcr.protocol.region.events import StartFailed
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
 from airflow_kcr.runtime.host import End, Ended
 from airflow_kcr.spark.session import SparkSettings
@@ -120,7 +120,7 @@ def test_a_start_waits_for_store_and_broker_and_tells_it_once(
     def bring_back(driver: Driver) -> None:
         assert happened(lambda: WAITS in caplog.text, within=WITHIN)
         proxies.append(BreakingProxy(socket, proxies[0].port))
-        assert happened(lambda: bool(driver.region.spec_checks), within=WITHIN)
+        assert happened(lambda: bool(driver.region.start_failures), within=WITHIN)
         kafka.broker(1).start()
 
     if not restarts:
@@ -130,7 +130,7 @@ def test_a_start_waits_for_store_and_broker_and_tells_it_once(
         with opened(url) as store:
             run_members(store, MEMBERS, start_within=timedelta(minutes=5))
         world.result(WITHIN)
-        told = [event.body for event in driver.events if isinstance(event.body, SpecChecked)]
+        told = [event.body for event in driver.events if isinstance(event.body, StartFailed)]
     assert not lives
     lines = [record.getMessage() for record in caplog.records if record.name == "airflow_kcr.driver.starting"]
     assert [line.partition(":")[0] for line in lines] == ["region flights"] * len(lines)

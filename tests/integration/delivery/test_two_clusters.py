@@ -456,7 +456,7 @@ def test_members_are_not_started_where_another_cluster_answers(
         region = pair.east.region()
         assert region.clusters == {east: "another"}
         # `kcr region show` says so.
-        (failure,) = region.spec_checks
+        (failure,) = region.start_failures
         assert "has consumed it from cluster another" in failure.refusal
 
 

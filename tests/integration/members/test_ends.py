@@ -17,7 +17,6 @@ from airflow_kcr.spec import RegionSpec
 from tests.support.breaking_proxy import breaking_proxy
 from tests.support.faults import Note, finished, judged
 from tests.support.members import PATIENT, Live, Process
-from tests.support.spec_checks import accept
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -214,4 +213,3 @@ def changed_to(region: Live, *, members: int) -> None:
     fewer = replace(spec, groups=(replace(spec.groups[0], members=members),))
     with Region(region.name, region.store) as one:
         one.apply(fewer)
-    accept(region.store, region.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -17,7 +16,6 @@ from airflow_kcr.protocol.commands import (
     Heartbeat,
     ReportPublished,
     ReportSeekCommit,
-    ReportSpecChecks,
     StartBatch,
 )
 from airflow_kcr.protocol.member import messages
@@ -25,8 +23,7 @@ from airflow_kcr.protocol.member.state import MemberMachine, State
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
-from airflow_kcr.protocol.region.rows import Batch, OpenTarget, SpecCheck
-from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.region.rows import Batch, OpenTarget
 from airflow_kcr.protocol.rules import Delivery, GroupProtocol
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.target_resolution import Situation, resolve
@@ -192,17 +189,6 @@ class Host:
     def terminate(self) -> None:
         """SIGTERM."""
         self.soon(lambda: self.deliver(messages.Terminated()))
-
-    def try_spec(self, spec: Spec, refusal: str) -> None:
-        """Say whether the member could be built from a spec that waits: nothing was found, or `refusal`."""
-        incarnation = self.machine.incarnation
-        if incarnation is None or not self.reaches_store:
-            return
-        check = SpecCheck(
-            member=self.member, revision=spec.revision, digest=spec.digest, refusal=refusal, incarnation=incarnation
-        )
-        with suppress(KcrError):
-            self.around.store.handle(self.around.name, ReportSpecChecks(checks=(check,)))
 
     def _tick(self) -> None:
         self.deliver(messages.Tick())

@@ -20,12 +20,10 @@ from airflow_kcr.protocol.commands import (
     ChangeSpec,
     DeclareRegion,
     Register,
-    ReportSpecChecks,
     RequestCheckpoint,
     StartRegion,
 )
 from airflow_kcr.protocol.member.state import MemberMachine
-from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.liveness import Rule
 from airflow_kcr.protocol.region.rows import (
@@ -35,7 +33,6 @@ from airflow_kcr.protocol.region.rows import (
     DesiredState,
     RegionState,
     RequestState,
-    SpecCheck,
 )
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import (
@@ -60,6 +57,7 @@ from airflow_kcr.protocol.values import (
     RequestId,
 )
 from airflow_kcr.schedules import Every
+from tests.support import start_failures
 from tests.support.simulation.broker import Broker, Log
 from tests.support.simulation.converting_broker import ConvertingBroker
 from tests.support.simulation.deciding_broker import DecidingBroker
@@ -261,17 +259,6 @@ def _specs(world: World) -> tuple[tuple[float, str], ...]:
     return tuple((at, (mistakes.choice(MISTAKES) if broken else spec_changed).__name__) for at, broken in drawn)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mistake:
-    """What is wrong with a spec."""
-
-    keeps_out: frozenset[MemberId]
-    """Who can't start with it."""
-
-    is_found: bool
-    """Whether those of them that live find that out."""
-
-
 _BROKERS: Final[Mapping[GroupProtocol, type[Broker]]] = {
     GroupProtocol.CLASSIC: Broker,
     GroupProtocol.CONSUMER: DecidingBroker,
@@ -327,7 +314,7 @@ class Simulation:
         self.revision = 1
         """The newest one of the spec that a person has applied."""
 
-        self.mistakes: dict[str, Mistake] = {}
+        self.mistakes: dict[str, frozenset[MemberId]] = {}
         """By digest, the specs that members can't start with."""
 
         self.waited: frozenset[Rule] = frozenset()
@@ -419,7 +406,7 @@ class Simulation:
         if member in self.hosts:
             return
         spec = self.region.spec
-        if (mistake := self.mistakes.get(spec.digest)) is not None and member in mistake.keeps_out:
+        if member in self.mistakes.get(spec.digest, ()):
             self._fails_to_start(member, spec)
             return
         (one,) = (one for one in self.shape.groups if one.group == member.group)
@@ -437,8 +424,7 @@ class Simulation:
 
     def _fails_to_start(self, member: MemberId, spec: Spec) -> None:
         if self.world.now >= self.around.store_back_at:
-            check = SpecCheck(member=member, revision=spec.revision, digest=spec.digest, refusal="no such module")
-            self.person(lambda: self.store.handle(NAME, ReportSpecChecks(checks=(check,))))
+            self.person(lambda: start_failures.say(self.store, NAME, [member], "no such module"))
         self.world.after(self.world.random.uniform(0.3, 9.0), lambda: self._relaunched(member))
 
     # -- the spec ------------------------------------------------------------------------------------------------
@@ -450,7 +436,7 @@ class Simulation:
         rules = (region.next_spec or region.spec).rules
         spec = Spec(text=f'{{"revision":{self.revision}}}', rules=rules, revision=self.revision)
         if keeps_out:
-            self.mistakes[spec.digest] = Mistake(keeps_out=frozenset(keeps_out), is_found=self.world.chance(0.5))
+            self.mistakes[spec.digest] = frozenset(keeps_out)
         self.person(lambda: self.store.handle(NAME, ChangeSpec(at_once=region.spec, later=spec)))
 
     def convert(self) -> None:
@@ -462,20 +448,6 @@ class Simulation:
         text, rules = f'{{"revision":{self.revision}}}', replace(rules, groups=groups)
         spec = Spec(text=text, rules=rules, revision=self.revision)
         self.person(lambda: self.store.handle(NAME, ChangeSpec(at_once=region.spec, later=spec)))
-
-    def _try_specs(self) -> None:
-        """Processes that live look whether they could be built from a spec that waits, each at a time of its own."""
-        self.world.after(1.0, self._try_specs)
-        spec = self.region.next_spec
-        if spec is None:
-            return
-        mistake = self.mistakes.get(spec.digest)
-        for member in specs.unchecked(self.region, self.world.clock()):
-            host = self.hosts.get(member)
-            if host is not None:
-                fails = mistake is not None and mistake.is_found and member in mistake.keeps_out
-                refusal = "no such module" if fails else ""
-                host.soon(lambda h=host, r=refusal: h.try_spec(spec, r), 3.0)  # type: ignore[misc]
 
     def _ended(self, host: Host, how: str) -> None:
         if self.hosts.get(host.member) is host:
@@ -535,8 +507,6 @@ class Simulation:
         for at, name in self.shape.clusters:
             (of_one,) = (one for one in OF_ONE if one.__name__ == name)
             self.world.after(at, lambda f=of_one: self._fault(f))  # type: ignore[misc]
-        if self.shape.specs or self.shape.conversions:
-            self._try_specs()
         for at in self.shape.conversions:
             self.world.after(at, lambda: self._fault(converted))
         for at, name in self.shape.specs:

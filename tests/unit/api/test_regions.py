@@ -22,7 +22,7 @@ from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import Clock
 from tests.support.live_region import FakeCluster
-from tests.support.spec_checks import say
+from tests.support.start_failures import say
 
 MEMBER = MemberId(GroupId("g"), 0)
 
@@ -260,19 +260,18 @@ def test_a_spec_of_another_region_is_not_taken(region: Region) -> None:
         region.apply(spec_of(name="seats"))
 
 
-def test_waiting_for_the_members_to_look_ends_with_their_refusal(region: Region, store: RegionStore) -> None:
+def test_waiting_for_a_changed_spec_ends_when_members_can_not_start_with_it(region: Region, store: RegionStore) -> None:
     attended(region, store)
     region.apply(spec_of(members=3))
-    with pytest.raises(TimedOut, match=r"g\[0\] checks whether it can run under it"):
-        region.wait_for(goals.SPEC_CHECKED, timedelta(0))
-    say(store, region.name, [MEMBER], "there is no module 'nowhere'")
-    with pytest.raises(
-        SpecRefused, match=r"revision 1 stays in force: g\[0\] .*there is no module 'nowhere'; put that"
-    ):
-        region.wait_for(goals.SPEC_CHECKED)
+    with pytest.raises(TimedOut, match="a changed spec takes effect at the next checkpoint"):
+        region.wait_for(goals.SPEC_IN_FORCE, timedelta(0))
     assert region.apply(spec_of()).change is Change.WITHDRAWN
-    region.wait_for(goals.SPEC_CHECKED)
-    assert "nowhere" not in region.show().note
+    region.kill()
+    region.apply(spec_of(members=3))
+    region.start()
+    say(store, region.name, [MEMBER], "there is no module 'nowhere'")
+    with pytest.raises(SpecRefused, match=r"g\[0\] could not start .*there is no module 'nowhere'; put that right, or"):
+        region.wait_for(goals.SPEC_IN_FORCE)
 
 
 def test_what_is_said_of_a_member_that_can_not_start_is_true(region: Region, store: RegionStore) -> None:

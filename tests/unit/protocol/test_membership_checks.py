@@ -359,7 +359,7 @@ def test_one_that_can_not_start_fails_with_the_reason_and_the_way_out() -> None:
     here = world()
     here.driver.leave(here.driver.member(1))
     here.members = [member_seen(0, 0, 1, 2, 3)]
-    here.driver.check_spec(here.driver.member(1), refusal="there is no module 'nowhere'")
+    here.driver.fail_to_start(here.driver.member(1), refusal="there is no module 'nowhere'")
     check = here.check(Question.PARTICIPANTS)
     assert (check.verdict, check.detail) == (
         FAILED,

@@ -120,7 +120,7 @@ CREATE TABLE kcr.region (
     reconcile_at timestamptz,
     initialised boolean NOT NULL,
     foreign_consumers jsonb,
-    spec_checks jsonb,
+    start_failures jsonb,
     unowned jsonb,
     reset_answers jsonb,
     retire_at timestamptz,

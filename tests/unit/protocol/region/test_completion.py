@@ -393,7 +393,6 @@ def test_a_changed_spec_restarts_the_members_at_the_very_checkpoint() -> None:
     spec = driver.region.spec
     later = replace(spec, text="later", revision=2)
     driver.handle(ChangeSpec(at_once=spec, later=later))
-    driver.accept_spec()
     driver.request_checkpoint("n")
     checkpoint = driver.complete()
     assert causes(driver) == ["start", "spec_changed"]

@@ -18,7 +18,7 @@ from airflow_kcr.protocol.commands import (
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LivenessVerdict, LogEnd, Rule, Seen, Wait
-from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState, ResetCause, SpecCheck
+from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState, ResetCause, StartFailure
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, ForeignConsumerPolicy, RegionRules
 from airflow_kcr.protocol.values import Offset, RequestId
 from airflow_kcr.schedules import Every
@@ -459,8 +459,10 @@ def test_resets_that_follow_one_another_while_a_checkpoint_is_wanted_are_a_stall
 def test_members_that_can_not_start_say_why() -> None:
     driver = Driver(partitions=1, members=1)
     driver.handle(StartRegion())
-    refusal = SpecCheck(member=driver.member(0), revision=1, digest=driver.region.spec.digest, refusal="no such module")
-    region = replace(driver.region, spec_checks=(refusal,))
+    refusal = StartFailure(
+        member=driver.member(0), revision=1, digest=driver.region.spec.digest, refusal="no such module"
+    )
+    region = replace(driver.region, start_failures=(refusal,))
     wait = only(liveness.judge(region, BEGINNING))
     assert (wait.rule, wait.what) == (Rule.MEMBERS, "no member lives; g[0] can't start: no such module")
 

@@ -119,7 +119,7 @@ def test_a_region_that_can_not_drain_needs_to_be_forced() -> None:
     assert state(starting) is RegionState.STARTING
     with pytest.raises(RegionInState, match=r"is starting and can't drain.*It waits: .*g:t-0"):
         starting.reset(TO_START)
-    starting.check_spec(starting.member(0), refusal="no module named x")
+    starting.fail_to_start(starting.member(0), refusal="no module named x")
     with pytest.raises(RegionInState, match=r"It waits: .*no module named x; .*apply a corrected spec"):
         starting.reset(TO_START)
 

@@ -14,7 +14,7 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
 )
 from airflow_kcr.protocol.region import coverage, events, specs
-from airflow_kcr.protocol.region.rows import DesiredState, RegionState, ResetCause, SpecCheck
+from airflow_kcr.protocol.region.rows import DesiredState, RegionState, ResetCause, StartFailure
 from airflow_kcr.protocol.region.state import Spec, live_members
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Delivery, RegionRules
 from airflow_kcr.schedules import Every
@@ -99,7 +99,6 @@ def test_what_changes_the_members_waits_for_the_next_checkpoint_and_restarts_the
     change(driver, later=fewer_members())
     assert driver.region.rules.groups[GROUP].members == 2
     driver.process()
-    driver.accept_spec()
     driver.request_checkpoint("n")
     checkpoint = driver.complete()
     region = driver.region
@@ -114,7 +113,6 @@ def test_who_was_built_from_the_old_spec_can_do_nothing_any_more_and_comes_back_
     driver = running()
     driver.process()
     change(driver, later=spec(driver.region.rules))
-    driver.accept_spec()
     driver.request_checkpoint("n")
     driver.complete()
     assert state(driver) is RegionState.STARTING
@@ -137,7 +135,6 @@ def test_a_clock_that_goes_back_does_not_bring_them_back_to_life(back: float) ->
     driver = running()
     driver.process()
     change(driver, later=spec(driver.region.rules))
-    driver.accept_spec()
     driver.request_checkpoint("n")
     driver.complete()
     driver.clock.advance(-back)
@@ -175,7 +172,6 @@ def test_a_change_that_was_taken_back_before_the_checkpoint_restarts_nobody() ->
 def test_members_that_the_new_spec_has_no_place_for_are_fenced_and_nobody_waits_for_them() -> None:
     driver = running()
     change(driver, later=fewer_members())
-    driver.accept_spec()
     driver.request_checkpoint("n")
     driver.complete()
     stranger = driver.member(1)
@@ -212,62 +208,7 @@ def test_a_member_that_has_left_already_is_not_counted_out_again() -> None:
     assert changed.members == region.members
 
 
-# -- what members find of a spec --------------------------------------------------------------------------------------
-
-
-def test_a_changed_spec_waits_until_every_living_member_can_run_under_it() -> None:
-    driver = running()
-    change(driver, later=spec(driver.region.rules))
-    driver.checkpoint("n1")
-    driver.check_spec(driver.member(0))
-    driver.checkpoint("n2")
-    assert causes(driver) == ["start"]
-    assert specs.unchecked(driver.region, driver.clock.now) == (driver.member(1),)
-    driver.check_spec(driver.member(1))
-    driver.request_checkpoint("n3")
-    driver.complete()
-    assert causes(driver) == ["start", "spec_changed"]
-    assert driver.region.spec_checks == ()
-    judge(driver)
-
-
-def test_one_that_a_member_refuses_is_given_up_and_the_region_runs_on_under_its_own() -> None:
-    driver = running()
-    before = driver.region
-    change(driver, later=spec(driver.region.rules))
-    driver.check_spec(driver.member(0))
-    driver.check_spec(driver.member(1), refusal="there is no module 'nowhere'")
-    region = driver.region
-    assert (region.spec, region.next_spec, region.leases) == (before.spec, None, before.leases)
-    assert [(c.member, c.revision, c.refusal) for c in specs.refused(region)] == [
-        (driver.member(1), 2, "there is no module 'nowhere'")
-    ]
-    driver.process()
-    driver.checkpoint("n")
-    assert causes(driver) == ["start"]
-    change(driver, later=spec(driver.region.rules))
-    assert specs.refused(driver.region) == ()
-    judge(driver)
-
-
-def test_what_was_found_of_another_spec_or_by_an_earlier_incarnation_comes_too_late() -> None:
-    driver = running()
-    change(driver, later=spec(driver.region.rules))
-    late = replace(driver.region, next_spec=None)
-    check = SpecCheck(member=driver.member(0), revision=2, digest=driver.region.next_spec.digest, refusal="no")  # type: ignore[union-attr]
-    for region in (late, driver.region):
-        assert specs.checked(region, driver.clock.now, [check]) is region
-    driver.check_spec(*driver.all_members())
-    driver.leave(driver.member(0))
-    driver.join(driver.member(0))
-    assert specs.unchecked(driver.region, driver.clock.now) == (driver.member(0),)
-
-
-def test_members_without_a_place_in_it_are_not_asked() -> None:
-    driver = running()
-    change(driver, later=fewer_members())
-    driver.check_spec(driver.member(0))
-    assert specs.is_accepted(driver.region, driver.clock.now)
+# -- members that can't start ----------------------------------------------------------------------------------------
 
 
 def test_who_can_not_start_with_the_spec_in_force_is_remembered_until_it_lives() -> None:
@@ -275,18 +216,15 @@ def test_who_can_not_start_with_the_spec_in_force_is_remembered_until_it_lives()
     one, other = driver.all_members()
     driver.leave(one)
     for _ in range(3):
-        driver.check_spec(one, refusal="there is no module 'nowhere'")
-        driver.check_spec(other, refusal="a second process of one that lives")
+        driver.fail_to_start(one, refusal="there is no module 'nowhere'")
+        driver.fail_to_start(other, refusal="a second process of one that lives")
     found = specs.start_failures(driver.region, driver.clock.now)
     assert [(c.member, c.refusal) for c in found] == [(one, "there is no module 'nowhere'")]
-    assert len(happened(driver, events.SpecChecked)) == 1
+    assert len(happened(driver, events.StartFailed)) == 1
     driver.join(one)
     assert specs.start_failures(driver.region, driver.clock.now) == ()
     driver.leave(one)
     assert specs.start_failures(driver.region, driver.clock.now) == ()
-
-
-# -- where a member can't start ---------------------------------------------------------------------------------------
 
 
 def one_that_can_not_start() -> Driver:
@@ -294,23 +232,31 @@ def one_that_can_not_start() -> Driver:
     driver = running()
     driver.process()
     change(driver, later=spec(driver.region.rules))
-    driver.accept_spec()
     driver.request_checkpoint("n")
     driver.complete()
     driver.join(driver.member(0), spec_revision=2)
-    driver.check_spec(driver.member(1), refusal="there is no module 'nowhere'")
+    driver.fail_to_start(driver.member(1), refusal="there is no module 'nowhere'")
     return driver
 
 
-def test_where_a_member_can_not_start_a_corrected_spec_counts_once_those_that_live_can_run_under_it() -> None:
+def test_what_is_said_of_another_spec_is_not_remembered() -> None:
+    driver = running()
+    one = driver.member(0)
+    driver.leave(one)
+    failure = StartFailure(member=one, revision=1, digest="of another text", refusal="no")
+    region = driver.region
+    assert specs.failed_to_start(region, driver.clock.now, [failure]) is region
+    driver.fail_to_start(one, refusal="there is no module 'nowhere'")
+    change(driver, at_once=spec(driver.region.rules))
+    assert driver.region.start_failures == ()
+
+
+def test_where_a_member_can_not_start_a_corrected_spec_counts_at_once() -> None:
     driver = one_that_can_not_start()
-    one, other = driver.all_members()
     change(driver, later=spec(driver.region.rules, revision=3))
-    assert driver.region.spec.revision == 2
-    driver.check_spec(one)
     region = driver.region
     assert (region.spec.revision, region.next_spec, state(driver)) == (3, None, RegionState.STARTING)
-    for member in (one, other):
+    for member in driver.all_members():
         driver.join(member, spec_revision=3)
     driver.spread()
     driver.finish_reset()
@@ -320,31 +266,36 @@ def test_where_a_member_can_not_start_a_corrected_spec_counts_once_those_that_li
     judge(driver)
 
 
+def test_what_waits_counts_at_once_when_a_member_can_not_start() -> None:
+    driver = one_that_can_not_start()
+    driver.join(driver.member(1), spec_revision=2)
+    change(driver, later=spec(driver.region.rules, revision=3))
+    assert driver.region.spec.revision == 2
+    driver.leave(driver.member(1))
+    driver.fail_to_start(driver.member(1), refusal="there is no module 'nowhere'")
+    assert (driver.region.spec.revision, state(driver)) == (3, RegionState.STARTING)
+
+
 def test_a_reset_where_every_member_lives_is_not_begun_anew_for_a_changed_spec() -> None:
     driver = one_that_can_not_start()
     driver.join(driver.member(1), spec_revision=2)
     change(driver, later=spec(driver.region.rules, revision=3))
-    driver.accept_spec()
     assert (driver.region.spec.revision, state(driver)) == (2, RegionState.RESETTING)
 
 
 def test_a_region_that_runs_takes_it_at_the_next_checkpoint_though_a_member_can_not_start() -> None:
     driver = running()
-    one, other = driver.all_members()
+    other = driver.member(1)
     driver.leave(other)
-    driver.check_spec(other, refusal="there is no module 'nowhere'")
+    driver.fail_to_start(other, refusal="there is no module 'nowhere'")
     change(driver, later=spec(driver.region.rules))
-    driver.check_spec(one)
     assert (driver.region.spec.revision, state(driver)) == (1, RegionState.RUNNING)
 
 
 def test_the_way_out_is_named_as_it_is() -> None:
     driver = one_that_can_not_start()
     (told,) = specs.told(driver.region, driver.clock.now)
-    assert "apply a corrected spec, which counts once g[0] can run under it, and start the member again" in told
-    change(driver, later=spec(driver.region.rules, revision=3))
-    told, _ = specs.told(driver.region, driver.clock.now)
-    assert told == "a changed spec takes effect once g[0] can run under it, with a restart of the members"
+    assert "apply a corrected spec, which counts at once, and start the member again" in told
 
 
 # -- where no member lives
