@@ -79,13 +79,22 @@ _REASONS: Final = tuple(
 )
 
 
+def known_reason(text: str) -> NotMade | None:
+    """Return why a connection was not made or is lost, in words of ours; None: it can't be told.
+
+    Args:
+        text: what libpq says.
+    """
+    return next((reason for pattern, reason in _REASONS if pattern.search(text)), None)
+
+
 def not_made(text: str) -> NotMade | None:
-    """Return why a connection was not made; None: it can't be told.
+    """Return why a connection was not made, also in the server's words: no row is on its way yet; None: unknown.
 
     Args:
         text: what libpq says, several lines where it tried several hosts.
     """
-    known = next((reason for pattern, reason in _REASONS if pattern.search(text)), None)
+    known = known_reason(text)
     said = _SAID.search(text)
     if known is not None or said is None:
         return known

@@ -38,6 +38,7 @@ from airflow_kcr.protocol.values import MemberId
 from airflow_kcr.runtime.host import End, Ended
 from airflow_kcr.runtime.leases import Clock, Seconds, boot_time
 from airflow_kcr.runtime.metrics import UNKNOWN, Counts, Snapshot
+from airflow_kcr.spark.causes import essential_line
 from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.store.regions import RegionStore
 
@@ -181,7 +182,8 @@ def _raise_for(ends: dict[MemberId, Ended]) -> None:
     for member, ended in (*by_kind[End.FAILED], *by_kind[End.REFUSED]):
         if isinstance(ended.error, KcrError):
             raise ended.error
-        raise BatchError(f"{member} failed: {type(ended.error).__name__}: {ended.error}") from ended.error
+        why = "nobody knows why" if ended.error is None else essential_line(ended.error)
+        raise BatchError(f"{member} failed: {why}") from None
     if by_kind[End.FENCED]:
         who = ", ".join(str(member) for member, _ in by_kind[End.FENCED])
         raise RefusedError(f"another process has taken the place of {who}; this one has stopped and written nothing")

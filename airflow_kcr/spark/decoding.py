@@ -25,6 +25,7 @@ from operator import and_, or_
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.spark.causes import OWN
 from airflow_kcr.spark.context import COORDINATES
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def decoded(batch: DataFrame, how: Format) -> DataFrame:
 
     told = F.concat_ws(
         "",
-        F.lit("poison record "),
+        F.lit(f"{OWN}poison record "),
         F.concat_ws("/", *COORDINATES),
         F.lit(": "),
         F.col(_REASON),

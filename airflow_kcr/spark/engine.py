@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from airflow_kcr.errors import BatchCancelled, BatchError, BatchFailed, KcrError
 from airflow_kcr.ports import BatchCall, BatchReport
 from airflow_kcr.protocol.values import BatchId
 from airflow_kcr.spark import jvm
+from airflow_kcr.spark.causes import OUTSIDE, WORDS, condition_of, conditions, essential_line, java_chain
 from airflow_kcr.spark.context import BatchContext, Output, no_output
 from airflow_kcr.spark.pipelines import Pipeline
 from airflow_kcr.spark.reads import Reader, Source
@@ -118,8 +118,8 @@ class SparkEngine:
             return self._run(call, context, output)
         except BatchError:
             raise
-        except Exception as error:
-            raise self._lost(context, error) from error
+        except Exception as error:  # noqa: BLE001 (whatever it is, Spark is gone)
+            raise self._lost(context, error) from None
 
     def cancel(self, batch: BatchId) -> None:
         """Cancel a batch, from any thread; returns at once, `run` raises when its tasks have ended.
@@ -152,9 +152,9 @@ class SparkEngine:
             try:
                 with self._throttling.over(str(context), lambda: self._reader.throttled(call.ranges, call.timeline)):
                     self._pipeline(self._reader.read(call.ranges, call.timeline), context)
-            except (Exception, SystemExit) as error:
+            except (Exception, SystemExit) as error:  # noqa: BLE001 (its kind and place are told)
                 self._closed(running)
-                raise self._outcome(running, context, error) from error
+                raise self._outcome(running, context, error) from None
             except BaseException:
                 self._closed(running)
                 raise
@@ -209,7 +209,7 @@ class SparkEngine:
         try:
             output.publish()
         except SinkError as error:
-            raise self._outcome(running, context, error) from error
+            raise self._outcome(running, context, error) from None
         if running.cancelled.is_set():
             # What is published stays, and the reset that follows finds it.
             raise BatchCancelled(f"{context} was cancelled while it was published")
@@ -278,7 +278,7 @@ class SparkEngine:
         self._interrupted()
 
     def _lost(self, context: BatchContext, error: Exception) -> EngineLost:
-        return EngineLost(f"{context}: Spark does not answer any more ({type(error).__name__}: {error})")
+        return EngineLost(f"{context}: Spark does not answer any more ({type(error).__name__})")
 
 
 def _description(context: BatchContext) -> str:
@@ -444,22 +444,7 @@ def _reads(spark: SparkSession, plan: JavaObject) -> Iterator[int]:
 
 CANCELLED: Final = "SPARK_JOB_CANCELLED"
 
-_OUTSIDE: Final = frozenset(
-    {
-        "org.apache.spark.sql.kafka010.KafkaIllegalStateException",
-        "org.apache.kafka.clients.consumer.OffsetOutOfRangeException",
-        "org.apache.kafka.common.errors.OffsetOutOfRangeException",
-        "org.apache.kafka.common.errors.UnknownTopicOrPartitionException",
-        "org.apache.kafka.common.errors.UnknownTopicIdException",
-    }
-)
-"""Raised where a range is not, or not yet, in its log."""
-
 _OUTSIDE_CONDITION: Final = "KAFKA_DATA_LOSS"
-
-_LONGEST: Final = 500
-_DEEPEST: Final = 50
-_PYTHON_TASK: Final = "org.apache.spark.api.python.PythonException"
 
 
 class RangeUnreadable(BatchFailed):
@@ -471,12 +456,13 @@ class EngineLost(KcrError):
 
 
 def failure(error: BaseException, what: str) -> BatchFailed:
-    """Return the error of a batch that failed because of `error`, which is to be its cause.
+    """Return the error of a batch that failed because of `error`, whose words it does not repeat.
 
     Args:
         error: what the pipeline, or Spark in it, raised.
         what: region, member and batch, for the message.
     """
+    WORDS.error("%s failed", what, exc_info=error)
     line = essential_line(error)
     if _is_outside(error):
         return RangeUnreadable(f"{what} can't read its range: {line}")
@@ -485,98 +471,8 @@ def failure(error: BaseException, what: str) -> BatchFailed:
     return BatchFailed(f"{what} failed: {line}")
 
 
-def essential_line(error: BaseException) -> str:
-    """Return what a reader needs first: kind and message of the innermost cause, and the line of the user's code."""
-    if isinstance(error, SystemExit):
-        return f"the pipeline ended its process (SystemExit: {error.code}); it must return"
-    told = _python_of_task(error)
-    if told:
-        return _shortened(_last_line(told))
-    thrown = tuple(_java_chain(error))
-    if not thrown:
-        return _shortened(f"{type(error).__name__}: {_first_line(str(error))}{_place(error)}")
-    innermost = thrown[-1]
-    name, message = innermost.getClass().getName(), str(innermost.getMessage() or "")
-    if name == _PYTHON_TASK:
-        # Its message is the worker's traceback, whose last line is the user's error.
-        return _shortened(_last_line(message))
-    return _shortened(f"{name.rpartition('.')[2]}: {_first_line(message)}")
-
-
-def conditions(error: BaseException) -> frozenset[str]:
-    """Return the error conditions of Spark in the chain of causes."""
-    found = (_condition(throwable) for throwable in _java_chain(error))
-    return frozenset(condition for condition in found if condition)
-
-
 def _is_outside(error: BaseException) -> bool:
     return any(
-        throwable.getClass().getName() in _OUTSIDE or (_condition(throwable) or "").startswith(_OUTSIDE_CONDITION)
-        for throwable in _java_chain(error)
+        throwable.getClass().getName() in OUTSIDE or (condition_of(throwable) or "").startswith(_OUTSIDE_CONDITION)
+        for throwable in java_chain(error)
     )
-
-
-def _java_chain(error: BaseException) -> Iterator[JavaObject]:
-    """Yield the Java throwables behind a Python error, outermost first; also behind an error raised from one."""
-    for link in _python_chain(error):
-        throwable = getattr(link, "java_exception", None) or getattr(link, "_origin", None)
-        if throwable is not None:
-            for _ in range(_DEEPEST):
-                yield throwable
-                throwable = throwable.getCause()
-                if throwable is None:
-                    return
-            return
-
-
-def _python_of_task(error: BaseException) -> str:
-    """Return what a Python worker said, where PySpark has made an error of its own of it; it drops Java's then."""
-    from pyspark.errors import PythonException
-
-    return next(
-        (str(getattr(link, "_desc", "")) for link in _python_chain(error) if isinstance(link, PythonException)), ""
-    )
-
-
-def _python_chain(error: BaseException) -> Iterator[BaseException]:
-    link: BaseException | None = error
-    for _ in range(_DEEPEST):
-        if link is None:
-            return
-        yield link
-        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
-
-
-def _condition(throwable: JavaObject) -> str | None:
-    from py4j.protocol import Py4JError
-
-    try:
-        condition = throwable.getCondition()
-    except Py4JError:
-        # Not one of Spark's throwables.
-        return None
-    return None if condition is None else str(condition)
-
-
-def _place(error: BaseException) -> str:
-    """Return where in the user's code it arose: the last frame that is not of a library."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "site-packages" not in frame.filename and not frame.filename.endswith(("spark/engine.py", "<string>"))
-    ]
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")
-
-
-def _last_line(text: str) -> str:
-    """Return the last line of a traceback; Spark 4.2 adds the state of its own error to it."""
-    lines = [line.strip() for line in text.splitlines()]
-    return next((line for line in reversed(lines) if line and not line.startswith("SQLSTATE: ")), "no message")
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"

@@ -35,6 +35,7 @@ from airflow_kcr.sinks.custom import (
 from airflow_kcr.sinks.files.contents import CheckpointContents
 from airflow_kcr.sinks.files.frames import with_coordinates
 from airflow_kcr.sinks.files.layout import CheckpointName
+from airflow_kcr.spark.causes import WORDS, essential_line
 from airflow_kcr.spark.context import BatchContext
 from airflow_kcr.spark.pipelines import NamedFunction, load_function
 from airflow_kcr.spec import RegionSpec, SinkKind, resolve_environment
@@ -190,8 +191,9 @@ def _told(target: CustomTarget, what: str) -> Iterator[None]:
         yield
     except KcrError:
         raise
-    except Exception as error:
-        raise SinkError(f"{target} could not {what}: {type(error).__name__}: {error}") from error
+    except Exception as error:  # noqa: BLE001 (its kind and place are told)
+        WORDS.error("%s could not %s", target, what, exc_info=error)
+        raise SinkError(f"{target} could not {what}: {essential_line(error)}") from None
 
 
 def _checkpoint(contents: CheckpointContents) -> CompleteCheckpoint:

@@ -26,6 +26,7 @@ from airflow_kcr.sinks.files.folder import NO_TABLE, Table
 from airflow_kcr.sinks.files.frames import COORDINATE_COLUMNS, rows_of
 from airflow_kcr.sinks.files.layout import CheckpointName, Manifest, Undone
 from airflow_kcr.spark import jvm
+from airflow_kcr.spark.causes import essential_line
 from airflow_kcr.spark.session import CATALOG, DELTA, DELTA_CATALOG, DELTA_EXTENSION, EXTENSIONS, SparkSettings
 
 if TYPE_CHECKING:
@@ -247,14 +248,16 @@ class DeltaTable:
 
     def _tried(self, what: str, attempt: Callable[[], T]) -> T:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-        from pyspark.errors import PySparkException
+        from pyspark.errors import AnalysisException, PySparkException
 
         try:
             return attempt()
         except (PySparkException, Py4JError, OSError) as error:
             text = str(error)
             kind = _Overtaken if any(word in text for word in _OVERTAKEN) else SinkError
-            raise kind(f"{self._target}: the table {self.uri} can't {what}: {_beginning(text)}") from error
+            # Before rows are read Delta speaks of columns, after that it quotes rows.
+            told = _beginning(text) if isinstance(error, AnalysisException) else essential_line(error)
+            raise kind(f"{self._target}: the table {self.uri} can't {what}: {told}") from None
 
     def _busy(self, what: str) -> SinkError:
         return SinkError(f"{self._target}: the table {self.uri} could not {what}, others write to it all the time")

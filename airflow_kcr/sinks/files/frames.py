@@ -29,6 +29,7 @@ from airflow_kcr.sinks.files.columns import require_one_type
 from airflow_kcr.sinks.files.contents import checkpoints_on, newest_first, timelines_in
 from airflow_kcr.sinks.files.folder import Folder, HadoopFolder
 from airflow_kcr.sinks.files.layout import TEMPORARY, CheckpointName, Manifest, Owner
+from airflow_kcr.spark.causes import essential_line
 from airflow_kcr.spark.context import COORDINATES
 
 if TYPE_CHECKING:
@@ -161,9 +162,7 @@ class SparkRewriter:
             _parquet(spread, f"{self._folder.uri}/{temporary}")
             return self._taken(temporary, into)
         except (PySparkException, Py4JError) as error:
-            raise SinkError(
-                f"files could not be made in {self._folder.uri}/{above}: {str(error).splitlines()[0]}"
-            ) from error
+            raise SinkError(f"files could not be made in {self._folder.uri}/{above}: {essential_line(error)}") from None
         finally:
             self._folder.delete([temporary])
 

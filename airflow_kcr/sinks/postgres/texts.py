@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from airflow_kcr.spark.causes import OWN
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
@@ -69,7 +71,7 @@ def _unusual(name: str, year: Column, text: Column, zone: Column) -> Column:
     from pyspark.sql import functions as F
 
     before_christ = F.concat(F.lpad((1 - year).cast("string"), 4, "0"), F.regexp_extract(text, r"^-?\d+(.*)$", 1))
-    refused = f"column {name} has a day or time that Postgres has not: before {1 - _FIRST} BC, or after {_LAST}"
+    refused = f"{OWN}column {name} has a day or time that Postgres has not: before {1 - _FIRST} BC, or after {_LAST}"
     return (
         F.when(year.between(1, _LAST), F.concat(F.ltrim(text, F.lit("+")), zone))
         .when(year.between(_FIRST, 0), F.concat(before_christ, zone, F.lit(" BC")))

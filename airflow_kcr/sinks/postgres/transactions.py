@@ -90,6 +90,11 @@ _REASONS: Final[Mapping[str, str]] = MappingProxyType(
         "23505": "a row with these unique values exists already",
         "22001": "a text is too long for its column",
         "22003": "a number is too large for its column",
+        "22P02": "a text is no value of its column's type",
+        "22007": "a text is no day or time",
+        "22008": "a day or time is none that Postgres has",
+        "23514": "a row does not pass a check",
+        "42804": "a column is of another type than what is written to it",
         "22021": "a text holds what this database's encoding can't",
     }
 )
@@ -163,8 +168,8 @@ class Database:
             except psycopg.Error as error:
                 # A pooler that loses the server tells so itself, by a state of class 08.
                 if error.sqlstate is None or error.sqlstate.startswith("08") or _is_broken(connection):
-                    raise OutcomeLost from error
-                raise self._translation(error) from error
+                    raise OutcomeLost from None
+                raise self._translation(error) from None
 
     @contextmanager
     def _connected(self, statement_timeout: timedelta) -> Iterator[psycopg.Connection]:
@@ -179,10 +184,11 @@ class Database:
         # Policies that come to apply later are an error then, and hide no rows.
         settings["row_security"] = "off"
         try:
-            with self._translated():
-                connection = libpq.connect(self._given, settings)
+            connection = libpq.connect(self._given, settings)
         except libpq.Unsuitable as wrong:
             raise self._refused(str(wrong)) from None
+        except psycopg.Error as error:
+            raise self._translation(error, libpq.not_made(str(error))) from None
         try:
             self.is_pooled = connection.is_pooled
             if self.is_pooled and "options" in self._given:
@@ -205,31 +211,35 @@ class Database:
         try:
             yield
         except psycopg.Error as error:
-            raise self._translation(error) from error
+            raise self._translation(error) from None
 
-    def _translation(self, error: psycopg.Error) -> SinkError:
+    def _translation(self, error: psycopg.Error, not_made: libpq.NotMade | None = None) -> SinkError:
         state, diag = error.sqlstate or "", error.diag
         if isinstance(error, psycopg.OperationalError) and not state:
-            return self._not_reached(error)
+            return self._not_reached(not_made or libpq.known_reason(str(error)))
         if not state:
             # The driver's own: its text is about the statement, or quotes a value.
             return SinkError(
                 f"{self.who}: a statement for the database {self.address} can't be run ({type(error).__name__}); "
                 "nothing was changed"
             )
+        return self.refusal(state, table=diag.table_name, column=diag.column_name, constraint=diag.constraint_name)
+
+    def refusal(self, state: str, **named: str | None) -> SinkError:
+        """Return the error for what the server refused, whose own words may quote a row.
+
+        Args:
+            state: its SQLSTATE.
+            named: what it names: table, column and constraint.
+        """
         kind = SinkBusy if state in _PASSING else SinkRefused if state in libpq.REFUSALS else SinkError
         what = _REASONS.get(state) or f"SQLSTATE {state}"
-        named = [
-            f"{name} {value}" for name, value in (("table", diag.table_name), ("column", diag.column_name)) if value
-        ]
-        if diag.constraint_name:
-            named.append(f"constraint {diag.constraint_name}")
-        where = f" ({', '.join(named)})" if named else ""
+        told = ", ".join(f"{word} {name}" for word, name in named.items() if name)
+        where = f" ({told})" if told else ""
         return kind(f"{self.who}: the database {self.address} refused: {what}{where}; nothing was changed")
 
-    def _not_reached(self, error: psycopg.Error) -> SinkError:
+    def _not_reached(self, known: libpq.NotMade | None) -> SinkError:
         """The error for a connection that is lost, or was never made."""
-        known = libpq.not_made(str(error))
         if known is not None and known.is_refusal:
             return SinkRefused(f"{self.who}: the database {self.address} refused: {known.why}; nothing was changed")
         reason = "" if known is None else f" ({known.why})"

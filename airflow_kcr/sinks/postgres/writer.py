@@ -9,7 +9,8 @@ runs any more, so a pipeline that fails after it has written leaves nothing behi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError, SinkError
@@ -21,12 +22,15 @@ from airflow_kcr.sinks.postgres.addresses import jdbc
 from airflow_kcr.sinks.postgres.texts import as_text
 from airflow_kcr.sinks.postgres.transactions import Database
 from airflow_kcr.spark import jvm
+from airflow_kcr.spark.causes import WORDS, of_postgres
 from airflow_kcr.spark.context import COORDINATES
 from airflow_kcr.spark.session import POSTGRES_DRIVER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
+
+    from airflow_kcr.spark.jvm import JavaObject
 
 DRIVER_CLASS: Final = "org.postgresql.Driver"
 _TYPES: Final[Mapping[str, str]] = {
@@ -55,7 +59,12 @@ _WRITER: Final[Mapping[str, str]] = {
     # Texts go as they are, so that the server may take them for json, uuid or an enumeration.
     "stringtype": "unspecified",
     "tcpKeepAlive": "true",
+    # Else its errors, which Spark logs, quote whole rows.
+    "logServerErrorDetail": "false",
 }
+
+_PARAMETER: Final = re.compile(r"parameter \$(\d+)")
+"""Of a statement with one or more rows, whose values are numbered through (Postgres 16)."""
 
 
 class TableWriter:
@@ -88,7 +97,23 @@ class TableWriter:
         columns = columns_of(rows.schema.simpleString(), rows.columns, {f.name: f.dataType for f in rows.schema.fields})
         self._staging = staging = self._sink.stage(self._call, columns)
         named = staged_columns(rows, [column.name for column in columns])
-        named.write.format("jdbc").options(**jdbc_options(self._sink.database, staging)).mode("append").save()
+        options = jdbc_options(self._sink.database, staging)
+        try:
+            named.write.format("jdbc").options(**options).mode("append").save()
+        except Exception as error:
+            thrown = of_postgres(error)
+            if thrown is None:
+                raise
+            WORDS.error("%s was refused", self, exc_info=error)
+            raise self._refusal(thrown, named.columns) from None
+
+    def _refusal(self, thrown: JavaObject, columns: Sequence[str]) -> SinkError:
+        said = thrown.getServerErrorMessage()
+        column = None if said is None else said.getColumn()
+        if said is not None and column is None and (number := _PARAMETER.search(str(said.getWhere() or ""))):
+            column = columns[(int(number[1]) - 1) % len(columns)]
+        constraint = None if said is None else said.getConstraint()
+        return self._sink.database.refusal(str(thrown.getSQLState()), column=column, constraint=constraint)
 
     def publish(self) -> Published:
         """Publish what was written.

@@ -16,7 +16,8 @@ from airflow_kcr.errors import BatchCancelled, BatchFailed
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spark import engine as engine_module
 from airflow_kcr.spark import jvm
-from airflow_kcr.spark.engine import JobGroup, essential_line
+from airflow_kcr.spark.causes import essential_line
+from airflow_kcr.spark.engine import JobGroup
 from airflow_kcr.spark.reads import WAITS
 from tests.integration.spark.batches import WITHIN, Bench, call, noop, started, wait_until
 
@@ -330,23 +331,22 @@ def test_a_poison_record_fails_the_batch_with_its_error_and_nothing_runs_on(benc
 
         batch.select(udf(check, "long")("offset")).write.format("noop").mode("overwrite").save()
 
-    with pytest.raises(BatchFailed, match=r"failed: ValueError: poison at cancelled offset 7$") as caught:
+    with pytest.raises(BatchFailed, match=r"failed: ValueError \(.*test_engine.py, line \d+\)$"):
         bench.engine(process).run(call(topic, ALL))
-    assert caught.value.__cause__ is not None
     assert running_tasks(bench.spark) == 0
 
 
 @pytest.mark.parametrize("state", ["", "\nSQLSTATE: 38000"], ids=["4.0", "4.2"])
 def test_an_error_of_a_user_s_function_is_told_without_the_state_of_spark_s(spark: SparkSession, state: str) -> None:
     said = f'Traceback (most recent call last):\n  File "job.py", line 3, in check\nKeyError: 7\n{state}'
-    assert essential_line(PythonException(desc=said, stackTrace="")) == "KeyError: 7"
+    assert essential_line(PythonException(desc=said, stackTrace="")) == "KeyError (job.py, line 3)"
 
 
-def test_an_error_inside_an_rdd_is_told_by_its_last_line(bench: Bench, topic: str) -> None:
+def test_an_error_inside_an_rdd_is_told_by_its_place(bench: Bench, topic: str) -> None:
     def each(rows: Iterator[object]) -> None:
         raise KeyError("nothing")
 
-    with pytest.raises(BatchFailed, match="failed: KeyError: 'nothing'"):
+    with pytest.raises(BatchFailed, match=r"failed: KeyError \(.*test_engine.py, line \d+\)"):
         bench.engine(lambda batch, context: batch.foreachPartition(each)).run(call(topic, FEW))
 
 
@@ -354,7 +354,7 @@ def test_an_error_of_the_pipeline_s_own_python_is_told_with_its_line(bench: Benc
     def process(batch: DataFrame, context: BatchContext) -> None:
         raise RuntimeError("not today")
 
-    with pytest.raises(BatchFailed, match=r"RuntimeError: not today \(.*test_engine.py, line \d+\)"):
+    with pytest.raises(BatchFailed, match=r"failed: RuntimeError \(.*test_engine.py, line \d+\)"):
         bench.engine(process).run(call(topic, FEW))
 
 
@@ -365,7 +365,7 @@ def test_an_error_that_wraps_spark_s_is_told_by_spark_s(bench: Bench, topic: str
         except Exception as error:
             raise RuntimeError("could not write") from error
 
-    with pytest.raises(BatchFailed, match="bad row"):
+    with pytest.raises(BatchFailed, match="SparkRuntimeException: USER_RAISED_EXCEPTION"):
         bench.engine(process).run(call(topic, FEW))
 
 
@@ -403,7 +403,7 @@ def test_what_a_failed_pipeline_left_running_has_ended(bench: Bench, topic: str,
         wait_until(lambda: marks(out) >= 2, "both tasks at work")
         raise RuntimeError("gave up")
 
-    with pytest.raises(BatchFailed, match="gave up"):
+    with pytest.raises(BatchFailed, match="failed: RuntimeError"):
         bench.engine(process).run(call(topic, ALL))
     assert stays(out)
 
