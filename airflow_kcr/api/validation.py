@@ -133,8 +133,20 @@ class Validation:
         return is_all_right(self.checks)
 
 
+class Readable(Protocol):
+    """Where a region is read from: a store, or the spec of one that is not declared."""
+
+    def read(self, name: RegionName) -> tuple[StoredRegion, datetime]:
+        """Return a region, and the time there."""
+        ...
+
+    def seen(self, name: RegionName) -> liveness.Seen:
+        """Return what the judgement of its liveness needs beside it."""
+        ...
+
+
 def validate(
-    store: RegionStore,
+    store: Readable,
     name: RegionName,
     readers: GroupReaders,
     names: Names,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from airflow_kcr.api.regions import client_settings, connect, store_url
-from airflow_kcr.api.validation import real_reader, validate
+from airflow_kcr.api.validation import Readable, real_reader, validate
 from airflow_kcr.driver.starting import is_away
 from airflow_kcr.errors import (
     BrokerUnavailable,
@@ -35,9 +35,11 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.ports import SinkPlace
-from airflow_kcr.protocol.commands import DeclareRegion, ReportStartFailures
+from airflow_kcr.protocol.commands import ReportStartFailures
+from airflow_kcr.protocol.region.lifecycle import declare
+from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import StartFailure
-from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.validation import CheckVerdict
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionId, RegionName, region_name
 from airflow_kcr.sinks.custom.adapters import CustomTarget, custom_targets
@@ -48,7 +50,6 @@ from airflow_kcr.sinks.postgres import PostgresSink
 from airflow_kcr.spark.launch import require_java, require_pyspark
 from airflow_kcr.spark.pipelines import Pipeline, load_pipeline
 from airflow_kcr.spec import RegionSpec
-from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.postgres.connections import Server, server_at
 from airflow_kcr.store.regions import RegionStore
 
@@ -320,11 +321,11 @@ def _of_group(
     try:
         client_settings(spec, group, environ)
         if given_store is None:
-            yield from _checks(_declared_in_memory(spec), spec, group)
+            yield from _checks(Undeclared(spec), spec, group)
             return
         with connect(store_url(given_store)) as store:
             is_declared = region_name(spec.region) in store.names()
-            yield from _checks(store if is_declared else _declared_in_memory(spec), spec, group)
+            yield from _checks(store if is_declared else Undeclared(spec), spec, group)
     except KcrError as error:
         yield Diagnosis(group=group, check="kafka", verdict=CheckVerdict.FAILED, detail=error.message)
 
@@ -344,15 +345,29 @@ def _sinks(spec: RegionSpec, group: GroupId, environ: Mapping[str, str]) -> tupl
     ) or "none declared"
 
 
-def _checks(store: RegionStore, spec: RegionSpec, group: GroupId) -> Iterator[Diagnosis]:
+def _checks(store: Readable, spec: RegionSpec, group: GroupId) -> Iterator[Diagnosis]:
     for check in validate(store, region_name(spec.region), real_reader, kafka_names, [group]).checks:
         yield Diagnosis(
             group=check.group, check=str(check.question), verdict=check.verdict, detail=check.detail.strip()
         )
 
 
-def _declared_in_memory(spec: RegionSpec) -> RegionStore:
-    """Return a store of this process alone, in which the region is declared and stopped."""
-    store = MemoryTransactions(lambda: datetime.now(UTC))
-    store.handle(region_name(spec.region), DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
-    return store
+class Undeclared:
+    """The region of a spec that no store has, as it would be when it is declared.
+
+    Args:
+        spec: the region's.
+    """
+
+    def __init__(self, spec: RegionSpec) -> None:
+        self._spec = spec
+
+    def read(self, name: RegionName) -> tuple[Region, datetime]:
+        """Return the region, stopped, and the time."""
+        now = datetime.now(UTC)
+        spec = Spec(text=self._spec.to_json_text(), rules=self._spec.rules())
+        return declare(name, RegionId(""), spec, now), now
+
+    def seen(self, name: RegionName) -> Seen:
+        """Return that it never worked."""
+        return Seen(worked_at=NEVER)

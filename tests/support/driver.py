@@ -83,9 +83,9 @@ from airflow_kcr.protocol.values import (
     TopicId,
     TopicName,
 )
-from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support import start_failures
+from tests.support.memory import MemoryTransactions
 from tests.support.whole import everything
 
 A = TypeVar("A")

@@ -40,7 +40,7 @@ from airflow_kcr.protocol.values import (
     RegionName,
     TopicName,
 )
-from airflow_kcr.store.memory import MemoryTransactions
+from tests.support.memory import MemoryTransactions
 from tests.support.simulation.broker import Log
 
 T = TypeVar("T")

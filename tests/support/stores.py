@@ -17,10 +17,10 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.postgres import PostgresTransactions, build_engine
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import BEGINNING, Clock
+from tests.support.memory import MemoryTransactions
 
 CLOCK = f"""
     CREATE SCHEMA test_clock;

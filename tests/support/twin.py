@@ -24,8 +24,8 @@ from airflow_kcr.protocol.values import (
     MemberId,
     RegionName,
 )
-from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.postgres import PostgresTransactions
+from tests.support.memory import MemoryTransactions
 from tests.support.whole import everything
 
 if TYPE_CHECKING:

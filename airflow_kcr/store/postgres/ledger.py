@@ -1,7 +1,6 @@
 """The ledger: batches with their ranges, and what became of them.
 
-What a reset has undone of a batch is stored nowhere, and found out when the batch is read (`layouts`). What each
-statement does is what `store.memory` says in Python; the contract suite holds the two together.
+What a reset has undone of a batch is stored nowhere, and found out when the batch is read (`layouts`).
 """
 
 from __future__ import annotations

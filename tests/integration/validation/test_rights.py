@@ -24,12 +24,12 @@ from airflow_kcr.protocol.rules import GroupProtocol
 from airflow_kcr.protocol.validation import CheckVerdict, Question
 from airflow_kcr.protocol.values import GroupId, MemberId, Offset, RegionName
 from airflow_kcr.spec import parse
-from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.contract.kafka.members import Members, log
 from tests.support.driver import Clock
 from tests.support.kafka import KafkaSet, groups_at
 from tests.support.members import live
+from tests.support.memory import MemoryTransactions
 from tests.support.rights import (
     AUTHORIZER,
     CONFIGS,

@@ -37,7 +37,6 @@ from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ByDuration, ShiftBy, ToCheckpoint, ToDatetime
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupId, Offset, RegionName
-from airflow_kcr.store.memory import MemoryTransactions
 from tests.support.driver import BEGINNING, Clock, Driver, group_rules
 from tests.support.judging import (
     accepted,
@@ -51,6 +50,7 @@ from tests.support.judging import (
     state,
 )
 from tests.support.lone_member import LoneMember, claims_of, view_of
+from tests.support.memory import MemoryTransactions
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, rewind, running, started
 
 GRACE = timedelta(seconds=2)

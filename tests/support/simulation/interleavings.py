@@ -74,7 +74,7 @@ from airflow_kcr.protocol.values import (
     TopicId,
     TopicName,
 )
-from airflow_kcr.store.memory import MemoryTransactions
+from tests.support.memory import MemoryTransactions
 from tests.support.simulation.snapshots import Snapshot, put_back, taken
 from tests.support.simulation.world import EPOCH
 from tests.support.whole import everything

@@ -13,7 +13,7 @@ from airflow_kcr.protocol.values import (
     MemberId,
     RegionName,
 )
-from airflow_kcr.store.memory import MemoryTransactions
+from tests.support.memory import MemoryTransactions
 from tests.support.simulation.world import World
 
 

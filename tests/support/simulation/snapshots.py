@@ -10,7 +10,7 @@ from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import BatchId, RegionName
-from airflow_kcr.store.memory import MemoryTransactions
+from tests.support.memory import MemoryTransactions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

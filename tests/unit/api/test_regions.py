@@ -18,10 +18,10 @@ from airflow_kcr.protocol.commands import Register
 from airflow_kcr.protocol.region.events import SpecChanged
 from airflow_kcr.protocol.values import ClusterId, GroupId, MemberId
 from airflow_kcr.spec import RegionSpec, parse
-from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import Clock
 from tests.support.live_region import FakeCluster
+from tests.support.memory import MemoryTransactions
 from tests.support.start_failures import say
 
 MEMBER = MemberId(GroupId("g"), 0)

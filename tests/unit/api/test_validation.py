@@ -48,10 +48,10 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.spec import RegionSpec, parse
-from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import BEGINNING, Clock, Driver
 from tests.support.live_region import live_region
+from tests.support.memory import MemoryTransactions
 from tests.support.scripts import running
 
 NAME = RegionName("flights")

@@ -21,9 +21,9 @@ from airflow_kcr.protocol.commands import KillRegion
 from airflow_kcr.protocol.region.rows import CheckpointRequest, DesiredState, RequestState
 from airflow_kcr.protocol.region.state import Region, request_of
 from airflow_kcr.protocol.values import MemberId, RegionName, RequestId
-from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import Driver
+from tests.support.memory import MemoryTransactions
 
 WITHIN = 20.0
 

@@ -22,7 +22,7 @@ from airflow_kcr.protocol.commands import Heartbeat, Renew
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, Incarnation, MemberId, RegionName
 from airflow_kcr.runtime.leases import LeaseCalls, Renewals, StoreClock, boot_time
-from airflow_kcr.store.memory import MemoryTransactions
+from tests.support.memory import MemoryTransactions
 from tests.support.runtime_fakes import NOON, eventually
 
 SILENCE = timedelta(seconds=30)

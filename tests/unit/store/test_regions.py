@@ -47,10 +47,10 @@ from airflow_kcr.protocol.values import (
     Offset,
     RegionName,
 )
-from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import TABLE
 from tests.support.driver import Clock, Driver
 from tests.support.judging import happened, judge, positions
+from tests.support.memory import MemoryTransactions
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running
 
 A = TypeVar("A")

@@ -35,8 +35,8 @@ from airflow_kcr.protocol.values import (
     Timeline,
     TopicName,
 )
-from airflow_kcr.store.memory import MemoryTransactions, proven
 from tests.support.driver import BEGINNING, Clock
+from tests.support.memory import MemoryTransactions, proven
 from tests.support.scripts import checkpoints_of_ten, hourly
 
 FLIGHTS = RegionName("flights")

@@ -1,4 +1,4 @@
-"""A store in memory: for simulation, and as the plainest statement of what a store does.
+"""A store in memory: for tests and simulation, and as the plainest statement of what a store does.
 
 It keeps each region as one value, the tables that grow with time, and the ledger as rows. Rules get what Postgres gives
 them, no more: the working rows, and the rest by name. It is small on purpose: everything that decides is in `protocol`,
