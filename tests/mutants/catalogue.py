@@ -465,11 +465,11 @@ MUTANTS = (
     Mutant(
         what="a corrected spec counts where members can not start",
         module="protocol.region.specs",
-        guard="if not _is_blocked(region, now) or not is_accepted(region, now):",
+        guard="if region.next_spec is None or not _is_blocked(region, now):",
         without="if True:",
         killed_by=(
             "tests/unit/protocol/region/test_specs.py::"
-            "test_where_a_member_can_not_start_a_corrected_spec_counts_once_those_that_live_can_run_under_it"
+            "test_where_a_member_can_not_start_a_corrected_spec_counts_at_once"
         ),
     ),
     Mutant(
