@@ -100,7 +100,7 @@ def doom(member: MemberMachine, now: float) -> Driven:
     if view is not None and (view.epoch != batch.epoch or view.state is RegionState.HALTED):
         return state.doomed(member), ()
     if batch.phase is BatchPhase.RUNNING and now - batch.since >= state.seconds(member.timeouts.batch):
-        detail = f"batch {batch.batch} took longer than {member.timeouts.batch}"
+        detail = batch.failed(f"batch {batch.batch} took longer than {member.timeouts.batch}")
         return replace(state.doomed(member), batch_cause=ResetCause.BATCH_TIMEOUT, batch_detail=detail), ()
     return member, ()
 

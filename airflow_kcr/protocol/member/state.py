@@ -34,6 +34,7 @@ from airflow_kcr.protocol.values import (
     Offset,
     Range,
     Timeline,
+    few,
     replace,
 )
 
@@ -167,6 +168,13 @@ class MyBatch:
 
     doomed: bool = False
     """Whether it is not to be finished, whatever becomes of it."""
+
+    def failed(self, why: str) -> str:
+        """Return why it failed; with its records, once it was narrowed to one of each partition."""
+        if any(range_.width > 1 for range_ in self.ranges.values()):
+            return why
+        records = few(f"{p} offset {range_.from_}" for p, range_ in sorted(self.ranges.items()) if range_.width)
+        return f"{why}; the batch was {records} alone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -394,7 +394,7 @@ def _batch_ran(member: MemberMachine, event: messages.BatchFinished, now: float)
 def _batch_failed(member: MemberMachine, event: messages.PipelineFailed, now: float) -> MemberMachine:
     batch = _in_phase(member, event.batch, frozenset({BatchPhase.RUNNING, BatchPhase.CANCELLING}))
     if batch.phase is BatchPhase.RUNNING and not batch.doomed:
-        member = replace(member, batch_cause=ResetCause.BATCH_FAILED, batch_detail=event.why)
+        member = replace(member, batch_cause=ResetCause.BATCH_FAILED, batch_detail=batch.failed(event.why))
     return _to_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now)
 
 

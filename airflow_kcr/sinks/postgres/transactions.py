@@ -95,7 +95,7 @@ _REASONS: Final[Mapping[str, str]] = MappingProxyType(
         "22008": "a day or time is none that Postgres has",
         "23514": "a row does not pass a check",
         "42804": "a column is of another type than what is written to it",
-        "22021": "a text holds what this database's encoding can't",
+        "22021": "a text holds what this database's encoding can't, or a NUL, which no text of Postgres can",
     }
 )
 

@@ -284,6 +284,22 @@ def test_a_failed_batch_is_discarded_and_a_reset_asked_for_in_its_own_epoch() ->
     assert requested(lone) == [ResetCause.BATCH_FAILED]
 
 
+def test_a_batch_that_was_narrowed_to_one_record_names_it_whatever_fails() -> None:
+    def narrowed() -> LoneMember:
+        lone = LoneMember().processing()
+        ranges = {min(MINE): Range(Offset(0), Offset(1))}
+        lone.feed(messages.RangesPlanned(batch=B1, ranges=ranges))
+        lone.feed(answers.batch_started(batch=B1, ranges=ranges))
+        return lone
+
+    failed, slow = narrowed(), narrowed()
+    failed.feed(messages.PipelineFailed(batch=B1, why="division by zero"))
+    slow.wait(121)
+    named = f"; the batch was {min(MINE)} offset 0 alone"
+    assert failed.wanted(commands.RequestReset)[0].detail == f"division by zero{named}"
+    assert slow.member.batch_detail.endswith(f"took longer than 0:02:00{named}")
+
+
 # -- doom -------------------------------------------------------------------------------------------------------------
 
 
