@@ -1,6 +1,6 @@
 """Membership validation against the real world: before a member joins, at every checkpoint, and on request.
 
-Reading changes nothing; `report` gives what was seen to the store, whose rules halt, hold or warn. Members do both, a
+Reading changes nothing; `report` gives what was seen to the store, whose rules halt or warn. Members do both, a
 person who only asks does the first.
 """
 
@@ -186,7 +186,7 @@ def _spec(text: str) -> RegionSpec:
 
 
 def report(store: RegionStore, name: RegionName, validation: Validation) -> StoredRegion:
-    """Tell the store the foreign consumers of the groups, if any; the region halts, holds, continues or warns."""
+    """Tell the store the foreign consumers of the groups, if any; the region halts or warns by its policy."""
     return store.handle(name, ReportGroups(seen=validation.foreign_consumers))
 
 
@@ -538,13 +538,13 @@ def _failed(found: Validation, question: Question) -> tuple[Check, ...]:
 
 # Polls the groups of a region while members run: at every checkpoint, and every few seconds.
 #
-# The findings of a poll go to the store, whose rules halt, hold or warn; so a foreign consumer is noticed, and a held
-# region continues by itself when it is gone.
+# The findings of a poll go to the store, whose rules halt or warn; so a foreign consumer is noticed, and that it is
+# gone.
 
 PERIOD: Final = 10.0
 """Seconds between two polls if nothing calls for one."""
 
-HELD_PERIOD: Final = 2.0
+FOREIGN_PERIOD: Final = 2.0
 """Seconds between two polls while a foreign consumer is in a group."""
 
 DEBOUNCE: Final = 5.0
@@ -599,7 +599,7 @@ class GroupWatch:
             if monotonic() < next_poll and newest == seen:
                 continue
             seen = newest
-            next_poll = monotonic() + (HELD_PERIOD if self._poll() else PERIOD)
+            next_poll = monotonic() + (FOREIGN_PERIOD if self._poll() else PERIOD)
 
     def _poll(self) -> bool:
         """Poll once, and return whether a foreign consumer is in a group."""

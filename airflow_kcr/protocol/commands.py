@@ -471,10 +471,9 @@ class ReportForeignConsumer(Command[Region]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportGroups(Command[Region]):
-    """Report the foreign consumers of groups: the region halts, holds or warns by its policy.
+    """Report the foreign consumers of groups: the region halts or warns by its policy.
 
-    A second report of the same changes nothing. A clean report ends a hold, whichever member reported the foreign
-    consumer.
+    A second report of the same changes nothing, and a clean one counts, whichever member reported the foreign consumer.
     """
 
     seen: Mapping[GroupId, tuple[ForeignConsumer, ...]]

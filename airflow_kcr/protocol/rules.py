@@ -355,7 +355,6 @@ class ForeignConsumerPolicy(StrEnum):
     """What happens when a foreign consumer is in the group."""
 
     FAIL = "fail"
-    HOLD = "hold"
     WARN = "warn"
 
 

@@ -225,7 +225,6 @@ _CALLED: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
 
 _POLICY: Final = {
     ForeignConsumerPolicy.FAIL: "the region halts until it is gone and the region is resumed",
-    ForeignConsumerPolicy.HOLD: "the region holds until it is gone",
     ForeignConsumerPolicy.WARN: (
         "the region goes on without what it owns; checkpoints hold that where it stands, and say so"
     ),

@@ -174,7 +174,7 @@ class RegionSpec:
     """How many consecutive failures cause a reset, each after a wait (`timeouts.retry`); one more halts the region."""
 
     foreign_consumers: ForeignConsumerWord = ForeignConsumerPolicy.FAIL
-    """If a foreign consumer is in a group: halt, start nothing until it is gone, or continue without its partitions."""
+    """If a foreign consumer is in a group: halt, or continue without its partitions."""
 
     out_of_range: OutOfRangeWord = OutOfRangePolicy.FAIL
     """What happens when retention has overtaken a position."""

@@ -1,11 +1,10 @@
-"""Foreign consumers are kept, told once, and decide under the shared lock whether a batch may begin."""
+"""Foreign consumers are kept and told once, and a region that is only to warn of them works on."""
 
 from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.errors import BatchRefused
-from airflow_kcr.protocol.commands import ReadRegion, ReportForeignConsumer, ReportGroups
+from airflow_kcr.protocol.commands import ReportForeignConsumer, ReportGroups
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, RegionRules
@@ -29,17 +28,14 @@ def known(driver: Driver) -> tuple[ForeignConsumer, ...]:
     return driver.held.foreign_consumers
 
 
-def test_a_hold_is_kept_and_refuses_begins_until_the_group_is_clean(drive: Drive) -> None:
-    driver = drive(rules=rules(ForeignConsumerPolicy.HOLD))
+def test_foreign_consumers_are_kept_until_the_group_is_clean(drive: Drive) -> None:
+    driver = drive(rules=rules(ForeignConsumerPolicy.WARN))
     driver.up()
     driver.handle(ReportGroups(seen={GROUP: STRANGERS}))
     assert known(driver) == STRANGERS
-    assert driver.handle(ReadRegion(member=driver.member(0))).held_by == STRANGERS
-    with pytest.raises(BatchRefused, match="holds until consumer console"):
-        driver.start_batch(driver.member(0))
+    driver.process()
     driver.handle(ReportGroups(seen={GROUP: ()}))
     assert known(driver) == ()
-    driver.process()
 
 
 def test_what_is_told_twice_is_one_event(drive: Drive) -> None:
@@ -54,13 +50,12 @@ def test_what_is_told_twice_is_one_event(drive: Drive) -> None:
 
 @pytest.mark.postgres
 def test_both_stores_keep_the_same(drive_twins: Drive) -> None:
-    driver = drive_twins(rules=rules(ForeignConsumerPolicy.HOLD))
+    driver = drive_twins(rules=rules(ForeignConsumerPolicy.WARN))
     driver.up()
     driver.process()
     driver.handle(ReportGroups(seen={GROUP: STRANGERS}))
     driver.handle(ReportGroups(seen={GROUP: STRANGERS[:1]}))
-    with pytest.raises(BatchRefused):
-        driver.start_batch(driver.member(0))
+    driver.process()
     driver.handle(ReportGroups(seen={GROUP: (), GroupId("x"): STRANGERS}))
     driver.process()
     driver.checkpoint("n1")

@@ -146,7 +146,7 @@ WAYS: Final[Mapping[Way, Mapping[str, Way]]] = {
     },
     joined_by_another: {
         "remove the foreign consumer, then resume": resume,
-        "set foreign_consumers to hold or warn, then resume": lambda driver, specs: change(
+        "set foreign_consumers to warn, then resume": lambda driver, specs: change(
             driver, specs, replace(RULES, foreign_consumers=ForeignConsumerPolicy.WARN)
         ),
     },

@@ -284,16 +284,6 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        what="no batch starts while a region holds for a foreign consumer",
-        module="protocol.region.batches",
-        guard="if strangers := coverage.holding_for(region):",
-        without="if (strangers := coverage.holding_for(region)) and False:",
-        killed_by=(
-            "tests/unit/protocol/region/test_foreign_consumers.py::"
-            "test_while_a_region_holds_no_batch_begins_and_the_one_in_flight_ends"
-        ),
-    ),
-    Mutant(
         what="no batch contains a skipped record",
         module="protocol.region.batches",
         guard="    if crossed:",

@@ -17,7 +17,7 @@ from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.messages import Answered, Event, Refused
 from airflow_kcr.protocol.member.state import ACTIVE, MOVES, BatchPhase, MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import TABLE, Kind, step
-from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
+from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, BoundaryOffset, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
@@ -33,7 +33,6 @@ from airflow_kcr.protocol.values import (
     Range,
 )
 from tests.support import answers
-from tests.support.answers import ME
 from tests.support.lone_member import MINE, LoneMember, Wanted, checkpoint_view, claims_of, unwrapped, view_of
 from tests.support.scripts import boundary
 
@@ -137,13 +136,6 @@ PLACES: dict[str, tuple[State, Why | None, Callable[[], LoneMember]]] = {
         State.HOLDING,
         Why.PAUSED,
         lambda: seeing(LoneMember().processing(), replace(view_of(claims_of()), desired_state=DesiredState.PAUSED)),
-    ),
-    "a foreign consumer": (
-        State.HOLDING,
-        Why.FOREIGN_CONSUMER,
-        lambda: seeing(
-            LoneMember().processing(), replace(view_of(claims_of()), held_by=(ForeignConsumer(group=ME.group),))
-        ),
     ),
     "at the boundary": (State.HOLDING, Why.BOUNDARY, at_boundary),
     "after a failed batch": (State.HOLDING, Why.RETRY, after_failure),
@@ -415,7 +407,6 @@ def a_view(draw: st.DataObject, seen: Seen, member: MemberMachine) -> MemberRegi
         state=state,
         desired_state=draw.draw(st.sampled_from(DesiredState)),
         acknowledged=draw.draw(st.booleans()),
-        held_by=draw.draw(st.sampled_from([(), (ForeignConsumer(group=ME.group),)])),
         checkpoint=None if phase is None else checkpoint_view(phase, 2 + epoch),
         commit=draw.draw(st.sampled_from([None, CheckpointNumber(2)])),
         publish=draw.draw(st.sampled_from([(), (CheckpointNumber(2),)])),

@@ -179,9 +179,8 @@ class Seen:
 
 EXPECTED: tuple[object, ...] = (
     *(("fault", fault.__name__) for fault in dict.fromkeys((*FAULTS, *DRAWN_APART))),
-    # Two rules have no place here: the policy is to halt for a foreign consumer, and there is always a caller to
-    # reconcile.
-    *(("waited", rule) for rule in Rule if rule not in {Rule.FOREIGN, Rule.RECONCILE}),
+    # One rule has no place here: there is always a caller to reconcile.
+    *(("waited", rule) for rule in Rule if rule is not Rule.RECONCILE),
     *(("delivery", delivery) for delivery in Delivery),
     *(("groups", number) for number in (1, 2, 3)),
     "mixed deliveries",

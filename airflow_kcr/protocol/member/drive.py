@@ -61,8 +61,6 @@ def _processing(member: MemberMachine, view: MemberRegion, now: float) -> Member
     approaching = view.checkpoint is not None and view.checkpoint.phase is CheckpointPhase.APPROACHING
     if view.state is RegionState.DRAINING or _is_committing(member, view, now):
         return moved(member, State.HOLDING, Why.DRAINED)
-    if view.held_by:
-        return moved(member, State.HOLDING, Why.FOREIGN_CONSUMER)
     if view.desired_state is not DesiredState.RUNNING and not approaching:
         return moved(member, State.HOLDING, Why.PAUSED)
     if member.batch is None and state.is_at_limit(member, view):

@@ -112,9 +112,6 @@ class Why(StrEnum):
     BOUNDARY = "boundary"
     """Every partition is at the boundary; the checkpoint has to be requested, or other partitions have to get there."""
 
-    FOREIGN_CONSUMER = "foreign_consumer"
-    """A foreign consumer to leave a group; the next check that finds the group clean lets the region continue."""
-
     STORE_AWAY = "store_away"
     """The store; it has left its group, so that its partitions move to those who can work."""
 

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from airflow_kcr.errors import BatchRefused, NotClaimed
 from airflow_kcr.protocol.commands import StartBatch
-from airflow_kcr.protocol.region import boundaries, coverage
+from airflow_kcr.protocol.region import boundaries
 from airflow_kcr.protocol.region.rows import Batch, CheckpointPhase, Claim, DesiredState, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (
     BatchClosed,
@@ -92,8 +92,6 @@ def _require_processing(region: Region) -> None:
     approaching = checkpoint is not None and checkpoint.phase is CheckpointPhase.APPROACHING
     if region.desired_state is not DesiredState.RUNNING and not approaching:
         raise BatchRefused(f"region {region.name} has the desired state {region.desired_state}; no batch starts")
-    if strangers := coverage.holding_for(region):
-        raise BatchRefused(f"region {region.name} holds until {strangers[0]} is gone; no batch starts")
 
 
 def _require_claim(region: Region, partition: GroupPartition, member: MemberId, incarnation: Incarnation) -> Claim:

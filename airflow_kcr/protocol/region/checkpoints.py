@@ -268,16 +268,15 @@ def may_open(region: Region, now: datetime) -> bool:
 def open_next(region: Region, now: datetime) -> Region:
     """Return the region with the next queued request's checkpoint opened, where that is possible now.
 
-    A checkpoint that approaches a boundary gives way to a person's request, which is served first. A region that holds
-    opens none but a stop's.
+    A checkpoint that approaches a boundary gives way to a person's request, which is served first.
     """
-    waiting = [r for r in queue(region) if coverage.lets_open(region, r)]
+    waiting = queue(region)
     if waiting and preempts(region, waiting[0]):
         region = abort(region, now, f"it gave way to a {waiting[0].purpose}")
     for request in queue(region):
         if not may_open(region, now):
             break
-        if coverage.lets_open(region, request) and _may_approach(region, request) and _is_whole(region, now, request):
+        if _may_approach(region, request) and _is_whole(region, now, request):
             region = _open(region, now, request)
     return region
 

@@ -348,7 +348,6 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberRegion:
         acknowledged=row.acknowledged == region.epoch,
         failures=region.failures,
         stopping=region.stopping is not None,
-        held_by=coverage.holding_for(region),
         checkpoint=_checkpoint(region, member, row.incarnation),
         publish=_publish(region, member, now),
         commit=_commit(region, claims),

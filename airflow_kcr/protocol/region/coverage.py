@@ -13,28 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from airflow_kcr.protocol.observations import ForeignConsumer
-from airflow_kcr.protocol.region.rows import Batch, CheckpointPurpose, CheckpointRequest, Claim, ResetCause
+from airflow_kcr.protocol.region.rows import Batch, Claim, ResetCause
 from airflow_kcr.protocol.region.state import Region, belongs, is_live, live_members, universe
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId, format_instant
 
 _NONE: Final[frozenset[GroupPartition]] = frozenset()
-
-
-def holding_for(region: Region) -> tuple[ForeignConsumer, ...]:
-    """Return the foreign consumers that the region holds for; empty: it does not hold."""
-    if not region.foreign_consumers or region.rules.foreign_consumers is not ForeignConsumerPolicy.HOLD:
-        return ()
-    return tuple(o for o in region.foreign_consumers if o.group in region.rules.groups)
-
-
-def lets_open(region: Region, request: CheckpointRequest) -> bool:
-    """Whether the checkpoint of this request may open: any while the region does not hold, else only that of a stop.
-
-    A stop starts nothing, and a person has to be able to leave a group that a foreign consumer has entered.
-    """
-    return request.purpose is CheckpointPurpose.STOP or not holding_for(region)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,13 +143,10 @@ def could_cover(region: Region, now: datetime) -> bool:
     """Whether members with leases could cover every partition: only then does an attempt's deadline run.
 
     For Kafka, a partition whose last owner is dead stays with it until its session is over; no other member can claim
-    it before, so no attempt is burnt meanwhile (scenarios C14, C37). Nor is one for what a foreign
-    consumer has: a region that holds waits for that to end, one that is to warn does without.
+    it before, so no attempt is burnt meanwhile (scenarios C14, C37). Nor is one for what foreign
+    consumers have, where the region does without it.
     """
-    strange = taken(region, now)
-    if strange and region.rules.foreign_consumers is not ForeignConsumerPolicy.WARN:
-        return False
-    partitions = universe(region) - strange
+    partitions = universe(region) - excused(region, now)
     live = set(live_members(region, now))
     groups_served = {m.group for m in live}
     if not partitions or not live:

@@ -440,7 +440,7 @@ class ForeignConsumersSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignConsumersGone:
-    """Foreign consumers are not in the groups any more; a region that held for the last of them continues."""
+    """Foreign consumers are not in the groups any more."""
 
     foreign_consumers: tuple[ForeignConsumer, ...]
 

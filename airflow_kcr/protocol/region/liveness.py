@@ -50,9 +50,6 @@ class Rule(StrEnum):
     PUBLISH = "publish"
     """A complete checkpoint is not published."""
 
-    FOREIGN = "foreign consumer"
-    """The region holds while a foreign consumer is in one of its groups."""
-
     RUN = "run"
     """Members hold at a boundary until a DAG run asks for its checkpoint."""
 
@@ -390,13 +387,6 @@ def _publish(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
         yield Wait(rule=Rule.PUBLISH, since=ended, what=what, until=until)
 
 
-def _foreign(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
-    held_by = coverage.holding_for(region)
-    if held_by and _is_on(region):
-        what = f"the region holds until {_listed([str(o) for o in held_by])} has left"
-        yield Wait(rule=Rule.FOREIGN, since=None, what=what)
-
-
 def _boundary(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
     boundary = region.next_boundary
     if not _may_work(region) or boundary is None or boundary > now or _opens_beyond(region, boundary):
@@ -445,7 +435,7 @@ def _free_since(region: Region) -> datetime:
     return max((m for m in moments if m is not None), default=NEVER)
 
 
-_BLOCKING: Final = (Rule.PERSON, Rule.MEMBERS, Rule.PARTITIONS, Rule.CHECKPOINT, Rule.PUBLISH, Rule.FOREIGN)
+_BLOCKING: Final = (Rule.PERSON, Rule.MEMBERS, Rule.PARTITIONS, Rule.CHECKPOINT, Rule.PUBLISH)
 """What keeps a checkpoint from being opened; each has its own deadline, or waits for a person or another system."""
 
 
@@ -476,7 +466,7 @@ def _batch(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...])
 def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
     """Records that could be read, by partitions whose owner may begin a batch, while none has run for too long."""
     idle = _idle_since(region, seen)
-    if idle is None or not _may_work(region) or Rule.FOREIGN in _rules(earlier):
+    if idle is None or not _may_work(region):
         return
     ends = _ends_at_restore_point(region) | dict(seen.ends)
     unread: dict[GroupId, dict[GroupPartition, int]] = {}
@@ -549,7 +539,6 @@ _RULES: Final[tuple[Callable[[Region, datetime, Seen, tuple[Wait, ...]], Waits],
     _reset,
     _checkpoint,
     _publish,
-    _foreign,
     _boundary,
     _request,
     _batch,

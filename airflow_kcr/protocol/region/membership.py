@@ -201,7 +201,7 @@ def lapse(region: Region, now: datetime) -> Region:
 def report_foreign_consumers(
     region: Region, now: datetime, seen: Mapping[GroupId, tuple[ForeignConsumer, ...]]
 ) -> Region:
-    """Return the region knowing who was found in its groups: halted, holding or warned by its policy.
+    """Return the region knowing who was found in its groups: halted or warned by its policy.
 
     Args:
         region: the region.
@@ -235,7 +235,7 @@ def halt_for_foreign_consumer(region: Region, now: datetime, text: str) -> Regio
     """
     if region.state in {RegionState.HALTED, RegionState.STOPPED}:
         return region
-    choices = ("remove the foreign consumer, then resume", "set foreign_consumers to hold or warn, then resume")
+    choices = ("remove the foreign consumer, then resume", "set foreign_consumers to warn, then resume")
     return resets.halt(region, now, Halt(reason=HaltReason.FOREIGN_CONSUMER, text=text, choices=choices))
 
 

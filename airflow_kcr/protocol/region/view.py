@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
@@ -69,9 +68,6 @@ class MemberRegion:
 
     stopping: bool = False
     """Whether the region waits for the commits of its last checkpoint."""
-
-    held_by: tuple[ForeignConsumer, ...] = ()
-    """The foreign consumers that the region holds for."""
 
     checkpoint: OpenCheckpointView | None = None
     publish: tuple[CheckpointNumber, ...] = ()

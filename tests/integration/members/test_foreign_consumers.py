@@ -96,12 +96,12 @@ def intruder(one: Live, protocol: str = "classic") -> Iterator[Consumer]:
 
 
 def taken_by(one: Live, consumer: Consumer) -> set[int]:
-    """The partitions that the consumer owns, once it owns some and the members have claimed the others."""
+    """The partitions that the consumer owns, once it owns its third and the members have claimed the others."""
 
     def settled() -> bool:
         consumer.poll(0)
         held = {p.partition for p in consumer.assignment()}
-        return bool(held) and set(one.owners()) == set(range(PARTITIONS)) - held
+        return len(held) == PARTITIONS // 3 and set(one.owners()) == set(range(PARTITIONS)) - held
 
     one.until(settled, "partitions with the intruder, the others claimed", 90)
     return {p.partition for p in consumer.assignment()}
@@ -132,11 +132,12 @@ def named(one: Live) -> str:
 
 @pytest.mark.long
 @in_both_protocols
+@pytest.mark.parametrize("intruders", PROTOCOLS)
 def test_warn_goes_on_with_the_rest_through_a_reset_and_checkpoints_name_what_is_not_owned(
-    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, spoken: str
+    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, intruders: str, spoken: str
 ) -> None:
     with watched(kafka, database_url, tmp_path, ForeignConsumerPolicy.WARN, group=spoken) as one:
-        with intruder(one) as consumer:
+        with intruder(one, intruders) as consumer:
             held = taken_by(one, consumer)
             own = set(range(PARTITIONS)) - held
             beside(one, consumer, lambda: "somebody-elses" in named(one), "named in the region's note")
@@ -156,6 +157,7 @@ def test_warn_goes_on_with_the_rest_through_a_reset_and_checkpoints_name_what_is
             note = named(one)
             assert "consumer somebody-elses on host" in note
             assert "(policy warn)" in note
+            assert "end it, then its partitions come back by themselves" in note
         one.until(lambda: set(one.owners()) == set(range(PARTITIONS)), "all partitions back", 90)
         finished(one, within=90)
         assert not checkpoints(one)[-1].inexact
@@ -175,28 +177,7 @@ def is_published(one: Live, request_id: RequestId) -> bool:
 
 @pytest.mark.long
 @in_both_protocols
-@pytest.mark.parametrize("intruders", PROTOCOLS)
-def test_hold_waits_through_a_reset_without_using_attempts_up_and_goes_on_by_itself(
-    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, intruders: str, spoken: str
-) -> None:
-    with watched(kafka, database_url, tmp_path, ForeignConsumerPolicy.HOLD, group=spoken) as one:
-        with intruder(one, intruders) as consumer:
-            taken_by(one, consumer)
-            beside(one, consumer, lambda: bool(one.region().foreign_consumers), "found")
-            one.reset()
-            one.fill(30)
-            beside(one, consumer, lambda: one.region().state is RegionState.STARTING, "waiting")
-            assert "consumer somebody-elses on host" in named(one)
-            assert "end it, then its partitions come back by themselves" in named(one)
-        finished(one, within=90)
-        assert not told(one, events.Halted)
-        assert not [body for body in resets(one) if body.cause is ResetCause.ATTEMPT_EXPIRED]
-        judged(one, record_property)
-
-
-@pytest.mark.long
-@in_both_protocols
-@pytest.mark.parametrize("way", ["remove", ForeignConsumerPolicy.HOLD, ForeignConsumerPolicy.WARN])
+@pytest.mark.parametrize("way", ["remove", ForeignConsumerPolicy.WARN])
 def test_fail_halts_and_each_way_out_that_it_names_goes_on(
     kafka: Kafka, database_url: str, tmp_path: Path, way: str, spoken: str
 ) -> None:
@@ -210,11 +191,10 @@ def test_fail_halts_and_each_way_out_that_it_names_goes_on(
             assert halt is not None
             assert halt.reason is HaltReason.FOREIGN_CONSUMER
             assert "consumer somebody-elses on host" in halt.text
-            if way != "remove":
-                region.apply(replace(region.spec(), foreign_consumers=ForeignConsumerPolicy(way)))
+            if way == ForeignConsumerPolicy.WARN:
+                region.apply(replace(region.spec(), foreign_consumers=ForeignConsumerPolicy.WARN))
                 region.resume()
                 one.fill(30)
-            if way == ForeignConsumerPolicy.WARN:
                 own = set(range(PARTITIONS)) - taken_by(one, consumer)
                 beside(one, consumer, partial(are_at, one, own, 80), "the rest")
         if way == "remove":
@@ -235,9 +215,9 @@ def looked(one: Live) -> tuple[object, ...]:
 @pytest.mark.parametrize(
     ("tool", "client", "policy"),
     [
-        (console_consumer, "console-consumer", ForeignConsumerPolicy.HOLD),
+        (console_consumer, "console-consumer", ForeignConsumerPolicy.WARN),
         (console_consumer, "console-consumer", ForeignConsumerPolicy.FAIL),
-        (verifiable_consumer, "consumer-{group}-1", ForeignConsumerPolicy.HOLD),
+        (verifiable_consumer, "consumer-{group}-1", ForeignConsumerPolicy.WARN),
         (verifiable_consumer, "consumer-{group}-1", ForeignConsumerPolicy.FAIL),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from airflow_kcr.api.validation import Validation, described, preflight, real_reader, report
 from airflow_kcr.cli.conventions import exit_status
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.errors import BatchRefused, ConfigurationError, ForeignConsumerInGroup, UnknownTopics
+from airflow_kcr.errors import ConfigurationError, ForeignConsumerInGroup, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.observations import SHARE_OR_STREAMS, ForeignConsumer
 from airflow_kcr.protocol.region.rows import RegionState
@@ -169,7 +169,7 @@ def test_a_share_group_of_the_name_refuses_the_start_with_what_to_change(
 def test_a_streams_group_of_the_name_refuses_the_start_with_what_to_change(kafka_set: StartKafka) -> None:
     kafka = kafka_set(settings=streams_group.SETTINGS)
     allow(kafka.bootstrap_servers, streams_group.FEATURE)
-    scene = make(kafka, Crowd(kafka.bootstrap_servers), policy="hold")
+    scene = make(kafka, Crowd(kafka.bootstrap_servers), policy="warn")
     # Who asks for a group's coordinator has the brokers make the topic that it needs.
     assert wrong(scene.look()) == {}
     streams_group.join_streams_group(kafka.bootstrap_servers, scene.group, scene.topic)
@@ -223,8 +223,8 @@ def error_of(message: Message | None) -> str:
     return "" if message is None else str(message.error() or "")
 
 
-def test_a_region_that_holds_goes_on_when_the_group_is_found_clean(kafka: Kafka, crowd: Crowd) -> None:
-    scene = make(kafka, crowd, policy="hold")
+def test_a_foreign_consumer_is_known_until_the_group_is_found_clean(kafka: Kafka, crowd: Crowd) -> None:
+    scene = make(kafka, crowd, policy="warn")
     scene.join()
     scene.run()
     other = kafka.topic(1)
@@ -232,16 +232,14 @@ def test_a_region_that_holds_goes_on_when_the_group_is_found_clean(kafka: Kafka,
     crowd.settle(*scene.places(), (other, 0))
     found = scene.look()
     assert found.is_news
-    report(scene.driver.store, scene.name, found)
-    with pytest.raises(BatchRefused, match="holds until consumer reader"):
-        scene.driver.start_batch(scene.member(0))
+    (stranger,) = report(scene.driver.store, scene.name, found).foreign_consumers
+    assert stranger.client_id == "reader"
     crowd.leave("stranger")
     crowd.settle(*scene.places())
     found = scene.look()
     assert found.is_news
     assert report(scene.driver.store, scene.name, found).foreign_consumers == ()
     assert not scene.look().is_news
-    scene.driver.process(scene.member(0))
 
 
 # -- participants

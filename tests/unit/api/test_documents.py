@@ -80,7 +80,7 @@ RUN: Final = Requester(who="me", dag_id="flights_checkpoint", run_id="manual__1"
 MEMBER: Final = MemberId(ETL, 1)
 VIOLATION: Final = Violation(invariant="R5", detail="offsets went back", events=(EventNumber(7), EventNumber(9)))
 LIVENESS: Final = Liveness(
-    waits=(Wait(rule=Rule.FOREIGN, since=SIX, what="a consumer", until=SIX + timedelta(minutes=1), group=ETL),), now=SIX
+    waits=(Wait(rule=Rule.BATCH, since=SIX, what="a consumer", until=SIX + timedelta(minutes=1), group=ETL),), now=SIX
 )
 ROW: Final = Checkpoint(
     sequence=CheckpointNumber(4),

@@ -354,15 +354,14 @@ def test_a_foreign_consumer_refuses_the_start_and_halts_a_region_that_runs_by_po
     assert store.read(NAME)[0].state is RegionState.HALTED
 
 
-@pytest.mark.parametrize("policy", ["fail", "hold", "warn"])
+@pytest.mark.parametrize("policy", ["fail", "warn"])
 def test_a_group_that_lets_no_consumer_in_refuses_the_start_by_any_policy(policy: str) -> None:
     with pytest.raises(ForeignConsumerInGroup, match="share or streams group in group g, which no member can join"):
         fly(store_of(policy), FakeCluster(type=SHARE_OR_STREAMS))
 
 
-@pytest.mark.parametrize("policy", ["hold", "warn"])
-def test_by_the_other_policies_the_member_starts_and_the_region_knows(policy: str) -> None:
-    store = store_of(policy)
+def test_by_policy_warn_the_member_starts_and_the_region_knows() -> None:
+    store = store_of("warn")
     fly(store, FakeCluster(members={G: (replace(STRANGER),)}))
     assert store.read(NAME)[0].foreign_consumers == (FOREIGN_CONSUMER,)
     fly(store, FakeCluster())

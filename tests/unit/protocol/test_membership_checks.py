@@ -390,7 +390,6 @@ def test_an_index_that_is_there_twice_is_a_warning() -> None:
     ("policy", "verdict", "then"),
     [
         (ForeignConsumerPolicy.FAIL, FAILED, "halts until it is gone and the region is resumed"),
-        (ForeignConsumerPolicy.HOLD, FAILED, "holds until it is gone"),
         (ForeignConsumerPolicy.WARN, WARNING, "goes on"),
     ],
 )

@@ -93,7 +93,7 @@ groups:
   - {group_id: b, topics: [t, u], pipeline: 'm:f', delivery: almost_once, start: 'duration:PT6H', kafka_conn_id: c}
 kafka_conn_id: kafka_default
 checkpoint: {cron: '0 * * * *', timezone: Europe/Berlin, request: dag_run, catchup: true}
-foreign_consumers: hold
+foreign_consumers: warn
 out_of_range: latest
 beyond_end: earliest
 """
@@ -115,6 +115,11 @@ beyond_end: earliest
         assert spec.cluster_of("b") == (None, "c")
         assert spec.checkpoint.request is CheckpointMode.DAG_RUN
         assert (spec.out_of_range, spec.beyond_end) == (OutOfRangePolicy.LATEST, OutOfRangePolicy.EARLIEST)
+
+    def test_a_policy_that_is_none_is_refused_with_those_that_there_are(self) -> None:
+        with pytest.raises(SpecError) as refused:
+            parse(f"{SMALL}foreign_consumers: hold\n")
+        assert "'hold' is not accepted: use fail, warn" in str(refused.value)
 
     def test_kafka_settings_become_text_with_their_references_as_they_are(self) -> None:
         spec = parse(SMALL.replace("'localhost:9092'", "x, a: 5, b: true, c: 1.5, sasl.password: '${P}'"))
@@ -231,10 +236,7 @@ foreign_consumers: maybe
 
     def test_of_words_suggest_the_nearest_one(self) -> None:
         found = findings(f"{SMALL}\nforeign_consumers: warning\n")
-        assert (
-            found["foreign_consumers"]
-            == "line 7: 'warning' is not accepted (did you mean 'warn'?): use fail, hold, warn"
-        )
+        assert found["foreign_consumers"] == "line 7: 'warning' is not accepted (did you mean 'warn'?): use fail, warn"
 
     @pytest.mark.parametrize(
         ("line", "path"),

@@ -7,11 +7,9 @@ import pytest
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.drive import place
 from airflow_kcr.protocol.member.state import MemberMachine, State, Why, awaiting, moved
-from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Offset
-from tests.support.answers import ME
 from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
 from tests.support.scripts import boundary
 
@@ -69,16 +67,6 @@ def test_it_holds_in_a_paused_or_stopping_region_unless_a_checkpoint_approaches(
     assert placed(processing(), approaching) == (State.PROCESSING, None)
     draining = replace(view, checkpoint=checkpoint_view(CheckpointPhase.DRAINING))
     assert placed(processing(), draining) == (State.HOLDING, Why.PAUSED)
-
-
-def test_it_holds_for_a_foreign_consumer_also_while_a_checkpoint_approaches() -> None:
-    view = replace(SEEN, held_by=(ForeignConsumer(group=ME.group),))
-    assert placed(processing(), view) == (State.HOLDING, Why.FOREIGN_CONSUMER)
-    assert placed(processing(), replace(view, checkpoint=checkpoint_view(CheckpointPhase.APPROACHING))) == (
-        State.HOLDING,
-        Why.FOREIGN_CONSUMER,
-    )
-    assert placed(processing(), replace(view, state=RegionState.DRAINING)) == (State.HOLDING, Why.DRAINED)
 
 
 def test_it_holds_at_the_boundary_once_its_batch_is_over() -> None:

@@ -1,4 +1,4 @@
-"""What is made of a foreign consumer in a group: by policy the region halts, holds or warns, and each is told once."""
+"""What is made of a foreign consumer in a group: by policy the region halts or warns, and each is told once."""
 
 from __future__ import annotations
 
@@ -7,37 +7,25 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.api.views import RegionView
-from airflow_kcr.errors import BatchRefused
 from airflow_kcr.protocol.commands import (
-    ChangeSpec,
-    KillRegion,
-    PauseRegion,
     ReportForeignConsumer,
     ReportGroups,
-    RequestCheckpoint,
     StartRegion,
-    StopRegion,
 )
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import coverage, events
-from airflow_kcr.protocol.region.claims import of_member
 from airflow_kcr.protocol.region.rows import (
-    CheckpointPhase,
-    CheckpointPurpose,
     Committed,
-    DesiredState,
     HaltReason,
     RegionState,
     RequestState,
     ResetCause,
 )
-from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, ForeignConsumerPolicy, RegionRules
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RequestId
-from airflow_kcr.schedules import Every
+from airflow_kcr.protocol.rules import CheckpointRules, ForeignConsumerPolicy, RegionRules
+from airflow_kcr.protocol.values import GroupId, RequestId
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.judging import causes, checkpoint_of, halt_of, happened, judge, open_checkpoint, state
-from tests.support.scripts import HOUR, boundary, located, started
+from tests.support.judging import causes, halt_of, happened, judge, open_checkpoint, state
+from tests.support.scripts import started
 
 STRANGER = ForeignConsumer(group=GROUP, client_id="console", host="/10.0.0.1")
 ANOTHER = ForeignConsumer(group=GROUP, client_id="console", host="/10.0.0.2", instance_id="copy-0")
@@ -105,12 +93,12 @@ def test_each_foreign_consumer_is_told_once_when_it_comes_and_once_when_it_goes(
 
 
 def test_what_was_told_of_a_group_stays_until_somebody_looks_at_that_group() -> None:
-    driver = region_of(ForeignConsumerPolicy.HOLD, groups=("g", "h"))
+    driver = region_of(ForeignConsumerPolicy.WARN, groups=("g", "h"))
     found(driver, STRANGER)
     driver.handle(ReportGroups(seen={GroupId("h"): ()}))
-    assert coverage.holding_for(driver.region) == (STRANGER,)
+    assert list(driver.region.foreign_consumers) == [STRANGER]
     driver.handle(ReportGroups(seen=CLEAN))
-    assert coverage.holding_for(driver.region) == ()
+    assert list(driver.region.foreign_consumers) == []
 
 
 def test_a_group_that_the_region_does_not_have_is_none_of_its_business() -> None:
@@ -171,134 +159,6 @@ def test_warn_goes_on() -> None:
     found(driver, STRANGER)
     driver.process()
     assert driver.checkpoint("n1") == 2
-    assert coverage.holding_for(driver.region) == ()
-
-
-# -- hold -------------------------------------------------------------------------------------------------------------
-
-
-def test_while_a_region_holds_no_batch_begins_and_the_one_in_flight_ends() -> None:
-    driver = region_of(ForeignConsumerPolicy.HOLD)
-    batch = driver.start_batch(driver.member(0))
-    found(driver, STRANGER)
-    driver.finish_batch(batch)
-    with pytest.raises(BatchRefused, match=r"holds until consumer console on host 10\.0\.0\.1 in group g is gone"):
-        driver.start_batch(driver.member(0))
-    assert state(driver) is RegionState.RUNNING
-    driver.handle(ReportGroups(seen=CLEAN))
-    driver.process()
-    judge(driver)
-
-
-def test_while_a_region_holds_checkpoints_queue_and_open_when_it_goes_on() -> None:
-    driver = region_of(ForeignConsumerPolicy.HOLD)
-    driver.process()
-    found(driver, STRANGER)
-    for request_id, purpose in (("n1", CheckpointPurpose.REQUEST), ("n2", CheckpointPurpose.DRAIN)):
-        driver.handle(RequestCheckpoint(request_id=RequestId(request_id), purpose=purpose))
-    assert open_checkpoint(driver) is None
-    assert [answered(driver, n) for n in ("n1", "n2")] == [RequestState.QUEUED, RequestState.QUEUED]
-    driver.wait(60)
-    assert open_checkpoint(driver) is None
-    driver.handle(ReportGroups(seen=CLEAN))
-    assert answered(driver, "n2") is RequestState.OPEN
-    driver.complete()
-    judge(driver)
-
-
-def test_a_checkpoint_that_drains_when_the_foreign_consumer_is_found_is_completed() -> None:
-    driver = region_of(ForeignConsumerPolicy.HOLD)
-    driver.process()
-    driver.handle(RequestCheckpoint(request_id=RequestId("n1")))
-    found(driver, STRANGER)
-    driver.complete()
-    assert answered(driver, "n1") is RequestState.ANSWERED
-    with pytest.raises(BatchRefused, match="holds until"):
-        driver.start_batch(driver.member(0))
-
-
-def test_a_checkpoint_that_approaches_its_boundary_waits_and_goes_on_afterwards() -> None:
-    driver = region_of(
-        ForeignConsumerPolicy.HOLD, checkpoint=CheckpointRules(schedule=Every(HOUR), mode=CheckpointMode.DAG_RUN)
-    )
-    located(driver, boundary(1), 10)
-    driver.handle(RequestCheckpoint(request_id=RequestId("n1"), boundary=boundary(1)))
-    found(driver, STRANGER)
-    with pytest.raises(BatchRefused, match="holds until"):
-        driver.start_batch(driver.member(0))
-    driver.handle(RequestCheckpoint(request_id=RequestId("n2"), purpose=CheckpointPurpose.DRAIN))
-    checkpoint = checkpoint_of(driver)
-    assert (checkpoint.request_id, checkpoint.phase) == ("n1", CheckpointPhase.APPROACHING)
-    driver.handle(ReportGroups(seen=CLEAN))
-    assert answered(driver, "n2") is RequestState.OPEN
-
-
-def test_the_last_of_several_foreign_consumers_has_to_be_gone() -> None:
-    driver = region_of(ForeignConsumerPolicy.HOLD)
-    found(driver, STRANGER, ANOTHER)
-    found(driver, ANOTHER)
-    with pytest.raises(BatchRefused, match="copy-0"):
-        driver.start_batch(driver.member(0))
-    found(driver)
-    driver.process()
-
-
-def test_a_hold_outlives_who_told_of_it_and_a_reset() -> None:
-    driver = region_of(ForeignConsumerPolicy.HOLD)
-    driver.process()
-    found(driver, STRANGER)
-    driver.crash(driver.member(0))
-    driver.recover()
-    assert state(driver) is RegionState.RUNNING
-    with pytest.raises(BatchRefused, match="holds until"):
-        driver.start_batch(driver.member(0))
-    driver.handle(ReportGroups(seen=CLEAN))
-    driver.process()
-    judge(driver)
-
-
-def test_a_region_that_holds_can_be_stopped_and_killed() -> None:
-    driver = region_of(ForeignConsumerPolicy.HOLD)
-    driver.process()
-    found(driver, STRANGER)
-    driver.handle(StopRegion())
-    assert open_checkpoint(driver) == CheckpointNumber(2)
-    driver.complete()
-    driver.publish()
-    driver.read_back(driver.member(0))
-    assert state(driver) is RegionState.STOPPED
-    other = region_of(ForeignConsumerPolicy.HOLD)
-    found(other, STRANGER)
-    other.store.handle(other.name, KillRegion())
-    assert state(other) is RegionState.STOPPED
-
-
-@pytest.mark.parametrize("policy", [ForeignConsumerPolicy.FAIL, ForeignConsumerPolicy.WARN])
-def test_another_policy_ends_the_hold_at_once(policy: ForeignConsumerPolicy) -> None:
-    driver = region_of(ForeignConsumerPolicy.HOLD)
-    found(driver, STRANGER)
-    changed = Spec(text="{}", rules=replace(driver.region.rules, foreign_consumers=policy), revision=2)
-    driver.handle(ChangeSpec(at_once=changed))
-    driver.process()
-
-
-def test_members_see_for_whom_they_hold() -> None:
-    driver = started(
-        Driver(rules=RegionRules(groups={GROUP: group_rules(members=2)}, foreign_consumers=ForeignConsumerPolicy.HOLD))
-    )
-    found(driver, STRANGER)
-    views = [of_member(driver.region, driver.member(n), driver.clock.now) for n in range(2)]
-    assert [v.held_by for v in views] == [(STRANGER,), (STRANGER,)]
-
-
-def test_a_paused_region_stays_paused_after_its_hold() -> None:
-    driver = region_of(ForeignConsumerPolicy.HOLD)
-    driver.handle(PauseRegion())
-    found(driver, STRANGER)
-    driver.handle(ReportGroups(seen=CLEAN))
-    assert driver.region.desired_state is DesiredState.PAUSED
-    with pytest.raises(BatchRefused, match="desired state paused"):
-        driver.start_batch(driver.member(0))
 
 
 # -- a reset beside a foreign consumer
@@ -346,18 +206,6 @@ def test_what_comes_back_from_it_is_reset_with_all_the_others_once() -> None:
     judge(driver)
 
 
-def test_where_it_is_to_hold_a_reset_waits_without_a_deadline_and_is_done_when_it_is_gone() -> None:
-    driver = beside_one_with_two_of_four(ForeignConsumerPolicy.HOLD)
-    found(driver, STRANGER)
-    driver.wait(3_600)
-    assert (state(driver), driver.region.failures) == (RegionState.STARTING, 0)
-    found(driver)
-    driver.claim(driver.member(0), sorted(driver.logs))
-    driver.finish_reset()
-    assert state(driver) is RegionState.RUNNING
-    judge(driver)
-
-
 def test_while_nobody_knows_of_a_foreign_consumer_what_it_has_is_waited_for() -> None:
     driver = beside_one_with_two_of_four(ForeignConsumerPolicy.WARN)
     assert state(driver) is RegionState.RESETTING
@@ -366,14 +214,17 @@ def test_while_nobody_knows_of_a_foreign_consumer_what_it_has_is_waited_for() ->
 
 
 def test_the_foreign_consumer_is_named_with_what_waits_and_in_the_note_of_the_region() -> None:
-    driver = beside_one_with_two_of_four(ForeignConsumerPolicy.HOLD)
+    driver = region_of(ForeignConsumerPolicy.WARN)
     found(driver, STRANGER)
+    driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED, "a batch")
     region, now = driver.store.read(driver.name)
     waits = list(coverage.gaps(region, now))
-    assert waits[0] == f"g:t-2 is not covered (last owner: g[0]; beside its members there is {STRANGER})"
-    note = RegionView.of(region, now).note
-    assert "its reset waits: g:t-2 is not covered" in note
-    assert f"not of this region: {STRANGER}, and no member has g:t-2, g:t-3 (policy hold)" in note
+    assert waits[0] == f"g:t-0 is not covered (last owner: g[0]; beside its members there is {STRANGER})"
+    assert "its reset waits: g:t-0 is not covered" in RegionView.of(region, now).note
+    driver = beside_one_with_two_of_four(ForeignConsumerPolicy.WARN)
+    found(driver, STRANGER)
+    note = RegionView.of(*driver.store.read(driver.name)).note
+    assert f"not of this region: {STRANGER}, and no member has g:t-2, g:t-3 (policy warn)" in note
 
 
 def test_what_a_dead_member_held_is_its_own_until_its_session_is_over() -> None:

@@ -11,15 +11,13 @@ import pytest
 from airflow_kcr.protocol.commands import (
     PauseRegion,
     ReportForeignConsumer,
-    ReportGroups,
     RequestCheckpoint,
     StartRegion,
 )
-from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LivenessVerdict, LogEnd, Rule, Seen, Wait
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState, ResetCause, StartFailure
-from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, ForeignConsumerPolicy, RegionRules
+from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
 from airflow_kcr.protocol.values import Offset, RequestId
 from airflow_kcr.schedules import Every
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
@@ -161,16 +159,6 @@ def test_a_complete_checkpoint_waits_for_its_publication_and_what_is_behind_it_s
     found = judged(driver)
     assert Rule.PUBLISH in {w.rule for w in found.stalled}
     assert "(behind: publish)" in next(w.what for w in found.waits if w.rule is Rule.BOUNDARY)
-
-
-def test_a_region_that_holds_for_a_foreign_consumer_names_it() -> None:
-    rules = RegionRules(groups={GROUP: group_rules()}, foreign_consumers=ForeignConsumerPolicy.HOLD)
-    driver = started(Driver(rules=rules))
-    stranger = ForeignConsumer(group=GROUP, client_id="console", host="/10.0.0.1", instance_id="", what="consumer")
-    driver.handle(ReportGroups(seen={GROUP: (stranger,)}))
-    wait = only(judged(driver, later=DAY))
-    assert (wait.rule, wait.until) == (Rule.FOREIGN, None)
-    assert "console" in wait.what
 
 
 def test_where_runs_ask_members_wait_at_the_boundary_for_as_long_as_it_takes() -> None:
