@@ -151,12 +151,12 @@ STOPPED: Final = Goal(what="to stop and its members to leave", is_reached=_is_st
 
 def _is_spec_in_force(region: StoredRegion, now: datetime) -> bool:
     if region.next_spec is None and specs.start_failures(region, now):
-        raise SpecRefused(f"region {region.name}: {'; '.join(specs.told(region, now))}")
+        raise SpecRefused(f"region {region.name}: {'; '.join(specs.notes(region, now))}")
     return region.next_spec is None and region.state not in RESET_STATES
 
 
 def _missing_to_change(region: StoredRegion, now: datetime) -> Iterator[str]:
-    yield from specs.told(region, now)
+    yield from specs.notes(region, now)
     if region.next_spec is None:
         yield from _missing_to_run(region, now)
 

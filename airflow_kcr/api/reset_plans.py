@@ -221,7 +221,7 @@ class PlanView(View):
         moving = [line for line in self.lines if any(line.badness)]
         return tuple(sorted(moving, key=lambda line: line.badness, reverse=True))
 
-    def told(self, instant: Callable[[datetime], str] = format_instant) -> dict[str, str]:
+    def heading(self, instant: Callable[[datetime], str] = format_instant) -> dict[str, str]:
         """Return what a person reads above the partitions, by name; empty where there is nothing to say.
 
         Args:

@@ -174,7 +174,7 @@ def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
     waits = list(coverage.unready(region, now))
     if waits:
         yield f"its reset waits: {few(waits, _NAMED)}"
-    yield from specs.told(region, now)
+    yield from specs.notes(region, now)
     yield from _mixed_versions(region, now)
     foreign = coverage.taken(region, now)
     if region.foreign_consumers and region.state is not RegionState.STOPPED:

@@ -367,7 +367,7 @@ def planned(plan: PlanView) -> Answer:
         document=plan.to_json(),
         columns=PLANNED,
         rows=[_row(plan, line) for line in lines],
-        facts={"region": plan.region, "plan": plan.plan, "epoch": plan.epoch, **plan.told(), "shown": shown},
+        facts={"region": plan.region, "plan": plan.plan, "epoch": plan.epoch, **plan.heading(), "shown": shown},
         numbers=_NUMBERS,
     )
 

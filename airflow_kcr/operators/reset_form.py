@@ -376,7 +376,7 @@ def markdown(found: Planned) -> str:
     """Return a plan as markdown, with who chose its target and why."""
     plan = found.plan
     facts = {
-        **plan.told(shown),
+        **plan.heading(shown),
         "forced": "yes: without a drain, from the last done positions" if found.forced else "",
         "consent to upsert": "yes" if found.consent_upsert and plan.upserts else "",
         "chosen by": found.by,

@@ -383,12 +383,12 @@ class Violations:
         if len(self.first) < KEPT:
             self.first.append(Violation(self.invariant, detail, events))
 
-    def told(self) -> list[Violation]:
+    def in_order(self) -> list[Violation]:
         """Return the violations by their last events, the last of them saying how many more there are."""
-        told = sorted(self.first, key=lambda violation: violation.events[-1:])
+        kept = sorted(self.first, key=lambda violation: violation.events[-1:])
         if self.count <= KEPT:
-            return told
-        return [*told, Violation(self.invariant, f"and {self.count - KEPT} more violations", told[-1].events)]
+            return kept
+        return [*kept, Violation(self.invariant, f"and {self.count - KEPT} more violations", kept[-1].events)]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -68,7 +68,7 @@ class Proof:
     @property
     def violations(self) -> tuple[Violation, ...]:
         """Whatever was contradicted so far, in the order of the checks."""
-        return tuple(v for check in self.checks for v in self.findings[check.invariant].told())
+        return tuple(v for check in self.checks for v in self.findings[check.invariant].in_order())
 
     def take(
         self,
@@ -102,7 +102,7 @@ class Proof:
 
     def finished(self) -> tuple[Violation, ...]:
         """Return the violations, with whatever must not be open at the end; the proof may continue all the same."""
-        told: list[Violation] = []
+        found: list[Violation] = []
         for check in self.checks:
             known = self.findings[check.invariant]
             findings = Violations(check.invariant, list(known.first), known.count)
@@ -110,8 +110,8 @@ class Proof:
             if not self.is_settled_later:
                 for batch, flaw in self.doubted.items():
                     check.unproven(self.moment, self.open[batch], flaw, findings)
-            told += findings.told()
-        return tuple(told)
+            found += findings.in_order()
+        return tuple(found)
 
     # -- in order ------------------------------------------------------------------------------------------------
 

@@ -213,7 +213,7 @@ def _counts(region: Region, now: datetime) -> str:
     return "at once" if _is_blocked(region, now) else "at the next checkpoint"
 
 
-def told(region: Region, now: datetime) -> Iterator[str]:
+def notes(region: Region, now: datetime) -> Iterator[str]:
     """Yield what a person should know of a spec that waits, or can't be started with."""
     if region.next_spec is not None:
         yield f"a changed spec takes effect {_counts(region, now)}, with a restart of the members"

@@ -374,9 +374,9 @@ def payload(name: RegionName, counter: EventNumber) -> str:
     return f"{name}:{counter}"
 
 
-def told(text_: str, name: RegionName) -> EventNumber | None:
+def counter_in(notified: str, name: RegionName) -> EventNumber | None:
     """Return the region's counter as a notification says it; None if it is about another region, or strange."""
-    region, _, counter = text_.rpartition(":")
+    region, _, counter = notified.rpartition(":")
     # Every user of the database may notify; a number of thousands of digits doesn't count.
     return EventNumber(int(counter)) if region == name and counter.isdecimal() and len(counter) <= _DIGITS else None
 
@@ -461,7 +461,7 @@ class Listeners:
         while (left := deadline - monotonic()) > 0 and not self._closed.is_set():
             # All of them before anything is asked: the driver holds the connection's lock while it yields them.
             notices = list(connection.notifies(timeout=0))
-            numbers = [known for notice in notices if (known := told(notice.payload, name)) is not None]
+            numbers = [known for notice in notices if (known := counter_in(notice.payload, name)) is not None]
             if max(numbers, default=after) > after and (read := counter(connection)) > after:
                 return read
             if not notices:

@@ -294,7 +294,7 @@ def test_a_region_that_runs_takes_it_at_the_next_checkpoint_though_a_member_can_
 
 def test_the_way_out_is_named_as_it_is() -> None:
     driver = one_that_can_not_start()
-    (told,) = specs.told(driver.region, driver.clock.now)
+    (told,) = specs.notes(driver.region, driver.clock.now)
     assert "apply a corrected spec, which counts at once, and start the member again" in told
 
 
