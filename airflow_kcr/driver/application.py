@@ -371,7 +371,7 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
     def membership(listener: MembershipListener) -> Membership:
         return ControlConsumer(settings, group=run.group, topics=subscription(group), listener=listener)
 
-    source = source_of(prepared, member)
+    source = replace(source_of(prepared, member), record=lambda: shared.warming.record)
     world = World(
         store=store,
         logs=shared.logs,
@@ -414,12 +414,13 @@ def source_of(prepared: Prepared, member: MemberId) -> Source:
     )
 
 
-def _warm_up(prepared: Prepared, spark: SparkSession, logs: BrokerLogs) -> None:
+def _warm_up(prepared: Prepared, spark: SparkSession, logs: BrokerLogs) -> int:
     run = prepared.run
     group = prepared.spec.rules().groups[run.group]
     topics = {topic: count for topic, count in logs.topics().items() if group.subscribes(topic)}
     partitions = [GroupPartition(run.group, topic, n) for topic, count in topics.items() for n in range(count)]
-    warm_up(spark, source_of(prepared, run.members[0]), logs.bounds(partitions), imports_of(prepared.parts.pipeline))
+    source, imports = source_of(prepared, run.members[0]), imports_of(prepared.parts.pipeline)
+    return warm_up(spark, source, logs.bounds(partitions), imports)
 
 
 def _limits(spec: RegionSpec) -> Limits:

@@ -29,7 +29,7 @@ from airflow_kcr.errors import PipelineUnusable
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.values import GroupPartition, Offset, Range, Timeline
 from airflow_kcr.spark.context import BatchContext
-from airflow_kcr.spark.reads import Reader, Source
+from airflow_kcr.spark.reads import RECORD, Reader, Source
 from airflow_kcr.spark.session import member_session
 
 if TYPE_CHECKING:
@@ -253,11 +253,15 @@ class Warming:
     """Gets Spark ready, in a thread of its own.
 
     Args:
-        work: what is to be done; what it raises is logged, and blocks nothing.
+        work: what is to be done, and how many bytes a record has, 0 where there is none; what it raises is logged, and
+            blocks nothing.
         within: seconds to wait for it.
     """
 
-    def __init__(self, work: Callable[[], None], within: float = WARM_WITHIN) -> None:
+    def __init__(self, work: Callable[[], int], within: float = WARM_WITHIN) -> None:
+        self.record = RECORD
+        """How many bytes a record has, as far as is known."""
+
         self._work, self._deadline = work, time.monotonic() + within
         self._done = threading.Event()
         threading.Thread(target=self._run, name="warms Spark up", daemon=True).start()
@@ -269,7 +273,7 @@ class Warming:
     def _run(self) -> None:
         began = time.monotonic()
         try:
-            self._work()
+            self.record = self._work() or RECORD
         except Exception as error:  # noqa: BLE001 (the first batch meets it again, and says what it means)
             _LOG.info("Spark could not be warmed up, the first batch takes longer: %s: %s", type(error).__name__, error)
         else:
@@ -280,7 +284,7 @@ class Warming:
 
 def warm_up(
     spark: SparkSession, source: Source, logs: Mapping[GroupPartition, LogBounds], imports: Iterable[str]
-) -> None:
+) -> int:
     """Read a record of each log that has one, and have Python workers see it and import what the pipeline does.
 
     Args:
@@ -288,8 +292,12 @@ def warm_up(
         source: of one of its members.
         logs: of the group; if none has a record, only Python is started.
         imports: names of modules; those that a worker does not have are left out.
+
+    Returns:
+        How many bytes key and value of these records have on average; 0 if there is none.
     """
-    from pyspark.sql.functions import udf
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import expr, udf
 
     context, session = spark.sparkContext, member_session(spark)
     context.setJobDescription("kcr: gets Spark ready")
@@ -297,11 +305,16 @@ def warm_up(
     slots = context.defaultParallelism
     least = replace(source, fetch=1)  # the fewest records that a broker sends: a quota counts them
     rows = Reader(session, least).read(ranges, _NO_TIMELINE) if ranges else session.range(slots, numPartitions=slots)
+    seen = Observation()
+    if ranges:
+        size = "avg(coalesce(length(key), 0) + coalesce(length(value), 0))"
+        rows = rows.observe(seen, expr(size).alias("size"))
     # What pipelines are made of: a function in Python, a shuffle, a write.
     ready = udf(_imported(tuple(imports)), "int")
     rows.select(ready(rows.columns[0]).alias("modules")).groupBy("modules").count().write.format("noop").mode(
         "overwrite"
     ).save()
+    return int(seen.get["size"] or 0) if ranges else 0
 
 
 def imports_of(pipeline: Pipeline) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -45,9 +45,11 @@ FIRST_FETCH: Final = _MIB // 16
 FETCH_GROWTH: Final = 4
 """By how much a fetch grows where a range is larger: each size has consumers of its own."""
 
-_RECORD: Final = 512
-"""Bytes that a record is taken to have. A fetch of larger ones brings a part of a range, which is cheap; one of smaller
-ones brings some of the next range, which the executor keeps."""
+RECORD: Final = 1_000
+"""Bytes that a record is taken to have, where none is known."""
+
+_FETCHES: Final = 2
+"""In how many fetches a range should be read: records may be larger than the one that is known, or smaller."""
 
 _FETCH: Final = "kafka.max.partition.fetch.bytes"
 
@@ -155,6 +157,7 @@ class Source:
         options: options of the connector, over `DEFAULTS`; those of the client have the prefix `kafka.`.
         fetch: how many bytes of a partition to fetch at a time at most, unless client or options say so.
         ends_within: how long a batch may go on after it was cancelled.
+        record: how many bytes a record has, as far as is known by now.
 
     Raises:
         ConfigurationError: options or client settings that would make reads inexact, all of them by name; no server;
@@ -167,6 +170,7 @@ class Source:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     fetch: int = LARGEST_FETCH
     ends_within: timedelta = LONGEST_STORE_GRACE
+    record: Callable[[], int] = field(default=lambda: RECORD, repr=False)
 
     def __post_init__(self) -> None:
         refused = refusals(self._given())
@@ -228,16 +232,17 @@ def held(partitions: int, fetch: int) -> int:
     return partitions * (_OF_CONSUMER + _OF_FETCH * fetch)
 
 
-def fetch_of(ranges: Iterable[Range], most: int) -> int:
-    """Return how many bytes of a partition to fetch at a time for these ranges: about what the widest of them has.
+def fetch_of(ranges: Iterable[Range], record: int, most: int) -> int:
+    """Return how many bytes of a partition to fetch at a time for these ranges: about half of what the widest has.
 
     Args:
         ranges: of a batch.
+        record: how many bytes a record has.
         most: what an executor has memory for. If that is less than `LARGEST_FETCH`, there is none either for the
             consumers of several sizes, and all fetches have this one.
     """
     fetch = FIRST_FETCH if most == LARGEST_FETCH else most
-    wanted = _RECORD * max((range_.width for range_ in ranges), default=0)
+    wanted = record * max((range_.width for range_ in ranges), default=0) // _FETCHES
     while fetch < min(wanted, most):
         fetch *= FETCH_GROWTH
     return min(fetch, most)
@@ -340,7 +345,7 @@ class Reader:
 
     def _reader(self, ranges: Mapping[GroupPartition, Range], timeline: Timeline) -> DataFrameReader:
         told = self._told if self._told is not None and self._told[0] == timeline else None
-        fetch = fetch_of(ranges.values(), self._source.fetch)
+        fetch = fetch_of(ranges.values(), self._source.record(), self._source.fetch)
         if told is not None and (fetch <= told[1] or time.monotonic() < self._grows_from):
             return told[2]
         options = replace(self._source, fetch=fetch).settings(timeline)

@@ -41,7 +41,7 @@ def test_records_are_read_and_no_batch_misses_them(
     spark.sparkContext.addPyFile(str(tmp_path / "kcr_noted.py"))
     topic = kafka.topic(partitions=3)
     kafka.fill(topic, {0: 5, 1: 1})
-    warm_up(spark, source(kafka), logs(kafka, topic), ("kcr_noted", "no_such_module"))
+    assert warm_up(spark, source(kafka), logs(kafka, topic), ("kcr_noted", "no_such_module")) == 16
     assert noted.exists()
     assert bench.read(topic, {0: (0, 5), 1: (0, 1)}).offsets() == [0, 1, 2, 3, 4]
 
@@ -49,8 +49,8 @@ def test_records_are_read_and_no_batch_misses_them(
 def test_records_that_a_transaction_hides_and_markers_do_no_harm(spark: SparkSession, kafka: Kafka) -> None:
     topic = kafka.topic(partitions=1)
     kafka.begin_transaction(topic, [Record(value=b"aborted", partition=0)]).abort()
-    warm_up(spark, source(kafka), logs(kafka, topic), ())
+    assert warm_up(spark, source(kafka), logs(kafka, topic), ()) == 0
 
 
 def test_where_no_log_has_a_record_python_is_started_all_the_same(spark: SparkSession, kafka: Kafka) -> None:
-    warm_up(spark, source(kafka), logs(kafka, kafka.topic(partitions=2)), ())
+    assert warm_up(spark, source(kafka), logs(kafka, kafka.topic(partitions=2)), ()) == 0

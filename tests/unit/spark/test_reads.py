@@ -109,19 +109,21 @@ def test_fetches_leave_an_executor_two_thirds_of_its_memory_as_far_as_they_can(
 
 
 @pytest.mark.parametrize(
-    ("widths", "most", "fetch"),
+    ("widths", "record", "most", "fetch"),
     [
-        ([1, 1], LARGEST_FETCH, FIRST_FETCH),
-        ([128, 3], LARGEST_FETCH, FIRST_FETCH),
-        ([129], LARGEST_FETCH, 4 * FIRST_FETCH),
-        ([600], LARGEST_FETCH, 1 << 20),
-        ([3_000], LARGEST_FETCH, LARGEST_FETCH),
-        ([10_000_000], LARGEST_FETCH, LARGEST_FETCH),
-        ([1], 990_321, 990_321),  # no memory for consumers of two sizes
+        ([1, 1], 1_000, LARGEST_FETCH, FIRST_FETCH),
+        ([131, 3], 1_000, LARGEST_FETCH, FIRST_FETCH),
+        ([132], 1_000, LARGEST_FETCH, 4 * FIRST_FETCH),
+        ([132], 100, LARGEST_FETCH, FIRST_FETCH),
+        ([132], 10_000, LARGEST_FETCH, 1 << 20),
+        ([600], 1_000, LARGEST_FETCH, 1 << 20),
+        ([3_000], 1_000, LARGEST_FETCH, LARGEST_FETCH),
+        ([10_000_000], 1_000, LARGEST_FETCH, LARGEST_FETCH),
+        ([1], 1_000, 990_321, 990_321),  # no memory for consumers of two sizes
     ],
 )
-def test_a_fetch_is_about_as_large_as_a_range(widths: list[int], most: int, fetch: int) -> None:
-    assert fetch_of(ranges(*widths).values(), most) == fetch
+def test_a_fetch_is_about_half_of_a_range(widths: list[int], record: int, most: int, fetch: int) -> None:
+    assert fetch_of(ranges(*widths).values(), record, most) == fetch
 
 
 class Connector:
@@ -155,6 +157,13 @@ def test_fetches_grow_with_the_batches_of_a_timeline_and_never_shrink_in_it() ->
     assert spark.fetches == [FIRST_FETCH, 1 << 20]
     reader.read(ranges(1), Timeline(2))
     assert spark.fetches[2:] == [FIRST_FETCH]
+
+
+def test_fetches_are_as_large_as_the_records_that_were_seen_want_them() -> None:
+    spark = Connector()
+    reader = Reader(spark, replace(source(), record=lambda: 10_000))  # type: ignore[arg-type]
+    reader.read(ranges(132), ONE)
+    assert spark.fetches == [1 << 20]
 
 
 def test_fetches_do_not_grow_for_a_while_after_kafka_was_seen_to_throttle(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from airflow_kcr.spark.pipelines import Warming, imports_of
+from airflow_kcr.spark.reads import RECORD
 from tests.support.runtime_fakes import eventually
 
 
@@ -13,18 +14,27 @@ def test_batches_may_begin_once_spark_is_ready() -> None:
     go = threading.Event()
     warming = Warming(lambda: wait_for(go))
     assert not warming.is_over()
+    assert warming.record == RECORD
     go.set()
     eventually(warming.is_over, "the end of the work")
+    assert warming.record == 7
 
 
-def wait_for(go: threading.Event) -> None:
+def wait_for(go: threading.Event) -> int:
     assert go.wait(20)
+    return 7
+
+
+def test_without_a_record_its_size_is_guessed() -> None:
+    warming = Warming(lambda: 0)
+    eventually(warming.is_over, "the end of the work")
+    assert warming.record == RECORD
 
 
 def test_what_fails_is_told_and_keeps_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
 
-    def fail() -> None:
+    def fail() -> int:
         raise ValueError("no such topic")
 
     warming = Warming(fail)
