@@ -392,7 +392,7 @@ class Region:
         return self._pinned(sequence, label, reason)
 
     def unpin(self, sequence: int) -> CheckpointView:
-        """Let retirement have a checkpoint again.
+        """Unpin a checkpoint; retention applies to it again.
 
         Raises:
             UnknownCheckpoint, CheckpointNotUsable: as for `pin`.

@@ -222,10 +222,10 @@ class ClaimPartitions(Command[MemberRegion]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupStanding:
-    """What a member gets about its group after it reported the brokers' partitions."""
+class PartitionAdvice:
+    """What a member should do about the partitions of its group that have no owner."""
 
-    again: bool = False
+    report_again: bool = False
     """Whether the member shall report again: a partition of its group has no owner, or that could not be said."""
 
     rejoin: bool = False
@@ -236,7 +236,7 @@ class GroupStanding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportPartitions(Command[GroupStanding]):
+class ReportPartitions(Command[PartitionAdvice]):
     """Report which partitions the brokers have, as one member read them."""
 
     member: MemberId

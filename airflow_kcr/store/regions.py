@@ -27,11 +27,11 @@ from airflow_kcr.protocol.commands import (
     DeleteRegion,
     DiscardBatch,
     FinishBatch,
-    GroupStanding,
     Heartbeat,
     KeepSlot,
     KillRegion,
     Leave,
+    PartitionAdvice,
     PauseRegion,
     PinCheckpoint,
     PublishCheckpoint,
@@ -248,17 +248,17 @@ def _finish_batch(transactions: Transactions, name: RegionName, command: FinishB
             raise
 
 
-def _report_partitions(transactions: Transactions, name: RegionName, command: ReportPartitions) -> GroupStanding:
-    standing: list[GroupStanding] = []
+def _report_partitions(transactions: Transactions, name: RegionName, command: ReportPartitions) -> PartitionAdvice:
+    advice: list[PartitionAdvice] = []
 
     def rule(region: Region, now: datetime) -> Region:
         after = membership.report_partitions(region, now, command)
         # Of the same state as the report: what is due besides may end a reset, in which nothing was recorded.
-        standing.append(membership.standing(after, now, command.member))
+        advice.append(membership.advice(after, now, command.member))
         return after
 
     _decide(transactions, name, rule)
-    return standing[-1]
+    return advice[-1]
 
 
 def _discard_batch(region: Region, now: datetime, command: DiscardBatch) -> Region:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.protocol.commands import GroupStanding, Reconcile, ReportPartitions
+from airflow_kcr.protocol.commands import PartitionAdvice, Reconcile, ReportPartitions
 from airflow_kcr.protocol.region.rows import RequestState
 from airflow_kcr.protocol.values import GroupPartition, RequestId
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
 
 
-def report(driver: Driver) -> GroupStanding:
+def report(driver: Driver) -> PartitionAdvice:
     """Have the first member tell what the brokers have."""
     member = driver.member(0)
     inventory = ReportPartitions(
@@ -31,11 +31,11 @@ def test_what_has_no_owner_is_kept_with_since_when_until_it_is_claimed(drive: Dr
     driver = drive()
     driver.up()
     fresh = grown(driver)
-    assert report(driver) == GroupStanding(again=True)
+    assert report(driver) == PartitionAdvice(report_again=True)
     region, now = driver.store.read(driver.name)
     since = region.unowned[fresh]
     assert since <= now
-    assert report(driver) == GroupStanding(again=True)
+    assert report(driver) == PartitionAdvice(report_again=True)
     assert driver.held.unowned == {fresh: since}
     assert driver.request_checkpoint("n").state is RequestState.QUEUED
     driver.spread()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_kcr.errors import IllegalEvent, MemberInUse
 from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import Found, GroupStanding
+from airflow_kcr.protocol.commands import Found, PartitionAdvice
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.messages import Answered, Event, Refused
 from airflow_kcr.protocol.member.state import ACTIVE, MOVES, BatchPhase, MemberMachine, State, Why
@@ -186,11 +186,11 @@ def every_event(now: float) -> list[Event]:
         answers.publication_failed(sequence=CheckpointNumber(2)),
         messages.PartitionsDiscovered(partitions=frozenset(MINE)),
         messages.PartitionsDiscovered(partitions=None),
-        answers.partitions_reported(standing=GroupStanding(again=True, rejoin=True)),
+        answers.partitions_reported(advice=PartitionAdvice(report_again=True, rejoin=True)),
         answers.report_refused(),
         answers.told(),
         answers.not_told(),
-        answers.partitions_reported(standing=GroupStanding(again=True, gone=frozenset(MINE[1:]))),
+        answers.partitions_reported(advice=PartitionAdvice(report_again=True, gone=frozenset(MINE[1:]))),
         messages.Tick(),
         messages.Terminated(),
     ]
@@ -438,7 +438,7 @@ def an_event(draw: st.DataObject, seen: Seen, member: MemberMachine, now: float)
         lambda: messages.SinksReset(epoch=member.reset_epoch or Epoch(1), found={}),
         lambda: answers.acknowledged(epoch=Epoch(seen.epoch), view=a_view(draw, seen, member)),
         lambda: messages.PartitionsDiscovered(partitions=draw.draw(subsets)),
-        lambda: answers.partitions_reported(standing=GroupStanding(again=draw.draw(st.booleans()), rejoin=True)),
+        lambda: answers.partitions_reported(advice=PartitionAdvice(report_again=draw.draw(st.booleans()), rejoin=True)),
         messages.Tick,
         messages.LeftGroup,
         messages.StoreBack,

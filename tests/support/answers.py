@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow_kcr.errors import BatchRefused, KcrError, PartitionBusy, RegionInState, UnknownMember, UnknownTopics
 from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import Caller, GroupStanding
+from airflow_kcr.protocol.commands import Caller, PartitionAdvice
 from airflow_kcr.protocol.member.messages import Answered as _Answered
 from airflow_kcr.protocol.member.messages import Event
 from airflow_kcr.protocol.member.messages import Refused as _Refused
@@ -192,9 +192,9 @@ def publication_failed(sequence: CheckpointNumber) -> Event:
     return _Refused(command=commands.ReportPublished(sequence=sequence, member=ME), error=RegionInState("not now"))
 
 
-def partitions_reported(standing: GroupStanding) -> Event:
+def partitions_reported(advice: PartitionAdvice) -> Event:
     command = commands.ReportPartitions(member=ME, incarnation=FIRST, partitions=frozenset())
-    return _Answered(command=command, result=standing)
+    return _Answered(command=command, result=advice)
 
 
 def report_refused() -> Event:

@@ -466,8 +466,8 @@ def own(member: MemberMachine) -> Incarnation:
 def next_due(member: MemberMachine, now: float) -> float:
     """Return the first moment after `now` at which the member has something to do because of the time alone.
 
-    Of what comes often: a renewal, the next plan, a claim or a batch after a refusal. And of what others count on: the
-    end of the lease, and what a batch may take. The rest may come a little late.
+    It covers what comes often (a renewal, the next plan, a claim or a batch after a refusal) and what others count on
+    (the end of the lease, and what a batch may take). The rest may come a little late.
     """
     timeouts, batch = member.timeouts, member.batch
     interval = seconds(timeouts.renew)

@@ -20,8 +20,8 @@ from airflow_kcr.protocol.commands import (
     DiscardBatch,
     EventMark,
     FinishBatch,
-    GroupStanding,
     Heartbeat,
+    PartitionAdvice,
     ReadRegion,
     Register,
     Renew,
@@ -473,16 +473,16 @@ def _partitions_discovered(member: MemberMachine, event: messages.PartitionsDisc
 
 
 def _partitions_reported(
-    member: MemberMachine, event: Told[ReportPartitions, GroupStanding], now: float
+    member: MemberMachine, event: Told[ReportPartitions, PartitionAdvice], now: float
 ) -> MemberMachine:
     known = member.discovery
-    standing = event.result if isinstance(event, messages.Answered) else GroupStanding(again=True)
+    advice = event.result if isinstance(event, messages.Answered) else PartitionAdvice(report_again=True)
     told = replace(
         known,
-        told=None if standing.again else known.told,
-        gone=standing.gone,
-        rejoin=standing.rejoin,
-        rejoins=known.rejoins if standing.again else 0,
+        told=None if advice.report_again else known.told,
+        gone=advice.gone,
+        rejoin=advice.rejoin,
+        rejoins=known.rejoins if advice.report_again else 0,
     )
     return replace(answered(member, "report_partitions"), discovery=told)
 

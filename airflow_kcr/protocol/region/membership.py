@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from airflow_kcr.errors import MemberInUse, RegionInState, SpecOutdated, UnknownMember
-from airflow_kcr.protocol.commands import GroupStanding, Register, ReportPartitions
+from airflow_kcr.protocol.commands import PartitionAdvice, Register, ReportPartitions
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import checkpoints, coverage, events, lost_logs, resets
 from airflow_kcr.protocol.region.rows import (
@@ -295,17 +295,17 @@ def ownership_claimed(region: Region, partitions: Collection[GroupPartition]) ->
     return region if len(rows) == len(region.unowned) else replace(region, unowned=rows)
 
 
-def standing(region: Region, now: datetime, member: MemberId) -> GroupStanding:
+def advice(region: Region, now: datetime, member: MemberId) -> PartitionAdvice:
     """Return what a member has to do about the partitions of its group that have no owner."""
     group = member.group
     gone = frozenset(p for p in lost_logs.gone(region) if p.group == group)
     is_reset = region.state in RESET_STATES
     if not is_reset and not any(p.group == group for p in coverage.unowned(region)):
-        return GroupStanding(again=any(p.group == group and p not in gone for p in region.absent), gone=gone)
+        return PartitionAdvice(report_again=any(p.group == group and p not in gone for p in region.absent), gone=gone)
     # A rebalance may cost a reset one more attempt; one that does not wait for the partition is done without it.
     waited_for = universe(region) if is_reset else coverage.overdue(region, now).keys()
     late = any(p.group == group and p in waited_for for p in coverage.overdue(region, now))
-    return GroupStanding(again=True, rejoin=late and _would_help(region, now, member), gone=gone)
+    return PartitionAdvice(report_again=True, rejoin=late and _would_help(region, now, member), gone=gone)
 
 
 def _would_help(region: Region, now: datetime, member: MemberId) -> bool:

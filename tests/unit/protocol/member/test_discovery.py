@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import GroupStanding, ReportPartitions
+from airflow_kcr.protocol.commands import PartitionAdvice, ReportPartitions
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.duties import REJOIN_FACTOR, REJOIN_PAUSE
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
@@ -27,7 +27,7 @@ from tests.support.lone_member import MINE, LoneMember, Wanted, claims_of, view_
 FRESH = GroupPartition(GroupId("g"), TopicName("t"), 2)
 ALL = frozenset({*MINE, FRESH})
 LEASE = Timeouts().lease.total_seconds()
-AGAIN, REJOIN = GroupStanding(again=True), GroupStanding(again=True, rejoin=True)
+AGAIN, REJOIN = PartitionAdvice(report_again=True), PartitionAdvice(report_again=True, rejoin=True)
 
 
 def found(lone: LoneMember, partitions: frozenset[GroupPartition] | None = ALL) -> list[commands.ReportPartitions]:
@@ -36,9 +36,9 @@ def found(lone: LoneMember, partitions: frozenset[GroupPartition] | None = ALL) 
     return lone.wanted(commands.ReportPartitions)
 
 
-def told(lone: LoneMember, standing: GroupStanding) -> tuple[Wanted, ...]:
+def told(lone: LoneMember, advice: PartitionAdvice) -> tuple[Wanted, ...]:
     """Have the store answer."""
-    return lone.feed(answers.partitions_reported(standing=standing))
+    return lone.feed(answers.partitions_reported(advice=advice))
 
 
 def asks(lone: LoneMember, seconds: float) -> int:
@@ -58,7 +58,7 @@ def test_the_brokers_are_asked_after_a_claim_and_then_once_a_lease() -> None:
     lone.grant()
     assert len(lone.wanted(messages.DiscoverPartitions)) == 1
     found(lone)
-    told(lone, GroupStanding())
+    told(lone, PartitionAdvice())
     assert asks(lone, 5 * LEASE) == 5
 
 
@@ -66,18 +66,18 @@ def test_the_store_is_told_what_it_does_not_know_and_nothing_twice() -> None:
     lone = LoneMember().processing()
     (report,) = found(lone)
     assert report == ReportPartitions(member=ME, incarnation=Incarnation(1), partitions=ALL)
-    told(lone, GroupStanding())
+    told(lone, PartitionAdvice())
     lone.wait(LEASE)
     assert found(lone) == []
     lone.wait(LEASE)
     assert len(found(lone, frozenset(MINE))) == 1
 
 
-@pytest.mark.parametrize("standing", [AGAIN, REJOIN])
-def test_the_store_is_told_again_while_a_partition_has_no_owner(standing: GroupStanding) -> None:
+@pytest.mark.parametrize("advice", [AGAIN, REJOIN])
+def test_the_store_is_told_again_while_a_partition_has_no_owner(advice: PartitionAdvice) -> None:
     lone = LoneMember().processing().plan()
     found(lone)
-    told(lone, standing)
+    told(lone, advice)
     lone.wait(LEASE)
     assert len(found(lone)) == 1
 
@@ -85,7 +85,7 @@ def test_the_store_is_told_again_while_a_partition_has_no_owner(standing: GroupS
 def test_a_claim_in_another_epoch_is_told_of_again() -> None:
     lone = LoneMember().processing()
     found(lone)
-    told(lone, GroupStanding())
+    told(lone, PartitionAdvice())
     view = replace(view_of(claims_of(epoch=2)), epoch=Epoch(2), counter=EventNumber(20))
     lone.feed(answers.view_read(view=view))
     lone.grant(view)
@@ -221,7 +221,7 @@ def test_a_member_joins_its_group_anew_where_its_assignment_has_a_partition_that
     assert lone.wanted(messages.LeaveGroup) == [], "nobody knows yet that it is gone"
     assert refused(lone) == 1
     assert len(found(lone, there)) == 1
-    told(lone, GroupStanding(gone=frozenset(MINE[1:])))
+    told(lone, PartitionAdvice(gone=frozenset(MINE[1:])))
     assert len(lone.wanted(messages.LeaveGroup)) == 1
     lone.feed(messages.LeftGroup())
     assert len(lone.wanted(messages.Join)) == 1
@@ -268,14 +268,14 @@ def test_a_claim_that_is_refused_for_another_reason_asks_nobody() -> None:
 def test_a_member_without_a_partition_that_is_gone_stays_in_its_group() -> None:
     lone = LoneMember().join().assign()
     refused(lone, lacks_logs=False)
-    told(lone, GroupStanding(gone=frozenset({FRESH})))
+    told(lone, PartitionAdvice(gone=frozenset({FRESH})))
     assert lone.wanted(messages.LeaveGroup) == []
 
 
 def test_a_member_that_is_assigned_what_is_there_again_claims_it_before_it_judges() -> None:
     lone = LoneMember().processing()
     found(lone)
-    told(lone, GroupStanding(gone=frozenset({FRESH})))
+    told(lone, PartitionAdvice(gone=frozenset({FRESH})))
     lone.feed(messages.Assigned(assignment=AssignmentId(2), partitions=ALL))
     assert lone.wanted(messages.LeaveGroup) == []
     assert lone.wanted(messages.ClaimAssignment)[-1].partitions == ALL

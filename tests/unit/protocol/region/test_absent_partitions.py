@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.protocol.commands import GroupStanding, KillRegion, Reconcile, ReportPartitions, StartRegion
+from airflow_kcr.protocol.commands import KillRegion, PartitionAdvice, Reconcile, ReportPartitions, StartRegion
 from airflow_kcr.protocol.region import coverage, events, liveness, resets
 from airflow_kcr.protocol.region.rows import HaltReason, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import universe
@@ -37,7 +37,7 @@ def checkpoint(driver: Driver, request_id: str) -> set[int]:
     return {p.partition for p in driver.region.offsets[sequence]}
 
 
-def report(driver: Driver) -> GroupStanding:
+def report(driver: Driver) -> PartitionAdvice:
     """Have the member tell what the brokers have."""
     member = driver.member(0)
     inventory = ReportPartitions(
@@ -77,12 +77,12 @@ def gone_at_ten(driver: Driver) -> GroupPartition:
 def test_a_region_goes_on_without_partitions_that_the_brokers_lost(delivery: Delivery) -> None:
     driver = region_of(delivery)
     gone = lost(driver, 2, 3)
-    assert report(driver) == GroupStanding(again=True)
+    assert report(driver) == PartitionAdvice(report_again=True)
     driver.wait(BOUNDARY - GRACE)
-    assert report(driver) == GroupStanding(again=True)
+    assert report(driver) == PartitionAdvice(report_again=True)
     assert not happened(driver, events.PartitionsGone)
     driver.wait(GRACE)
-    assert report(driver) == GroupStanding(gone=gone)
+    assert report(driver) == PartitionAdvice(gone=gone)
     assert happened(driver, events.PartitionsGone) == [events.PartitionsGone(partitions=tuple(sorted(gone)))]
     assert universe(driver.region).isdisjoint(gone)
     driver.spread()
@@ -101,10 +101,10 @@ def test_what_the_brokers_have_again_in_time_is_not_given_up() -> None:
     report(driver)
     driver.wait(BOUNDARY - GRACE)
     driver.grow(partition, end=1_000)
-    assert report(driver) == GroupStanding()
+    assert report(driver) == PartitionAdvice()
     lost(driver, 3)
     driver.wait(GRACE)
-    assert report(driver) == GroupStanding(again=True)
+    assert report(driver) == PartitionAdvice(report_again=True)
     assert partition in universe(driver.region)
 
 
@@ -148,7 +148,7 @@ def test_a_reset_ends_without_partitions_that_are_gone() -> None:
     driver.join(driver.member(0))
     report(driver)
     driver.wait(BOUNDARY)
-    assert report(driver) == GroupStanding(again=True, gone=gone)
+    assert report(driver) == PartitionAdvice(report_again=True, gone=gone)
     driver.spread()
     driver.finish_reset()
     assert driver.region.state is RegionState.RUNNING
@@ -202,7 +202,7 @@ def test_a_partition_that_is_there_again_as_the_same_topic_goes_on_where_it_was(
     driver.finish_reset()
     assert driver.region.claims[partition].position == place
     assert partition in universe(driver.region)
-    assert report(driver) == GroupStanding()
+    assert report(driver) == PartitionAdvice()
     assert checkpoint(driver, "second") == {0, 1, 2, 3}
     judge(driver)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import StaleIncarnation
-from airflow_kcr.protocol.commands import GroupStanding, KillRegion, ReportGroups, ReportPartitions
+from airflow_kcr.protocol.commands import KillRegion, PartitionAdvice, ReportGroups, ReportPartitions
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import coverage, events
@@ -22,7 +22,11 @@ from tests.support.scripts import boundary, started
 
 REJOIN = Timeouts().rejoin_after.total_seconds()
 WAIT = Timeouts().unowned_wait.total_seconds()
-QUIESCED, AGAIN, REJOINS = GroupStanding(), GroupStanding(again=True), GroupStanding(again=True, rejoin=True)
+QUIESCED, AGAIN, REJOINS = (
+    PartitionAdvice(),
+    PartitionAdvice(report_again=True),
+    PartitionAdvice(report_again=True, rejoin=True),
+)
 
 
 def region_of(members: int = 1, partitions: int = 2) -> Driver:
@@ -40,7 +44,7 @@ def checkpoint(driver: Driver, request_id: str) -> CheckpointNumber:
     return sequence
 
 
-def report(driver: Driver, index: int = 0, group: str = "g") -> GroupStanding:
+def report(driver: Driver, index: int = 0, group: str = "g") -> PartitionAdvice:
     """Have a member tell what the brokers have."""
     member = driver.member(index, group)
     there = frozenset(p for p in driver.logs if p.group == group)
@@ -282,7 +286,7 @@ def test_what_a_checkpoint_covers_already_does_not_stop_it() -> None:
     report(driver)
     driver.wait(WAIT + 1)
     driver.request_checkpoint("n")
-    assert report(driver).again
+    assert report(driver).report_again
     assert driver.region.open_checkpoint is not None, f"{fresh} was known when it was opened"
 
 
