@@ -462,6 +462,11 @@ def always() -> bool:
     return True
 
 
+def nothing() -> str:
+    """Return that nothing is lacking."""
+    return ""
+
+
 class Membership(Protocol):
     """A member's place in its Kafka group: the control consumer.
 

@@ -44,7 +44,9 @@ from airflow_kcr.sinks.files.delta import with_formats
 from airflow_kcr.sinks.group import OpenedSinks, opened_files
 from airflow_kcr.sinks.postgres.writer import require_driver
 from airflow_kcr.spark.engine import SparkEngine
-from airflow_kcr.spark.pipelines import Warming, imports_of, warm_up
+from airflow_kcr.spark.executors import Executors
+from airflow_kcr.spark.pipelines import imports_of, warm_up
+from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.spark.reads import LARGEST_FETCH, Source, fetch_within, held
 from airflow_kcr.spark.session import POSTGRES_DRIVER, SparkSettings, executor_memory, open_session, stop_session
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
@@ -239,7 +241,7 @@ class Hosted:
 
 @contextmanager
 def hosting(
-    store: RegionStore, prepared: Prepared, failures: StartFailures, end_process: Callable[[str], None]
+    store: RegionStore, prepared: Prepared, failures: StartFailures, pulse: Pulse, end_process: Callable[[str], None]
 ) -> Iterator[Hosted]:
     """Start Spark and the members, and lend them; a stopped region is started for them.
 
@@ -247,6 +249,7 @@ def hosting(
         store: where the region is.
         prepared: what was checked.
         failures: tells the store why its members can't start.
+        pulse: Spark's.
         end_process: ends this process at once, with a reason.
     """
     run, spec = prepared.run, prepared.spec
@@ -261,7 +264,7 @@ def hosting(
             prepared = replace(prepared, fetch=fetch_for(run.group, partitions, executor_memory(spark)))
             stack.callback(stop_session, spark)
             sinks = _opened(store, prepared, spark)
-        warming = Warming(lambda: _warm_up(prepared, spark, logs))
+        executors = Executors(pulse, lambda: _warm_up(prepared, spark, logs))
         renewals = Renewals(store, boot_time)
         stack.callback(renewals.end)
         application = _application(spark)
@@ -271,7 +274,7 @@ def hosting(
                 run.region,
                 StartRegion(requester=Requester(who=f"members of {run.group}", reason="a member was started")),
             )
-        shared = _Shared(spark, logs, end_process, application.label(), sinks, warming, renewals)
+        shared = _Shared(spark, logs, end_process, application.label(), sinks, executors, renewals)
         hosts = [_host(store, prepared, shared, member) for member in run.members]
         member_pool = MemberPool(store, run.region, hosts)
         stack.callback(member_pool.end)
@@ -356,7 +359,7 @@ class _Shared:
     end_process: Callable[[str], None]
     label: str
     sinks: OpenedSinks
-    warming: Warming
+    executors: Executors
     renewals: Renewals
 
 
@@ -371,7 +374,7 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
     def membership(listener: MembershipListener) -> Membership:
         return ControlConsumer(settings, group=run.group, topics=subscription(group), listener=listener)
 
-    source = replace(source_of(prepared, member), record=lambda: shared.warming.record)
+    source = replace(source_of(prepared, member), record=lambda: shared.executors.record)
     world = World(
         store=store,
         logs=shared.logs,
@@ -382,7 +385,8 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
         clock=boot_time,
         store_clock=prepared.store_clock,
         renewals=shared.renewals,
-        is_ready=shared.warming.is_over,
+        is_ready=shared.executors.are_ready,
+        lacks=shared.executors.lack,
     )
     who = Identity(
         region=run.region,

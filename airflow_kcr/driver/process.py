@@ -106,7 +106,7 @@ def _host(
         def start() -> tuple[Prepared, Hosted]:
             prepared = prepare(store, run, failures)
             watch.begin(prepared.spec.rules().timeouts.lease)
-            return prepared, stack.enter_context(hosting(store, prepared, failures, end_at_once))
+            return prepared, stack.enter_context(hosting(store, prepared, failures, watch.pulse, end_at_once))
 
         prepared, hosted = patience.answered(start)
         member_pool = hosted.member_pool
@@ -388,7 +388,7 @@ class Watched:
         known = UNKNOWN not in one.lag.values()
         return MemberProgress(
             member=str(one.member),
-            state=str(one.state) if one.why is None else f"{one.state} ({one.why})",
+            state=str(one.state) if one.why is None and not one.lacks else f"{one.state} ({one.lacks or one.why})",
             partitions=len(one.positions),
             records_per_second=self._rate(one.member, one.counts.records),
             lag=sum(one.lag.values()) if known else None,

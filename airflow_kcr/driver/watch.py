@@ -37,7 +37,7 @@ class Watch:
     """
 
     def __init__(self, pulse: Pulse, end_process: Callable[[str], None]) -> None:
-        self._pulse, self._end_process = pulse, end_process
+        self.pulse, self._end_process = pulse, end_process
         self._within: timedelta | None = None
         self._pool: MemberPool | None = None
         self._is_ending = False
@@ -49,13 +49,13 @@ class Watch:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch for as long as the block lasts."""
-        self._pulse.start()
+        self.pulse.start()
         threading.Thread(target=self._run, name="watches the parts", daemon=True).start()
         try:
             yield
         finally:
             self._over.set()
-            self._pulse.end()
+            self.pulse.end()
 
     def begin(self, within: timedelta) -> None:
         """Have an application start.
@@ -97,7 +97,7 @@ class Watch:
         return self._is_ending or (pool is not None and pool.is_ending)
 
     def _jvm_trouble(self) -> str:
-        pulse, within = self._pulse, self._within
+        pulse, within = self.pulse, self._within
         if pulse.pid is not None and process_state(pulse.pid) is None:
             return "Spark's JVM is gone"
         if pulse.is_stopped and self._pool is not None:

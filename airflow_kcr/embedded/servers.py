@@ -480,7 +480,15 @@ class StandaloneCluster:
         )
         master = self.master
         master.wait_until(lambda: master.has_logged("New state: ALIVE"), within=SPARK_READY_WITHIN)
-        self.workers = [
+        self.start_workers(workers)
+
+    def start_workers(self, count: int) -> None:
+        """Start further workers, and wait until they have found the master.
+
+        Raises:
+            ServiceFailed: with the end of its log, if one does not start.
+        """
+        started = [
             self._spawn(
                 f"Spark worker {number}",
                 WORKER_CLASS,
@@ -488,9 +496,10 @@ class StandaloneCluster:
                 *("--cores", str(self.cores), "--memory", self.memory),
                 *("--work-dir", str(self.folder / f"worker-{number}"), self.address),
             )
-            for number in range(1, workers + 1)
+            for number in range(len(self.workers) + 1, len(self.workers) + count + 1)
         ]
-        for worker in self.workers:
+        self.workers.extend(started)
+        for worker in started:
             self._wait_for(worker)
 
     @staticmethod

@@ -138,6 +138,9 @@ class Renew(Command[Heartbeat]):
     newest: EventMark | None = None
     """The newest event that the member knows of; compared with the one that the store has by this number."""
 
+    lacks: str = ""
+    """What it lacks to run a batch, for people; empty: nothing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRegion(Command[MemberRegion]):

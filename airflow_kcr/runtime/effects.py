@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 
 from airflow_kcr.errors import BatchCancelled, BatchError, KcrError, SinkAhead, SinkError
 from airflow_kcr.floods import unflooded
-from airflow_kcr.ports import BatchCall, CommitAnswer, CommittedOffset, Engine, Membership, Sinks
+from airflow_kcr.ports import BatchCall, CommitAnswer, CommittedOffset, Engine, Membership, Sinks, nothing
 from airflow_kcr.protocol.commands import ClaimPartitions, Found, ReportOutOfRange, ReportPublished
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
@@ -271,6 +271,9 @@ class Working:
         self.open_checkpoint: CheckpointNumber | None = None
         """The checkpoint that is open, as the loop last saw it; written by the loop."""
 
+        self.is_held_back = False
+        """Whether there was something to read when a batch was planned last, and the engine could not run it."""
+
         self._ending = threading.Event()
         self._holding = threading.Event()
 
@@ -286,8 +289,8 @@ class Working:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def plan(self, effect: messages.PlanRanges, batch: BatchId, size: int) -> None:
-        """Plan a batch; where the brokers don't answer there is nothing to read, for now."""
+    def plan(self, effect: messages.PlanRanges, batch: BatchId, size: int, lacks: Callable[[], str] = nothing) -> None:
+        """Plan a batch; where the brokers don't answer, or the engine lacks something, there is none for now."""
 
         def task() -> None:
             if self._holding.is_set():
@@ -298,7 +301,8 @@ class Working:
             except KcrError as error:
                 _AGAIN.warning("%s: nothing can be planned: %s", self._who.member, error)
                 planned = messages.RangesPlanned(batch=batch, ranges={})
-            self._happened(planned)
+            self.is_held_back = bool(planned.ranges) and bool(lacks())
+            self._happened(replace(planned, ranges={}) if self.is_held_back else planned)
 
         self._reader.post(task)
 

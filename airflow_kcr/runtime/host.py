@@ -39,6 +39,7 @@ from airflow_kcr.ports import (
     MemberStore,
     Sinks,
     always,
+    nothing,
 )
 from airflow_kcr.protocol.commands import (
     ClaimPartitions,
@@ -53,7 +54,7 @@ from airflow_kcr.protocol.commands import (
     RequestReset,
 )
 from airflow_kcr.protocol.member import messages, state
-from airflow_kcr.protocol.member.state import MemberMachine, State, Why
+from airflow_kcr.protocol.member.state import BatchPhase, MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.region.rows import CheckpointPhase, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules
@@ -132,6 +133,9 @@ class World:
     is_ready: Callable[[], bool] = always
     """Whether the engine can run a batch at its usual pace; none is planned before."""
 
+    lacks: Callable[[], str] = nothing
+    """What the engine lacks to run a batch at all, asked as long as one waits; it answers at once."""
+
 
 class MemberHost:
     """Runs one member from `start` to its end.
@@ -153,6 +157,9 @@ class MemberHost:
         self._batch_numbers = count(1)
         self._size = BatchSize.first(limits)
         self._run_since = 0.0
+        self._has_waited = False
+        """Whether the running batch has waited for what its engine lacked: how long it took teaches nothing."""
+
         self._metrics = Metrics()
         self._failure: BaseException | None = None
         self.turns = 0
@@ -276,6 +283,17 @@ class MemberHost:
             self._deliver(happening)
         if self._requests.is_silent() or self._leases.is_silent():
             self._deliver(messages.StoreLost())
+        self._look_at_engine()
+
+    def _look_at_engine(self) -> None:
+        """Tell what the engine lacks, if a batch runs, or would."""
+        batch = self._machine.batch
+        runs = batch is not None and batch.phase is BatchPhase.RUNNING
+        is_wanted = runs or self._working.is_held_back or not self._world.is_ready()
+        why = self._world.lacks() if is_wanted else ""
+        if why != self._machine.lacks or (why and runs):
+            self._has_waited = self._has_waited or runs
+            self._deliver(messages.EngineLacks(why=why))
 
     def _deliver(self, event: messages.Event) -> None:
         now, before = self._clock(), self._machine
@@ -413,7 +431,7 @@ class MemberHost:
         batch = self.who.batch_id(next(self._batch_numbers))
         self._size = self._size.warned(effect.view.failures)
         if self._world.is_ready():
-            self._working.plan(effect, batch, self._size.records)
+            self._working.plan(effect, batch, self._size.records, self._world.lacks)
         else:
             self.tell(messages.RangesPlanned(batch=batch, ranges={}))  # nothing to read, for now
 
@@ -423,7 +441,7 @@ class MemberHost:
 
         def took(seconds: Seconds, did_its_work: bool) -> None:
             self._metrics.batch_took(seconds)
-            if did_its_work:
+            if did_its_work and not self._has_waited:
                 self._size = self._size.after(records, seconds)
 
         call = BatchCall(
@@ -437,7 +455,7 @@ class MemberHost:
             progress=effect.progress,
             boundary=None if view is None else view.limit,
         )
-        self._run_since = self._clock()
+        self._run_since, self._has_waited = self._clock(), False
         self._working.run(call, took)
 
     def _learn_from_failure(self) -> None:

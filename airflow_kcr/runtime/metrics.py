@@ -102,6 +102,9 @@ class Snapshot:
     incarnation: Incarnation | None = None
     """None while it is not registered."""
 
+    lacks: str = ""
+    """What it lacks to run a batch; empty: nothing."""
+
 
 @dataclass(slots=True)
 class Metrics:
@@ -167,6 +170,7 @@ class Metrics:
             lag=lag,
             counts=self.counts,
             incarnation=member.incarnation,
+            lacks=member.lacks,
         )
 
 

@@ -70,6 +70,20 @@ def active_context() -> SparkContext | None:
     return None if context is None or getattr(context, "_jsc", None) is None else context
 
 
+def executors(context: SparkContext) -> int | None:
+    """Return how many executors there are now; None where the driver itself is the executor."""
+    scala = scala_context(context)
+    return None if scala.isLocal() else int(scala.getExecutorMemoryStatus().size()) - 1
+
+
+def newest_loss(context: SparkContext) -> str:
+    """Return why the executor that went last has gone, in Spark's words; empty: none has, or it was not said."""
+    books = scala_context(context).statusStore().executorList(False)
+    gone = [one for one in scala_items(books) if not one.isActive() and one.removeReason().isDefined()]
+    last = max(gone, key=lambda one: int(one.removeTime().get().getTime()), default=None)
+    return "" if last is None else str(last.removeReason().get())
+
+
 # Each question to the JVM costs a batch some 70 µs of Python, and as much again for each object that is let go of: what
 # stays the same as long as the context is asked for once.
 

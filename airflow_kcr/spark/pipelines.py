@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from airflow_kcr.errors import PipelineUnusable
+from airflow_kcr.ports import nothing
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.values import GroupPartition, Offset, Range, Timeline
 from airflow_kcr.spark.context import BatchContext
@@ -256,19 +257,32 @@ class Warming:
         work: what is to be done, and how many bytes a record has, 0 where there is none; what it raises is logged, and
             blocks nothing.
         within: seconds to wait for it.
+        lacks: what Spark lacks to do anything; as long as it does, the wait has not started.
     """
 
-    def __init__(self, work: Callable[[], int], within: float = WARM_WITHIN) -> None:
+    def __init__(
+        self, work: Callable[[], int], within: float = WARM_WITHIN, lacks: Callable[[], str] = nothing
+    ) -> None:
         self.record = RECORD
         """How many bytes a record has, as far as is known."""
 
-        self._work, self._deadline = work, time.monotonic() + within
+        self._work, self._within, self._lacks = work, within, lacks
+        self._deadline = time.monotonic() + within
         self._done = threading.Event()
         threading.Thread(target=self._run, name="warms Spark up", daemon=True).start()
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the work is."""
+        return self._done.is_set()
+
     def is_over(self) -> bool:
         """Whether batches may begin: Spark is ready, or the wait for it is over."""
-        return self._done.is_set() or time.monotonic() >= self._deadline
+        if self.is_done:
+            return True
+        if self._lacks():
+            self._deadline = time.monotonic() + self._within
+        return time.monotonic() >= self._deadline
 
     def _run(self) -> None:
         began = time.monotonic()

@@ -6,9 +6,12 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.spark import jvm
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 PERIOD: Final = 1.0
 """Seconds between an answer and the next question."""
@@ -38,6 +41,12 @@ class Pulse:
 
         self.is_stopped = False
         """Whether it has stopped Spark by itself, as it does when a cluster's master ends the application."""
+
+        self.executors: int | None = None
+        """How many Spark has; None: not known yet, or the driver itself is the executor."""
+
+        self.loss = ""
+        """Why the executor that went last has gone, where there is none any more."""
 
         self._over = threading.Event()
 
@@ -69,7 +78,14 @@ class Pulse:
                 machine.java.lang.System.currentTimeMillis()
             else:
                 self.is_stopped = bool(jvm.scala_context(context).isStopped())
+                if not self.is_stopped:
+                    self._count(context)
         except (Py4JError, OSError) as error:
             _LOG.debug("Spark's JVM has not answered: %s", error)
         else:
             self.answers += 1
+
+    def _count(self, context: SparkContext) -> None:
+        before, self.executors = self.executors, jvm.executors(context)
+        if self.executors == 0 and before != 0:
+            self.loss = jvm.newest_loss(context)

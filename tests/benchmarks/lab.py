@@ -24,6 +24,7 @@ from airflow_kcr.protocol.commands import DeclareRegion, KillRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import parse
 from airflow_kcr.store.regions import RegionStore
@@ -166,7 +167,9 @@ class Lab:
             # What `kcr member run` runs, but for the session: it is one for the whole run, and its JVM is warm.
             stack.enter_context(patch.object(application, "open_session", lambda settings: self.spark))
             stack.enter_context(patch.object(self.spark, "stop", lambda: None))
-            member_pool = stack.enter_context(hosting(self.store, prepared, failures, _end_process)).member_pool
+            member_pool = stack.enter_context(
+                hosting(self.store, prepared, failures, Pulse(), _end_process)
+            ).member_pool
             one = Hosted(store=self.store, name=name, topic=topic, member_pool=member_pool)
             try:
                 yield one

@@ -92,6 +92,20 @@ def test_a_lease_is_renewed_from_the_stores_clock(subject: Subject, drive: Drive
     assert timedelta(0) < region.leases[driver.member(0)].until - now < timedelta(seconds=3)
 
 
+def test_a_renewal_says_what_the_member_lacks_and_a_new_incarnation_lacks_nothing(drive: Drive) -> None:
+    driver = drive()
+    driver.handle(StartRegion())
+    member = driver.member(0)
+    driver.join(member)
+    driver.handle(Renew(member=member, incarnation=Incarnation(1), lease=LEASE, lacks="Spark has no executor"))
+    assert driver.region.leases[member].lacks == "Spark has no executor"
+    driver.handle(Register(member=member, token="t-2", takeover=True))
+    assert driver.region.leases[member].lacks == ""
+    driver.handle(Renew(member=member, incarnation=Incarnation(2), lease=LEASE, lacks="the same"))
+    driver.handle(Renew(member=member, incarnation=Incarnation(2), lease=LEASE))
+    assert driver.region.leases[member].lacks == ""
+
+
 def test_a_renewal_changes_nothing_but_the_lease(subject: Subject, drive: Drive) -> None:
     driver = drive()
     driver.up()

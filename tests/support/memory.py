@@ -133,7 +133,7 @@ class MemoryTransactions(RegionStore):
             return UnknownMember(f"{member} is not registered in region {name}; register it first")
         renewed = row.incarnation == command.incarnation and is_live(region, member, now)
         if renewed:
-            fresh = Lease(incarnation=command.incarnation, until=now + command.lease)
+            fresh = Lease(incarnation=command.incarnation, until=now + command.lease, lacks=command.lacks)
             self._regions[name] = replace(region, leases={**region.leases, member: fresh})
         return Heartbeat(
             now=now,

@@ -60,6 +60,7 @@ def lease(member: MemberMachine, now: float) -> Driven:
             incarnation=member.incarnation,
             lease=member.timeouts.lease,
             newest=member.mark,
+            lacks=member.lacks,
         )
         return awaiting(member, "renew"), (Ask(command=renewal),)
     return member, ()

@@ -224,6 +224,14 @@ class Terminated:
     """The process shall end (Ctrl-C, SIGTERM): finish or cancel the batch, keep a static member's slot."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLacks:
+    """What the engine lacks to run a batch, as no executor of Spark; told as long as a batch waits for it."""
+
+    why: str
+    """Empty: nothing any more."""
+
+
 Event: TypeAlias = (
     Answered[Command[object], object]
     | Refused[Command[object]]
@@ -244,6 +252,7 @@ Event: TypeAlias = (
     | SinksReset
     | SinkFailed
     | SinksPrepared
+    | EngineLacks
     | Tick
     | Terminated
 )

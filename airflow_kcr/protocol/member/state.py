@@ -300,6 +300,9 @@ class MemberMachine:
     retry_at: float = 0.0
     """A batch failed somewhere in the region; none is started before."""
 
+    lacks: str = ""
+    """What its engine lacks to run a batch; empty: nothing."""
+
     plan_after: float = 0.0
     """Nothing was there to process; the planner is not asked again before."""
 

@@ -512,6 +512,14 @@ def _sinks_prepared(member: MemberMachine, event: messages.SinksPrepared, now: f
     return replace(answered(member, "prepare"), part=event if event.sequence == member.prepared else None)
 
 
+def _engine_lacks(member: MemberMachine, event: messages.EngineLacks, now: float) -> MemberMachine:
+    """Time in which no task can run is not the batch's own."""
+    batch = member.batch
+    if event.why and batch is not None and batch.phase is BatchPhase.RUNNING:
+        batch = replace(batch, since=now)
+    return replace(member, lacks=event.why, batch=batch)
+
+
 def _published(
     member: MemberMachine, event: messages.Answered[ReportPublished, MemberRegion], now: float
 ) -> MemberMachine:
@@ -589,6 +597,7 @@ TABLE: Final[Mapping[Kind, tuple[frozenset[State], Callable[..., MemberMachine]]
     messages.SinksReset: _row(_ANY, _sinks_reset),
     messages.SinkFailed: _row(_ANY, _sink_failed),
     messages.SinksPrepared: _row(_ANY, _sinks_prepared),
+    messages.EngineLacks: _row(_ANY, _engine_lacks),
     messages.Tick: _row(_ANY, _tick),
     messages.Terminated: _row(_ANY, _terminated),
 }

@@ -62,6 +62,9 @@ class Rule(StrEnum):
     BATCH = "batch"
     """A batch takes longer than it may."""
 
+    ENGINE = "engine"
+    """A member can run no batch, as its Spark has no executor."""
+
     RECORDS = "records"
     """There are records to read, and no batch reads them."""
 
@@ -458,9 +461,19 @@ def _batch(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...])
     for batch in sorted(region.running.values(), key=lambda b: b.started_at):
         if now < batch.started_at + longest or not is_live(region, batch.member, now) or not _is_on(region):
             continue
-        what = f"batch {batch.batch} of {batch.member} runs for longer than {timeouts.batch}"
+        lacks = region.leases[batch.member].lacks
+        why = f": {lacks}" if lacks else ""
+        what = f"batch {batch.batch} of {batch.member} runs for longer than {timeouts.batch}{why}"
         until = batch.started_at + longest + patience(region)
         yield Wait(rule=Rule.BATCH, since=batch.started_at, what=what, until=until, group=batch.member.group)
+
+
+def _engine(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
+    if not _is_on(region):
+        return
+    for member in live_members(region, now):
+        if lacks := region.leases[member].lacks:
+            yield Wait(rule=Rule.ENGINE, since=None, what=f"{member}: {lacks}", group=member.group)
 
 
 def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
@@ -479,7 +492,9 @@ def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
         since = max(idle, min(ends[p].at for p in found), _limited_since(region))
         if now < since + region.rules.timeouts.lease:
             continue  # members that work plan their next batch
-        what = f"{_listed([f'{n:,} of {p}' for p, n in found.items()])} can be read, and no batch reads them{behind}"
+        lacking = [wait.what for wait in earlier if wait.rule is Rule.ENGINE and wait.group == group]
+        why = f": {_listed(lacking)}" if lacking else behind
+        what = f"{_listed([f'{n:,} of {p}' for p, n in found.items()])} can be read, and no batch reads them{why}"
         until = None if behind else max(since + _reading_patience(region), _settled(region, now)) + seen.linger
         yield Wait(rule=Rule.RECORDS, since=since, what=what, until=until, group=group)
 
@@ -542,6 +557,7 @@ _RULES: Final[tuple[Callable[[Region, datetime, Seen, tuple[Wait, ...]], Waits],
     _boundary,
     _request,
     _batch,
+    _engine,
     _records,
     _due,
 )

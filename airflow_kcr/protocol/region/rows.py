@@ -253,6 +253,8 @@ class Lease:
 
     incarnation: Incarnation
     until: datetime
+    lacks: str = ""
+    """What the member lacks to run a batch, as it said with its last renewal; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,7 @@ _INSERT_HEAD: Final = composed(
 
 # name: move_leases — only those that are still what the decision was made on; a renewal needs no region lock.
 _MOVE_LEASES: Final = text("""
-    UPDATE kcr.lease l SET incarnation = n.incarnation, valid_until = n.valid_until
+    UPDATE kcr.lease l SET incarnation = n.incarnation, valid_until = n.valid_until, lacks = ''
     FROM unnest(CAST(:groups AS text[]), CAST(:indexes AS bigint[]), CAST(:incarnations AS bigint[]),
                 CAST(:untils AS timestamptz[]), CAST(:were AS timestamptz[]))
         AS n (group_id, member_index, incarnation, valid_until, was)

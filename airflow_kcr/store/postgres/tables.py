@@ -207,6 +207,7 @@ lease: Final = table(
     number("member_index"),
     number("incarnation"),
     instant("valid_until"),
+    text_("lacks"),
     key("lease", "region_id", "group_id", "member_index"),
     of_region("lease"),
 )

@@ -485,23 +485,23 @@ def _key(name: RegionName, member: MemberId | None = None) -> int:
 # that the store has dropped says nothing.
 _RENEW: Final = text("""
     WITH asked AS (
-        SELECT u.place, u.incarnation, u.lease, r.id AS region_id, u.group_id, u.member_index,
+        SELECT u.place, u.incarnation, u.lease, u.lacks, r.id AS region_id, u.group_id, u.member_index,
                u.newest, u.newest_at, r.counter, r.epoch, r.reconcile_at
         FROM unnest(CAST(:regions AS text[]), CAST(:groups AS text[]), CAST(:indexes AS bigint[]),
                     CAST(:incarnations AS bigint[]), CAST(:leases AS interval[]),
-                    CAST(:newest AS bigint[]), CAST(:newest_at AS timestamptz[]))
-            WITH ORDINALITY AS u (region, group_id, member_index, incarnation, lease, newest, newest_at, place)
+                    CAST(:newest AS bigint[]), CAST(:newest_at AS timestamptz[]), CAST(:lacks AS text[]))
+            WITH ORDINALITY AS u (region, group_id, member_index, incarnation, lease, newest, newest_at, lacks, place)
         JOIN kcr.region r ON r.name = u.region
     ), held AS (
         SELECT a.place FROM asked a JOIN kcr.lease l USING (region_id, group_id, member_index, incarnation)
         WHERE l.valid_until > clock_timestamp()
     ), free AS (
-        SELECT a.place, a.region_id, a.group_id, a.member_index, a.incarnation, a.lease
+        SELECT a.place, a.region_id, a.group_id, a.member_index, a.incarnation, a.lease, a.lacks
         FROM asked a JOIN kcr.lease l USING (region_id, group_id, member_index, incarnation)
         WHERE l.valid_until > clock_timestamp()
         FOR NO KEY UPDATE OF l SKIP LOCKED
     ), renewed AS (
-        UPDATE kcr.lease l SET valid_until = clock_timestamp() + f.lease
+        UPDATE kcr.lease l SET valid_until = clock_timestamp() + f.lease, lacks = f.lacks
         FROM free f
         WHERE l.region_id = f.region_id AND l.group_id = f.group_id AND l.member_index = f.member_index
         RETURNING f.place
@@ -539,6 +539,7 @@ def renew(
         leases=[command.lease for command in commands],
         newest=[mark and mark.number for mark in marks],
         newest_at=[mark and mark.at for mark in marks],
+        lacks=[command.lacks for command in commands],
     )
     found: dict[Renewal, Heartbeat | RefusedError] = {}
     for place, now, counter, epoch, incarnation, reconcile_at, renewed, held, is_other in rows:

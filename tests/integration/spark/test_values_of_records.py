@@ -31,6 +31,7 @@ from airflow_kcr.sinks.postgres.writer import TableWriter
 from airflow_kcr.spark.causes import WORDS
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.pipelines import Pipeline
+from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.spark.reads import Source
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import parse
@@ -259,7 +260,7 @@ def test_what_a_member_leaves_in_its_store_quotes_nothing(
         stack.enter_context(patch.object(application, "open_session", lambda settings: spark))
         stack.enter_context(patch.object(spark, "stop", lambda: None))
         failures = StartFailures(store, run.region, run.members)
-        pool = stack.enter_context(hosting(store, prepare(store, run, failures), failures, _fail)).member_pool
+        pool = stack.enter_context(hosting(store, prepare(store, run, failures), failures, Pulse(), _fail)).member_pool
         with Region(name, store) as region:
             wait_until(lambda: "failed: SparkRuntimeException" in str(region.newest_events(100)), "a failed batch")
             shown = f"{region.show().to_json()} {region.newest_events(1000)}"

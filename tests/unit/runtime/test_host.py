@@ -11,7 +11,7 @@ import pytest
 
 from airflow_kcr.driver.member_pool import Notifications
 from airflow_kcr.errors import BatchFailed, SchemaTooNew, SinkError, UnknownMember
-from airflow_kcr.ports import BatchCall, BatchReport, Heartbeats, Renewal, always
+from airflow_kcr.ports import BatchCall, BatchReport, Heartbeats, Renewal, always, nothing
 from airflow_kcr.protocol.commands import (
     ChangeSpec,
     DeclareRegion,
@@ -124,6 +124,7 @@ class Stage:
         engine: FakeEngine | None = None,
         spec_revision: int | None = None,
         is_ready: Callable[[], bool] = always,
+        lacks: Callable[[], str] = nothing,
     ) -> Played:
         """Start a member that Kafka assigns these partitions, by default all."""
         assigned = frozenset(self.logs) if partitions is None else partitions
@@ -149,6 +150,7 @@ class Stage:
             store_clock=StoreClock(boot_time, datetime.now(UTC)),
             renewals=self.renewals,
             is_ready=is_ready,
+            lacks=lacks,
         )
         who = Identity(
             region=FLIGHTS,
@@ -290,6 +292,60 @@ def test_a_member_joins_before_its_engine_is_ready_and_begins_no_batch_before(st
     ready.set()
     stage.caught_up()
     assert tiles(member.engine.done, p(0), 120)
+
+
+class Lacking:
+    """What an engine lacks, until it is given."""
+
+    def __init__(self) -> None:
+        self.why = "Spark has no executor"
+
+    def __call__(self) -> str:
+        return self.why
+
+
+def test_no_batch_starts_while_its_engine_could_not_run_it_and_the_region_knows_why(stage: Stage) -> None:
+    stage.declare(records(120))
+    lacking = Lacking()
+    member = stage.member(lacks=lacking)
+    eventually(lambda: {lease.lacks for lease in stage.region.leases.values()} == {lacking.why}, "the reason")
+    assert member.host.snapshot.lacks == lacking.why
+    assert member.engine.started == []
+    lacking.why = ""
+    stage.caught_up()
+    assert tiles(member.engine.done, p(0), 120)
+    eventually(lambda: {lease.lacks for lease in stage.region.leases.values()} == {""}, "no reason any more")
+
+
+def test_what_an_engine_lacks_is_no_news_while_there_is_nothing_to_read(stage: Stage) -> None:
+    stage.declare(records(10))
+    lacking = Lacking()
+    lacking.why = ""
+    member = stage.member(lacks=lacking)
+    stage.caught_up()
+    lacking.why = "Spark has no executor"
+    turns = member.host.turns
+    eventually(lambda: member.host.turns > turns + 10, "some turns")
+    assert member.host.snapshot.lacks == ""
+
+
+def test_a_batch_that_waits_for_its_engine_neither_times_out_nor_teaches_to_make_the_next_smaller(stage: Stage) -> None:
+    stage.declare(records(100), times=replace(TIMES, batch=SECOND))
+    lacking, engine = Lacking(), closed()
+    lacking.why = ""
+    member = stage.member(lacks=lacking, engine=engine)
+    eventually(lambda: len(engine.started) == 1, "a batch")
+    lacking.why = "Spark has no executor"
+    eventually(lambda: member.host.snapshot.lacks == lacking.why, "the reason")
+    turns = member.host.turns
+    eventually(lambda: member.host.turns > turns + 6, "the timeout to be over")  # a turn each half second at least
+    lacking.why = ""
+    eventually(lambda: not member.host.snapshot.lacks, "an executor")
+    engine.gate.set()
+    stage.caught_up()
+    assert stage.causes() == [ResetCause.START]
+    assert stage.outcomes() == {Outcome.DONE}
+    assert [call.ranges[p(0)].width for call in engine.done] == [50, 50]
 
 
 def test_batches_grow_with_what_is_learned_of_the_pipeline(stage: Stage) -> None:

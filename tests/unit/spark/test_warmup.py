@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.spark.pipelines import Warming, imports_of
 from airflow_kcr.spark.reads import RECORD
 from tests.support.runtime_fakes import eventually
@@ -45,6 +46,15 @@ def test_what_fails_is_told_and_keeps_nobody_waiting(caplog: pytest.LogCaptureFi
 def test_nobody_waits_for_longer_than_the_boundary() -> None:
     go = threading.Event()
     warming = Warming(lambda: wait_for(go), within=0.05)
+    eventually(warming.is_over, "the boundary")
+    go.set()
+
+
+def test_the_wait_starts_when_there_is_something_to_warm_up() -> None:
+    go, lacking = threading.Event(), ["no executor"]
+    warming = Warming(lambda: wait_for(go), within=0.05, lacks=lambda: lacking[0])
+    assert not happened(warming.is_over, within=0.5)
+    lacking[0] = ""
     eventually(warming.is_over, "the boundary")
     go.set()
 

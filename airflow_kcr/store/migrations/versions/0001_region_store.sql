@@ -342,6 +342,7 @@ CREATE TABLE kcr.lease (
     member_index bigint NOT NULL,
     incarnation bigint NOT NULL,
     valid_until timestamptz NOT NULL,
+    lacks text NOT NULL,
     CONSTRAINT lease_pkey PRIMARY KEY (region_id, group_id, member_index),
     CONSTRAINT lease_region_fkey FOREIGN KEY (region_id)
         REFERENCES kcr.region (id) ON DELETE CASCADE

@@ -379,6 +379,30 @@ def test_a_member_that_waits_after_a_failure_gives_its_part_of_a_drain_at_once()
     assert lone.wanted(messages.PrepareSinks) != []
 
 
+def test_time_in_which_no_task_can_run_is_not_the_batch_s_own() -> None:
+    lone = LoneMember().in_batch()
+    for _ in range(100):
+        lone.wait(5)
+        lone.feed(messages.EngineLacks(why="no executor"))
+    assert not doomed(lone)
+    assert [one.lacks for one in renewals_of(lone)] == ["no executor"]
+    lone.feed(messages.EngineLacks(why=""))
+    assert [one.lacks for one in renewals_of(lone)] == [""]
+    lone.wait(115)  # besides the two renewals
+    assert not doomed(lone)
+    lone.wait(1)
+    assert requested(lone) == [ResetCause.BATCH_TIMEOUT]
+
+
+def renewals_of(lone: LoneMember) -> list[commands.Renew]:
+    """What the member asks for when its lease is to be renewed."""
+    lone.now += lone.member.timeouts.renew.total_seconds()
+    lone.feed(messages.Tick())
+    found = lone.wanted(commands.Renew)
+    lone.feed(answers.renewed(sent_at=lone.now, counter=lone.member.newest_counter))
+    return found
+
+
 def test_a_batch_that_takes_too_long_is_a_failed_one() -> None:
     lone = LoneMember().in_batch()
     lone.wait(119)

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_kcr.protocol.commands import (
     PauseRegion,
+    Renew,
     ReportForeignConsumer,
     RequestCheckpoint,
     StartRegion,
@@ -203,6 +204,21 @@ def test_a_batch_that_runs_for_too_long_is_named() -> None:
     assert judged(driver, later=longest - timedelta(seconds=1)).waits == ()
     wait = only(judged(driver, later=longest))
     assert (wait.rule, wait.what) == (Rule.BATCH, f"batch {batch} of g[0] runs for longer than 0:02:00")
+
+
+def test_what_a_live_member_lacks_to_run_a_batch_is_named() -> None:
+    driver = running(partitions=1, members=1)
+    member = driver.member(0)
+    lease, times = driver.region.leases[member], driver.region.rules.timeouts
+    driver.handle(Renew(member=member, incarnation=lease.incarnation, lease=times.lease, lacks="Spark has no executor"))
+    wait = only(judged(driver))
+    assert (wait.rule, wait.what) == (Rule.ENGINE, "g[0]: Spark has no executor")
+    stalled = judged(driver, later=MINUTE, ends=40)
+    assert "40 of g:t-0 can be read, and no batch reads them: g[0]: Spark has no executor" in stalled.text()
+    driver.start_batch(member)
+    assert "runs for longer than 0:02:00: Spark has no executor" in judged(driver, later=DAY).text()
+    driver.handle(Renew(member=member, incarnation=lease.incarnation, lease=times.lease))
+    assert judged(driver).waits == ()
 
 
 def test_records_that_nobody_reads_are_a_stall_where_the_ends_of_the_logs_are_known() -> None:

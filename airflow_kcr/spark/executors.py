@@ -1,0 +1,88 @@
+"""Whether Spark has an executor, and one that is ready, before a batch starts: without one it would only time out.
+
+A cluster may have no room, a pod may stay pending, and with dynamic allocation an application that had nothing to do
+has none by rights. In each case one is asked for by the job that gets Spark ready, and no batch starts before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from airflow_kcr.spark.pipelines import Warming
+from airflow_kcr.spark.pulse import Pulse
+
+NAMED_AFTER: Final = 15.0
+"""Seconds without an executor after which Spark itself complains."""
+
+ASKED_EVERY: Final = 10.0
+"""Seconds at least between two jobs that ask for one: such a job may fail at once, as without brokers."""
+
+_SPARK_SAYS: Final = (
+    "Initial job has not accepted any resources; check your cluster UI to ensure that workers are registered and have "
+    "sufficient resources"
+)
+"""What Spark logs then, as long as no executor has come and gone."""
+
+_LET_GO: Final = "Executor killed by driver."
+"""What Spark says of an executor that dynamic allocation has let go."""
+
+_LONGEST: Final = 500
+
+_LOG = logging.getLogger(__name__)
+
+
+class Executors:
+    """The executors of an application, as its members ask for them; from any thread, and nothing here waits.
+
+    Args:
+        pulse: knows how many there are.
+        warm_up: gets them ready, waiting for the first one; see `Warming`.
+    """
+
+    def __init__(self, pulse: Pulse, warm_up: Callable[[], int]) -> None:
+        self._pulse, self._warm_up = pulse, warm_up
+        self._lock = threading.Lock()
+        self._lacking_since: float | None = None
+        self._is_named = False
+        self._warming = self._warmed()
+
+    def are_ready(self) -> bool:
+        """Whether batches may begin as far as getting ready is concerned."""
+        return self._warming.is_over()
+
+    @property
+    def record(self) -> int:
+        """How many bytes a record has, as far as is known."""
+        return self._warming.record
+
+    def lack(self) -> str:
+        """Return what is lacking to run a task, and ask Spark for it; empty: nothing is."""
+        with self._lock:
+            if self._pulse.executors != 0:
+                self._found()
+                return ""
+            now = time.monotonic()
+            since = self._lacking_since = now if self._lacking_since is None else self._lacking_since
+            if self._warming.is_done and now - self._asked_at >= ASKED_EVERY:
+                self._warming = self._warmed()
+            if now - since < NAMED_AFTER:
+                return "Spark has no executor yet"
+            loss = "" if self._pulse.loss == _LET_GO else self._pulse.loss
+            why = f"Spark has no executor: {loss[:_LONGEST] or _SPARK_SAYS}"
+            if not self._is_named:
+                self._is_named = True
+                _LOG.warning("no batch can run: %s", why)
+            return why
+
+    def _warmed(self) -> Warming:
+        self._asked_at = time.monotonic()
+        return Warming(self._warm_up, lacks=self.lack)
+
+    def _found(self) -> None:
+        if self._is_named:
+            _LOG.info("Spark has an executor, batches can run")
+        self._lacking_since, self._is_named = None, False
