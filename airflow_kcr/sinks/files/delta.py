@@ -26,7 +26,7 @@ from airflow_kcr.sinks.files.folder import NO_TABLE, Table
 from airflow_kcr.sinks.files.frames import COORDINATE_COLUMNS, rows_of
 from airflow_kcr.sinks.files.layout import CheckpointName, Manifest, Undone
 from airflow_kcr.spark import jvm
-from airflow_kcr.spark.causes import essential_line
+from airflow_kcr.spark.causes import conditions, essential_line
 from airflow_kcr.spark.session import CATALOG, DELTA, DELTA_CATALOG, DELTA_EXTENSION, EXTENSIONS, SparkSettings
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ _STACK: Final = ("at ", "JVM stacktrace")
 _OF_CHECKPOINT: Final = f"{TIMELINE} INT, {SEQUENCE} BIGINT"
 _ALONE: Final = frozenset({"s3", "s3a", "s3n"})
 _LOG_STORE: Final = "spark.delta.logStore.{}.impl"
+_FEATURES: Final = "DELTA_FEATURES_"
+"""Begins the conditions of columns that a table can't have yet, by its features."""
+
 _OVERTAKEN: Final = (
     "DELTA_CONCURRENT_",
     "DELTA_METADATA_CHANGED",
@@ -256,7 +259,8 @@ class DeltaTable:
             text = str(error)
             kind = _Overtaken if any(word in text for word in _OVERTAKEN) else SinkError
             # Before rows are read Delta speaks of columns, after that it quotes rows.
-            told = _beginning(text) if isinstance(error, AnalysisException) else essential_line(error)
+            of_columns = isinstance(error, AnalysisException) or any(c.startswith(_FEATURES) for c in conditions(error))
+            told = _beginning(text) if of_columns else essential_line(error)
             raise kind(f"{self._target}: the table {self.uri} can't {what}: {told}") from None
 
     def _busy(self, what: str) -> SinkError:
