@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 from hypothesis import settings
 
-from airflow_kcr.embedded.jars import delta, resolve, spark_connector
-from airflow_kcr.embedded.servers import KafkaCluster, start_cluster
+from airflow_kcr.embedded.jars import resolve, spark_connector
 from tests.support import airflow_home, postgres
 from tests.support import kafka as kafka_support
+from tests.support.jar_sets import delta
+from tests.support.kafka_cluster import KafkaCluster, start_cluster
 from tests.support.turns import Turn
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -17,10 +17,8 @@ from airflow_kcr.cli.conventions import Answer, OptionalUrl, Output, Url, note, 
 from airflow_kcr.cli.group import CHECKED
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
-    from airflow_kcr.embedded.demo.judgement import Summary
-    from airflow_kcr.embedded.demo.stage import Audience, DemoPhase
+    from airflow_kcr.embedded.demo.performance import Summary
+    from airflow_kcr.embedded.demo.stage import Audience, Tell
     from airflow_kcr.embedded.services import StatusJson
     from airflow_kcr.store.schema_upgrade import SchemaStatus
 
@@ -127,25 +125,15 @@ def demo(keep: Keep = False, folder: DemoFolder = None, output: Output = None) -
 
     Example: kcr demo --keep
     """
-    from airflow_kcr.embedded.demo.judgement import own_folder, performed
-    from airflow_kcr.embedded.demo.stage import Curtain, tied
-    from airflow_kcr.embedded.services import ServiceRegister
+    from airflow_kcr.embedded.demo.performance import own_folder, perform
 
     with ExitStack() as stack:
         stack.enter_context(_ended_by_signals())
         home = _usable(folder) if folder is not None else stack.enter_context(own_folder(keep=keep))
-        audience = stack.enter_context(screen())
-        register, curtain = ServiceRegister(home), Curtain()
-        launches = register.launch if keep else tied
-        summary = stack.enter_context(performed(audience, home, curtain=curtain, launches=launches))
-        if keep:
-            register.is_ready("kafka", summary.addresses.kafka)
-            register.is_ready("postgres", summary.addresses.store_url)
-            register.is_ready("airflow", summary.addresses.airflow)
-            curtain.stays_open = True
+        summary = perform(stack.enter_context(screen()), home, keep=keep)
     show(_outcome(summary), output)
     if keep:
-        _tell_where(summary)
+        _tell_where(home)
     if not summary.verdict.sound:
         note("the demo found differences: see above what did not pass")
         raise typer.Exit(1)
@@ -162,27 +150,31 @@ def _usable(folder: Path) -> Path:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Have SIGTERM end the demo as Ctrl-C does: everything that it has started is stopped."""
+    """Have SIGTERM, or its terminal's end, end the demo as Ctrl-C does: everything that it has started is stopped."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _tell_where(summary: Summary) -> None:
-    found = summary.addresses
-    note(f"Airflow is at {found.airflow}")
-    for user in found.users:
-        note(f"  log in as {user.name} ({user.role}) with the password {user.password}")
-    note(f"export KCR_STORE_URL={found.store_url} KCR_KAFKA_BOOTSTRAP={found.kafka}")
+def _tell_where(folder: Path) -> None:
+    from airflow_kcr.embedded import services
+
+    found = services.status(folder)
+    if found["airflow"] is not None and found["kafka"] is not None:
+        note(f"Airflow is at {found['airflow']['url']}")
+        for user in found["airflow"]["users"]:
+            note(f"  log in as {user['name']} ({user['role']}) with the password {user['password']}")
+        note(f"export KCR_STORE_URL={found['store_url']} KCR_KAFKA_BOOTSTRAP={found['kafka']['bootstrap_servers']}")
     note(
         f"the region is stopped; trigger flights_consumers to resume it. To stop everything, run "
-        f"`kcr dev down --folder {found.folder}` and delete that folder"
+        f"`kcr dev down --folder {folder}` and delete that folder"
     )
 
 
@@ -199,9 +191,8 @@ def _outcome(summary: Summary) -> Answer:
         }
         for one in verdict.intervals
     ]
-    produced = summary.happened.produced
     facts: dict[str, object] = {
-        "flights": "none" if produced is None else str(produced),
+        "flights": str(summary.produced),
         **{one.name: f"{'passed' if one.passed else 'FAILED'}: {one.detail}" for one in verdict.checks},
         "times": ", ".join(f"{name} {seconds:.0f} s" for name, seconds in summary.seconds.items()),
         "in all": f"{sum(summary.seconds.values()):.0f} s",
@@ -209,7 +200,7 @@ def _outcome(summary: Summary) -> Answer:
     }
     document = {
         "sound": verdict.sound,
-        "records": 0 if produced is None else produced.records,
+        "records": summary.produced.records,
         "intervals": intervals,
         "checks": [{"name": one.name, "passed": one.passed, "detail": one.detail} for one in verdict.checks],
         "seconds": {name: round(seconds, 1) for name, seconds in summary.seconds.items()},
@@ -235,50 +226,28 @@ def screen() -> Iterator[Audience]:
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines()
+        yield _lines
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.fields[told]}", style="dim"), console=console) as progress:
-        yield _Bars(progress)
+
+        @contextmanager
+        def bar(name: str) -> Iterator[Tell]:
+            task = progress.add_task(name, total=None, told="")
+            yield lambda done, total, text: progress.update(task, completed=done, total=total, told=text)
+            progress.update(task, total=1, completed=1, told="")
+            progress.stop_task(task)
+
+        yield bar
 
 
-@dataclass(slots=True)
-class _Bars:
-    """Bars on a terminal."""
-
-    progress: Progress
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[DemoPhase]:
-        task = self.progress.add_task(name, total=None, told="")
-        yield _Bar(self.progress, task)
-        self.progress.update(task, total=1, completed=1, told="")
-        self.progress.stop_task(task)
-
-
-@dataclass(slots=True)
-class _Bar:
-    progress: Progress
-    task: TaskID
-
-    def tell(self, done: float, total: float | None = None, text: str = "") -> None:
-        self.progress.update(self.task, completed=done, total=total, told=text)
-
-
-class _Lines:
-    """Lines if there is no terminal."""
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[DemoPhase]:
-        note(f"{name} …")
-        begun = time.monotonic()
-        yield _Silent()
-        note(f"{name}: done in {time.monotonic() - begun:.1f} s")
-
-
-class _Silent:
-    def tell(self, done: float, total: float | None = None, text: str = "") -> None:
-        """Show nothing: lines repeated twice a second don't help."""
+@contextmanager
+def _lines(name: str) -> Iterator[Tell]:
+    """Show that a phase begins and ends: lines repeated twice a second don't help."""
+    note(f"{name} …")
+    begun = time.monotonic()
+    yield lambda done, total, text: None
+    note(f"{name}: done in {time.monotonic() - begun:.1f} s")
 
 
 # `kcr store` and `kcr doctor`

@@ -10,14 +10,12 @@ import logging
 import os
 import platform
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
-from pathlib import Path
 from typing import Final
 
 from airflow_kcr.api.regions import client_settings, connect, store_url
@@ -236,12 +234,10 @@ def _spark() -> tuple[CheckVerdict, str]:
 
 
 def _java(environ: Mapping[str, str]) -> tuple[CheckVerdict, str]:
-    require_java(environ)
-    home = environ.get("JAVA_HOME", "")
-    program = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH", os.defpath))
+    program = require_java(environ)
     try:
         told = subprocess.run(  # noqa: S603 - the Java that Spark would start
-            [program or "java", "-version"],
+            [program, "-version"],
             capture_output=True,
             text=True,
             timeout=_ANSWERS_WITHIN,

@@ -26,17 +26,17 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import psutil
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import make_url
 
 from airflow_kcr.embedded.airflow_client import AirflowClient, heartbeats
 from airflow_kcr.embedded.jars import resolve, spark_connector
 from airflow_kcr.embedded.processes import (
     Launch,
-    Recorded,
     ServiceProcess,
     free_port,
     happened,
-    start_tied,
+    start_detached,
+    started,
     tail,
     together,
 )
@@ -74,56 +74,13 @@ class Airflow:
     children: dict[Component, ServiceProcess] = field(default_factory=dict, repr=False)
     """Processes that were killed alone; what they have started still runs."""
 
-    @property
-    def url(self) -> str:
-        """Where people and programs reach it."""
-        return self.known.url
-
-    @property
-    def users(self) -> tuple[User, ...]:
-        """Who may log in: a viewer, an editor and an admin."""
-        return self.known.users
-
-    @property
-    def recorded(self) -> tuple[Recorded, ...]:
-        """Its processes, to stop them from elsewhere; see `end_strays` for what they have started."""
-        return tuple(child.recorded for child in self.children.values())
-
-    def client(self, user: str = "editor") -> AirflowClient:
-        """Return a client that acts as a user.
-
-        Raises:
-            ConfigurationError: there is no such user.
-        """
-        for one in self.users:
-            if one.name == user:
-                return AirflowClient(url=self.url, user=one.name, password=one.password)
-        raise ConfigurationError(f"there is no user {user!r}; there are {', '.join(one.name for one in self.users)}")
-
-    def follow(self, plan: AirflowPlan) -> None:
-        """Have what is started from now on run with another plan for the same folder.
-
-        Raises:
-            ServiceFailed: the connector of Spark can't be downloaded.
-            ToolMissing: Java or PySpark is missing.
-        """
-        self.environment = environment(plan, self.known)
-
     def start(self) -> None:
         """Bring the metadata to the newest schema, start what does not run, and wait until all are healthy.
 
         Raises:
             ServiceFailed: with the end of its log, if a part does not start.
         """
-        self.migrate()
-        self.start_components()
-
-    def start_components(self) -> None:
-        """Start what does not run, with metadata of the newest schema, and wait until all are healthy.
-
-        Raises:
-            ServiceFailed: with the end of its log, if a part does not start.
-        """
+        self._migrate()
         for component in Component:
             self.begin(component)
         for component in Component:
@@ -158,7 +115,7 @@ class Airflow:
         begun = datetime.fromtimestamp(child.recorded.started, UTC)
 
         def is_healthy() -> bool:
-            found = heartbeats(self.url)
+            found = heartbeats(self.known.url)
             if component is Component.API_SERVER:
                 return found is not None
             newest = (found or {}).get(component.value.replace("-", "_"))
@@ -166,78 +123,55 @@ class Airflow:
 
         child.wait_until(is_healthy, within=READY_WITHIN)
 
-    def restart(self, component: Component) -> None:
-        """Stop a component in good order, if it runs, start it again, and wait until it is well.
-
-        Raises:
-            ServiceFailed: with the end of its log, if it does not start.
-        """
-        if component in self.children:
-            self.children[component].stop(within=STOP_WITHIN)
-        self.begin(component)
-        self.await_health(component)
-
-    def kill(self, component: Component) -> None:
-        """End a component at once, with everything that it has started and still knows as its own (SIGKILL)."""
-        self.children[component].kill()
-
-    def migrate(self) -> None:
-        """Bring the metadata to the newest schema.
-
-        Raises:
-            ServiceFailed: with the end of its log, if that fails.
-        """
+    def _migrate(self) -> None:
         log = self.folder / "migrate.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             begin = output.tell()
             try:
-                done = subprocess.run(
+                subprocess.run(
                     [sys.executable, "-m", "airflow", "db", "migrate"],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env=dict(self.environment),
-                    check=False,
+                    check=True,
                     timeout=MIGRATED_WITHIN,
                 )
-            except subprocess.TimeoutExpired as error:
-                raise ServiceFailed(f"`airflow db migrate` was not done within {MIGRATED_WITHIN:g} s: {log}") from error
-        if done.returncode != 0:
-            raise ServiceFailed(f"`airflow db migrate` failed; the end of its log {log}:\n{tail(log, begin)}")
+            except subprocess.SubprocessError as error:
+                raise ServiceFailed(f"{error}; the end of its log {log}:\n{tail(log, begin)}") from error
 
 
-def start_airflow(plan: AirflowPlan, *, launch: Launch = start_tied) -> Airflow:
+def start_airflow(plan: AirflowPlan, *, launch: Launch = start_detached) -> Airflow:
     """Start a new Airflow, or that of the folder again, with its users and its metadata.
 
     Args:
         plan: what it runs with.
-        launch: whether it ends with this process.
+        launch: how its processes are started.
 
     Raises:
         ServiceFailed: if a part of it does not start; none is left running then.
         ToolMissing: if Airflow, Java or PySpark is not installed.
     """
-    airflow = airflow_of(plan, launch=launch)
-    try:
-        airflow.start()
-    except BaseException:
-        airflow.stop()
-        raise
-    return airflow
-
-
-def airflow_of(plan: AirflowPlan, *, launch: Launch = start_tied) -> Airflow:
-    """Return an Airflow of which nothing runs yet; see `start_airflow`.
-
-    Raises:
-        ServiceFailed: the connector of Spark can't be downloaded.
-        ToolMissing: if Airflow, Java or PySpark is not installed.
-    """
     if find_spec("airflow") is None:
         raise ToolMissing("Airflow is needed: `pip install 'airflow-kcr[demo]'`")
     known = kept(plan.folder)
-    return Airflow(folder=plan.folder, known=known, environment=environment(plan, known), launch=launch)
+    airflow = Airflow(folder=plan.folder, known=known, environment=environment(plan, known), launch=launch)
+    started(airflow)
+    return airflow
+
+
+def client_of(folder: Path, user: str) -> AirflowClient:
+    """Return a client that acts as a user of the Airflow of a folder.
+
+    Raises:
+        ConfigurationError: there is no such user.
+    """
+    known = kept(folder)
+    passwords = {one.name: one.password for one in known.users}
+    if user not in passwords:
+        raise ConfigurationError(f"there is no user {user!r}; there are {', '.join(passwords)}")
+    return AirflowClient(url=known.url, user=user, password=passwords[user])
 
 
 def example_dags() -> Path:
@@ -325,7 +259,7 @@ MARKER: Final = "KCR_AIRFLOW_FOLDER"
 JARS_VARIABLE: Final = "KCR_SPARK_JARS"
 """The environment variable with the jars of Spark's Kafka connector, separated by commas, for `--jars`."""
 
-_PORTS: Final = ("api", "worker_logs", "trigger_logs")
+_SPARK_CONNECTION: Final = {"conn_type": "spark", "host": "local[*]", "extra": {"deploy-mode": "client"}}
 
 _SETTINGS: Final[Mapping[str, str]] = {
     "CORE__EXECUTOR": "LocalExecutor",
@@ -345,7 +279,6 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
     # A machine that is busy for a while must not end consumers: two and a half minutes of heartbeats, not 15 seconds.
     "WORKERS__MAX_FAILED_HEARTBEATS": "30",
-    "LOGGING__LOGGING_LEVEL": "INFO",
 }
 
 
@@ -397,7 +330,7 @@ def kept(folder: Path) -> Kept:
     path = folder / "airflow.json"
     if not path.exists():
         made = {
-            "ports": {name: free_port() for name in _PORTS},
+            "ports": {name: free_port() for name in ("api", "worker_logs", "trigger_logs")},
             "passwords": {name: secrets.token_urlsafe(9) for name in ROLES},
             "keys": {
                 "fernet": urlsafe_b64encode(secrets.token_bytes(32)).decode(),
@@ -432,14 +365,19 @@ def environment(plan: AirflowPlan, known: Kept) -> dict[str, str]:
         "API__SECRET_KEY": known.keys["secret"],
         "API_AUTH__JWT_SECRET": known.keys["jwt"],
         # One driver for both: psycopg 3, which the store uses as well.
-        "DATABASE__SQL_ALCHEMY_CONN": _for_airflow(plan.database_url),
-        "DATABASE__SQL_ALCHEMY_CONN_ASYNC": _for_airflow(plan.database_url),
+        "DATABASE__SQL_ALCHEMY_CONN": _with_scheme("postgresql+psycopg", plan.database_url),
+        "DATABASE__SQL_ALCHEMY_CONN_ASYNC": _with_scheme("postgresql+psycopg", plan.database_url),
         "LOGGING__BASE_LOG_FOLDER": str(plan.folder / "logs"),
         "LOGGING__WORKER_LOG_SERVER_PORT": str(known.ports["worker_logs"]),
         "LOGGING__TRIGGER_LOG_SERVER_PORT": str(known.ports["trigger_logs"]),
     }
     told = {f"AIRFLOW__{name}": value for name, value in {**_SETTINGS, **own, **plan.settings}.items()}
-    return {**_surroundings(), **plan.environment, **_connections(plan), **told, **_of_folder(plan.folder)}
+    connections = {
+        "AIRFLOW_CONN_KCR_DEFAULT": _with_scheme("kcr", plan.store_url),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(_SPARK_CONNECTION),
+    }
+    home = {"AIRFLOW_HOME": str(plan.folder / "home"), MARKER: str(plan.folder)}
+    return {**_surroundings(), **plan.environment, **connections, **told, **home}
 
 
 def write_private(path: Path, text: str) -> None:
@@ -460,26 +398,5 @@ def _surroundings() -> dict[str, str]:
     return {**inherited, "PATH": programs, JARS_VARIABLE: jars, "PYTHONUNBUFFERED": "1", "SCARF_ANALYTICS": "false"}
 
 
-def _connections(plan: AirflowPlan) -> dict[str, str]:
-    store = make_url(plan.store_url)
-    host = store.host or store.query.get("host")
-    kcr: dict[str, object] = {
-        "conn_type": "kcr",
-        "host": host,
-        "port": store.port,
-        "schema": store.database,
-        "login": store.username,
-        "password": store.password,
-    }
-    spark: dict[str, object] = {"conn_type": "spark", "host": "local[*]", "extra": {"deploy-mode": "client"}}
-    found: dict[str, dict[str, object]] = {"KCR_DEFAULT": kcr, "SPARK_DEFAULT": spark}
-    return {f"AIRFLOW_CONN_{name}": json.dumps({k: v for k, v in one.items() if v}) for name, one in found.items()}
-
-
-def _of_folder(folder: Path) -> dict[str, str]:
-    return {"AIRFLOW_HOME": str(folder / "home"), MARKER: str(folder)}
-
-
-def _for_airflow(url: str) -> str:
-    parsed: URL = make_url(url).set(drivername="postgresql+psycopg")
-    return parsed.render_as_string(hide_password=False)
+def _with_scheme(scheme: str, url: str) -> str:
+    return make_url(url).set(drivername=scheme).render_as_string(hide_password=False)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 from urllib.parse import quote
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RefusedError, ServiceFailed, TimedOut
@@ -20,14 +22,14 @@ ANSWER_WITHIN: Final = 60.0
 RUN_ENDS: Final = frozenset({"success", "failed"})
 TASK_ENDS: Final = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 
-_UNMAPPED: Final = -1
+UNMAPPED: Final = -1
+"""The index of a task that is not mapped."""
+
 _PAGE: Final = 100
 _PAUSE: Final = 0.5
 """Seconds between two questions of one that waits: an answer costs the API server tens of milliseconds."""
-_OK: Final = 200
-_BAD: Final = 400
-_LOG_IN_AGAIN: Final = 401
-_FORBIDDEN: Final = 403
+_REFUSED: Final = frozenset({401, 403})
+"""What Airflow answers to who may not: to a wrong password, and to one who lacks a right."""
 
 
 @dataclass(slots=True)
@@ -80,15 +82,11 @@ class AirflowClient:
 
     def unpause(self, dag: str) -> None:
         """Let a DAG be scheduled."""
-        self.request("PATCH", f"dags/{_part(dag)}", {"is_paused": False})
+        self.request("PATCH", f"dags/{part(dag)}", {"is_paused": False})
 
     def pause(self, dag: str) -> None:
         """Let a DAG be scheduled no more; what runs continues."""
-        self.request("PATCH", f"dags/{_part(dag)}", {"is_paused": True})
-
-    def next_interval(self, dag: str) -> datetime | None:
-        """Return the start of the data interval of a DAG's next run; None: it has no interval, or there is none."""
-        return _instant(self.request("GET", f"dags/{_part(dag)}")["next_dagrun_data_interval_start"])
+        self.request("PATCH", f"dags/{part(dag)}", {"is_paused": True})
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
@@ -102,16 +100,16 @@ class AirflowClient:
         """
         date = None if logical_date is None else logical_date.isoformat()
         told = {"logical_date": date, "conf": dict(conf or {})}
-        return AirflowRun.read(self.request("POST", f"dags/{_part(dag)}/dagRuns", told))
+        return AirflowRun.model_validate(self.request("POST", f"dags/{part(dag)}/dagRuns", told))
 
     def run(self, dag: str, run_id: str) -> AirflowRun:
         """Return a run as it is now."""
-        return AirflowRun.read(self.request("GET", _run_path(dag, run_id)))
+        return AirflowRun.model_validate(self.request("GET", run_path(dag, run_id)))
 
     def runs(self, dag: str) -> tuple[AirflowRun, ...]:
         """Return the runs of a DAG, oldest first."""
-        found = self._pages(f"dags/{_part(dag)}/dagRuns", "dag_runs", order_by="id")
-        return tuple(AirflowRun.read(one) for one in found)
+        found = self._pages(f"dags/{part(dag)}/dagRuns", "dag_runs", order_by="id")
+        return tuple(AirflowRun.model_validate(one) for one in found)
 
     def wait_for_run(
         self, dag: str, run_id: str, states: Collection[str] = RUN_ENDS, *, within: float = 300.0
@@ -130,10 +128,10 @@ class AirflowClient:
 
     def tasks(self, dag: str, run_id: str) -> tuple[TaskInstance, ...]:
         """Return the tasks of a run, mapped ones one by one."""
-        found = self._pages(f"{_run_path(dag, run_id)}/taskInstances", "task_instances")
-        return tuple(TaskInstance.read(one) for one in found)
+        found = self._pages(f"{run_path(dag, run_id)}/taskInstances", "task_instances")
+        return tuple(TaskInstance.model_validate(one) for one in found)
 
-    def task(self, dag: str, run_id: str, task: str, map_index: int = _UNMAPPED) -> TaskInstance | None:
+    def task(self, dag: str, run_id: str, task: str, map_index: int = UNMAPPED) -> TaskInstance | None:
         """Return a task of a run, None if it is not there (yet)."""
         wanted = (task, map_index)
         return next((one for one in self.tasks(dag, run_id) if (one.task_id, one.map_index) == wanted), None)
@@ -145,7 +143,7 @@ class AirflowClient:
         task: str,
         states: Collection[str] = TASK_ENDS,
         *,
-        map_index: int = _UNMAPPED,
+        map_index: int = UNMAPPED,
         within: float = 120.0,
     ) -> TaskInstance:
         """Wait until a task is in one of some states, and return it.
@@ -153,25 +151,19 @@ class AirflowClient:
         Raises:
             TimedOut: it is not; the message has its state.
         """
-        found: list[TaskInstance | None] = [None]
+        found: TaskInstance | None = None
 
         def is_there() -> bool:
-            found[0] = self.task(dag, run_id, task, map_index)
-            return found[0] is not None and found[0].state in states
+            nonlocal found
+            found = self.task(dag, run_id, task, map_index)
+            return found is not None and found.state in states
 
-        reached = happened(is_there, within=within, pause=_PAUSE)
-        last = found[0]
-        if not reached or last is None:
+        if not happened(is_there, within=within, pause=_PAUSE) or found is None:
             raise TimedOut(
                 f"task {task}[{map_index}] of {run_id} of {dag} is not {' or '.join(sorted(states))} after "
-                f"{within:g} s, but {last.state if last else 'not there'}"
+                f"{within:g} s, but {found.state if found else 'not there'}"
             )
-        return last
-
-    def mark(self, dag: str, run_id: str, task: str, state: str, *, map_index: int | None = None) -> None:
-        """Mark a task as `success` or `failed`, also one that runs."""
-        mapped = "" if map_index is None else f"/{map_index}"
-        self.request("PATCH", f"{_run_path(dag, run_id)}/taskInstances/{_part(task)}{mapped}", {"new_state": state})
+        return found
 
     def clear(self, dag: str, run_id: str, tasks: Sequence[str | tuple[str, int]]) -> None:
         """Clear tasks of a run, whatever their states, so that they run again; a pair names one that is mapped."""
@@ -181,19 +173,13 @@ class AirflowClient:
             "task_ids": [one if isinstance(one, str) else list(one) for one in tasks],
             "only_failed": False,
         }
-        self.request("POST", f"dags/{_part(dag)}/clearTaskInstances", told)
+        self.request("POST", f"dags/{part(dag)}/clearTaskInstances", told)
 
-    def result(self, dag: str, run_id: str, task: str, *, map_index: int = _UNMAPPED) -> object:
+    def result(self, dag: str, run_id: str, task: str, *, map_index: int = UNMAPPED) -> object:
         """Return what a task has returned (its XCom)."""
-        path = f"{_run_path(dag, run_id)}/taskInstances/{_part(task)}/xcomEntries/return_value"
+        path = f"{run_path(dag, run_id)}/taskInstances/{part(task)}/xcomEntries/return_value"
         found: object = self.request("GET", path, map_index=map_index, deserialize=True)["value"]
         return found
-
-    def log(self, dag: str, run_id: str, task: str, *, attempt: int = 1, map_index: int = _UNMAPPED) -> str:
-        """Return the log of one try of a task, with what it failed of."""
-        path = f"{_run_path(dag, run_id)}/taskInstances/{_part(task)}/logs/{attempt}"
-        content: list[Any] = self.request("GET", path, map_index=map_index, full_content=True)["content"]
-        return "\n".join(text for line in content for text in _log_lines(line))
 
     # -- questions to a person -----------------------------------------------------------------------------------
 
@@ -203,13 +189,7 @@ class AirflowClient:
         Raises:
             ServiceFailed: it asks nothing (yet).
         """
-        found = self.request("GET", _question_path(dag, run_id, task))
-        return HumanQuestion(
-            subject=found["subject"],
-            body=found["body"] or "",
-            options=tuple(found["options"]),
-            params=found["params"],
-        )
+        return HumanQuestion.model_validate(self.request("GET", _question_path(dag, run_id, task)))
 
     def answer(
         self, dag: str, run_id: str, task: str, options: Sequence[str], fields: Mapping[str, object] | None = None
@@ -247,32 +227,22 @@ class AirflowClient:
         import httpx
 
         if self._client is None:
-            self._client = self._logged_in()
+            self._client = httpx.Client(base_url=self.url, timeout=ANSWER_WITHIN)
         try:
+            if "Authorization" not in self._client.headers:
+                login = {"username": self.user, "password": self.password}
+                token = self._client.post("/auth/token", json=login).raise_for_status().json()["access_token"]
+                self._client.headers["Authorization"] = f"Bearer {token}"
             answer = self._client.request(method, f"/api/v2/{path}", json=told, params=query)
+            answer.raise_for_status()
+        except httpx.HTTPStatusError as error:
+            status = error.response.status_code
+            refusal = RefusedError if status in _REFUSED else ServiceFailed
+            raise refusal(f"Airflow refuses {self.user} {method} {path}: {status} {error.response.text}") from error
         except httpx.HTTPError as error:
             raise ServiceFailed(f"Airflow at {self.url} does not answer: {error}") from error
-        if answer.status_code in {_LOG_IN_AGAIN, _FORBIDDEN}:
-            raise RefusedError(f"{self.user} may not {method} {path}: {answer.status_code} {answer.text}")
-        if answer.status_code >= _BAD:
-            raise ServiceFailed(f"Airflow refuses {method} {path}: {answer.status_code} {answer.text}")
         found: Mapping[str, Any] = answer.json() if answer.content else {}
         return found
-
-    def _logged_in(self) -> httpx.Client:
-        import httpx
-
-        client = httpx.Client(base_url=self.url, timeout=ANSWER_WITHIN, headers={"Accept": "application/json"})
-        try:
-            answer = client.post("/auth/token", json={"username": self.user, "password": self.password})
-        except httpx.HTTPError as error:
-            client.close()
-            raise ServiceFailed(f"Airflow at {self.url} does not answer: {error}") from error
-        if answer.status_code >= _BAD:
-            client.close()
-            raise RefusedError(f"Airflow does not let {self.user} in: {answer.status_code} {answer.text}")
-        client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
-        return client
 
 
 def heartbeats(url: str) -> dict[str, datetime] | None:
@@ -280,103 +250,70 @@ def heartbeats(url: str) -> dict[str, datetime] | None:
     import httpx
 
     try:
-        answer = httpx.get(f"{url}/api/v2/monitor/health", timeout=ANSWER_WITHIN)
+        answer = httpx.get(f"{url}/api/v2/monitor/health", timeout=ANSWER_WITHIN).raise_for_status()
     except httpx.HTTPError:
-        return None
-    if answer.status_code != _OK:
         return None
     heartbeats = {name: (one or {}).get(f"latest_{name}_heartbeat") for name, one in answer.json().items()}
     return {name: datetime.fromisoformat(heartbeat) for name, heartbeat in heartbeats.items() if heartbeat}
 
 
-def _part(text: str) -> str:
+def part(text: str) -> str:
+    """Return an id as a part of a path."""
     return quote(text, safe="")
 
 
-def _run_path(dag: str, run_id: str) -> str:
-    return f"dags/{_part(dag)}/dagRuns/{_part(run_id)}"
+def run_path(dag: str, run_id: str) -> str:
+    """Return where a run is."""
+    return f"dags/{part(dag)}/dagRuns/{part(run_id)}"
 
 
 def _question_path(dag: str, run_id: str, task: str) -> str:
-    return f"{_run_path(dag, run_id)}/taskInstances/{_part(task)}/{_UNMAPPED}/hitlDetails"
+    return f"{run_path(dag, run_id)}/taskInstances/{part(task)}/{UNMAPPED}/hitlDetails"
 
 
 # Runs, tasks and questions of Airflow, as its REST interface shows them.
 
+_READ: Final = ConfigDict(frozen=True, extra="ignore")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AirflowRun:
+
+class AirflowRun(BaseModel):
     """A run of a DAG."""
 
+    model_config = _READ
+
     dag_id: str
-    run_id: str
+    run_id: str = Field(alias="dag_run_id")
     state: str
-    interval_end: datetime | None
-    began: datetime | None
-    ended: datetime | None
-    partition_key: str | None
-
-    @classmethod
-    def read(cls, found: Mapping[str, Any]) -> Self:
-        """Return the run that an answer describes."""
-        return cls(
-            dag_id=found["dag_id"],
-            run_id=found["dag_run_id"],
-            state=found["state"],
-            interval_end=_instant(found["data_interval_end"]),
-            began=_instant(found["start_date"]),
-            ended=_instant(found["end_date"]),
-            partition_key=found.get("partition_key"),
-        )
+    interval_end: datetime | None = Field(alias="data_interval_end")
+    began: datetime | None = Field(alias="start_date")
+    ended: datetime | None = Field(alias="end_date")
+    partition_key: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskInstance:
+class TaskInstance(BaseModel):
     """A task of a run; `map_index` is -1 if it is not mapped, `state` None before it is read.
 
     `id` is another one for each try.
     """
+
+    model_config = _READ
 
     id: str
     task_id: str
     map_index: int
     state: str | None
     try_number: int
-    began: datetime | None
-    ended: datetime | None
-
-    @classmethod
-    def read(cls, found: Mapping[str, Any]) -> Self:
-        """Return the task instance that an answer describes."""
-        return cls(
-            id=found["id"],
-            task_id=found["task_id"],
-            map_index=found["map_index"],
-            state=found["state"],
-            try_number=found["try_number"],
-            began=_instant(found["start_date"]),
-            ended=_instant(found["end_date"]),
-        )
+    began: datetime | None = Field(alias="start_date")
+    ended: datetime | None = Field(alias="end_date")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HumanQuestion:
+class HumanQuestion(BaseModel):
     """What a task asks a person."""
 
+    model_config = _READ
+
     subject: str
-    body: str
+    body: Annotated[str, BeforeValidator(lambda told: told or "")]
     options: tuple[str, ...]
     params: Mapping[str, Mapping[str, Any]]
     """The fields of its form by their names, each with its `value` and its `schema`."""
-
-
-def _log_lines(line: object) -> list[str]:
-    """Return what a line of a log says: its event, and each error that it tells of."""
-    if not isinstance(line, dict):
-        return [str(line)]
-    errors = line.get("error_detail") or []
-    return [str(line.get("event", "")), *(f"{one.get('exc_type')}: {one.get('exc_value')}" for one in errors)]
-
-
-def _instant(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)

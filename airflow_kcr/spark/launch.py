@@ -284,8 +284,8 @@ def _pyspark(program: str) -> Path:
     return folder
 
 
-def require_java(environ: Mapping[str, str]) -> None:
-    """Refuse to start Spark if there is no Java.
+def require_java(environ: Mapping[str, str]) -> Path:
+    """Return the Java program that Spark starts with; refuse to start it if there is none.
 
     Args:
         environ: of the process that starts it.
@@ -297,8 +297,10 @@ def require_java(environ: Mapping[str, str]) -> None:
     home = environ.get("JAVA_HOME", "")
     if home and not (Path(home) / "bin" / "java").is_file():
         raise ConfigurationError(f"JAVA_HOME is {home}, but there is no bin/java in it; correct it, or {_JAVA}")
-    if not home and shutil.which("java", path=environ.get("PATH", os.defpath)) is None:
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH", os.defpath))
+    if found is None:
         raise ToolMissing(f"Spark needs Java, and there is none by JAVA_HOME nor on the path; {_JAVA}")
+    return Path(found)
 
 
 # The cache of jars that Spark fetches by their Maven coordinates, filled by one process at a time.

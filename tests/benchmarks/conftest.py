@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.api.regions import connect, store_url
-from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
-from airflow_kcr.embedded.servers import Postgres, start_cluster, start_postgres
+from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.spark.session import SparkSettings, open_session
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.benchmarks.figures import RESULTS_VARIABLE, Report, Scale, chosen_scale
 from tests.benchmarks.lab import Lab, new_store
+from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import KafkaSet
+from tests.support.kafka_cluster import start_cluster
+from tests.support.tied import Postgres, start_postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,6 @@ from airflow_kcr.driver import application
 from airflow_kcr.driver.application import MemberRun, hosting, prepare
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parts import StartFailures
-from airflow_kcr.embedded.servers import Postgres
 from airflow_kcr.protocol.commands import DeclareRegion, KillRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
@@ -29,6 +28,7 @@ from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import parse
 from airflow_kcr.store.regions import RegionStore
 from airflow_kcr.store.schema_upgrade import upgrade
+from tests.support.tied import Postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

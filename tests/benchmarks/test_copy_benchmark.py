@@ -15,10 +15,11 @@ import psutil
 import psycopg
 import pytest
 
-from airflow_kcr.embedded.servers import Postgres, start_postgres
+from airflow_kcr.embedded.servers import USER
 from tests.benchmarks.contenders import Contender, Race, Reading
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.benchmarks.lab import PARTITIONS
+from tests.support.tied import Postgres, start_postgres
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -155,7 +156,9 @@ def not_at_all(rows: DataFrame, table: str, target: Postgres) -> None:
 def by_jdbc(rows: DataFrame, table: str, target: Postgres) -> None:
     """Write with Spark's own writer, as the sink tells it to."""
     options = {"driver": "org.postgresql.Driver", "batchsize": "5000", "reWriteBatchedInserts": "true"}
-    rows.write.format("jdbc").options(**options, url=target.jdbc_url(), dbtable=table).mode("append").save()
+    rows.write.format("jdbc").options(
+        **options, url=f"jdbc:postgresql://127.0.0.1:{target.port}/postgres?user={USER}", dbtable=table
+    ).mode("append").save()
 
 
 def by_driver(rows: DataFrame, table: str, target: Postgres) -> None:

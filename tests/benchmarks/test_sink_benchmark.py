@@ -10,11 +10,12 @@ from statistics import median
 import psycopg
 import pytest
 
-from airflow_kcr.embedded.servers import Postgres, start_postgres
+from airflow_kcr.embedded.servers import USER
 from tests.benchmarks.contenders import Contender, Race, Reading, member
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.benchmarks.lab import PARTITIONS, Filled, Lab
 from tests.benchmarks.pipelines import DATABASE_VARIABLE
+from tests.support.tied import Postgres, start_postgres
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 
@@ -40,7 +41,7 @@ def test_exactly_once_against_an_append(
     target: Postgres,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(DATABASE_VARIABLE, target.jdbc_url())
+    monkeypatch.setenv(DATABASE_VARIABLE, f"jdbc:postgresql://127.0.0.1:{target.port}/postgres?user={USER}")
     monkeypatch.setenv("KCR_BENCHMARK_SINK", target.url())
     found = report(f"sink-postgres-{batch}")
     topic = lab.filled(scale.of(RECORDS, batch), SIZE)

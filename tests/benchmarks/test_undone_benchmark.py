@@ -14,7 +14,6 @@ from statistics import median
 import psycopg
 import pytest
 
-from airflow_kcr.embedded.servers import Postgres
 from airflow_kcr.protocol.commands import KillRegion, RequestReset
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import RegionRules
@@ -26,6 +25,7 @@ from tests.benchmarks.lab import new_store
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_ledger import Statistics, fill
 from tests.support.processor_time import ProcessorTime, Times
+from tests.support.tied import Postgres
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(3600)]
 

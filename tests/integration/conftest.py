@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
+from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.spark.session import DELTA_CATALOG, DELTA_EXTENSION, SparkSettings, open_session
+from tests.support.jar_sets import POSTGRES_DRIVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.embedded.servers import Postgres, start_postgres
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.delivery_faults import Row
 from tests.support.faults import Note, passed
 from tests.support.kafka import KafkaSet
+from tests.support.tied import Postgres, start_postgres
 
 ROWS = "KCR_FAULT_TABLE"
 """The environment variable with the file that rows are added to."""

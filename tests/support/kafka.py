@@ -37,13 +37,13 @@ from confluent_kafka.admin import (
 )
 
 from airflow_kcr.embedded.processes import Recorded, ServiceProcess, happened, start_detached
-from airflow_kcr.embedded.servers import Broker, KafkaCluster, start_cluster
 from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.admin_process import TIMEOUT, AdminProcess
 from airflow_kcr.kafka.failures import Kind
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings
+from tests.support.kafka_cluster import ClusterBroker, KafkaCluster, start_cluster
 
 T = TypeVar("T")
 
@@ -245,19 +245,19 @@ class KafkaSet(Kafka):
         return self.cluster.sasl_bootstrap_servers
 
     @property
-    def brokers(self) -> tuple[Broker, ...]:
+    def brokers(self) -> tuple[ClusterBroker, ...]:
         """Its brokers, that of node id 1 first."""
         return self.cluster.brokers
 
-    def broker(self, node_id: int) -> Broker:
+    def broker(self, node_id: int) -> ClusterBroker:
         """The broker of that node id."""
         return self.cluster.broker(node_id)
 
-    def coordinator(self, group_id: str) -> Broker:
+    def coordinator(self, group_id: str) -> ClusterBroker:
         """The broker that coordinates a group."""
         return self.cluster.broker(self.group(group_id).coordinator.id)
 
-    def leader(self, topic: str, partition: int) -> Broker:
+    def leader(self, topic: str, partition: int) -> ClusterBroker:
         """The broker that leads a partition, or led it until it was killed."""
         described = self._described(topic)
         if described is None:

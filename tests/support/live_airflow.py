@@ -9,25 +9,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from airflow_kcr.api import Region
-from airflow_kcr.embedded.airflow import (
-    ROLES,
-    Airflow,
-    AirflowPlan,
-    Component,
-    copy_examples,
-    start_airflow,
-    start_examples_at,
-)
-from airflow_kcr.embedded.airflow_client import AirflowClient, HumanQuestion
+from airflow_kcr.embedded.airflow import ROLES, Airflow, AirflowPlan, Component, copy_examples, start_examples_at
+from airflow_kcr.embedded.airflow_client import UNMAPPED, AirflowClient, HumanQuestion, part, run_path
 from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE
 from airflow_kcr.embedded.flights.pipeline import OUTPUT_VARIABLE
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.embedded.servers import start_postgres
 from airflow_kcr.schedules import Every
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.kafka import Kafka
+from tests.support.tied import start_airflow, start_postgres
 
 OWNER = "owner"
 """The user who may see the DAG `OWN` and what belongs to it, and no other DAG."""
@@ -46,13 +39,41 @@ ASKED_WITHIN = 240.0
 POLL_PERIOD = 0.5
 
 
+class TestersClient(AirflowClient):
+    """A client that does what only tests do."""
+
+    def next_interval(self, dag: str) -> datetime | None:
+        """Return the start of the data interval of a DAG's next run; None: it has no interval, or there is none."""
+        text = self.request("GET", f"dags/{part(dag)}")["next_dagrun_data_interval_start"]
+        return None if text is None else datetime.fromisoformat(text)
+
+    def mark(self, dag: str, run_id: str, task: str, state: str, *, map_index: int | None = None) -> None:
+        """Mark a task as `success` or `failed`, also one that runs."""
+        mapped = "" if map_index is None else f"/{map_index}"
+        self.request("PATCH", f"{run_path(dag, run_id)}/taskInstances/{part(task)}{mapped}", {"new_state": state})
+
+    def log(self, dag: str, run_id: str, task: str, *, attempt: int = 1, map_index: int = UNMAPPED) -> str:
+        """Return the log of one try of a task, with what it failed of."""
+        path = f"{run_path(dag, run_id)}/taskInstances/{part(task)}/logs/{attempt}"
+        content: list[Any] = self.request("GET", path, map_index=map_index, full_content=True)["content"]
+        return "\n".join(text for line in content for text in _log_lines(line))
+
+
+def _log_lines(line: object) -> list[str]:
+    """Return what a line of a log says: its event, and each error that it tells of."""
+    if not isinstance(line, dict):
+        return [str(line)]
+    errors = line.get("error_detail") or []
+    return [str(line.get("event", "")), *(f"{one.get('exc_type')}: {one.get('exc_value')}" for one in errors)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveAirflow:
     """Airflow, running, with what its DAGs work on."""
 
     airflow: Airflow
-    editor: AirflowClient
-    viewer: AirflowClient
+    editor: TestersClient
+    viewer: TestersClient
     store_url: str
     kafka: Kafka
     dags: Path
@@ -64,6 +85,17 @@ class LiveAirflow:
         self.editor.wait_for_dags(dag_ids, within=120)
         for dag in dag_ids:
             self.editor.unpause(dag)
+
+    def restart(self, component: Component) -> None:
+        """Stop a component in good order, if it runs, start it again, and wait until it is well."""
+        if component in self.airflow.children:
+            self.airflow.children[component].stop(within=15)
+        self.airflow.begin(component)
+        self.airflow.await_health(component)
+
+    def kill(self, component: Component) -> None:
+        """End a component at once, with everything that it has started and still knows as its own (SIGKILL)."""
+        self.airflow.children[component].kill()
 
     def start_examples(self) -> None:
         """Have the first interval of the example DAGs begin now, so that none from before is made up for."""
@@ -109,7 +141,7 @@ class LiveAirflow:
         """Return a client of the user who has rights to one DAG only; the caller closes it."""
         # Airflow makes a password for users without one.
         known = json.loads((self.airflow.folder / "passwords.json").read_text(encoding="utf-8"))
-        return AirflowClient(url=self.airflow.url, user=OWNER, password=known[OWNER])
+        return AirflowClient(url=self.airflow.known.url, user=OWNER, password=known[OWNER])
 
     def region(self, name: str) -> Region:
         """Return a region of the store; the caller closes it."""
@@ -153,10 +185,14 @@ def live_airflow(folder: Path, kafka: Kafka) -> Iterator[LiveAirflow]:
         )
         airflow = start_airflow(plan)
         stack.callback(airflow.stop)
+        viewer, editor = (
+            stack.enter_context(TestersClient(url=airflow.known.url, user=user.name, password=user.password))
+            for user in airflow.known.users[:2]
+        )
         yield LiveAirflow(
             airflow=airflow,
-            editor=stack.enter_context(airflow.client("editor")),
-            viewer=stack.enter_context(airflow.client("viewer")),
+            editor=editor,
+            viewer=viewer,
             store_url=store_url,
             kafka=kafka,
             dags=dags,

@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from airflow_kcr.embedded.servers import Broker
+from tests.support.kafka_cluster import ClusterBroker
 
 LOOKS_EVERY: Final = 0.1
 
@@ -110,7 +110,7 @@ class Box:
 
 
 @contextmanager
-def box_before(broker: Broker, forgetting: Forgetting, idle: float) -> Iterator[Box]:
+def box_before(broker: ClusterBroker, forgetting: Forgetting, idle: float) -> Iterator[Box]:
     """Lend a box before the second listener of a broker, which is started anew for that."""
     box = Box(broker.sasl_port, forgetting, idle)
     try:
@@ -120,7 +120,7 @@ def box_before(broker: Broker, forgetting: Forgetting, idle: float) -> Iterator[
         box.close()
 
 
-def advertise(broker: Broker, **listeners: str) -> None:
+def advertise(broker: ClusterBroker, **listeners: str) -> None:
     """Have a broker tell clients that it is at other addresses, host and port by listener; it is started anew."""
     rewrite(
         broker,
@@ -132,12 +132,12 @@ def advertise(broker: Broker, **listeners: str) -> None:
     )
 
 
-def settings_of(broker: Broker) -> Path:
+def settings_of(broker: ClusterBroker) -> Path:
     """Return the file of a broker's settings."""
     return broker.folder / "server.properties"
 
 
-def rewrite(broker: Broker, settings: Mapping[str, str]) -> None:
+def rewrite(broker: ClusterBroker, settings: Mapping[str, str]) -> None:
     """Start a broker anew with other settings."""
     broker.stop()
     path = settings_of(broker)

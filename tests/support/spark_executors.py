@@ -12,11 +12,22 @@ from airflow_kcr.embedded.servers import StandaloneCluster
 EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
+def application_settings(cluster: StandaloneCluster) -> dict[str, str]:
+    """Return what an application sets, so that its driver and its executors fit on this machine."""
+    return {
+        "spark.master": cluster.address,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executor.cores": str(cluster.cores),
+        "spark.executor.memory": cluster.memory,
+    }
+
+
 def executors(cluster: StandaloneCluster) -> tuple[int, ...]:
     """Return the pids of the executors that run now."""
     return tuple(
         process.pid
-        for worker in cluster.workers
+        for worker in cluster.children[1:]
         for process in _descendants(worker.pid)
         if EXECUTOR_CLASS in _command_line(process)
     )

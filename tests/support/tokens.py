@@ -18,8 +18,8 @@ from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScram
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from airflow_kcr.embedded.servers import start_cluster
 from tests.support.kafka import WITHIN, KafkaSet
+from tests.support.kafka_cluster import start_cluster
 
 CLIENT, SECRET = "flights", "correct-horse"
 ALLOWED_URLS: Final = "org.apache.kafka.sasl.oauthbearer.allowed.urls"

@@ -21,8 +21,9 @@ from xml.sax.saxutils import escape
 import psutil
 
 from airflow_kcr.embedded.jars import QUICK_START, JarSet, java, pyspark_jars, resolve
-from airflow_kcr.embedded.processes import ServiceProcess, free_port, start_tied
+from airflow_kcr.embedded.processes import ServiceProcess, free_port
 from airflow_kcr.embedded.servers import spark_environment
+from tests.support.tied import start_tied
 
 RESOURCE_MANAGER = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
 NODE_MANAGER = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"

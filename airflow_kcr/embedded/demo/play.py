@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -16,9 +16,9 @@ import psutil
 
 from airflow_kcr.api import Region
 from airflow_kcr.api.goals import RUNNING, STOPPED
-from airflow_kcr.embedded.airflow import FLIGHTS_SPEC, MARKER, Airflow, example_dags
+from airflow_kcr.embedded.airflow import FLIGHTS_SPEC, MARKER, example_dags
 from airflow_kcr.embedded.airflow_client import RUN_ENDS, TASK_ENDS, AirflowClient, AirflowRun
-from airflow_kcr.embedded.demo.stage import DemoPhase, Stage
+from airflow_kcr.embedded.demo.stage import KEPT, Stage, Tell
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.producer import Order, Produced
 from airflow_kcr.embedded.processes import happened
@@ -34,14 +34,24 @@ BUILD: Final = "flights_build"
 RESET: Final = "flights_reset"
 DAGS: Final = frozenset({CONSUMERS, CHECKPOINT, BUILD, RESET})
 
+EVERY: Final = timedelta(seconds=45)
+"""The time between two checkpoints."""
+
+RATE: Final = 150.0
+"""Flights a second."""
+
+BEFORE_RESET: Final = 2
+"""How many intervals are checkpointed before the reset, which goes back by one; their runs may not have ended."""
+
+LEAST: Final = 4
+"""How many are checkpointed in all, at least."""
+
 REASON: Final = "the demo goes back to an earlier checkpoint"
 VICTIM: Final = 1
 """The index of the member whose application is killed."""
 
 _ASKS: Final = "awaiting_input"
 _SUCCESS: Final = "success"
-_SILENT: Final = {"log_level": "2"}
-"""A broker that has just started is retried; that needs no line on the screen."""
 
 PAUSE: Final = 2.0
 """Seconds between two polls; each is a few requests, answered with the cores that the tasks need."""
@@ -49,43 +59,58 @@ PAUSE: Final = 2.0
 READING: Final = 3.0
 """Seconds that a person takes to read a question."""
 
-RUNNING_WITHIN: Final = 300.0
-CHECKPOINT_WITHIN: Final = 240.0
-BACK_WITHIN: Final = 240.0
+WITHIN: Final = 300.0
+"""Seconds for an act that may have to wait for the applications."""
+
 ANSWERED_WITHIN: Final = 180.0
-CAUGHT_UP_WITHIN: Final = 600.0
+CAUGHT_UP_WITHIN: Final = 1200.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """How long and how much.
+def declare(stage: Stage) -> datetime:
+    """Make the topic and declare the region, with its clock running; return when its first interval begins.
 
-    Args:
-        every: the time between two checkpoints.
-        rate: flights a second.
-        before_kill: how many intervals are checkpointed before a consumer is killed.
-        before_reset: how many are checkpointed before the reset, their runs ended or not.
-        undone: how many of them the reset goes back by.
-        least: how many are checkpointed in all, at least.
+    Checkpoints align from here on, however late a member comes.
     """
+    producer.ensure_topic(stage.kafka, producer.TOPIC)
+    example = load(example_dags() / FLIGHTS_SPEC)
+    with Region(REGION, stage.store_url) as region:
+        retention = replace(example.retention, keep=KEPT)
+        region.apply(replace(example, checkpoint=replace(example.checkpoint, every=EVERY), retention=retention))
+        next_boundary = region.start().next_boundary
+    return Every(EVERY).at_or_before(datetime.now(UTC)) if next_boundary is None else next_boundary - EVERY
 
-    every: timedelta = timedelta(seconds=45)
-    rate: float = 150.0
-    before_kill: int = 1
-    before_reset: int = 2
-    undone: int = 1
-    least: int = 4
+
+@contextmanager
+def producing(stage: Stage) -> Iterator[Callable[[], Produced]]:
+    """Write flights for as long as the block lasts; lend what ends it earlier, and returns what was written then."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="flights") as pool:
+        running = pool.submit(producer.produce, stage.kafka, Order(topic=producer.TOPIC, rate=RATE), stop=stop)
+
+        def end() -> Produced:
+            stop.set()
+            return running.result()
+
+        try:
+            yield end
+        finally:
+            stop.set()
 
 
 @dataclass(slots=True, kw_only=True)
-class Happened:
-    """What has come of the acts, for who judges them."""
+class Play:
+    """The acts, once the stage is set and Airflow is up, and what has come of them for who judges them."""
 
+    stage: Stage
+    region: Region
+    editor: AirflowClient
     since: datetime
     """When the first data interval begins."""
 
-    produced: Produced | None = None
-    last_boundary: datetime | None = None
+    last: datetime = field(default=datetime.max.replace(tzinfo=UTC))
+    """When the last one ends, once that is known."""
+
+    produced: Produced = field(default=Produced(records=0, size=0, seconds=0.0))
     killed: int = 0
     """How many processes of the application were killed."""
 
@@ -94,92 +119,37 @@ class Happened:
 
     reset_to: int = 0
     reset_run: str = ""
-    cleared: tuple[str, ...] = ()
-    """The runs whose intervals the reset has undone."""
+    cleared: int = 0
+    """How many runs were cleared because the reset has undone their checkpoints."""
 
     retried: int = 0
     """How many tries the killed member's task has had."""
 
-
-@dataclass(slots=True, kw_only=True)
-class Production:
-    """Flights that are written to the topic while everything else continues."""
-
-    future: Future[Produced]
-    stop: threading.Event
-
-    def end(self) -> Produced:
-        """Stop writing, and return what was written once the broker has confirmed it."""
-        self.stop.set()
-        return self.future.result()
-
-
-def declare(stage: Stage, script: Script) -> Happened:
-    """Make the topic and declare the region, with its clock running.
-
-    Checkpoints align from here on, however late a member comes.
-    """
-    producer.ensure_topic({**stage.settings, **_SILENT}, producer.TOPIC)
-    example = load(example_dags() / FLIGHTS_SPEC)
-    spec = replace(example, checkpoint=replace(example.checkpoint, every=script.every))
-    with Region(REGION, stage.store_url) as region:
-        region.apply(spec)
-        next_boundary = region.start().next_boundary
-    schedule = Every(script.every)
-    return Happened(
-        since=schedule.at_or_before(datetime.now(UTC)) if next_boundary is None else next_boundary - script.every
-    )
-
-
-@contextmanager
-def producing(stage: Stage, script: Script) -> Iterator[Production]:
-    """Write flights at a rate for as long as the block lasts, or until they are stopped."""
-    stop = threading.Event()
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="flights") as pool:
-        order = Order(topic=producer.TOPIC, rate=script.rate)
-        running = pool.submit(producer.produce, {**stage.settings, **_SILENT}, order, stop=stop)
-        try:
-            yield Production(future=running, stop=stop)
-        finally:
-            stop.set()
-
-
-@dataclass(slots=True, kw_only=True)
-class Play:
-    """The acts, once the stage is set and Airflow is up."""
-
-    stage: Stage
-    airflow: Airflow
-    region: Region
-    editor: AirflowClient
-    script: Script
-    found: Happened
     answers: dict[tuple[str, datetime | None], int] = field(default_factory=dict, repr=False)
     """The checkpoints that runs have got, by the run and when it ended."""
 
-    def start_consumers(self, phase: DemoPhase) -> None:
+    def start_consumers(self, tell: Tell) -> None:
         """Start the consumers' DAG, and wait until the region runs."""
-        self.editor.wait_for_dags(DAGS, within=RUNNING_WITHIN)
+        self.editor.wait_for_dags(DAGS, within=WITHIN)
         for dag in DAGS - {CHECKPOINT}:
             self.editor.unpause(dag)
         self.editor.trigger(CONSUMERS)
         self.region.wait_for(
-            RUNNING, timedelta(seconds=RUNNING_WITHIN), lambda told: phase.tell(0, None, next(iter(told.missing), ""))
+            RUNNING, timedelta(seconds=WITHIN), lambda told: tell(0, None, next(iter(told.missing), ""))
         )
         self.editor.unpause(CHECKPOINT)
 
-    def wait_for_intervals(self, phase: DemoPhase, wanted: int) -> None:
-        """Wait until N data intervals are checkpointed and published, and their runs have succeeded."""
-        self._wait_for(phase, wanted, "data intervals checkpointed", lambda: len(self.settled()))
+    def wait_for(self, tell: Tell, wanted: int, what: str, count: Callable[[], int]) -> None:
+        """Wait until there are N of something."""
 
-    def wait_for_checkpoints(self, phase: DemoPhase, wanted: int) -> None:
-        """Wait until N data intervals are checkpointed and published, whatever Airflow has made of their runs.
+        def is_there() -> bool:
+            found = count()
+            tell(found, wanted, f"{found} of {wanted} {what}")
+            return found >= wanted
 
-        That is all that a person needs who goes back to one of them.
-        """
-        self._wait_for(phase, wanted, "checkpoints published", lambda: len(self.checkpoints()))
+        _until(is_there, f"{wanted} {what}", CAUGHT_UP_WITHIN)
 
-    def kill_a_consumer(self, phase: DemoPhase) -> None:
+    def kill_a_consumer(self, tell: Tell) -> None:
         """Kill an application at once, its JVM and its Python, and wait until Airflow has brought its member back."""
         before = self._incarnation()
         victims = self._processes_of(VICTIM)
@@ -188,88 +158,68 @@ class Play:
         for one in victims:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
-        self.found.killed = len(victims)
+        self.killed = len(victims)
 
         def is_back() -> bool:
             view = self.region.show()
-            phase.tell(0, None, f"the region is {view.state}")
+            tell(0, None, f"the region is {view.state}")
             return self._incarnation() > before and view.state in {"running", "draining"}
 
-        _until(is_back, "the killed member back", BACK_WITHIN)
+        _until(is_back, "the killed member back", WITHIN)
 
-    def reset(self, phase: DemoPhase, production: Production) -> datetime:
+    def reset(self, tell: Tell, end: Callable[[], Produced]) -> None:
         """Go back to an earlier checkpoint as a person does: trigger, choose, read the plan, approve.
 
         A viewer tries it first, and may not. Once it is approved no more flights are written, so that the last data
-        interval ends while the region goes back; returns when that is.
+        interval ends while the region goes back.
         """
-        checkpoints = self.checkpoints()
-        target = checkpoints[-1 - self.script.undone]
-        self.found.reset_to = target.sequence
-        with self.airflow.client("viewer") as viewer:
-            self.found.viewer_refused += is_refused(lambda: viewer.trigger(RESET))
-            run = self.editor.trigger(RESET).run_id
-            self.found.reset_run = run
+        self.reset_to = self.checkpoints()[-2].sequence
+        with self.stage.client("viewer") as viewer:
+            self.viewer_refused += is_refused(lambda: viewer.trigger(RESET))
+            run = self.reset_run = self.editor.trigger(RESET).run_id
             for task in ("choose", "approve"):
-                phase.tell(0, None, f"waiting for the task {task}")
+                tell(0, None, f"waiting for the task {task}")
                 self.editor.wait_for_task(RESET, run, task, {_ASKS}, within=ANSWERED_WITHIN)
-                self.found.viewer_refused += is_refused(partial(viewer.answer, RESET, run, task, ["OK"]))
-                self._have_answered(run, task, target.sequence)
-        phase.tell(0, None, "the reset runs")
-        self.found.produced = production.end()
-        enough = self.found.since + self.script.least * self.script.every
-        last = max(Every(self.script.every).after(datetime.now(UTC)), enough)
-        self.found.last_boundary = last
-        ended = self.editor.wait_for_run(RESET, run, within=ANSWERED_WITHIN)
-        if ended.state != _SUCCESS:
-            raise ServiceFailed(f"the run {run} of {RESET} has {ended.state}: look at its tasks' logs")
-        self.region.wait_for(RUNNING, timedelta(seconds=BACK_WITHIN))
+                self.viewer_refused += is_refused(partial(viewer.answer, RESET, run, task, ["OK"]))
+                self._have_answered(run, task)
+        tell(0, None, "the reset runs")
+        self.produced = end()
+        self.last = max(Every(EVERY).after(datetime.now(UTC)), self.since + LEAST * EVERY)
+        self._await_success(RESET, run)
+        self.region.wait_for(RUNNING, timedelta(seconds=WITHIN))
         self._clear_undone()
-        return last
 
-    def finish(self, phase: DemoPhase, last: datetime) -> None:
-        """Let every flight that was written be checkpointed, each interval by its run.
+    def finish(self, tell: Tell) -> None:
+        """Let every flight that was written be checkpointed, each interval by its run, and be built upon."""
+        wanted = round((self.last - self.since) / EVERY)
 
-        Args:
-            phase: is shown how far that is.
-            last: the end of the last interval.
-        """
-        wanted = round((last - self.found.since) / self.script.every)
-
-        def is_checkpoint() -> bool:
+        def checkpointed() -> int:
             self._clear_undone()
-            done = [run for run in self.settled() if run.interval_end is not None and run.interval_end <= last]
-            phase.tell(len(done), wanted, f"{len(done)} of {wanted} data intervals checkpointed")
-            return len(done) >= wanted
+            return sum(run.interval_end is not None and run.interval_end <= self.last for run in self.settled())
 
-        _until(is_checkpoint, f"{wanted} data intervals checkpointed", CAUGHT_UP_WITHIN)
+        def built() -> int:
+            keys = self.built()
+            return sum((row.timeline, row.sequence) in keys for row in self.checkpoints())
+
+        self.wait_for(tell, wanted, "data intervals checkpointed", checkpointed)
         self.editor.pause(CHECKPOINT)
+        self.wait_for(tell, len(self.checkpoints()), "checkpoints built upon", built)
 
-        def is_built() -> bool:
-            built = self.built()
-            left = [row for row in self.checkpoints(last) if (row.timeline, row.sequence) not in built]
-            phase.tell(wanted - len(left), wanted, f"{len(left)} checkpoints left to be built upon")
-            return not left
-
-        _until(is_built, "something built on each checkpoint", CAUGHT_UP_WITHIN)
-
-    def stop(self, phase: DemoPhase) -> None:
+    def stop(self, tell: Tell) -> None:
         """Stop the region; that ends the consumers' tasks well."""
-        phase.tell(0, None, "the region stops")
+        tell(0, None, "the region stops")
         self.region.stop()
-        self.region.wait_for(STOPPED, timedelta(seconds=BACK_WITHIN))
+        self.region.wait_for(STOPPED, timedelta(seconds=WITHIN))
         (run,) = self.editor.runs(CONSUMERS)
-        ended = self.editor.wait_for_run(CONSUMERS, run.run_id, within=BACK_WITHIN)
-        if ended.state != _SUCCESS:
-            raise ServiceFailed(f"the consumers' run has {ended.state}, though the region has stopped")
+        self._await_success(CONSUMERS, run.run_id)
         task = self.editor.task(CONSUMERS, run.run_id, "consume", VICTIM)
-        self.found.retried = 0 if task is None else task.try_number
+        self.retried = 0 if task is None else task.try_number
 
     # -- reading -------------------------------------------------------------------------------------------------
 
     def settled(self) -> tuple[AirflowRun, ...]:
         """Return the runs of the checkpoint DAG that have succeeded, with checkpoints that no reset has undone."""
-        current = {int(row.sequence) for row in self.checkpoints()}
+        current = {row.sequence for row in self.checkpoints()}
         return tuple(run for run in self._ended() if run.state == _SUCCESS and self.answer_of(run) in current)
 
     def answer_of(self, run: AirflowRun) -> int:
@@ -280,11 +230,11 @@ class Play:
             self.answers[known] = int(told["sequence"]) if isinstance(told, dict) else 0
         return self.answers[known]
 
-    def checkpoints(self, last: datetime | None = None) -> tuple[Checkpoint, ...]:
-        """Return the published current checkpoints that have a boundary, up to the last one, oldest first."""
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """Return the published current checkpoints that have a boundary, oldest first; at last up to the last one."""
         rows = (one.checkpoint for one in self.region.checkpoints())
-        published = (r for r in rows if r.is_current and r.boundary and r.state is CheckpointState.PUBLISHED)
-        return tuple(row for row in published if row.boundary and (last is None or row.boundary <= last))
+        published = (row for row in rows if row.is_current and row.state is CheckpointState.PUBLISHED)
+        return tuple(row for row in published if row.boundary and row.boundary <= self.last)
 
     def built(self) -> Counter[tuple[int, int]]:
         """Return how often something was built on each checkpoint, by timeline and sequence."""
@@ -306,24 +256,19 @@ class Play:
     def _told(self, process: psutil.Process) -> str:
         """The command line of a process, where an application of ours runs in it."""
         try:
-            is_ours = process.environ().get(MARKER) == str(self.airflow.folder)
+            is_ours = process.environ().get(MARKER) == str(self.stage.folder / "airflow")
             return " ".join(process.cmdline()) if is_ours and "KCR_TASK_PID" in process.environ() else ""
         except psutil.Error:
             return ""
 
-    # -- waiting -------------------------------------------------------------------------------------------------
-
-    def _wait_for(self, phase: DemoPhase, wanted: int, what: str, count: Callable[[], int]) -> None:
-        def is_there() -> bool:
-            found = count()
-            phase.tell(found, wanted, f"{found} of {wanted} {what}")
-            return found >= wanted
-
-        _until(is_there, f"{wanted} {what}", CHECKPOINT_WITHIN + wanted * self.script.every.total_seconds())
-
     # -- doing ---------------------------------------------------------------------------------------------------
 
-    def _have_answered(self, run: str, task: str, checkpoint: int) -> None:
+    def _await_success(self, dag: str, run: str) -> None:
+        ended = self.editor.wait_for_run(dag, run, within=WITHIN)
+        if ended.state != _SUCCESS:
+            raise ServiceFailed(f"the run {run} of {dag} has {ended.state}: look at its tasks' logs")
+
+    def _have_answered(self, run: str, task: str) -> None:
         """Answer a task as the editor, and wait until it is done with the answer.
 
         Airflow loses a task that is answered before the scheduler has heard that its process has ended; it is tried
@@ -338,8 +283,8 @@ class Play:
             _until(partial(_has_ended, asked.id), f"the process of the task {task} ended", ANSWERED_WITHIN)
             threading.Event().wait(READING)
             question = self.editor.question(RESET, run, task)
-            told: Mapping[str, object] = {"checkpoint": checkpoint, "reason": REASON}
-            answers = {name: told.get(name, field["value"]) for name, field in question.params.items()}
+            told: Mapping[str, object] = {"checkpoint": self.reset_to, "reason": REASON}
+            answers = {name: told[name] for name in question.params if name in told}
             self.editor.answer(RESET, run, task, [question.options[0]], answers)
 
     def _clear_undone(self) -> None:
@@ -352,7 +297,7 @@ class Play:
         for run in ended:
             if self.answer_of(run) in undone:
                 self.editor.clear(CHECKPOINT, run.run_id, ["validate", "drain", "commit", "report"])
-                self.found.cleared = (*self.found.cleared, run.run_id)
+                self.cleared += 1
             elif run.state != _SUCCESS:
                 raise ServiceFailed(f"the run {run.run_id} of {CHECKPOINT} has {run.state}: look at its tasks' logs")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -26,7 +26,9 @@ TIMESTAMPS: Final = ("message.timestamp.type", "LogAppendTime")
 
 _WITHIN: Final = 30.0
 _DELIVERY: Final = 60.0
-_TOLD_EVERY: Final = 0.5
+_QUEUED: Final = 50_000
+"""Records that wait for the broker at most; the client's own queue is twice as long."""
+
 _AHEAD: Final = 0.05
 """At a rate, records are sent in small heaps, at most this many seconds before their time."""
 
@@ -56,7 +58,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """What has been written, and in which time; told while it runs, and returned at the end."""
+    """What has been written, and in which time."""
 
     records: int
     """Those that the broker has confirmed."""
@@ -66,15 +68,9 @@ class Produced:
 
     seconds: float
 
-    @property
-    def rate(self) -> float:
-        """Records a second."""
-        return self.records / self.seconds if self.seconds else 0.0
-
     def __str__(self) -> str:
-        return (
-            f"{self.records:,} flights, {self.size / 1e6:,.1f} MB, in {self.seconds:.1f} s ({self.rate:,.0f} a second)"
-        )
+        rate = self.records / self.seconds if self.seconds else 0.0
+        return f"{self.records:,} flights, {self.size / 1e6:,.1f} MB, in {self.seconds:.1f} s ({rate:,.0f} a second)"
 
 
 def ensure_topic(kafka: Mapping[str, str], topic: str = TOPIC, partitions: int = PARTITIONS) -> bool:
@@ -93,26 +89,26 @@ def ensure_topic(kafka: Mapping[str, str], topic: str = TOPIC, partitions: int =
     new = NewTopic(topic, partitions, config=dict([TIMESTAMPS]))
     try:
         admin.create_topics([new], operation_timeout=_WITHIN, request_timeout=_WITHIN)[topic].result(_WITHIN)
-    except (KafkaException, TimeoutError) as error:
-        if _code(error) == KafkaError.TOPIC_ALREADY_EXISTS:
-            _check_topic(admin, topic, partitions)
-            return False
-        raise _unavailable(kafka, f"the topic {topic!r} could not be created", error) from error
+    except TimeoutError as error:
+        why = f"no answer within {_WITHIN:g} s"
+        raise BrokerUnavailable(f"the topic {topic!r} could not be created at {_address(kafka)}: {why}") from error
+    except KafkaException as error:
+        why = error.args[0]
+        if why.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise BrokerUnavailable(
+                f"the topic {topic!r} could not be created at {_address(kafka)}: {why.str()}"
+            ) from error
+        _check_topic(admin, topic, partitions)
+        return False
     return True
 
 
-def produce(
-    kafka: Mapping[str, str],
-    order: Order,
-    progress: Callable[[Produced], None] = lambda _: None,
-    stop: threading.Event | None = None,
-) -> Produced:
+def produce(kafka: Mapping[str, str], order: Order, stop: threading.Event | None = None) -> Produced:
     """Write flights to a topic that exists, each once, and return when the broker has confirmed them all.
 
     Args:
         kafka: client settings.
         order: what to write.
-        progress: told about twice a second, in this thread, and once at the end.
         stop: set from another thread to end early; what was sent until then is still confirmed.
 
     Raises:
@@ -122,105 +118,50 @@ def produce(
     """
     if order.rate is not None and order.rate <= 0:
         raise ConfigurationError(f"a rate of {order.rate:g} records a second writes nothing; give one above 0")
-    rows = data.flights(order.first)
-    return _Production(kafka, order, progress, stop or threading.Event()).run(rows)
+    flights, stop = data.flights(order.first), stop or threading.Event()
+    producer, begun = Producer({**_SETTINGS, **kafka}), time.monotonic()
+    confirmed: list[int] = []
+    failures: list[str] = []
 
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            confirmed.append(len(message.key() or b"") + len(message.value() or b""))
+        else:
+            failures.append(error.str())
 
-class _Production:
-    """One call of `produce`; the client calls back while this thread polls it, and in no other thread."""
-
-    def __init__(
-        self, kafka: Mapping[str, str], order: Order, progress: Callable[[Produced], None], stop: threading.Event
-    ) -> None:
-        self._address = kafka.get("bootstrap.servers", "no address")
-        self._order, self._progress, self._stop = order, progress, stop
-        self._producer = Producer({**_SETTINGS, **kafka})
-        self._confirmed = self._size = 0
-        self._failure: KafkaError | None = None
-        self._begun = self._told = time.monotonic()
-
-    def run(self, rows: Iterable[Mapping[str, str]]) -> Produced:
-        for number, row in enumerate(rows):
-            self._wait_for_turn(number)
-            if self._stop.is_set() or self._failure is not None:
-                break
-            self._send(key(row), value(row))
-        deadline = time.monotonic() + _DELIVERY + _WITHIN
-        while self._producer.flush(_TOLD_EVERY) and self._failure is None and time.monotonic() < deadline:
-            self._tell()
-        self._check()
-        done = self._so_far()
-        self._progress(done)
-        return done
-
-    def _wait_for_turn(self, number: int) -> None:
-        if self._order.rate is None:
-            return
-        turn = self._begun + number / self._order.rate
-        while turn - time.monotonic() > _AHEAD and not self._stop.wait(_AHEAD):
-            self._producer.poll(0)
-            self._tell()
-
-    def _send(self, key: bytes, value: bytes) -> None:
-        while True:
-            try:
-                self._producer.produce(self._order.topic, value=value, key=key, on_delivery=self._delivered)
-                break
-            except BufferError:  # the client's queue is full: it empties while it is polled, or deliveries fail
-                self._producer.poll(_TOLD_EVERY)
-                self._tell()
-        self._producer.poll(0)
-        self._tell()
-
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self._failure = self._failure or error
-            return
-        self._confirmed += 1
-        self._size += len(message.key() or b"") + len(message.value() or b"")
-
-    def _tell(self) -> None:
-        if time.monotonic() - self._told >= _TOLD_EVERY:
-            self._told = time.monotonic()
-            self._progress(self._so_far())
-
-    def _so_far(self) -> Produced:
-        return Produced(records=self._confirmed, size=self._size, seconds=time.monotonic() - self._begun)
-
-    def _check(self) -> None:
-        left = len(self._producer)
-        if self._failure is None and not left:
-            return
-        why = self._failure.str() if self._failure is not None else f"{left:,} were not confirmed in time"
+    for number, row in enumerate(flights):
+        turn = begun if order.rate is None else begun + number / order.rate
+        while turn - time.monotonic() > _AHEAD and not stop.wait(_AHEAD):
+            producer.poll(0)
+        if stop.is_set() or failures:
+            break
+        if len(producer) >= _QUEUED:
+            producer.flush(_DELIVERY)
+        producer.produce(order.topic, value=value(row), key=key(row), on_delivery=delivered)
+        producer.poll(0)
+    left = producer.flush(_DELIVERY + _WITHIN)
+    if left or failures:
         raise BrokerUnavailable(
-            f"{self._confirmed:,} flights were written to {self._order.topic!r} at {self._address}, the next were not: "
-            f"{why}"
+            f"{len(confirmed):,} flights were written to {order.topic!r} at {_address(kafka)}, the next were not: "
+            f"{failures[0] if failures else f'{left:,} were not confirmed in time'}"
         )
+    return Produced(records=len(confirmed), size=sum(confirmed), seconds=time.monotonic() - begun)
 
 
 def _check_topic(admin: AdminClient, topic: str, partitions: int) -> None:
-    found = admin.list_topics(topic, timeout=_WITHIN).topics[topic]
-    if len(found.partitions) != partitions:
+    found = len(admin.list_topics(topic, timeout=_WITHIN).topics[topic].partitions)
+    if found != partitions:
+        raise ConfigurationError(f"there is a topic {topic!r} of {found} partitions, not of {partitions}; name another")
+    resource, (name, wanted) = ConfigResource(ResourceType.TOPIC, topic), TIMESTAMPS
+    entry = admin.describe_configs([resource], request_timeout=_WITHIN)[resource].result(_WITHIN)[name]
+    if entry.value != wanted:
         raise ConfigurationError(
-            f"there is a topic {topic!r} of {len(found.partitions)} partitions, not of {partitions}; name another one"
-        )
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    entry = admin.describe_configs([resource], request_timeout=_WITHIN)[resource].result(_WITHIN)[TIMESTAMPS[0]]
-    if entry.value != TIMESTAMPS[1]:
-        raise ConfigurationError(
-            f"the topic {topic!r} has {TIMESTAMPS[0]}={entry.value}; the flights need {TIMESTAMPS[1]}, name another one"
+            f"the topic {topic!r} has {name}={entry.value}; the flights need {wanted}, name another one"
         )
 
 
-def _code(error: Exception) -> int | None:
-    cause = error.args[0] if error.args else None
-    return cause.code() if isinstance(cause, KafkaError) else None
-
-
-def _unavailable(kafka: Mapping[str, str], what: str, error: Exception) -> BrokerUnavailable:
-    cause = error.args[0] if error.args else None
-    why = cause.str() if isinstance(cause, KafkaError) else f"no answer within {_WITHIN:g} s"
-    return BrokerUnavailable(f"{what} at {kafka.get('bootstrap.servers', 'no address')}: {why}")
+def _address(kafka: Mapping[str, str]) -> str:
+    return kafka.get("bootstrap.servers", "no address")
 
 
 # How a flight is written as a Kafka record: the carrier is the key, compact JSON the value.

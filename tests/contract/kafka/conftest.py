@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_kcr.embedded.servers import start_cluster
 from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.kafka.logs import BrokerLogs
@@ -12,6 +11,7 @@ from airflow_kcr.kafka.settings import admin_settings
 from airflow_kcr.protocol.rules import GroupProtocol
 from tests.contract.kafka.members import Members
 from tests.support.kafka import Kafka, KafkaSet
+from tests.support.kafka_cluster import start_cluster
 
 USERS = {"somebody": 'pass"wo\\rd-1'}
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.embedded.servers import start_cluster
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.values import GroupId
 from tests.contract.kafka.conftest import USERS
 from tests.contract.kafka.members import Members, log, logs_of
 from tests.support.certificates import Authority, authority, broker_settings
 from tests.support.kafka import KafkaSet, groups_at, logs_at
+from tests.support.kafka_cluster import start_cluster
 
 (USER,) = USERS
 

@@ -14,13 +14,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_kcr.embedded.servers import Postgres, start_postgres
 from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.sinks import postgres
 from airflow_kcr.sinks.postgres import transactions
 from tests.support.breaking_proxy import Break, breaking_proxy
 from tests.support.sink_tables import Table, libpq, records
+from tests.support.tied import Postgres, start_postgres
 
 
 def table(url: str, delivery: Delivery = Delivery.EXACTLY_ONCE, **options: Any) -> Table:  # noqa: ANN401 (a target's)

@@ -38,8 +38,8 @@ def browser(airflow: LiveAirflow) -> Iterator[Callable[[str], Person]]:
     with ExitStack() as stack:
 
         def opened(name: str) -> Person:
-            (user,) = [one for one in airflow.airflow.users if one.name == name]
-            person = stack.enter_context(person_at(airflow.airflow.url))
+            (user,) = [one for one in airflow.airflow.known.users if one.name == name]
+            person = stack.enter_context(person_at(airflow.airflow.known.url))
             person.logs_in(user.name, user.password)
             return person
 

@@ -111,7 +111,7 @@ def test_a_reset_is_chosen_looked_at_approved_and_seen_by_an_editor_and_by_no_vi
     viewer.goes_to_task(DAG, run, "apply", "details")
     viewer.reads("Extra Links")
     link = viewer.links()["Region"]
-    assert link == f"{airflow.airflow.url}/plugin/kcr/kcr/regions/{REGION}"
+    assert link == f"{airflow.airflow.known.url}/plugin/kcr/kcr/regions/{REGION}"
     viewer.driver.find_element("link text", "Region").click()
     viewer.one("button[aria-label=Browse]")  # Airflow's own menu is still there
     viewer.enters_frame()
@@ -152,4 +152,4 @@ def test_a_consumer_has_a_link_to_its_region_and_one_to_spark(
     viewer.reads("Extra Links", "Region", "Spark UI")
     links = viewer.links()
     assert links["Spark UI"].rstrip("/") == "http://driver.example:4040"
-    assert links["Region"] == f"{airflow.airflow.url}/plugin/kcr/kcr/regions/{REGION}"
+    assert links["Region"] == f"{airflow.airflow.known.url}/plugin/kcr/kcr/regions/{REGION}"

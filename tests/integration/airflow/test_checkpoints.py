@@ -229,7 +229,7 @@ def test_a_task_that_waits_holds_no_slot_and_outlives_a_restart_of_the_triggerer
     try:
         run = airflow.editor.trigger("lined_manual")
         airflow.editor.wait_for_task("lined_manual", run.run_id, "drain", {"deferred"})
-        airflow.airflow.restart(Component.TRIGGERER)
+        airflow.restart(Component.TRIGGERER)
     finally:
         members.at_work.set()
     assert airflow.editor.wait_for_run("lined_manual", run.run_id, within=120).state == "success"
@@ -245,14 +245,14 @@ def test_a_checkpoint_is_made_without_the_scheduler_and_found_when_it_is_back(
     try:
         run = airflow.editor.trigger("lined_manual")
         airflow.editor.wait_for_task("lined_manual", run.run_id, "drain", {"deferred"})
-        airflow.airflow.kill(Component.SCHEDULER)
+        airflow.kill(Component.SCHEDULER)
     finally:
         members.at_work.set()
     try:
         with airflow.region("lined") as region:
             checkpoint = region.wait_for_checkpoint(f"lined_manual/{run.run_id}/drain/-1", timedelta(seconds=60))
     finally:
-        airflow.airflow.restart(Component.SCHEDULER)
+        airflow.restart(Component.SCHEDULER)
     assert airflow.editor.wait_for_run("lined_manual", run.run_id, within=180).state == "success"
     answer = airflow.editor.result("lined_manual", run.run_id, "drain")
     assert isinstance(answer, dict)
@@ -289,7 +289,7 @@ def test_a_task_that_is_deferred_ends_right_though_no_triggerer_runs_for_longer_
 ) -> None:
     dag, editor = "lined_outlasting", airflow.editor
     # Before any of them waits: it would end the two that may for a second only, however soon it were killed then.
-    airflow.airflow.kill(Component.TRIGGERER)
+    airflow.kill(Component.TRIGGERER)
     try:
         members.at_work.clear()
         try:
@@ -313,7 +313,7 @@ def test_a_task_that_is_deferred_ends_right_though_no_triggerer_runs_for_longer_
         again = editor.wait_for_task(dag, run, "drain_for_a_second", within=180)
         assert {editor.wait_for_task(dag, run, task, {"deferred"}).try_number for task in ("drain", "next")} == {1}
     finally:
-        airflow.airflow.restart(Component.TRIGGERER)
+        airflow.restart(Component.TRIGGERER)
     # A sensor's time is over with that; an operator finds what it has asked for when it is tried again.
     assert (late.state, late.try_number) == ("failed", 1)
     assert (again.state, again.try_number) == ("success", 2)

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from airflow_kcr.embedded.servers import start_standalone
 from airflow_kcr.protocol.commands import StopRegion
 from airflow_kcr.protocol.region.rows import Outcome
 from tests.support.consume import CONF, Consumers, Task, consumers
 from tests.support.members import live
+from tests.support.spark_executors import application_settings
+from tests.support.tied import start_standalone
 
 if TYPE_CHECKING:
     from tests.support.kafka import Kafka
@@ -180,7 +181,7 @@ def test_on_a_standalone_cluster_a_driver_beside_the_task_is_taken_over(
 ) -> None:
     cluster = start_standalone(tmp_path / "cluster", workers=1, memory="600m")
     try:
-        settings = {name: value for name, value in cluster.settings.items() if name != "spark.master"}
+        settings = {name: value for name, value in application_settings(cluster).items() if name != "spark.master"}
         options: dict[str, Any] = {"master": cluster.address, "conf": {**CONF, **settings}, "deploy_mode": "client"}
         with consuming(kafka, database_url, tmp_path, connector_jars) as found:
             first = found.start(0, **options)

@@ -20,12 +20,12 @@ from airflow_kcr.embedded.airflow import FLIGHTS_SPEC, copy_examples
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.embedded.servers import start_cluster
 from airflow_kcr.schedules import Every
 from airflow_kcr.spec import RegionSpec, load, parse
 from tests.support.airflow_home import connection_json
 from tests.support.dag_test import Order
 from tests.support.kafka import KafkaSet
+from tests.support.kafka_cluster import start_cluster
 from tests.support.members import Live, named
 from tests.support.postgres import Server
 

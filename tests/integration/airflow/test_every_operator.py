@@ -173,7 +173,7 @@ def test_every_operator_and_sensor_of_a_region_in_one_run(
         for task in KILLED:
             one.until((pids / f"{task}-1").exists, f"{task} waits in its slot", WITHIN)
             os.kill(int((pids / f"{task}-1").read_text()), signal.SIGKILL)
-        airflow.airflow.restart(Component.TRIGGERER)
+        airflow.restart(Component.TRIGGERER)
         one.fill(100)
         process = one.start(0, 1)
 

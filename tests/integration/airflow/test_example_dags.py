@@ -130,14 +130,14 @@ def built(airflow: LiveAirflow) -> Counter[int]:
 def consumers_work_on_without_the_api_server(airflow: LiveAirflow, region: Region, run_id: str) -> None:
     """Consume flights and make a checkpoint while no task can reach Airflow; each application outlives that."""
     before = incarnations(region)
-    airflow.airflow.kill(Component.API_SERVER)
+    airflow.kill(Component.API_SERVER)
     try:
         producer.produce(airflow.kafka.settings, Order(first=FLIGHTS))
         assert happened(lambda: sum(one.lag or 0 for one in region.lag()) == 0, within=120, pause=1), region.lag()
         asked = region.drain()
         region.wait_for_checkpoint(asked.request.request_id, timedelta(seconds=60))
     finally:
-        airflow.airflow.restart(Component.API_SERVER)
+        airflow.restart(Component.API_SERVER)
     assert [one.state for one in airflow.editor.tasks("flights_consumers", run_id) if one.task_id == "consume"] == [
         "running",
         "running",

@@ -42,8 +42,8 @@ def declare(url: str, name: str) -> None:
 
 def page(client: AirflowClient, place: str) -> httpx.Response:
     """Open a place of the page as that user."""
-    if client._client is None:
-        client._client = client._logged_in()
+    client.request("GET", "version")  # logs in
+    assert client._client is not None
     return client._client.get(f"/kcr{place}")
 
 
@@ -65,4 +65,4 @@ def test_a_right_to_a_dag_of_ones_own_shows_no_other_region_whatever_is_asked(ai
     assert "regions/own" in listed.text
     assert "regions/others" in listed.text
     assert page(airflow.viewer, "/regions/others").status_code == 200
-    assert httpx.get(f"{airflow.airflow.url}/kcr/regions/own?dag_id={OWN}").status_code == 401
+    assert httpx.get(f"{airflow.airflow.known.url}/kcr/regions/own?dag_id={OWN}").status_code == 401

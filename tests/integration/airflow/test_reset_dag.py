@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from airflow_kcr.api import ResetRequest
+from airflow_kcr.embedded.airflow import client_of
 from airflow_kcr.errors import RefusedError, ServiceFailed
 from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.targets import ToCheckpoint
@@ -126,7 +127,7 @@ def test_an_approval_that_an_editor_forges_resets_nothing(airflow: LiveAirflow, 
         # To clear it with the XCom of the forger there brings no more than a new question.
         editor.clear(dag, run, ["approve", "apply"])
         airflow.question(dag, run, "approve")
-        with airflow.airflow.client("admin") as admin:
+        with client_of(airflow.airflow.folder, "admin") as admin:
             admin.answer(dag, run, "approve", ["Approve"], {"reason": "seen"})
         assert editor.wait_for_run(dag, run, within=WITHIN).state == "success"
         result: Any = editor.result(dag, run, "apply")
@@ -215,7 +216,7 @@ def test_a_target_is_asked_for_with_the_form_and_approved_by_a_second_person(
         editor.answer(dag, run, "approve", ["Approve"], {"reason": "wrong rates"})
         airflow.question(dag, run, "approve", after=first.try_number)
         assert one.region().person_resets == {}, "who asked can't approve"
-        with airflow.airflow.client("admin") as admin:
+        with client_of(airflow.airflow.folder, "admin") as admin:
             admin.answer(dag, run, "approve", ["Approve"], {"reason": "wrong rates, seen"})
         assert editor.wait_for_run(dag, run, within=WITHIN).state == "success"
         result: Any = editor.result(dag, run, "apply")

@@ -80,8 +80,8 @@ def people(airflow: LiveAirflow, kiosks: Live) -> Iterator[People]:
     with ExitStack() as stack:
 
         def opened(name: str) -> Person:
-            (user,) = [one for one in airflow.airflow.users if one.name == name]
-            person = stack.enter_context(person_at(airflow.airflow.url))
+            (user,) = [one for one in airflow.airflow.known.users if one.name == name]
+            person = stack.enter_context(person_at(airflow.airflow.known.url))
             person.logs_in(user.name, user.password)
             person.goes(f"/dags/{DAG}")
             return person

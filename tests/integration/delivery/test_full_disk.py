@@ -16,12 +16,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_kcr.embedded.servers import Postgres
 from airflow_kcr.protocol.rules import Delivery
 from tests.support.delivery_faults import AT_MOST, SPEC, Scene, scene
 from tests.support.delivery_servers import Servers, noted
 from tests.support.faults import Note, resets, said
 from tests.support.kafka import Kafka
+from tests.support.tied import Postgres
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400), pytest.mark.postgres]
 

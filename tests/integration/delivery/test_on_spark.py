@@ -17,16 +17,18 @@ from typing import Protocol, TypeAlias
 import psutil
 import pytest
 
-from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
-from airflow_kcr.embedded.servers import StandaloneCluster, start_standalone
+from airflow_kcr.embedded.jars import resolve
+from airflow_kcr.embedded.servers import StandaloneCluster
 from airflow_kcr.protocol.rules import Delivery
 from tests.support.delivery_faults import AT_MOST, STEPS, Scene, scene
 from tests.support.delivery_servers import Servers, noted
 from tests.support.faults import Note
+from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import Kafka
 from tests.support.members import TOP
-from tests.support.spark_executors import executors
+from tests.support.spark_executors import application_settings, executors
 from tests.support.spark_gated_pipeline import CONF, DRIVER, JARS
+from tests.support.tied import start_standalone
 
 SPEC = """\
 batch: {target: 2s, min_records: 50, max_records: 500, timeout: 90s}
@@ -155,7 +157,7 @@ def play(
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandaloneCluster]:
     """A cluster of two workers, on which each member has one executor."""
     started = start_standalone(tmp_path / "cluster", workers=2)
-    conf = {**started.settings, "spark.cores.max": "1", "spark.executorEnv.PYTHONPATH": str(TOP)}
+    conf = {**application_settings(started), "spark.cores.max": "1", "spark.executorEnv.PYTHONPATH": str(TOP)}
     monkeypatch.setenv(CONF, json.dumps(conf))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     try:

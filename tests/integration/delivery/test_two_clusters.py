@@ -21,7 +21,7 @@ import pytest
 
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.api.regions import connect, store_url
-from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
+from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.embedded.servers import new_cluster_id
 from airflow_kcr.errors import RegionExists
 from airflow_kcr.protocol.commands import DeclareRegion, ReportClusters, RequestCheckpoint, StartRegion
@@ -36,6 +36,7 @@ from tests.conftest import StartKafka
 from tests.support.delivery_accounts import rows_of
 from tests.support.delivery_servers import Servers
 from tests.support.faults import Note, checkpoints, finished, judged, stored, told
+from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import KafkaSet
 from tests.support.member_accounts import Place
 from tests.support.members import BRISK, Live, live, named

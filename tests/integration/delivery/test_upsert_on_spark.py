@@ -9,11 +9,12 @@ import psycopg
 import pytest
 
 from airflow_kcr.api import Region, ResetRequest
-from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
+from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.errors import UpsertNeedsConsent
 from airflow_kcr.protocol.targets import ToCheckpoint
 from tests.support.delivery_servers import Servers
 from tests.support.faults import checkpoints, finished
+from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import Kafka
 from tests.support.members import Live, live
 from tests.support.sink_tables import libpq

@@ -13,18 +13,10 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.embedded import jars
-from airflow_kcr.embedded.jars import (
-    POSTGRES_DRIVER,
-    JarSet,
-    home,
-    java,
-    pyspark_jars,
-    resolve,
-    resolve_all,
-    spark_connector,
-)
+from airflow_kcr.embedded.jars import JarSet, home, java, pyspark_jars, resolve, spark_connector
 from airflow_kcr.embedded.processes import free_port
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
+from tests.support.jar_sets import POSTGRES_DRIVER, delta
 
 # Small, and needs nothing.
 SMALL = JarSet(name="small", coordinates="org.slf4j:slf4j-api:1.7.36", variable="KCR_TEST_JARS")
@@ -107,25 +99,6 @@ def test_processes_that_need_the_same_jars_at_once_all_get_them(empty_home: Path
     assert len(list((empty_home / "jars").iterdir())) == 1
 
 
-def test_several_sets_come_side_by_side_and_each_is_told_of(empty_home: Path) -> None:
-    other = JarSet(name="other", coordinates="org.slf4j:slf4j-simple:1.7.36", variable="KCR_TEST_OTHER_JARS")
-    told: list[tuple[int, str]] = []
-    resolve_all([SMALL, other], lambda done, name: told.append((done, name)))
-    assert sorted(name for _, name in told) == ["other", "small"]
-    assert [done for done, _ in told] == [1, 2]
-    assert [jar.name for jar in resolve(other)] == ["slf4j-api-1.7.36.jar", "slf4j-simple-1.7.36.jar"]
-
-
-def test_of_several_sets_the_one_that_fails_is_named_and_the_others_are_kept(
-    empty_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nowhere = JarSet(name="nowhere", coordinates="org.slf4j:slf4j-api:0.0.0", variable="KCR_TEST_OTHER_JARS")
-    with pytest.raises(ServiceFailed, match=r"slf4j-api:0\.0\.0 could not be downloaded"):
-        resolve_all([SMALL, nowhere])
-    monkeypatch.setenv("KCR_MAVEN_REPOSITORY", f"http://127.0.0.1:{free_port()}/")
-    assert len(resolve(SMALL)) == 1
-
-
 def test_a_repository_out_of_reach_is_named(empty_home: Path, unreachable: str) -> None:
     with pytest.raises(ServiceFailed) as caught:
         resolve(SMALL)
@@ -178,7 +151,7 @@ def test_the_connector_comes_without_what_spark_ships(connector_jars: tuple[Path
 
 @pytest.mark.long
 def test_delta_comes_without_what_spark_ships(delta_jars: tuple[Path, ...]) -> None:
-    ((_, artifact, _),) = jars.delta().wanted
+    ((_, artifact, _),) = delta().wanted
     assert {jar.name.rsplit("-", 1)[0] for jar in delta_jars} == {
         *(artifact, "delta-storage", "delta-kernel-api", "delta-kernel-defaults", "delta-kernel-unitycatalog"),
         *("unitycatalog-client", "unitycatalog-hadoop", "jackson-datatype-jdk8"),
@@ -195,13 +168,13 @@ def test_without_java_it_says_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(ToolMissing, match=r"neither by JAVA_HOME nor on the PATH: install a Java runtime, version 17"):
+    with pytest.raises(ToolMissing, match=r"none by JAVA_HOME nor on the path; install a Java runtime, version 17"):
         resolve(SMALL)
 
 
 def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(ToolMissing, match=f"JAVA_HOME is {tmp_path}, but there is no bin/java in it"):
+    with pytest.raises(ConfigurationError, match=f"JAVA_HOME is {tmp_path}, but there is no bin/java in it"):
         java()
 
 
@@ -212,7 +185,7 @@ def test_an_older_java_is_named(version: str, older: int, monkeypatch: pytest.Mo
     program.write_text(f"#!/bin/sh\necho 'Picked up something' >&2\necho 'openjdk version \"{version}\"' >&2\n")
     program.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(ToolMissing, match=f"is Java {older}, and 17 or newer is needed"):
+    with pytest.raises(ToolMissing, match=f"is Java {older}; install 17 or newer"):
         java()
 
 

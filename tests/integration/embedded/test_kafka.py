@@ -10,10 +10,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from airflow_kcr.embedded.processes import accepts, happened
-from airflow_kcr.embedded.servers import Broker, start_cluster
+from airflow_kcr.embedded.servers import Broker
 from airflow_kcr.errors import ConfigurationError
 from tests.conftest import StartKafka
 from tests.support.kafka import QUIESCED, Kafka, KafkaSet, Record
+from tests.support.kafka_cluster import start_cluster
 
 
 def consumed(kafka: Kafka, topic: str, count: int) -> list[tuple[bytes | None, bytes | None]]:

@@ -6,10 +6,9 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -17,14 +16,12 @@ from typer.testing import CliRunner
 
 from airflow_kcr.cli import app
 from airflow_kcr.embedded import services
-from airflow_kcr.embedded.airflow import MARKER, Airflow, kept
-from airflow_kcr.embedded.demo import judgement
-from airflow_kcr.embedded.demo.judgement import Addresses, DemoCheck, DemoVerdict, Summary
-from airflow_kcr.embedded.demo.play import Happened
-from airflow_kcr.embedded.demo.stage import STORE, Audience, Backstage, Curtain, Launches, Stage, staged
-from airflow_kcr.embedded.processes import ServiceProcess, happened
-from airflow_kcr.embedded.servers import start_postgres
-from airflow_kcr.store.schema_upgrade import upgrade
+from airflow_kcr.embedded.airflow import MARKER, kept
+from airflow_kcr.embedded.demo import performance
+from airflow_kcr.embedded.demo.judgement import DemoCheck, DemoVerdict
+from airflow_kcr.embedded.demo.stage import Stage, Timed
+from airflow_kcr.embedded.flights.producer import Produced
+from airflow_kcr.embedded.processes import happened
 from tests.support.kafka import Kafka
 from tests.support.leftovers import left
 
@@ -46,61 +43,27 @@ class Refused(Exception):
     """Stands for an act that fails."""
 
 
-def processes_of_airflow(stage: Stage) -> list[ServiceProcess]:
-    folder = stage.folder / "airflow"
-    launch = stage.launches("airflow")
+def start_airflow(folder: Path, starting: services.Starting, report: services.Report) -> str:
+    """Start processes that only sleep, for an Airflow, which takes longer to start than all else here."""
     environment = {**os.environ, MARKER: str(folder)}
-    return [launch(TASK, name=component, log=folder / f"{component}.log", env=environment) for component in COMPONENTS]
-
-
-@contextmanager
-def store_alone(folder: Path, curtain: Curtain, launches: Launches) -> Iterator[Future[Backstage]]:
-    """Lend the databases of a demo without Airflow's, which takes longer to make than all else here."""
-    making = Future[Backstage]()
-    postgres = start_postgres(folder / "postgres", launch=launches("postgres"))
-    upgrade(postgres.ensure_database(STORE))
-    nothing = Airflow(
-        folder=folder / "airflow", known=kept(folder / "airflow"), environment={}, launch=launches("airflow")
-    )
-    making.set_result(Backstage(postgres=postgres, airflow=nothing))
-    try:
-        yield making
-    finally:
-        curtain.falls_on(making.result().stop)
+    for component in COMPONENTS:
+        starting.launch(TASK, name=component, log=folder / f"{component}.log", env=environment)
+    return kept(folder).url
 
 
 def standing_in(monkeypatch: pytest.MonkeyPatch, *, passed: bool = True, fails: bool = False) -> None:
-    """Have `kcr demo` start a real Kafka and a real Postgres, and for Airflow processes that only sleep."""
+    """Have `kcr demo` start a real Kafka and a real Postgres, and play nothing."""
 
-    @contextmanager
-    def performed(audience: Audience, folder: Path, *, curtain: Curtain, launches: Launches) -> Iterator[Summary]:
-        with (
-            store_alone(folder, curtain, launches) as making,
-            staged(folder, making, curtain, launches) as stage,
-        ):
-            children = processes_of_airflow(stage)
-            try:
-                if fails:
-                    raise Refused
-                yield Summary(
-                    verdict=DemoVerdict(
-                        intervals=(), checks=(DemoCheck(name="all", passed=passed, detail="looked at"),)
-                    ),
-                    happened=Happened(since=datetime.now(UTC)),
-                    seconds={"all": 1.0},
-                    addresses=Addresses(
-                        airflow=kept(folder / "airflow").url,
-                        users=kept(folder / "airflow").users,
-                        store_url=stage.store_url,
-                        kafka=stage.kafka.bootstrap_servers,
-                        folder=folder,
-                    ),
-                )
-            finally:
-                for child in children:
-                    curtain.falls_on(child.stop)
+    def played(timed: Timed, stage: Stage) -> tuple[SimpleNamespace, DemoVerdict]:
+        stage.start_servers()
+        stage.start_airflow(since=datetime.now(UTC), every=timedelta(minutes=1))
+        if fails:
+            raise Refused
+        verdict = DemoVerdict(intervals=(), checks=(DemoCheck(name="all", passed=passed, detail="looked at"),))
+        return SimpleNamespace(produced=Produced(records=1, size=1, seconds=1.0)), verdict
 
-    monkeypatch.setattr(judgement, "performed", performed)
+    monkeypatch.setitem(services._STARTS, "airflow", start_airflow)
+    monkeypatch.setattr(performance, "_played", played)
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from airflow_kcr.embedded.processes import accepts
-from airflow_kcr.embedded.servers import Postgres, start_postgres
 from airflow_kcr.errors import ServiceFailed
+from tests.support.tied import Postgres, start_postgres
 
 pytestmark = pytest.mark.postgres
 

@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from airflow_kcr.embedded import processes
-from airflow_kcr.embedded.processes import Launch, Recorded, ServiceProcess, happened, start_detached, start_tied
+from airflow_kcr.embedded.processes import Launch, Recorded, ServiceProcess, happened, start_detached
 from airflow_kcr.errors import ServiceFailed
+from tests.support.tied import start_tied
 
 ENV = dict(os.environ)
 READY = "echo ready; "
@@ -94,24 +95,11 @@ def test_a_service_that_does_not_listen_is_killed(launch: Launch, tmp_path: Path
 @LAUNCHES
 def test_a_suspended_service_can_be_stopped(launch: Launch, tmp_path: Path) -> None:
     child = run(launch, tmp_path, "sleep 100 & trap 'echo asked; exit' TERM; echo ready; wait")
-    child.suspend()
+    child.recorded.tell_all(signal.SIGSTOP)
     assert happened(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED, within=10)
     child.stop()
     assert not child.alive
     assert child.has_logged("asked")
-
-
-@pytest.mark.timeout(60)
-def test_a_service_whose_guard_is_suspended_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "SHELL_WITHIN", 0.3)
-    child = run(start_tied, tmp_path, FAMILY, "child")
-    assert child.guard is not None
-    guard, inner = child.guard.pid, child_of(child)
-    os.kill(guard, signal.SIGSTOP)
-    assert happened(lambda: psutil.Process(guard).status() == psutil.STATUS_STOPPED, within=10)
-    child.stop()
-    assert gone(guard)
-    assert gone(inner)
 
 
 @LAUNCHES
@@ -120,9 +108,8 @@ def test_a_shell_that_says_nothing_is_not_waited_for_without_end(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "SHELL_WITHIN", 0.3)
-    for script in ("_TIED", "_DETACHED"):
-        monkeypatch.setattr(processes, script, "kill -STOP $$; " + getattr(processes, script))
-    with pytest.raises(ServiceFailed, match=r"its shell did not say anything within 0\.3 s"):
+    monkeypatch.setattr(processes, "_DETACH", "kill -STOP $$; " + processes._DETACH)
+    with pytest.raises(ServiceFailed, match=r"could not be started: .* timed out after 0\.3 seconds"):
         run(launch, tmp_path, READY)
 
 
@@ -152,10 +139,10 @@ def test_only_what_was_logged_since_the_start_counts(tmp_path: Path) -> None:
 
 def test_another_process_with_the_pid_of_a_recorded_one_is_left_alone(tmp_path: Path) -> None:
     child = run(start_tied, tmp_path, READY + "sleep 100")
-    former = replace(child.recorded, started=child.recorded.started - 3600)
+    former = replace(child.recorded, group=child.pid, started=child.recorded.started - 3600)
     former.stop()
     former.kill()
-    former.tell(signal.SIGKILL)
+    former.tell_all(signal.SIGKILL)
     assert not former.alive
     assert child.alive
     child.stop()
@@ -165,11 +152,12 @@ def test_another_process_with_the_pid_of_a_recorded_one_is_left_alone(tmp_path: 
 STARTER = """
 import os, sys, threading, time
 from pathlib import Path
-from airflow_kcr.embedded import processes
+from airflow_kcr.embedded.processes import start_detached
+from tests.support.tied import start_tied
 
 def start():
     log = Path(sys.argv[2])
-    child = getattr(processes, sys.argv[1])(
+    child = globals()[sys.argv[1]](
         ["/bin/sh", "-c", "sleep 100 & echo child $!; wait"], name="s", log=log, env=dict(os.environ)
     )
     child.wait_until(lambda: child.has_logged("child"), within=10)
@@ -206,7 +194,7 @@ def test_a_tied_service_ends_with_the_process_that_started_it_but_not_with_the_t
     assert recorded.alive  # the thread that started it is gone
     process.send_signal(number)
     process.communicate(timeout=500)
-    assert happened(lambda: not recorded.alive and gone(inner) and gone(recorded.group), within=10)
+    assert happened(lambda: not recorded.alive and gone(inner), within=10)
 
 
 def test_a_detached_service_outlives_the_process_that_started_it(tmp_path: Path, pytestconfig: pytest.Config) -> None:

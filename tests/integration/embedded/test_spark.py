@@ -10,8 +10,9 @@ import psutil
 import pytest
 
 from airflow_kcr.embedded.processes import accepts, happened
-from airflow_kcr.embedded.servers import spark_environment, start_standalone
-from tests.support.spark_executors import executors, kill_executor
+from airflow_kcr.embedded.servers import spark_environment
+from tests.support.spark_executors import application_settings, executors, kill_executor
+from tests.support.tied import start_standalone
 
 # Counts, says so, waits for a line, and counts again, with Python on the executors.
 JOB = """
@@ -37,9 +38,9 @@ spark.stop()
 @pytest.mark.soak  # batches on a cluster that loses an executor are tried in tests/integration/spark
 def test_a_cluster_does_a_job_even_after_an_executor_is_killed(tmp_path: Path) -> None:
     cluster = start_standalone(tmp_path)
-    pids = [one.pid for one in cluster.recorded]
+    pids = [one.pid for one in cluster.children]
     try:
-        settings = [f"{name}={value}" for name, value in cluster.settings.items()]
+        settings = [f"{name}={value}" for name, value in application_settings(cluster).items()]
         job = subprocess.Popen(
             [sys.executable, "-c", JOB, *settings],
             env=spark_environment(),
@@ -65,4 +66,3 @@ def test_a_cluster_does_a_job_even_after_an_executor_is_killed(tmp_path: Path) -
         cluster.stop()
     assert not [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
     assert not accepts(cluster.port)
-    assert not accepts(cluster.ui_port)

@@ -14,22 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.embedded.flights import pipeline, producer
-from airflow_kcr.embedded.flights.data import GROUP, spec
+from airflow_kcr.embedded.flights.data import GROUP
 from airflow_kcr.embedded.flights.producer import Order
-from airflow_kcr.embedded.flights.result import FlightsQuestion
-from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import lifecycle
+from airflow_kcr.embedded.flights.result import FlightsJudgement, judge
 from airflow_kcr.protocol.region.rows import (
     Batch,
-    Checkpoint,
-    CheckpointPurpose,
-    CheckpointState,
-    Claim,
-    InitialOffset,
     Outcome,
 )
-from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -40,11 +31,8 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
-    RegionId,
     RegionName,
-    RequestId,
     Timeline,
-    TopicId,
     TopicName,
 )
 from airflow_kcr.spark import BatchContext, reads
@@ -136,38 +124,11 @@ class Run:
     def folder(self, row: Batch) -> Path:
         return Path(pipeline.batch_folder(str(self.output), row.batch))
 
-    def question(self, checkpoint: Mapping[int, int] | None = None, flights: Path | None = None) -> FlightsQuestion:
-        """What to judge, where the checkpoint is at these offsets, or at the ends."""
-        offsets = checkpoint or self.ends
-        flights_spec = spec()
-        empty = lifecycle.declare(
-            REGION, RegionId("r"), Spec(text=flights_spec.to_json_text(), rules=flights_spec.rules()), NOW
-        )
-        bounds = LogBounds(start=Offset(0), end=Offset(0))
-        region: Region = replace(
-            empty,
-            claims={place: Claim() for place in self.places},
-            initial={
-                (place, TopicId("")): InitialOffset(offset=Offset(0), source="earliest", bounds=bounds)
-                for place in self.places
-            },
-            checkpoints={
-                CHECKPOINT: Checkpoint(
-                    sequence=CHECKPOINT,
-                    timeline=Timeline(1),
-                    epoch=Epoch(1),
-                    state=CheckpointState.PUBLISHED,
-                    purpose=CheckpointPurpose.SCHEDULE,
-                    request_id=RequestId("checkpoint"),
-                    participants={},
-                    opened_at=NOW,
-                )
-            },
-            offsets={CHECKPOINT: OffsetMap({place: Offset(offsets[place.partition]) for place in self.places})},
-        )
-        return FlightsQuestion(
-            region=region, batches=tuple(self.rows), output=str(self.output), kafka=self.kafka, flights=flights
-        )
+    def judged(self, checkpoint: Mapping[int, int] | None = None, flights: Path | None = None) -> FlightsJudgement:
+        """The judgement, where the checkpoint is at these offsets, or at the ends."""
+        ends = checkpoint or self.ends
+        offsets = {place: Offset(ends[place.partition]) for place in self.places}
+        return judge(self.spark, offsets, self.rows, str(self.output), self.kafka, flights)
 
 
 def halves(ends: Mapping[int, int]) -> dict[int, int]:

@@ -21,16 +21,17 @@ from airflow_kcr.api.reset_plans import ResetRequest
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE, TABLE_VARIABLE, exactly_once_text
 from airflow_kcr.embedded.flights.producer import Order
-from airflow_kcr.embedded.flights.table import TableQuestion, judge
-from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
+from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.embedded.servers import start_postgres
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import CheckpointNumber, RegionName
+from airflow_kcr.protocol.values import CheckpointNumber, Offset, RegionName
 from airflow_kcr.spec import parse
+from tests.support.flights_table import judge
+from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import Kafka
+from tests.support.tied import start_postgres
 from tests.support.whole import everything
 
 if TYPE_CHECKING:
@@ -184,11 +185,9 @@ def test_the_table_is_what_a_direct_computation_gives_after_a_kill_and_a_reset(
         assert one.region.verify().violations == ()
         judgement = judge(
             spark,
-            TableQuestion(
-                ends={(p.topic, p.partition): int(c.position or 0) for p, c in region.claims.items()},
-                database=target_url,
-                kafka=kafka.settings,
-            ),
+            {place: claim.position or Offset(0) for place, claim in region.claims.items()},
+            target_url,
+            kafka.settings,
         )
     assert judgement.rows == FLIGHTS
     assert judgement.sound, judgement

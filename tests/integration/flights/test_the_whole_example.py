@@ -22,9 +22,9 @@ from airflow_kcr.api import Region
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE, spec_text
 from airflow_kcr.embedded.flights.producer import Order
-from airflow_kcr.embedded.flights.result import FlightsQuestion, judge
+from airflow_kcr.embedded.flights.result import judge
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, CheckpointState, RegionState
-from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.protocol.values import GroupId, Offset, RegionName
 from airflow_kcr.spec import parse
 from airflow_kcr.store.regions import RegionStore
 from tests.support.kafka import Kafka
@@ -140,14 +140,11 @@ def test_three_members_consume_the_flights_under_checkpoints_and_the_result_is_t
         assert one.region.verify().violations == ()
         judgement = judge(
             spark,
-            FlightsQuestion(
-                region=region,
-                batches=tuple(one.store.batches(one.name)),
-                output=str(tmp_path / "output"),
-                kafka=kafka.settings,
-                group=one.group,
-            ),
+            {place: claim.position or Offset(0) for place, claim in region.claims.items()},
+            tuple(one.store.batches(one.name)),
+            str(tmp_path / "output"),
+            kafka.settings,
         )
-    assert judgement.counts.accepted == FLIGHTS
-    assert judgement.counts.duplicates == 0
+    assert judgement.accepted == FLIGHTS
+    assert judgement.duplicates == 0
     assert judgement.sound, judgement

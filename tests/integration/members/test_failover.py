@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.embedded.servers import UNSAFE_BUT_FAST, USER, Postgres, start_postgres
+from airflow_kcr.embedded.servers import UNSAFE_BUT_FAST, USER
 from airflow_kcr.errors import StoreUnavailable
 from airflow_kcr.protocol.commands import StartRegion
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState
@@ -26,6 +26,7 @@ from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.faults import Note, finished, judged, needless, resets, runs
 from tests.support.kafka import Kafka
 from tests.support.members import Live, live
+from tests.support.tied import Postgres, start_postgres
 from tests.support.wire import Wire, wire_to
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.postgres, pytest.mark.long]

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.embedded.servers import Postgres, start_postgres
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.store.schema_upgrade import upgrade
@@ -20,6 +19,7 @@ from tests.support.breaking_proxy import Break, breaking_proxy
 from tests.support.faults import Note, finished, group_size, judged, needless, owners, resets, runs, said
 from tests.support.kafka import Kafka
 from tests.support.members import Live, Process, live
+from tests.support.tied import Postgres, start_postgres
 from tests.support.wire import wire_to
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.postgres]

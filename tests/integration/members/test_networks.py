@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.embedded.servers import Broker
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.values import GroupId
 from tests.conftest import StartKafka
@@ -20,6 +19,7 @@ from tests.integration.members.conftest import in_both_protocols
 from tests.support.certificates import Authority, authority, broker_settings
 from tests.support.faults import Note, finished, judged, passed
 from tests.support.kafka import KafkaSet, groups_at, logs_at
+from tests.support.kafka_cluster import ClusterBroker
 from tests.support.load import steadily
 from tests.support.members import PATIENT, Live, live
 from tests.support.networks import Forgetting, Names, advertise, box_before, rewrite, settings_of
@@ -132,7 +132,7 @@ def test_members_follow_a_name_that_moves_to_another_address(
         judged(region, record_property)
 
 
-def listen_at(broker: Broker, host: str) -> None:
+def listen_at(broker: ClusterBroker, host: str) -> None:
     """Have clients reach a broker with their passwords at another address of this machine alone."""
     (now,) = (line for line in settings_of(broker).read_text().splitlines() if line.startswith("listeners="))
     listeners = now.removeprefix("listeners=").replace(

@@ -18,7 +18,6 @@ import psycopg
 import pytest
 
 from airflow_kcr.api import Region, ResetView
-from airflow_kcr.embedded.servers import Postgres, start_postgres
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.region.rows import PersonResetState, RegionState
 from airflow_kcr.protocol.values import RequestId
@@ -42,6 +41,7 @@ from tests.support.reset_phases import (
     seeking,
     went_there,
 )
+from tests.support.tied import Postgres, start_postgres
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.embedded.servers import StandaloneCluster, start_standalone
+from airflow_kcr.embedded.servers import StandaloneCluster
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import Rule
 from tests.support.faults import finished, passed, resets
 from tests.support.kafka import Kafka
 from tests.support.members import TOP, Live, live
-from tests.support.spark_executors import executors
+from tests.support.spark_executors import application_settings, executors
 from tests.support.spark_gated_pipeline import CONF, JARS
+from tests.support.tied import start_standalone
 
 BATCH = 90.0
 """Seconds that a batch may take."""
@@ -54,7 +55,7 @@ def one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Live]:
     """A region whose one member runs on the cluster, with further settings of Spark."""
-    conf = {**cluster.settings, "spark.executorEnv.PYTHONPATH": str(TOP), **getattr(request, "param", {})}
+    conf = {**application_settings(cluster), "spark.executorEnv.PYTHONPATH": str(TOP), **getattr(request, "param", {})}
     monkeypatch.setenv(CONF, json.dumps(conf))
     monkeypatch.setenv(JARS, ",".join(map(str, connector_jars)))
     with live(
@@ -101,7 +102,7 @@ def test_a_batch_whose_executor_goes_waits_for_another(one: Live, cluster: Stand
     member = one.start(0, gates=("worker",))
     one.fill(60)
     one.until(lambda: member.reached("worker"), "at work", WITHIN)
-    cluster.workers.pop().stop()
+    cluster.children.pop().stop()
     member.open("worker")
     one.until(lambda: "Spark has no executor: " in lacks(one), "named", NAMED_WITHIN)
     one.until(passed(1.2 * BATCH), "longer than a batch may take", WITHIN)

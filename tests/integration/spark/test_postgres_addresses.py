@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_kcr.embedded.servers import Postgres, start_postgres
 from airflow_kcr.sinks.postgres import addresses
 from airflow_kcr.sinks.postgres.writer import TableWriter, require_reachable
 from tests.support.sink_tables import Table, records
+from tests.support.tied import Postgres, start_postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from airflow_kcr.embedded.servers import Postgres, start_postgres
 from airflow_kcr.protocol.rules import SinkMode
 from airflow_kcr.sinks.postgres.bookkeeping import OWN_COLUMNS
 from airflow_kcr.sinks.postgres.writer import TableWriter
 from tests.support.sink_tables import Table
+from tests.support.tied import Postgres, start_postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

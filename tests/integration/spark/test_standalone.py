@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_kcr.embedded.servers import spark_environment, spark_home, start_standalone
+from airflow_kcr.embedded.servers import spark_environment, spark_home
 from airflow_kcr.hooks.spark_submit import Submission
 from tests.integration.spark.batches import WITHIN, wait_until
-from tests.support.spark_executors import kill_executor
+from tests.support.spark_executors import application_settings, kill_executor
+from tests.support.tied import start_standalone
 
 if TYPE_CHECKING:
     from tests.support.kafka import Kafka
@@ -36,7 +37,7 @@ def test_batches_are_exact_cancelled_and_quiet_on_a_cluster_and_survive_an_execu
             arguments=(kafka.bootstrap_servers, topic, str(RECORDS), str(tmp_path)),
             name="kcr standalone",
             master=cluster.address,
-            conf={**cluster.settings, "spark.driver.memory": "600m", "spark.ui.enabled": "false"},
+            conf={**application_settings(cluster), "spark.driver.memory": "600m", "spark.ui.enabled": "false"},
             jars=tuple(map(str, connector_jars)),
         )
         log = (tmp_path / "driver.log").open("wb")

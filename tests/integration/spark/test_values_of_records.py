@@ -19,7 +19,6 @@ from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.driver import application
 from airflow_kcr.driver.application import MemberRun, hosting, prepare
 from airflow_kcr.driver.parts import StartFailures
-from airflow_kcr.embedded.servers import Postgres, start_postgres
 from airflow_kcr.errors import BatchFailed
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.commands import DeclareRegion, KillRegion
@@ -37,6 +36,7 @@ from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import parse
 from tests.integration.spark.batches import GROUP, REGION, call, wait_until
 from tests.support.sink_tables import Table, libpq
+from tests.support.tied import Postgres, start_postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

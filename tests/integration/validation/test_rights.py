@@ -14,7 +14,6 @@ from typing import Final, TypeAlias
 import pytest
 
 from airflow_kcr.api.validation import Validation, preflight, real_reader, validate
-from airflow_kcr.embedded.servers import start_cluster
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.commands import DeclareRegion
@@ -28,6 +27,7 @@ from airflow_kcr.store.regions import RegionStore
 from tests.contract.kafka.members import Members, log
 from tests.support.driver import Clock
 from tests.support.kafka import KafkaSet, groups_at
+from tests.support.kafka_cluster import start_cluster
 from tests.support.members import live
 from tests.support.memory import MemoryTransactions
 from tests.support.rights import (

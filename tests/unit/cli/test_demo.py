@@ -51,7 +51,7 @@ def test_the_screen_names_who_is_missing_in_words() -> None:
             told.append(text)
 
     scene = Scene()
-    Play.start_consumers(SimpleNamespace(region=scene, editor=scene), scene)  # type: ignore[arg-type]
+    Play.start_consumers(SimpleNamespace(region=scene, editor=scene), scene.tell)  # type: ignore[arg-type]
     assert told == ["flights-etl[0] is not there (no lease)", ""]
 
 

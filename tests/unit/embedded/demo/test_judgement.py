@@ -90,4 +90,4 @@ def test_the_last_interval_is_the_one_that_ends_at_the_last_boundary() -> None:
     ],
 )
 def test_the_ledger_says_what_of_a_batch_was_processed_again(row: Batch, found: dict[str, int]) -> None:
-    assert dict(repeated(row)) == found
+    assert repeated(row) == found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.embedded.demo.stage import described_offsets
+from airflow_kcr.embedded.demo.judgement import described_offsets
 from airflow_kcr.errors import ServiceFailed
 
 DESCRIBED = """

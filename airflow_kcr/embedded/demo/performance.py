@@ -1,0 +1,95 @@
+"""The demo as a whole: the services, the acts in their order, the judgement, and everything stopped again."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_kcr.api import Region
+from airflow_kcr.embedded import jars, services
+from airflow_kcr.embedded.demo.judgement import DemoVerdict, judged
+from airflow_kcr.embedded.demo.play import BEFORE_RESET, EVERY, REGION, Play, declare, producing
+from airflow_kcr.embedded.demo.stage import Audience, Stage, Timed
+from airflow_kcr.embedded.flights.producer import Produced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """How the demo came out."""
+
+    verdict: DemoVerdict
+    produced: Produced
+    seconds: dict[str, float]
+
+
+def perform(audience: Audience, folder: Path, *, keep: bool) -> Summary:
+    """Perform the demo, and return its summary.
+
+    Args:
+        audience: whom it is shown to.
+        folder: where everything is kept.
+        keep: whether the services continue after it, if all acts went well.
+
+    Raises:
+        KcrError: an act failed; the message says which, and why.
+    """
+    jars.java()  # report a missing requirement before there is anything to clean up
+    timed = Timed(audience)
+    with ExitStack() as ending:
+        ending.callback(services.down, folder, lambda _: None)
+        play, verdict = _played(timed, Stage(folder))
+        if keep:
+            ending.pop_all()
+    return Summary(verdict=verdict, produced=play.produced, seconds=timed.seconds)
+
+
+def _played(timed: Timed, stage: Stage) -> tuple[Play, DemoVerdict]:
+    with timed.phase("download") as tell:
+        for one in (jars.KAFKA_BROKER, jars.KAFKA_TOOLS, jars.spark_connector()):
+            tell(0, None, one.name)
+            jars.resolve(one)
+    with timed.phase("start Kafka and Postgres"):
+        stage.start_servers()
+    with timed.phase("declare the region"):
+        since = declare(stage)
+    with producing(stage) as end, Region(REGION, stage.store_url) as region:
+        with timed.phase("start Airflow"):
+            stage.start_airflow(since=since, every=EVERY)
+        with stage.client("editor") as editor:
+            play = Play(stage=stage, region=region, editor=editor, since=since)
+            with timed.phase("start the consumers") as tell:
+                play.start_consumers(tell)
+            with timed.phase("checkpoint intervals") as tell:
+                play.wait_for(tell, 1, "data intervals checkpointed", lambda: len(play.settled()))
+            with timed.phase("kill a consumer") as tell:
+                play.kill_a_consumer(tell)
+            with timed.phase("checkpoint intervals") as tell:
+                # That is all that a person needs who goes back to one of them, whatever has become of their runs.
+                play.wait_for(tell, BEFORE_RESET, "checkpoints published", lambda: len(play.checkpoints()))
+            with timed.phase("reset from Airflow") as tell:
+                play.reset(tell, end)
+            with timed.phase("checkpoint the intervals again") as tell:
+                play.finish(tell)
+            with timed.phase("stop the region") as tell:
+                play.stop(tell)
+            with timed.phase("check everything"):
+                return play, judged(play)
+
+
+@contextmanager
+def own_folder(*, keep: bool) -> Iterator[Path]:
+    """Lend a new folder, which is gone at the end.
+
+    Args:
+        keep: whether it stays if all went well, for what still runs in it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="kcr-demo-"))
+    with ExitStack() as ending:
+        ending.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield folder
+        if keep:
+            ending.pop_all()

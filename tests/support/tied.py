@@ -1,0 +1,97 @@
+"""The embedded services as tests start them: they end with this process at the latest, however it ends.
+
+A small shell beside each waits on a pipe that only our death closes, then kills the service's group. (The kernel's
+parent-death signal would not do: it fires when the *thread* ends that started the child.)
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from airflow_kcr.embedded import airflow, servers
+from airflow_kcr.embedded.processes import STOP_WITHIN, EmbeddedServer, ServiceProcess, start_detached
+
+_GUARD = 'read -r _; kill -KILL "-$1"'
+
+
+@dataclass(slots=True)
+class TiedProcess(ServiceProcess):
+    """A service's process with its guard."""
+
+    guard: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def stop(self, ask: signal.Signals = signal.SIGTERM, *, within: float = STOP_WITHIN) -> None:
+        try:
+            ServiceProcess.stop(self, ask, within=within)
+        finally:
+            self._release()
+
+    def kill(self) -> None:
+        try:
+            ServiceProcess.kill(self)
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        if self.guard is not None:
+            self.guard.kill()
+            self.guard.communicate()
+            self.guard = None
+
+
+def start_tied(
+    command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
+) -> ServiceProcess:
+    """Start a service that ends with this process at the latest."""
+    child = start_detached(command, name=name, log=log, env=env, user=user)
+    guard = subprocess.Popen(
+        ["/bin/sh", "-c", _GUARD, "kcr", str(child.recorded.group)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    return TiedProcess(child.name, child.recorded, child.log, child.log_begin, guard)
+
+
+class Breakable(EmbeddedServer):
+    """A server that tests stop, kill and suspend."""
+
+    def kill(self) -> None:
+        """End the server as a crash would (SIGKILL)."""
+        if self.child is not None:
+            self.child.kill()
+
+    def restart(self) -> None:
+        """Stop the server in good order, if it runs, and start it with the same data."""
+        self.stop()
+        self.start()
+
+    def suspend(self) -> None:
+        """Hold its processes (SIGSTOP): connections stay, but nothing is answered."""
+        if self.child is not None:
+            self.child.recorded.tell_all(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Resume a suspended server (SIGCONT)."""
+        if self.child is not None:
+            self.child.recorded.tell_all(signal.SIGCONT)
+
+
+class Postgres(Breakable, servers.Postgres):
+    """One server of Postgres."""
+
+
+def start_postgres(folder: Path, *, settings: Mapping[str, str] = servers.UNSAFE_BUT_FAST) -> Postgres:
+    """Start a new server, or that of the folder again, with the data and the port it had."""
+    made = servers.start_postgres(folder, launch=start_tied, settings=settings)
+    return Postgres(folder=folder, port=made.port, settings=settings, launch=start_tied, child=made.child)
+
+
+start_airflow = partial(airflow.start_airflow, launch=start_tied)
+start_standalone = partial(servers.start_standalone, launch=start_tied)
