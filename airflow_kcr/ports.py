@@ -337,11 +337,11 @@ class Transactions(Protocol):
         ...
 
     def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
-        """Return what resets made to be processed again, by the first epoch of each.
+        """Count, by the first epoch of each reset, the offsets that it rewound and those processed again since.
 
         Args:
             name: the region's.
-            spans: resets, the oldest first; how far the last of them was caught up with, the present claims say.
+            spans: resets, the oldest first; the progress of the last of them follows from the current claims.
         """
         ...
 

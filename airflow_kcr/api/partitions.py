@@ -1,4 +1,4 @@
-"""A region's partitions held against Kafka: lag, a checkpoint beside what the brokers have, Kafka told of one."""
+"""A region's partitions held against Kafka: lag, a checkpoint beside what the brokers have, and its repair in Kafka."""
 
 from __future__ import annotations
 

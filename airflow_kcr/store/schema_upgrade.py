@@ -1,4 +1,4 @@
-"""The way of a region store's schema to the newest revision, and which one a database has.
+"""Upgrades of a region store's schema to the newest revision, and which revision a database has.
 
 Nothing here runs by itself: a program that finds another revision than its own refuses to work
 (`tables.require_current`), and a person runs `kcr store upgrade`.

@@ -111,7 +111,7 @@ class Poller:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of waiters that share its probes."""
         return len(self._waiters)
 
     @property
