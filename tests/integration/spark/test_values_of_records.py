@@ -1,4 +1,4 @@
-"""No value of a record leaves a batch that fails: whoever quotes it, messages, causes and logs don't."""
+"""No value of a record leaves a batch that fails: whichever part quotes it, messages, causes and logs don't."""
 
 from __future__ import annotations
 
