@@ -19,7 +19,7 @@ import pytest
 from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import CheckpointPhase
 from airflow_kcr.protocol.values import RequestId
-from tests.support.faults import Note, finished, judged, owners, passed
+from tests.support.faults import Note, finished, judged, owners, passed, resets
 from tests.support.kafka import Kafka
 from tests.support.members import Live, Process, live
 from tests.support.spark_gated_pipeline import JARS
@@ -29,7 +29,7 @@ SPEC = f"""\
 batch: {{target: 2s, min_records: 50, max_records: 500, timeout: 60s}}
 timeouts: {{lease: {LEASE:g}s, renew: 1s, session: 20s, relaunch: 10s, reset: 90s, drain: 80s, commit: 20s, close: 5s}}
 """
-WITHIN = 120.0
+WITHIN = 250.0
 
 SEEN = 5.0
 """Seconds within which a process whose JVM is gone is over, or has seen that it is frozen, on a busy machine."""
@@ -50,6 +50,12 @@ class Region:
         children = psutil.Process(self.spark.process.pid).children(recursive=True)
         (java,) = [child for child in children if child.name() == "java"]
         return java
+
+    @property
+    def daemon(self) -> psutil.Process:
+        """Spark's Python daemon, which has a guard and workers as its children."""
+        (daemon,) = [child for child in self.jvm.children() if any("kcr_python_daemon" in a for a in child.cmdline())]
+        return daemon
 
     def reached(self, gate: str) -> None:
         """Wait until the member on Spark waits at a gate."""
@@ -184,6 +190,33 @@ def test_members_end_with_their_jvm_and_others_take_over(
     record_property("taken over after", time.monotonic() - began)
     one.fill(60)
     finished(one, WITHIN)
+    judged(one, record_property)
+
+
+def daemon(region: Region) -> psutil.Process:
+    """The daemon, which has to start a worker for the next task: those that were idle are gone."""
+    found = region.daemon
+    for one in found.children():
+        if os.getpgid(one.pid) == found.pid:
+            one.kill()
+    return found
+
+
+@pytest.mark.parametrize("state", [idle], ids=["idle"])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGKILL, id="killed"), pytest.param(signal.SIGSTOP, id="frozen")])
+def test_a_python_daemon_is_replaced(
+    state: Callable[[Region], None], region: Region, how: signal.Signals, record_property: Note
+) -> None:
+    spark, one = region.spark, region.live
+    victim = daemon(region)
+    began = time.monotonic()
+    victim.send_signal(how)
+    one.fill(60)
+    finished(one, WITHIN)
+    record_property("processed after", time.monotonic() - began)
+    assert resets(one) == []
+    assert spark.running
+    assert not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE
     judged(one, record_property)
 
 
