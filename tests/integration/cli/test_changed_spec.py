@@ -165,7 +165,7 @@ def test_a_spec_that_members_can_not_start_with_is_named_and_the_next_one_correc
         "another module named 'pipes'": spec_text(
             name, topic, kafka.bootstrap_servers, f"{tmp_path}/other/pipes.py:first"
         ),
-        "kcr_nowhere": good.replace(":first'}", f":first', sinks: {{rows: {sink}}}}}"),
+        "it names a socket of this machine": good.replace(":first'}", f":first', sinks: {{rows: {sink}}}}}"),
     }
 
     def total() -> int:
@@ -180,7 +180,7 @@ def test_a_spec_that_members_can_not_start_with_is_named_and_the_next_one_correc
                 kafka.fill(topic, {0: 100})
                 assert happened(partial(has_processed, 100 * turn), within=240), log.read_text()[-6000:]
                 applied(region, text)
-                region.wait_for_checkpoint(region.drain().request.request_id)
+                region.drain()  # to a checkpoint that brings the spec in force, and that the next members publish
                 assert process.wait(120) == 2, log.read_text()[-6000:]
             with pytest.raises(SpecRefused, match=why):
                 region.wait_for(goals.SPEC_IN_FORCE)
