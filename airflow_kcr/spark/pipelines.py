@@ -319,16 +319,17 @@ def warm_up(
     slots = context.defaultParallelism
     least = replace(source, fetch=1)  # the fewest records that a broker sends: a quota counts them
     rows = Reader(session, least).read(ranges, _NO_TIMELINE) if ranges else session.range(slots, numPartitions=slots)
-    seen = Observation()
-    if ranges:
-        size = "avg(coalesce(length(key), 0) + coalesce(length(value), 0))"
-        rows = rows.observe(seen, expr(size).alias("size"))
-    # What pipelines are made of: a function in Python, a shuffle, a write.
+    size = "coalesce(length(key), 0) + coalesce(length(value), 0)" if ranges else "0"
+    # What pipelines are made of: a function in Python, a shuffle, a write. The row of an aggregate without a group is
+    # there also where markers hide that a log is empty, and can be observed; Spark leaves out what has no row.
     ready = udf(_imported(tuple(imports)), "int")
-    rows.select(ready(rows.columns[0]).alias("modules")).groupBy("modules").count().write.format("noop").mode(
-        "overwrite"
-    ).save()
-    return int(seen.get["size"] or 0) if ranges else 0
+    each = rows.select(ready(rows.columns[0]).alias("modules"), expr(size).alias("size"))
+    seen = Observation()
+    whole = each.agg(expr("count(modules) AS modules"), expr("avg(size) AS size")).observe(
+        seen, expr("max(size) AS size")
+    )
+    whole.write.format("noop").mode("overwrite").save()
+    return int(seen.get["size"] or 0)
 
 
 def imports_of(pipeline: Pipeline) -> tuple[str, ...]:

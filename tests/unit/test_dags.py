@@ -150,7 +150,7 @@ def test_the_checkpoint_can_be_built_upon() -> None:
 
 def test_the_dag_of_the_readme_is_a_whole_file() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    [code] = [code for code in re.findall(r"^```python\n(.+?)^```$", readme, re.M | re.S) if "region_dags" in code]
+    [code] = [code for code in re.findall(r"^```python run\n(.+?)^```$", readme, re.M | re.S) if "region_dags" in code]
     found: dict[str, object] = {}
     exec(code, found)
     dags = [found[name] for name in ("consumers", "checkpoint", "reset")]
