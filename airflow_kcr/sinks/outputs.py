@@ -211,7 +211,6 @@ def delete_outputs(
             own = bookkeeping.source_of(connection, place, sink.target)
             rows = 0 if own is None else bookkeeping.delete_output(connection, place, own)
             note = f"{rows} rows deleted"
-            store.let_go(name, sink.where)
             done.append(
                 FoundOutput(
                     group=sink.target.group,
@@ -221,6 +220,8 @@ def delete_outputs(
                     note=note,
                 )
             )
+        # Only once it is deleted: a place that is forgotten is taken as a new one.
+        store.let_go(name, sink.where)
     folders = file_targets(spec, environ, region_id=region.region_id)
     if folders:
         with file_session(conf, folders) as spark:
