@@ -32,7 +32,7 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.runtime.leases import CommitNote
-from airflow_kcr.spec import RegionSpec
+from airflow_kcr.spec import stored_spec
 from airflow_kcr.store.regions import RegionStore
 
 
@@ -172,7 +172,7 @@ def lag(region: StoredRegion, clusters: Clusters, read: Callable[[], StoredRegio
         clusters: how Kafka is reached.
         read: reads the region once more.
     """
-    spec = RegionSpec.from_json(region.spec.text)
+    spec = stored_spec(region.spec.text)
     asked: list[tuple[GroupPartition, CommittedOffset | None, LogBounds | None]] = []
     for group, rules in sorted(region.rules.groups.items()):
         known = {p for p in region.claims if p.group == group and region.rules.subscribes(group, p.topic)}
@@ -231,7 +231,7 @@ def compare(region: StoredRegion, sequence: CheckpointNumber, clusters: Clusters
     row = require_checkpoint(region, sequence)
     if not row.is_complete:
         raise CheckpointNotUsable(f"checkpoint {sequence} is {row.state}; only a complete one has offsets to compare")
-    spec, offsets = RegionSpec.from_json(region.spec.text), offsets_of(region, sequence) or EMPTY
+    spec, offsets = stored_spec(region.spec.text), offsets_of(region, sequence) or EMPTY
     topics = timelines.topics_of(region, sequence)
     found: list[Comparison] = []
     for group, own in sorted(_by_group(offsets).items()):
@@ -304,7 +304,7 @@ def repair(store: RegionStore, name: RegionName, sequence: CheckpointNumber, clu
         raise CheckpointRefused(
             f"checkpoint {sequence} is not the restore point of region {name}; Kafka is told no other checkpoint"
         )
-    offsets, spec = region.offsets[sequence], RegionSpec.from_json(region.spec.text)
+    offsets, spec = region.offsets[sequence], stored_spec(region.spec.text)
     note = CommitNote(
         region=name, region_id=region.region_id, timeline=row.timeline, sequence=sequence, epoch=region.epoch
     ).text()

@@ -59,7 +59,7 @@ from airflow_kcr.protocol.values import (
     checked_instant,
     region_name,
 )
-from airflow_kcr.spec import RegionSpec
+from airflow_kcr.spec import RegionSpec, stored_spec
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.regions import RegionStore
 
@@ -140,7 +140,7 @@ class Region:
 
     def spec(self) -> RegionSpec:
         """Return the spec in force."""
-        return RegionSpec.from_json(self._read().spec.text)
+        return stored_spec(self._read().spec.text)
 
     # -- verbs ---------------------------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class Region:
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
         """
         region = self._read()
-        spec = RegionSpec.from_json(region.spec.text)
+        spec = stored_spec(region.spec.text)
         there = {}
         for group in region.rules.groups:
             with self._clusters(spec, group) as cluster:
@@ -566,7 +566,7 @@ class Region:
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
         """
         region = self._read()
-        spec = RegionSpec.from_json(region.spec.text)
+        spec = stored_spec(region.spec.text)
         owned: dict[MemberId, list[TopicPartition]] = {}
         for place, claim in sorted(region.claims.items()):
             if claim.owner is not None:

@@ -40,7 +40,7 @@ from airflow_kcr.protocol.values import (
     region_name,
 )
 from airflow_kcr.settings import connection_settings, resolve_environment
-from airflow_kcr.spec import Difference, RegionSpec, TakesEffect, differences, is_other_address, split
+from airflow_kcr.spec import Difference, RegionSpec, TakesEffect, differences, is_other_address, split, stored_spec
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.regions import RegionStore
 
@@ -181,7 +181,7 @@ def store_url(given: str | None = None, environ: Mapping[str, str] | None = None
 
 def connect(url: URL) -> PostgresTransactions:
     """Return the store at a URL, which the caller closes; nothing is connected yet."""
-    return PostgresTransactions.connect(url, lambda text: RegionSpec.from_json(text).rules())
+    return PostgresTransactions.connect(url, lambda text: stored_spec(text).rules())
 
 
 @contextmanager
@@ -363,7 +363,7 @@ def _apart(
 def _declared(region: StoredRegion, group: GroupId) -> RegionSpec:
     """Return the spec that has a group of a region: the one in force, or else the one that waits."""
     waits = group not in region.spec.rules.groups and region.next_spec is not None
-    return RegionSpec.from_json((region.next_spec if waits and region.next_spec else region.spec).text)
+    return stored_spec((region.next_spec if waits and region.next_spec else region.spec).text)
 
 
 def _may_differ(old: RegionSpec, new: RegionSpec, group: GroupId) -> bool:
@@ -376,7 +376,7 @@ def _may_differ(old: RegionSpec, new: RegionSpec, group: GroupId) -> bool:
 
 def _moved(region: StoredRegion, spec: RegionSpec, clusters: Clusters) -> dict[GroupId, ClusterId]:
     """Return the clusters of groups that have another address, and are on the same cluster by both."""
-    old, found = RegionSpec.from_json(region.spec.text), dict[GroupId, ClusterId]()
+    old, found = stored_spec(region.spec.text), dict[GroupId, ClusterId]()
     for group in sorted(old.rules().groups.keys() & spec.rules().groups.keys()):
         if not _may_differ(old, spec, group):
             continue
@@ -404,7 +404,7 @@ def _asked(spec: RegionSpec, group: GroupId, clusters: Clusters) -> ClusterId:
 
 
 def _compared(region: StoredRegion, now: datetime, spec: RegionSpec, same: Collection[str]) -> Applied:
-    found = tuple(differences(RegionSpec.from_json(region.spec.text), spec, same))
+    found = tuple(differences(stored_spec(region.spec.text), spec, same))
     refused = [d.path for d in found if d.takes_effect is TakesEffect.REFUSED]
     if refused:
         raise RegionExists(
@@ -433,7 +433,7 @@ def _all_at_once(plan: Applied) -> Applied:
 def _update(
     region: StoredRegion, spec: RegionSpec, on: Mapping[GroupId, ClusterId], same: Collection[str]
 ) -> ChangeSpec:
-    parts = split(RegionSpec.from_json(region.spec.text), spec, same)
+    parts = split(stored_spec(region.spec.text), spec, same)
     newest = region.spec.revision if region.next_spec is None else region.next_spec.revision
     at_once = region.spec
     if parts.at_once.to_json_text() != region.spec.text:

@@ -35,7 +35,7 @@ from airflow_kcr.protocol.target_resolution import times_needed
 from airflow_kcr.protocol.targets import ByDuration, FromFile, Needs
 from airflow_kcr.protocol.values import GroupId, GroupPartition, RegionName, RequestId, few
 from airflow_kcr.runtime.leases import CommitNote
-from airflow_kcr.spec import RegionSpec
+from airflow_kcr.spec import stored_spec
 from airflow_kcr.store.regions import RegionStore, uncollected
 
 WITHOUT_WHAT_IS_LOST: Final = (
@@ -260,7 +260,7 @@ def read_logs(region: StoredRegion, now: datetime, request: ResetRequest, cluste
         BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
     """
     instant = times_needed(request.target, now)
-    spec = RegionSpec.from_json(region.spec.text)
+    spec = stored_spec(region.spec.text)
     bounds: dict[GroupPartition, LogBounds] = {}
     times: dict[GroupPartition, TimeAnswer] = {}
     for group, partitions in _wanted(region, request).items():
@@ -319,7 +319,7 @@ def require_empty(region: StoredRegion, clusters: Clusters) -> None:
         GroupNotEmpty: names the members of every such group.
         BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
     """
-    spec = RegionSpec.from_json(region.spec.text)
+    spec = stored_spec(region.spec.text)
     found: list[str] = []
     for group in sorted(region.rules.groups):
         with clusters(spec, group) as cluster:
@@ -338,7 +338,7 @@ def tell_kafka(region: StoredRegion, clusters: Clusters) -> None:
         GroupNotEmpty, KcrError, BrokerUnavailable, CredentialsRefused: of the first group that could not be altered;
             the message says what stands, and how to repeat the rest.
     """
-    spec, offsets = RegionSpec.from_json(region.spec.text), region.seek.offsets
+    spec, offsets = stored_spec(region.spec.text), region.seek.offsets
     note = CommitNote(
         region=region.name,
         region_id=region.region_id,

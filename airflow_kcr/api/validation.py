@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
 
@@ -58,7 +57,7 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.runtime.leases import read_note
-from airflow_kcr.spec import RegionSpec
+from airflow_kcr.spec import RegionSpec, stored_spec
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ def validate(
         BrokerUnavailable, CredentialsRefused: a cluster is unreachable, or refuses the login.
     """
     region, now = store.read(name)
-    spec = _spec(region.spec.text)
+    spec = stored_spec(region.spec.text)
     known = replace(store.seen(name), linger=spec.batch.linger)
     before = liveness.missed_before(region, now, known)
     found = [gather(region, spec, group, readers, names, before) for group in _chosen(region, groups)]
@@ -177,12 +176,6 @@ def validate(
     seen = {e.group: foreign_consumers_in(e) for e in found if e.described is not None}
     known_ones = any(one.group in seen for one in region.foreign_consumers)
     return Validation(checks=tuple(checks), foreign_consumers=seen, is_news=known_ones or any(seen.values()))
-
-
-@lru_cache(maxsize=16)
-def _spec(text: str) -> RegionSpec:
-    """Return the spec of a text: a watch asks with each checkpoint, and nearly always for the same one."""
-    return RegionSpec.from_json(text)
 
 
 def report(store: RegionStore, name: RegionName, validation: Validation) -> StoredRegion:
@@ -363,7 +356,7 @@ def described(
         BrokerUnavailable, CredentialsRefused: a cluster is unreachable, or refuses the login or the call.
     """
     region, _ = store.read(name)
-    spec = RegionSpec.from_json(region.spec.text)
+    spec = stored_spec(region.spec.text)
     return tuple(_described(region, spec, group, readers, names) for group in _chosen(region, groups))
 
 

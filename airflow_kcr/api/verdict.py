@@ -25,7 +25,7 @@ from airflow_kcr.protocol.invariants.proof import Proof, beginning
 from airflow_kcr.protocol.region.rows import CheckpointState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RegionName
-from airflow_kcr.spec import FOREVER, RegionSpec
+from airflow_kcr.spec import FOREVER, stored_spec
 from airflow_kcr.store.codec import from_json, to_json
 from airflow_kcr.store.regions import RegionStore
 
@@ -177,7 +177,7 @@ def drop_old(store: RegionStore, name: RegionName, keep: timedelta) -> DroppedHi
 
 def keep_of(store: RegionStore, name: RegionName) -> timedelta:
     """Return how long a region's history is kept: the `history.keep` of the spec in force."""
-    return RegionSpec.from_json(store.read(name)[0].spec.text).history.keep
+    return stored_spec(store.read(name)[0].spec.text).history.keep
 
 
 def floor(region: Region) -> CheckpointNumber:

@@ -49,7 +49,7 @@ from airflow_kcr.spark.pipelines import imports_of, warm_up
 from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.spark.reads import LARGEST_FETCH, Source, fetch_within, held
 from airflow_kcr.spark.session import POSTGRES_DRIVER, SparkSettings, executor_memory, open_session, stop_session
-from airflow_kcr.spec import RegionSpec, TakesEffect, differences
+from airflow_kcr.spec import RegionSpec, TakesEffect, differences, stored_spec
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def prepare(
         require_place(region, member)
     if not run.takeover:
         refuse_held(store, run)
-    spec, revision, digest = RegionSpec.from_json(region.spec.text), region.spec.revision, region.spec.digest
+    spec, revision, digest = stored_spec(region.spec.text), region.spec.revision, region.spec.digest
     with failures.told(revision, digest):
         parts = load(spec, run.group, environ, region_id=region.region_id, taken=store.taken(run.region))
         for sink in parts.sinks:
@@ -223,7 +223,7 @@ def follow(store: RegionStore, prepared: Prepared, member_pool: MemberPool) -> P
     except StoreError as error:
         _LOG.debug("the changed spec could not be read, it is tried again: %s", error)
         return prepared
-    spec = RegionSpec.from_json(region.spec.text)
+    spec = stored_spec(region.spec.text)
     if any(one.takes_effect is not TakesEffect.AT_ONCE for one in differences(prepared.spec, spec)):
         return prepared
     member_pool.adopt(spec.rules().checkpoint, _limits(spec), region.spec.revision)

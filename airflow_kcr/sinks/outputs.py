@@ -21,7 +21,7 @@ from airflow_kcr.sinks.files.layout import OWNER, FileTarget, Owner, file_target
 from airflow_kcr.sinks.group import postgres_sinks
 from airflow_kcr.sinks.postgres import PostgresSink, bookkeeping
 from airflow_kcr.sinks.postgres.bookkeeping import TargetPlace
-from airflow_kcr.spec import RegionSpec, SinkKind
+from airflow_kcr.spec import SinkKind, stored_spec
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def outputs(store: RegionStore, name: RegionName, environ: Mapping[str, str] = o
         SinkError: a database can't be reached.
     """
     region = store.read(name)[0]
-    spec = RegionSpec.from_json(region.spec.text)
+    spec = stored_spec(region.spec.text)
     found = []
     for sink in _tables(store, name, environ):
         with _located(sink) as (connection, place):
@@ -140,7 +140,7 @@ def settle(
             )
     if choice is Choice.TAKE_OVER:
         region = store.read(name)[0]
-        for folder in file_targets(RegionSpec.from_json(region.spec.text), environ, region_id=region.region_id):
+        for folder in file_targets(stored_spec(region.spec.text), environ, region_id=region.region_id):
             store.let_go(name, folder.place)
             note = "the folder is the sink's as it is"
             done.append(
@@ -198,7 +198,7 @@ def delete_outputs(
     """
     _require_stopped(store, name)
     region = store.read(name)[0]
-    spec = RegionSpec.from_json(region.spec.text)
+    spec = stored_spec(region.spec.text)
     customs = [sink.name for group in spec.groups for sink in group.sinks if sink.kind is SinkKind.CUSTOM]
     if customs:
         raise ConfigurationError(
@@ -255,7 +255,7 @@ def emptied(folder: Folder, target: FileTarget) -> str:
 
 def _tables(store: RegionStore, name: RegionName, environ: Mapping[str, str]) -> tuple[PostgresSink, ...]:
     region = store.read(name)[0]
-    spec = RegionSpec.from_json(region.spec.text)
+    spec = stored_spec(region.spec.text)
     return tuple(
         sink
         for group in spec.groups

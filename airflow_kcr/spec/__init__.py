@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path as FilePath
 from typing import Final
 
@@ -60,7 +61,14 @@ __all__ = [
     "refusals",
     "resolve_environment",
     "split",
+    "stored_spec",
 ]
+
+
+@lru_cache(maxsize=64)
+def stored_spec(text: str) -> RegionSpec:
+    """Return the spec that the store holds as a text; the text of a revision never changes, so it is read once."""
+    return RegionSpec.from_json(text)
 
 
 # YAML: plain values with the line of each, and nothing that surprises

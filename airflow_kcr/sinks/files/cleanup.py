@@ -38,7 +38,7 @@ from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, HadoopFolder, Table
 from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, Manifest, Owner, Retired, file_targets
 from airflow_kcr.spark.launch import PACKAGES, launch, require_pyspark
 from airflow_kcr.spark.session import SparkSettings, missing_extensions, names_library
-from airflow_kcr.spec import RegionSpec
+from airflow_kcr.spec import stored_spec
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
@@ -340,7 +340,7 @@ def sinks_of(
 
 def _targets(store: RegionStore, name: RegionName, environ: Mapping[str, str]) -> tuple[FileTarget, ...]:
     region = store.read(name)[0]
-    return file_targets(RegionSpec.from_json(region.spec.text), environ, region_id=region.region_id)
+    return file_targets(stored_spec(region.spec.text), environ, region_id=region.region_id)
 
 
 @contextmanager
