@@ -46,6 +46,9 @@ changelog
 """
 _LISTED: Final = re.compile(r"^\|[^|]*\| `(airflow_kcr\.[\w.]+)` \|", re.MULTILINE)
 _CODE: Final = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_ANNEX: Final = re.compile(r"\[([^\]]*)\]\((?:\.\./)+(tests/annex/[^)#]*)[^)]*\)")
+"""A link to a page about tests, which a site leaves out."""
+
 _MODULE: Final = """
 ### %s
 
@@ -64,6 +67,7 @@ def setup(app: Sphinx) -> None:
 
 
 def _completed(app: Sphinx, page: str, source: list[str]) -> None:
+    source[0] = _ANNEX.sub(r"\1 (`\2`)", source[0])
     if page == "index":
         source[0] += "".join(_CONTENTS % section for section in _SECTIONS.items()) + _LAST
     if page == "reference/python":

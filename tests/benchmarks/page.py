@@ -1,4 +1,4 @@
-"""Puts the figures of a full run into the page about performance.
+"""Puts the figures of a full run into the annex about benchmarks.
 
 KCR_BENCHMARK_RESULTS=DIR pytest -m benchmark -n 0 tests/benchmarks
 python -m tests.benchmarks.page DIR
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "explanation" / "performance.md"
+PAGE: Final = Path(__file__).parents[1] / "annex" / "benchmarks.md"
 BLOCK: Final = re.compile(r"(<!-- measured: (?P<name>[a-z0-9-]+) -->\n).*?(<!-- end of measured -->)", re.DOTALL)
 
 

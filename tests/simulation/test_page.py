@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.docs_pages import DOCS, TOP
+from tests.support.docs_pages import ANNEX, TOP
 
-PAGE = DOCS / "how-to" / "run-the-simulation.md"
+PAGE = ANNEX / "run-the-simulation.md"
 EVENT = re.compile(r"\s*\d+ \d\d:[\d.]+ e\d+ t\d+ (?P<what>\w+\(\w*)")
 
 

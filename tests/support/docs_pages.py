@@ -1,4 +1,4 @@
-"""The parts of `docs/` that are made from the code, and the command that renews them.
+"""The parts of `docs/` and `tests/annex/` that are made from the code, and the command that renews them.
 
     python -m tests.support.docs_pages
 
@@ -37,7 +37,6 @@ from airflow_kcr.spec.fields import AsText, declared, parts_of
 from airflow_kcr.spec.sinks import Sinks
 from airflow_kcr.store import regions
 from airflow_kcr.store.postgres import tables
-from tests.mutants.catalogue import MUTANTS
 from tests.support import airflow_pages
 from tests.support.simulation.faults import DRAWN_APART, FAULTS
 
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 
 TOP = Path(__file__).parents[2]
 DOCS = TOP / "docs"
+ANNEX = TOP / "tests" / "annex"
 COMMAND = "python -m tests.support.docs_pages"
 
 BLOCK = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
@@ -629,6 +629,12 @@ def invariants() -> str:
     return "\n\n".join(parts)
 
 
+def invariant_claims() -> str:
+    """Return what each check of `verify` claims, a line each."""
+    claims = (_joined(docstring(check).partition("\n\n")[0]).partition(" (V) ") for check in CHECKS)
+    return table(["Invariant", "Holds if"], [[number, claim[:1].upper() + claim[1:]] for number, _, claim in claims])
+
+
 def target_table() -> str:
     """Return the targets with what each needs to be resolved."""
     lines = []
@@ -723,15 +729,6 @@ def faults() -> str:
     )
 
 
-def mutants() -> str:
-    """Return what guards there are to take away, each with the test that notices."""
-    lines = []
-    for mutant in MUTANTS:
-        file, _, test = mutant.killed_by.partition("::")
-        lines.append([mutant.what, code(mutant.module), f"{code(test)}<br>{code(file.removeprefix('tests/'))}"])
-    return table(["Guard", "In `airflow_kcr`", "Killed by, in `tests/`"], lines)
-
-
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "region-states": lambda: values_of(rows, rows.RegionState),
     "region-moves": lambda: moves(REGION_MOVES),
@@ -776,13 +773,13 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "refused-settings": refused_settings,
     "deliveries": lambda: values_of(rules, rules.Delivery),
     "invariants": invariants,
+    "invariant-claims": invariant_claims,
     "targets": target_table,
     "store-tables": store_tables,
     "connection-timeouts": connection_timeouts,
     "schema-revision": revision,
     "scenarios": scenarios,
     "faults": faults,
-    "mutants": mutants,
     "airflow-connection": airflow_pages.connection_fields,
     "airflow-options": airflow_pages.options,
     "airflow-operators-common": lambda: airflow_pages.common("operators", "base", "RegionOperator"),
@@ -801,8 +798,8 @@ def renewed(text: str) -> str:
 
 
 def pages() -> list[Path]:
-    """Return every page of the documentation."""
-    return [TOP / "README.md", *sorted(DOCS.rglob("*.md"))]
+    """Return every page for users, and the annex about tests."""
+    return [TOP / "README.md", *sorted(DOCS.rglob("*.md")), *sorted(ANNEX.glob("*.md"))]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The invariants of a region, proved or refuted from its history alone (docs/reference/invariants.md)."""
+"""The invariants of a region, proved or refuted from its history alone (tests/annex/invariants.md)."""
 
 from __future__ import annotations
 

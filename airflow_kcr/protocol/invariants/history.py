@@ -67,7 +67,7 @@ class Violation:
     """An invariant does not hold."""
 
     invariant: str
-    """Its number in docs/reference/invariants.md, such as R5."""
+    """Its number in tests/annex/invariants.md, such as R5."""
 
     detail: str
     """What is wrong, in a sentence."""

@@ -396,7 +396,7 @@ class Invariant:
     """One invariant; an implementation overrides what concerns it."""
 
     invariant: ClassVar[str] = ""
-    """Its number in docs/reference/invariants.md."""
+    """Its number in tests/annex/invariants.md."""
 
     sees_batches: ClassVar[bool] = False
     """Whether it takes batches."""

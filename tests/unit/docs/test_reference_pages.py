@@ -47,7 +47,7 @@ def test_every_table_of_the_store_is_explained() -> None:
 
 
 def test_every_scenario_of_the_list_has_a_test_and_the_other_way_round() -> None:
-    text = (docs_pages.DOCS / "reference" / "scenarios.md").read_text(encoding="utf-8")
+    text = (docs_pages.ANNEX / "scenarios.md").read_text(encoding="utf-8")
     listed = {int(number) for number in re.findall(r"^\| C(\d+) \| [^`]", text, re.MULTILINE)}
     assert listed == docs_pages.scenario_tests().keys()
 
