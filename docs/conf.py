@@ -25,7 +25,13 @@ myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 
-_SECTIONS: Final = {"Start": "tutorial", "Understand": "explanation", "Do": "how-to", "Look up": "reference"}
+_SECTIONS: Final = {
+    "Start": "tutorial",
+    "Understand": "explanation",
+    "Do": "how-to",
+    "Look up": "reference",
+    "Decisions": "explanation/decisions",
+}
 _CONTENTS: Final = """
 ```{toctree}
 :hidden:

@@ -1,4 +1,4 @@
-"""What a pipeline gets about its batch (docs/explanation/decisions.md)."""
+"""The context of a pipeline: its batch, its sinks (docs/how-to/write-a-pipeline.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding a pipeline, and refusing what can't be one before anything is consumed (docs/explanation/decisions.md).
+"""Find a pipeline, and refuse what can't be one, before anything is consumed (docs/how-to/write-a-pipeline.md).
 
 A pipeline is named `module:function` or `path/to/file.py:function`. Its module is imported in this process: from
 `sys.path`, on which the working folder comes first, or from the file, whose folder is put on `sys.path` so that

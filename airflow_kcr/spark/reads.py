@@ -1,4 +1,4 @@
-"""Exact ranges of a topic as a DataFrame (docs/explanation/decisions.md).
+"""Exact ranges of a topic as a DataFrame (docs/explanation/decisions/consuming.md).
 
 The read is bounded on both sides by offsets that the store has let begin, goes through the connector's V2 path, and
 fails rather than leave a record out. Three things are not obvious:

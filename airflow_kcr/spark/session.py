@@ -1,4 +1,4 @@
-"""The Spark session of an application that hosts members (docs/explanation/decisions.md).
+"""The Spark session of an application that hosts members (docs/explanation/decisions/consuming.md).
 
 What the user sets, by `spark-submit`, in `spark-defaults.conf` or in the call, stays as it is; what is missing is set
 here. A few settings would break what a region promises, and are refused by name.

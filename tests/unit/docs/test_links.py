@@ -18,11 +18,8 @@ FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 COORDINATES = re.compile(r"\b(?:org|io)(?:\.\w+)+:[\w.-]+:\d[\w.]*\b")
 
-OF_OTHERS = {
-    "beside-other-tools": {"savepoint"},
-    "changelog": {"lineage", "nonce", "roster", "outsider", "on the path"},
-}
-"""Pages that speak of what others call so, or was called so."""
+OF_OTHERS = {"beside-other-tools": {"savepoint"}}
+"""Pages that speak of what others call so."""
 
 
 def prose(path: Path) -> str:
@@ -66,13 +63,13 @@ def is_in_the_package(name: str) -> bool:
     return not parts or bool(re.search(rf"\b{parts[0]}\b", source.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("path", [page for page in pages() if page.stem != "changelog"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.stem)
 def test_every_place_in_the_code_that_a_page_names_is_there(path: Path) -> None:
     names = CODE.findall(path.read_text(encoding="utf-8"))
     assert [name for name in names if not is_in_the_package(name)] == []
 
 
-@pytest.mark.parametrize("path", [page for page in pages() if page.stem != "changelog"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.stem)
 def test_every_file_that_a_page_names_is_there(path: Path) -> None:
     names = FILE.findall(path.read_text(encoding="utf-8"))
     assert [name for name in names if not (TOP / name).exists()] == []
