@@ -39,7 +39,7 @@ from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import StartFailure
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.validation import CheckVerdict
-from airflow_kcr.protocol.values import GroupId, MemberId, RegionId, RegionName, region_name
+from airflow_kcr.protocol.values import UNDECLARED, GroupId, MemberId, RegionId, RegionName, region_name
 from airflow_kcr.sinks.custom.adapters import CustomTarget, custom_targets
 from airflow_kcr.sinks.files import FileTarget
 from airflow_kcr.sinks.files.layout import file_targets
@@ -75,7 +75,7 @@ def load(
     group: GroupId,
     environ: Mapping[str, str] = os.environ,
     *,
-    region_id: RegionId = RegionId(""),
+    region_id: RegionId,
     taken: Collection[SinkPlace] = frozenset(),
 ) -> Parts:
     """Return what the members of a group are built from: code is imported, databases are asked.
@@ -84,7 +84,7 @@ def load(
         spec: the region's.
         group: one of its groups.
         environ: where references are looked up.
-        region_id: the region's; empty: members are not to be built, only what they are built from is checked.
+        region_id: the region's.
         taken: where the region's sinks have written to before.
 
     Raises:
@@ -333,9 +333,9 @@ def _pipeline(spec: RegionSpec, group: GroupId) -> tuple[CheckVerdict, str]:
 
 
 def _sinks(spec: RegionSpec, group: GroupId, environ: Mapping[str, str]) -> tuple[CheckVerdict, str]:
-    checked_sinks(spec, group, environ)
-    file_targets(spec, environ)
-    custom_targets(spec, environ)
+    checked_sinks(spec, group, environ, region_id=UNDECLARED)
+    file_targets(spec, environ, region_id=UNDECLARED)
+    custom_targets(spec, environ, region_id=UNDECLARED)
     return CheckVerdict.OK, ", ".join(
         f"{sink.name} ({sink.kind})" for sink in spec.group(group).sinks
     ) or "none declared"
@@ -362,7 +362,7 @@ class Undeclared:
         """Return the region, stopped, and the time."""
         now = datetime.now(UTC)
         spec = Spec(text=self._spec.to_json_text(), rules=self._spec.rules())
-        return declare(name, RegionId(""), spec, now), now
+        return declare(name, UNDECLARED, spec, now), now
 
     def seen(self, name: RegionName) -> Seen:
         """Return that it never worked."""

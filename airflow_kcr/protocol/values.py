@@ -51,6 +51,9 @@ RegionName = NewType("RegionName", str)
 RegionId = NewType("RegionId", str)
 """Which region, beyond its name: made when it is declared, never again. Every trace outside the store carries it."""
 
+UNDECLARED: Final = RegionId("")
+"""The id of a region that no store has: what is built for it is checked, and never written with."""
+
 GroupId = NewType("GroupId", str)
 TopicName = NewType("TopicName", str)
 

@@ -105,7 +105,7 @@ class Identity:
     """One start of one member."""
 
     region: RegionName
-    region_id: RegionId = RegionId("")
+    region_id: RegionId
     member: MemberId
     group: GroupRules
     timeouts: Timeouts

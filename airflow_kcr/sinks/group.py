@@ -37,7 +37,7 @@ def postgres_sinks(
     group: GroupId,
     environ: Mapping[str, str] = os.environ,
     *,
-    region_id: RegionId = RegionId(""),
+    region_id: RegionId,
     taken: Collection[SinkPlace] = frozenset(),
 ) -> tuple[PostgresSink, ...]:
     """Return those of a group's sinks that are tables; nothing is connected to.
@@ -46,7 +46,7 @@ def postgres_sinks(
         spec: the region's.
         group: one of its groups.
         environ: where references of the sinks' URLs are looked up.
-        region_id: the region's; empty: it is not declared, and its sinks are only checked.
+        region_id: the region's, or `UNDECLARED`: then its sinks are only checked.
         taken: where the region's sinks have written to before.
 
     Raises:
@@ -81,7 +81,7 @@ def checked_sinks(
     group: GroupId,
     environ: Mapping[str, str] = os.environ,
     *,
-    region_id: RegionId = RegionId(""),
+    region_id: RegionId,
     taken: Collection[SinkPlace] = frozenset(),
 ) -> tuple[PostgresSink, ...]:
     """Return those of a group's sinks that are tables, whose databases were asked whether all is in order.
@@ -90,7 +90,7 @@ def checked_sinks(
         spec: the region's.
         group: one of its groups.
         environ: where references of the sinks' URLs are looked up.
-        region_id: the region's; empty: it is not declared, and its sinks are only checked.
+        region_id: the region's, or `UNDECLARED`: then its sinks are only checked.
         taken: where the region's sinks have written to before.
 
     Raises:

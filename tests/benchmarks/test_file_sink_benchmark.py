@@ -102,7 +102,14 @@ def complete_checkpoint(spark: SparkSession, folder: Path, file_size: int) -> tu
     for partition in tuple(driver.logs):
         driver.grow(partition, end=1_000_000)
     driver.up()
-    target = FileTarget(region=driver.name, group=GROUP, sink="out", path=str(folder), file_size=file_size)
+    target = FileTarget(
+        region=driver.name,
+        region_id=driver.region.region_id,
+        group=GROUP,
+        sink="out",
+        path=str(folder),
+        file_size=file_size,
+    )
     hadoop = HadoopFolder(spark, str(folder))
     sink = FileSink(target, hadoop, RegionLedger(driver.store, driver.name), SparkRewriter(spark, hadoop))
     sink.check()

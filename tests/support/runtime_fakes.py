@@ -37,6 +37,7 @@ from airflow_kcr.protocol.values import (
     GroupPartition,
     MemberId,
     Offset,
+    RegionId,
     RegionName,
     TopicName,
 )
@@ -49,6 +50,7 @@ P = ParamSpec("P")
 GROUP = GroupId("g")
 TOPIC = TopicName("t")
 FLIGHTS = RegionName("flights")
+REGION_ID = RegionId("id of flights")
 MEMBER = MemberId(GROUP, 0)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

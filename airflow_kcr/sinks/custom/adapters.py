@@ -69,14 +69,14 @@ class CustomTarget:
 
 
 def custom_targets(
-    spec: RegionSpec, environ: Mapping[str, str] = os.environ, *, region_id: RegionId = RegionId("")
+    spec: RegionSpec, environ: Mapping[str, str] = os.environ, *, region_id: RegionId
 ) -> tuple[CustomTarget, ...]:
     """Return the custom sinks of a region, of all its groups: whichever member publishes a checkpoint does so for all.
 
     Args:
         spec: the region's.
         environ: where references of the options are looked up.
-        region_id: the region's; empty: it is not declared, and its sinks are only loaded.
+        region_id: the region's, or `UNDECLARED`: then its sinks are only loaded.
 
     Raises:
         ConfigurationError: a variable is not set, or a function can't be loaded.

@@ -152,7 +152,7 @@ class FileTarget:
     """One sink of a group: which folder, and in whose name."""
 
     region: RegionName
-    region_id: RegionId = RegionId("")
+    region_id: RegionId
     """Which region of that name."""
 
     group: GroupId
@@ -178,7 +178,7 @@ class FileTarget:
 
 
 def file_targets(
-    spec: RegionSpec, environ: Mapping[str, str] = os.environ, *, region_id: RegionId = RegionId("")
+    spec: RegionSpec, environ: Mapping[str, str] = os.environ, *, region_id: RegionId
 ) -> tuple[FileTarget, ...]:
     """Return the file sinks of a region, of all its groups.
 
@@ -187,7 +187,7 @@ def file_targets(
     Args:
         spec: the region's.
         environ: where references of the paths are looked up.
-        region_id: the region's; empty: it is not declared.
+        region_id: the region's, or `UNDECLARED`.
 
     Raises:
         ConfigurationError: a variable is not set.

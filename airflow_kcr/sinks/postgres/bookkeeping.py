@@ -15,6 +15,7 @@ from psycopg import sql
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.protocol.values import (
+    UNDECLARED,
     Epoch,
     GroupId,
     GroupPartition,
@@ -50,7 +51,7 @@ class Target:
     """One sink of a group: which table, how it is written, and in whose name."""
 
     region: RegionName
-    region_id: RegionId = RegionId("")
+    region_id: RegionId
     """Which region of that name."""
 
     group: GroupId
@@ -427,7 +428,7 @@ def checked(connection: psycopg.Connection, target: Target, *, is_known: bool = 
     wrong = list(_wrong(connection, target, place)) if place.exists else []
     if wrong:
         raise ConfigurationError(f"{target} can't write to {place.schema}.{place.table}: {'; '.join(wrong)}")
-    if not target.region_id:
+    if target.region_id == UNDECLARED:
         return place  # whose rows are there can't be said
     _require_no_earlier(connection, target, place)
     if is_known and source_of(connection, place, target) is None:

@@ -10,7 +10,7 @@ from sqlalchemy import URL, make_url
 from airflow_kcr.cli.conventions import exit_status
 from airflow_kcr.errors import ConfigurationError, SinkError, SinkRefused
 from airflow_kcr.protocol.rules import Delivery, SinkMode
-from airflow_kcr.protocol.values import GroupId, RegionId
+from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionId
 from airflow_kcr.sinks.contract import NoSinks, SinkOutput
 from airflow_kcr.sinks.group import OpenedSinks, checked_sinks
 from airflow_kcr.spark.context import no_output
@@ -53,7 +53,7 @@ def test_sinks_are_found_in_order_and_fenced(environ: dict[str, str], empty_data
 
 
 def test_a_group_without_sinks_writes_where_it_likes() -> None:
-    assert checked_sinks(spec(), G, {}) == ()
+    assert checked_sinks(spec(), G, {}, region_id=UNDECLARED) == ()
     assert isinstance(OpenedSinks(group=G).of_member(spec()), NoSinks)
     assert OpenedSinks(group=G).output() is no_output
 
@@ -63,12 +63,12 @@ def test_a_table_that_does_not_fit_is_refused_before_anything_is_consumed(
 ) -> None:
     Table(url=empty_database_url).ask("CREATE TABLE out (value text)")
     with pytest.raises(ConfigurationError, match="ADD COLUMN kcr_source integer"):
-        checked_sinks(spec(sink()), G, environ)
+        checked_sinks(spec(sink()), G, environ, region_id=UNDECLARED)
 
 
 def test_a_database_that_is_away_is_said_to_be(environ: dict[str, str]) -> None:
     with pytest.raises(SinkError, match=r"can't be reached \(nothing listens there\)"):
-        checked_sinks(spec(sink()), G, {"DB": "postgresql://kcr:hunter2@127.0.0.1:1/d"})
+        checked_sinks(spec(sink()), G, {"DB": "postgresql://kcr:hunter2@127.0.0.1:1/d"}, region_id=UNDECLARED)
 
 
 @pytest.mark.parametrize(
@@ -84,22 +84,22 @@ def test_a_server_that_refuses_an_address_says_what_is_wrong_with_it(
 ) -> None:
     url = wrong(make_url(environ["DB"])).render_as_string(hide_password=False)
     with pytest.raises(SinkRefused, match=why) as caught:
-        checked_sinks(spec(sink()), G, {"DB": url})
+        checked_sinks(spec(sink()), G, {"DB": url}, region_id=UNDECLARED)
     assert exit_status(caught.value) == 2
 
 
 def test_a_socket_is_refused_as_executors_can_not_use_it(empty_database_url: str) -> None:
     with pytest.raises(ConfigurationError, match="executors write by TCP"):
-        checked_sinks(spec(sink()), G, {"DB": empty_database_url})
+        checked_sinks(spec(sink()), G, {"DB": empty_database_url}, region_id=UNDECLARED)
 
 
 def test_what_is_not_set_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"sinks\.x\.url needs DB"):
-        checked_sinks(spec(sink()), G, {})
+        checked_sinks(spec(sink()), G, {}, region_id=UNDECLARED)
 
 
 def test_each_batch_has_writers_of_its_own(environ: dict[str, str]) -> None:
-    make = OpenedSinks(group=G, tables=checked_sinks(spec(sink()), G, environ)).output()
+    make = OpenedSinks(group=G, tables=checked_sinks(spec(sink()), G, environ, region_id=UNDECLARED)).output()
     call = Table(url=environ["DB"]).call({0: (0, 1)})
     one, other = make(call), make(call)
     assert isinstance(one, SinkOutput)
@@ -110,5 +110,5 @@ def test_each_batch_has_writers_of_its_own(environ: dict[str, str]) -> None:
 def test_a_word_that_executors_can_not_heed_is_refused_before_any_connection() -> None:
     url = "postgresql://kcr:hunter2@127.0.0.1:1/d?sslcrl=x.crl&target_session_attrs=standby"
     with pytest.raises(ConfigurationError, match=r"sink x .* JDBC.*sslcrl .*; target_session_attrs ") as raised:
-        checked_sinks(spec(sink()), G, {"DB": url})
+        checked_sinks(spec(sink()), G, {"DB": url}, region_id=UNDECLARED)
     assert "hunter2" not in str(raised.value)

@@ -22,7 +22,7 @@ from airflow_kcr.protocol.commands import RetireCheckpoints
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.targets import ToInitial
-from airflow_kcr.protocol.values import RegionName
+from airflow_kcr.protocol.values import UNDECLARED, RegionName
 from airflow_kcr.sinks import clean_checkpoints, read_checkpoint
 from airflow_kcr.sinks.files import FileSink, FileTarget, layout
 from airflow_kcr.sinks.files.delta import delta_table, require_delta
@@ -396,7 +396,12 @@ def test_the_command_that_cleans_takes_what_is_undone_out_of_the_table(
 
 def test_a_store_that_keeps_no_writers_apart_is_refused_by_name(spark: SparkSession) -> None:
     target = FileTarget(
-        region=RegionName("flights"), group=GROUP, sink="out", path="s3a://bucket/out", format=FileFormat.DELTA
+        region=RegionName("flights"),
+        region_id=UNDECLARED,
+        group=GROUP,
+        sink="out",
+        path="s3a://bucket/out",
+        format=FileFormat.DELTA,
     )
     with pytest.raises(ConfigurationError, match=r"on s3a, where .* set spark\.delta\.logStore\.s3a\.impl"):
         require_delta(spark, target)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.rules import FileFormat
-from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionName
 from airflow_kcr.sinks.files import FileTarget
 from airflow_kcr.sinks.files.delta import table_of
 
@@ -21,7 +21,12 @@ def main() -> None:
     builder = builder.config("spark.jars", ",".join(sys.argv[1:])).config("spark.driver.host", "127.0.0.1")
     spark = builder.getOrCreate()
     target = FileTarget(
-        region=RegionName("flights"), group=GroupId("g"), sink="out", path="/lake/out", format=FileFormat.DELTA
+        region=RegionName("flights"),
+        region_id=UNDECLARED,
+        group=GroupId("g"),
+        sink="out",
+        path="/lake/out",
+        format=FileFormat.DELTA,
     )
     try:
         table_of(spark, target)

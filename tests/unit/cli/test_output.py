@@ -13,7 +13,7 @@ from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.values import GroupId, RegionId, RegionName
+from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionId, RegionName
 from airflow_kcr.sinks.group import checked_sinks
 from airflow_kcr.sinks.outputs import emptied
 from airflow_kcr.spec import RegionSpec, parse
@@ -167,7 +167,7 @@ def test_who_only_checks_a_spec_finds_nothing_wrong_with_the_regions_own_rows(
     store: PostgresTransactions, database_url: str
 ) -> None:
     lived(database_url, declared(store), 10)
-    (sink,) = checked_sinks(SPEC, GROUP)  # as `kcr doctor` does, and a changed spec
+    (sink,) = checked_sinks(SPEC, GROUP, region_id=UNDECLARED)  # as `kcr doctor` does, and a changed spec
     assert sink.target.sink == "x"
 
 

@@ -15,7 +15,7 @@ from airflow_kcr.runtime.effects import Grouping, Happening
 from airflow_kcr.runtime.leases import Identity
 from airflow_kcr.runtime.metrics import Metrics
 from tests.support.driver import group_rules
-from tests.support.runtime_fakes import FLIGHTS, MEMBER, FakeMembership, p
+from tests.support.runtime_fakes import FLIGHTS, MEMBER, REGION_ID, FakeMembership, p
 
 COMMIT = messages.Commit(sequence=CheckpointNumber(4), offsets=OffsetMap({p(0): Offset(7)}), epoch=Epoch(2))
 SEEK = messages.CommitSeek(
@@ -30,7 +30,7 @@ class Desk:
         self.queue: list[Happening] = []
         self.failures: list[BaseException] = []
         self.metrics = Metrics()
-        who = Identity(region=FLIGHTS, member=MEMBER, group=group_rules(), timeouts=Timeouts())
+        who = Identity(region=FLIGHTS, region_id=REGION_ID, member=MEMBER, group=group_rules(), timeouts=Timeouts())
         self.grouping = Grouping(who, self.queue.append, self.failures.append, self.metrics)
         self.membership = FakeMembership(self.grouping)
         self.grouping.use(self.membership)
@@ -93,7 +93,7 @@ def test_a_commit_says_who_wrote_it(desk: Desk) -> None:
     desk.grouping.commit(COMMIT, Timeline(1), always)
     assert json.loads(desk.membership.notes[0]) == {
         "region": "flights",
-        "region_id": "",
+        "region_id": REGION_ID,
         "timeline": 1,
         "sequence": 4,
         "epoch": 2,
@@ -123,7 +123,7 @@ def test_where_a_reset_resumed_is_told_to_kafka_and_noted(desk: Desk) -> None:
     desk.grouping.commit_seek(SEEK, Timeline(2), CheckpointNumber(6), noted.append, always)
     assert json.loads(desk.membership.notes[0]) == {
         "region": "flights",
-        "region_id": "",
+        "region_id": REGION_ID,
         "timeline": 2,
         "sequence": 6,
         "epoch": 3,
@@ -142,6 +142,6 @@ def test_a_resume_that_kafka_did_not_take_is_counted_and_its_reason_noted(desk: 
 
 
 def test_without_a_client_nothing_can_be_committed() -> None:
-    who = Identity(region=FLIGHTS, member=MEMBER, group=group_rules(), timeouts=Timeouts())
+    who = Identity(region=FLIGHTS, region_id=REGION_ID, member=MEMBER, group=group_rules(), timeouts=Timeouts())
     with pytest.raises(RuntimeError, match="no Kafka client"):
         Grouping(who, lambda _: None, lambda _: None, Metrics()).commit(COMMIT, Timeline(1), always)

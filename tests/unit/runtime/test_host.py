@@ -45,6 +45,7 @@ from tests.support.runtime_fakes import (
     FLIGHTS,
     GROUP,
     NOON,
+    REGION_ID,
     FakeEngine,
     FakeLogs,
     FakeMembership,
@@ -154,6 +155,7 @@ class Stage:
         )
         who = Identity(
             region=FLIGHTS,
+            region_id=REGION_ID,
             member=MemberId(GROUP, index),
             group=self.group,
             timeouts=self.rules.timeouts,

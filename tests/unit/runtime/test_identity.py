@@ -10,13 +10,13 @@ from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RegionId, RegionName, Timeline
 from airflow_kcr.runtime.leases import CommitNote, Identity, later_note, read_note
 from tests.support.driver import Driver, group_rules
-from tests.support.runtime_fakes import FLIGHTS, MEMBER, p
+from tests.support.runtime_fakes import FLIGHTS, MEMBER, REGION_ID, p
 
 numbers = st.integers(0, 2**63 - 1)
 
 
 def start() -> Identity:
-    return Identity(region=FLIGHTS, member=MEMBER, group=group_rules(), timeouts=Timeouts())
+    return Identity(region=FLIGHTS, region_id=REGION_ID, member=MEMBER, group=group_rules(), timeouts=Timeouts())
 
 
 def test_no_two_batches_have_the_same_id_whichever_start_made_them() -> None:

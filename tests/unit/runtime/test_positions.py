@@ -25,7 +25,7 @@ from airflow_kcr.runtime.leases import Identity, StoreClock
 from airflow_kcr.runtime.metrics import Metrics
 from airflow_kcr.runtime.positions import Places
 from tests.support.driver import group_rules
-from tests.support.runtime_fakes import FLIGHTS, MEMBER, NOON, FakeLogs, FakeMembership, Hands, p
+from tests.support.runtime_fakes import FLIGHTS, MEMBER, NOON, REGION_ID, FakeLogs, FakeMembership, Hands, p
 from tests.support.simulation.broker import Log
 
 HOUR = timedelta(hours=1)
@@ -37,7 +37,13 @@ class Desk:
     def __init__(self, start: StartPosition = EARLIEST) -> None:
         stamps = [NOON - hours * HOUR for hours in range(9, -1, -1)]
         self.logs = FakeLogs({p(n): Log(stamps=list(stamps), start=3) for n in range(2)})
-        who = Identity(region=FLIGHTS, member=MEMBER, group=replace(group_rules(), start=start), timeouts=Timeouts())
+        who = Identity(
+            region=FLIGHTS,
+            region_id=REGION_ID,
+            member=MEMBER,
+            group=replace(group_rules(), start=start),
+            timeouts=Timeouts(),
+        )
         self.membership = FakeMembership(Grouping(who, lambda _: None, lambda _: None, Metrics()))
         self.places = Places(self.logs, self.membership, who.group, StoreClock(Hands(), NOON))
 

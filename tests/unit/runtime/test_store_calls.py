@@ -25,7 +25,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RegionNam
 from airflow_kcr.runtime.host import StoreCalls
 from airflow_kcr.runtime.leases import Identity
 from tests.support.driver import group_rules
-from tests.support.runtime_fakes import FLIGHTS, MEMBER, Hands, eventually
+from tests.support.runtime_fakes import FLIGHTS, MEMBER, REGION_ID, Hands, eventually
 
 A = TypeVar("A")
 SILENCE = timedelta(seconds=8)
@@ -59,7 +59,7 @@ class Desk:
         self.hands = Hands()
         self.gate = threading.Event()
         self.store = Scripted()
-        who = Identity(region=FLIGHTS, member=MEMBER, group=group_rules(), timeouts=Timeouts())
+        who = Identity(region=FLIGHTS, region_id=REGION_ID, member=MEMBER, group=group_rules(), timeouts=Timeouts())
         self.calls = StoreCalls(self.store, who, self.heard.append, self.failed.append, self.hands, SILENCE)
 
     def ask(self, script: Script) -> Command[object]:

@@ -41,6 +41,7 @@ from tests.support.runtime_fakes import (
     FLIGHTS,
     MEMBER,
     NOON,
+    REGION_ID,
     FakeEngine,
     FakeLogs,
     FakeMembership,
@@ -88,7 +89,7 @@ class Desk:
         self.logs = FakeLogs({p(0): records(10)})
         self.engine, self.sinks = FakeEngine(), FakeSinks()
         times = Timeouts(drain=timedelta(seconds=5), reset=timedelta(seconds=5))
-        who = Identity(region=FLIGHTS, member=MEMBER, group=group_rules(), timeouts=times)
+        who = Identity(region=FLIGHTS, region_id=REGION_ID, member=MEMBER, group=group_rules(), timeouts=times)
         self.membership = FakeMembership(Grouping(who, self.queue.append, lambda _: None, Metrics()))
         store_clock = StoreClock(self.hands, NOON)
         self.planner = Planner(self.logs, self.hands, store_clock, timedelta(seconds=2))

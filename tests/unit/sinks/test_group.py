@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.rules import Delivery, FileFormat
-from airflow_kcr.protocol.values import GroupId
+from airflow_kcr.protocol.values import UNDECLARED, GroupId
 from airflow_kcr.sinks.contract import NoSinks, WithCheckpoints
 from airflow_kcr.sinks.files.layout import file_targets
 from airflow_kcr.sinks.group import OpenedSinks, checked_sinks
@@ -29,20 +29,20 @@ def spec(delivery: Delivery = Delivery.AT_LEAST_ONCE, size: int | None = None) -
 
 
 def test_the_file_sinks_of_all_groups_are_found() -> None:
-    (target,) = file_targets(spec(size=2), {"LAKE": "s3a://lake"})
+    (target,) = file_targets(spec(size=2), {"LAKE": "s3a://lake"}, region_id=UNDECLARED)
     assert (target.path, target.group, target.sink, target.file_size) == ("s3a://lake/out", G, "out", 2 * MIB)
-    assert file_targets(spec(), {"LAKE": ""})[0].file_size == 128 * MIB
-    assert file_targets(spec(size=0), {"LAKE": ""})[0].file_size == 0
+    assert file_targets(spec(), {"LAKE": ""}, region_id=UNDECLARED)[0].file_size == 128 * MIB
+    assert file_targets(spec(size=0), {"LAKE": ""}, region_id=UNDECLARED)[0].file_size == 0
     assert target.format is FileFormat.PARQUET
 
 
 def test_a_variable_that_is_not_set_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"sinks\.out\.path needs LAKE"):
-        file_targets(spec(), {})
+        file_targets(spec(), {}, region_id=UNDECLARED)
 
 
 def test_a_file_sink_needs_no_database() -> None:
-    assert checked_sinks(spec(Delivery.EXACTLY_ONCE), G, {}) == ()
+    assert checked_sinks(spec(Delivery.EXACTLY_ONCE), G, {}, region_id=UNDECLARED) == ()
 
 
 def test_members_of_every_group_publish_and_those_of_its_own_are_fenced(tmp_path: Path) -> None:

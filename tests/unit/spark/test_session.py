@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.rules import FileFormat
-from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionName
 from airflow_kcr.sinks.files import FileTarget
 from airflow_kcr.sinks.files.delta import with_formats
 from airflow_kcr.spark.session import (
@@ -88,7 +88,9 @@ def test_the_cache_of_consumers_has_room_for_every_partition_twice() -> None:
 
 
 def test_what_a_format_needs_is_added_beside_what_is_given() -> None:
-    target = FileTarget(region=RegionName("r"), group=GroupId("g"), sink="out", path="/x", format=FileFormat.DELTA)
+    target = FileTarget(
+        region=RegionName("r"), region_id=UNDECLARED, group=GroupId("g"), sink="out", path="/x", format=FileFormat.DELTA
+    )
     assert with_formats(SETTINGS, [replace(target, format=FileFormat.PARQUET)]) == SETTINGS
     settings = with_formats(SETTINGS, [target, target])
     assert settings.packages == (DELTA,)

@@ -13,6 +13,7 @@ from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import (
+    UNDECLARED,
     BatchId,
     CheckpointNumber,
     Epoch,
@@ -191,20 +192,22 @@ def test_exactly_once_is_not_to_be_had() -> None:
 
 
 def test_it_is_made_by_its_function_with_the_references_filled_in(own_sink: Path) -> None:
-    targets = custom_targets(spec(options={"path": "/lake", "token": "${TOKEN}"}), {"TOKEN": "hunter2"})
+    targets = custom_targets(
+        spec(options={"path": "/lake", "token": "${TOKEN}"}), {"TOKEN": "hunter2"}, region_id=UNDECLARED
+    )
     assert "hunter2" not in repr(targets)
     (made,) = opened_custom(targets, None, Ledger(contents()), GroupId("g"))  # type: ignore[arg-type]
     assert made.sink.options == {"path": "/lake", "token": "hunter2"}  # type: ignore[attr-defined]
 
 
 def test_its_file_may_be_named(own_sink: Path) -> None:
-    (target,) = custom_targets(spec(f"{own_sink}:make"), {})
+    (target,) = custom_targets(spec(f"{own_sink}:make"), {}, region_id=UNDECLARED)
     assert isinstance(target.factory({}, None), CustomSink)  # type: ignore[arg-type]
 
 
 def test_a_variable_that_is_not_set_is_named(own_sink: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"sinks\.out\.options\.token needs TOKEN"):
-        custom_targets(spec(options={"token": "${TOKEN}"}), {})
+        custom_targets(spec(options={"token": "${TOKEN}"}), {}, region_id=UNDECLARED)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +220,7 @@ def test_a_variable_that_is_not_set_is_named(own_sink: Path) -> None:
 )
 def test_a_function_that_is_none_is_refused(own_sink: Path, factory: str, told: str) -> None:
     with pytest.raises(PipelineUnusable, match=told):
-        custom_targets(spec(factory), {})
+        custom_targets(spec(factory), {}, region_id=UNDECLARED)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +234,7 @@ def test_a_function_that_is_none_is_refused(own_sink: Path, factory: str, told: 
 def test_one_that_can_not_be_made_or_does_not_work_is_refused(
     own_sink: Path, factory: str, options: dict[str, str], told: str
 ) -> None:
-    targets = custom_targets(spec(factory, options), {})
+    targets = custom_targets(spec(factory, options), {}, region_id=UNDECLARED)
     with pytest.raises(ConfigurationError, match=told):
         opened_custom(targets, None, Ledger(contents()), GroupId("g"))  # type: ignore[arg-type]
 
@@ -245,7 +248,7 @@ def test_it_is_told_whose_output_it_writes() -> None:
 
 
 def test_only_the_groups_own_is_checked(own_sink: Path) -> None:
-    targets = custom_targets(spec(options={"broken": "yes"}), {})
+    targets = custom_targets(spec(options={"broken": "yes"}), {}, region_id=UNDECLARED)
     assert len(opened_custom(targets, None, Ledger(contents()), GroupId("h"))) == 1  # type: ignore[arg-type]
 
 
@@ -253,7 +256,7 @@ def test_only_the_groups_own_is_checked(own_sink: Path) -> None:
 
 
 def member(sink: Told, own_sink: Path, ledger: Ledger | None = None) -> MemberCustomSink:
-    (target,) = custom_targets(spec(), {})
+    (target,) = custom_targets(spec(), {}, region_id=UNDECLARED)
     return MemberCustomSink(target, sink, ledger or Ledger(contents()))
 
 

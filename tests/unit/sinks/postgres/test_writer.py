@@ -10,7 +10,16 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupId, MemberId, RegionName, Timeline
+from airflow_kcr.protocol.values import (
+    UNDECLARED,
+    BatchId,
+    CheckpointNumber,
+    Epoch,
+    GroupId,
+    MemberId,
+    RegionName,
+    Timeline,
+)
 from airflow_kcr.sinks.contract import SinkOutput
 from airflow_kcr.sinks.postgres import PostgresSink, Staging, Target
 from airflow_kcr.sinks.postgres import writer as sinks
@@ -31,7 +40,14 @@ STAGING = Staging(schema="a.b", table='t"x', columns=())
 
 
 def sink(url: str = "postgresql://kcr:pass@db:5433/air?sslmode=require", name: str = "x") -> PostgresSink:
-    target = Target(region=RegionName("r"), group=GroupId("g"), sink=name, table="t", delivery=Delivery.AT_LEAST_ONCE)
+    target = Target(
+        region=RegionName("r"),
+        region_id=UNDECLARED,
+        group=GroupId("g"),
+        sink=name,
+        table="t",
+        delivery=Delivery.AT_LEAST_ONCE,
+    )
     return PostgresSink(target, url, Timeouts())
 
 
