@@ -1,4 +1,4 @@
-"""One running member: its machine, and the threads that work for it (docs/reference/states.md).
+"""One running member: its machine, and the threads that work for it (tests/annex/moves.md).
 
 The loop takes what happened out of one queue, lets the pure machine step, and hands on what that wants: to the event
 thread (Kafka's client, behind `Membership`), to the store's threads (requests; leases, which must not wait behind them)

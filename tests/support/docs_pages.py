@@ -73,17 +73,6 @@ def attribute_notes(module: ModuleType) -> dict[tuple[str, str], str]:
     return found
 
 
-def annotated(module: ModuleType) -> dict[tuple[str, str], str]:
-    """Return how each annotated attribute of a module's classes is annotated, by (class, attribute)."""
-    return {
-        (node.name, statement.target.id): ast.unparse(statement.annotation)
-        for node in ast.parse(inspect.getsource(module)).body
-        if isinstance(node, ast.ClassDef)
-        for statement in node.body
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
-    }
-
-
 def docstring(thing: object) -> str:
     """Return the docstring of a class or function, without its sections of arguments and errors."""
     text = inspect.getdoc(thing) or ""
@@ -179,16 +168,24 @@ def values_of(module: ModuleType, kind: type[StrEnum]) -> str:
 
 
 def classes(module: ModuleType, kinds: Iterable[type]) -> str:
-    """Return a section for each class: its docstring, and a table of its fields."""
-    notes, types = attribute_notes(module), annotated(module)
-    parts: list[str] = []
+    """Return a table of classes: what each means, and its fields with their notes."""
+    notes = attribute_notes(module)
+    lines = []
     for kind in kinds:
-        name = kind.__name__
-        parts.append(f"### `{name}`\n\n{sentence(kind)}")
-        if is_dataclass(kind) and fields(kind):
-            lines = [[code(f.name), code(types[name, f.name]), notes.get((name, f.name), "")] for f in fields(kind)]
-            parts.append(table(["Field", "Type", "Note"], lines))
-    return "\n\n".join(parts)
+        named = [f.name for f in fields(kind)] if is_dataclass(kind) else []
+        shown = [code(name) + _aside(notes.get((kind.__name__, name), "")) for name in named]
+        lines.append([code(kind.__name__), sentence(kind), ", ".join(shown)])
+    return table(["Name", "Meaning", "Fields"], lines)
+
+
+def _aside(note: str) -> str:
+    if not note:
+        return ""
+    first = note if note.startswith(_NAMES) else note[0].lower() + note[1:]
+    return f" ({first.removesuffix('.')})"
+
+
+_NAMES = ("Kafka", "Spark", "Airflow", "Postgres")
 
 
 # -- states --------------------------------------------------------------------------------------------------------
@@ -366,12 +363,6 @@ def causes() -> str:
 
 
 # -- errors --------------------------------------------------------------------------------------------------------
-
-
-def error_tree() -> str:
-    """Return the tree in the module's docstring."""
-    tree = (errors.__doc__ or "").partition("::\n\n")[2].partition("\n\nA class")[0]
-    return "```text\n" + inspect.cleandoc(tree) + "\n```"
 
 
 def exit_statuses() -> dict[type[errors.KcrError], int]:
@@ -763,7 +754,6 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
         commands, (c for c in vars(commands).values() if isinstance(c, type) and c in regions.TABLE)
     ),
     "member-effects": lambda: classes(member_effects, get_args(member_effects.Effect)),
-    "error-tree": error_tree,
     "errors": error_table,
     "timeouts": timeout_table,
     "derived-times": derived_times,

@@ -330,10 +330,7 @@ class NextBoundaryChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryHeld:
-    """Members have held at a boundary for longer than a period, and its checkpoint was not requested (`request.
-
-    Dag_run`).
-    """
+    """Members have held at a boundary for longer than a period, and no DAG run has requested its checkpoint."""
 
     boundary: datetime
 
