@@ -9,14 +9,14 @@ no counter. A waiter also makes the transitions that are due in the region, beca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from time import monotonic, sleep
 from typing import Final, TypeAlias
 
 from airflow_kcr.api.checkpoints import require_checkpoint, require_current
-from airflow_kcr.api.views import expected_members
 from airflow_kcr.errors import (
     CheckpointRefused,
     OutcomeUnknown,
@@ -29,14 +29,10 @@ from airflow_kcr.errors import (
     TimedOut,
 )
 from airflow_kcr.protocol.commands import Reconcile
-from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.region import boundaries, completion, coverage, specs, timelines
+from airflow_kcr.protocol.region import specs, timelines, waits
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
-    Checkpoint,
-    CheckpointPhase,
     CheckpointRequest,
-    CheckpointState,
     Committed,
     DesiredState,
     PersonResetState,
@@ -48,21 +44,17 @@ from airflow_kcr.protocol.region.state import (
     checkpoint_of,
     is_live,
     live_members,
-    offsets_of,
     person_reset_of,
     request_of,
-    universe,
 )
+from airflow_kcr.protocol.region.waits import Rule, Wait, Waits
 from airflow_kcr.protocol.values import CheckpointNumber, MemberId, RegionName, RequestId, few, format_instant
 from airflow_kcr.store.regions import RegionStore
 
 Predicate: TypeAlias = Callable[[StoredRegion, datetime], bool]
 """Asked of the region and the store's clock then; raises where it can't become true any more."""
 
-_NAMED: Final = 6
-"""How many partitions of one member are named."""
-
-Missing: TypeAlias = Callable[[StoredRegion, datetime], Iterator[str]]
+Missing: TypeAlias = Callable[[StoredRegion, datetime], Iterable[Wait]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +65,8 @@ class Goal:
     """As in "waiting for flights …"."""
 
     is_reached: Predicate
-    missing: Missing
-    """Yields who or what is still missing, by name, the most telling first."""
-
-
-def nothing_known(region: StoredRegion, now: datetime) -> Iterator[str]:
-    """Yield nothing: for a predicate of a caller's own."""
-    return iter(())
-
-
-# -- running, paused, stopped ------------------------------------------------------------------------------------------
+    missing: Missing = lambda region, now: ()
+    """Returns what is still waited for, the most telling first."""
 
 
 def _is_running(region: StoredRegion, now: datetime) -> bool:
@@ -94,18 +78,7 @@ def _is_running(region: StoredRegion, now: datetime) -> bool:
     return region.state in {RegionState.RUNNING, RegionState.DRAINING}
 
 
-def absent(region: StoredRegion, now: datetime) -> tuple[MemberId, ...]:
-    """Return the members that the spec asks for and that hold no lease."""
-    return tuple(member for member in expected_members(region) if not is_live(region, member, now))
-
-
-def _missing_to_run(region: StoredRegion, now: datetime) -> Iterator[str]:
-    failures = {c.member: specs.told_start_failure(region, now, c) for c in specs.start_failures(region, now)}
-    yield from (failures.get(member, f"{member} is not there (no lease)") for member in absent(region, now))
-    yield from coverage.unready(region, now)
-
-
-RUNNING: Final = Goal(what="to run", is_reached=_is_running, missing=_missing_to_run)
+RUNNING: Final = Goal(what="to run", is_reached=_is_running, missing=waits.to_run)
 
 
 def _is_paused(region: StoredRegion, now: datetime) -> bool:
@@ -116,12 +89,7 @@ def _is_paused(region: StoredRegion, now: datetime) -> bool:
     return not region.running
 
 
-def _missing_to_pause(region: StoredRegion, now: datetime) -> Iterator[str]:
-    for batch in sorted(region.running.values(), key=lambda b: b.started_at):
-        yield f"a batch of {batch.member} has been running for {(now - batch.started_at).total_seconds():.0f} s"
-
-
-PAUSED: Final = Goal(what="to finish its batches", is_reached=_is_paused, missing=_missing_to_pause)
+PAUSED: Final = Goal(what="to finish its batches", is_reached=_is_paused, missing=waits.to_pause)
 
 
 def _is_stopped(region: StoredRegion, now: datetime) -> bool:
@@ -132,21 +100,7 @@ def _is_stopped(region: StoredRegion, now: datetime) -> bool:
     return region.state is RegionState.STOPPED and not live_members(region, now)
 
 
-def _missing_to_stop(region: StoredRegion, now: datetime) -> Iterator[str]:
-    if region.state is RegionState.STOPPED:
-        yield from (f"{member} still holds a lease" for member in live_members(region, now))
-    elif region.stopping is not None:
-        yield from _unsettled(region.checkpoints[region.stopping], needs_commit=True)
-    elif region.checkpoint is not None:
-        yield from _missing_in_checkpoint(region, now, region.checkpoint)
-    else:
-        yield from _missing_to_open(region, now)
-
-
-STOPPED: Final = Goal(what="to stop and its members to leave", is_reached=_is_stopped, missing=_missing_to_stop)
-
-
-# -- a changed spec ----------------------------------------------------------------------------------------------------
+STOPPED: Final = Goal(what="to stop and its members to leave", is_reached=_is_stopped, missing=waits.to_stop)
 
 
 def _is_spec_in_force(region: StoredRegion, now: datetime) -> bool:
@@ -155,19 +109,9 @@ def _is_spec_in_force(region: StoredRegion, now: datetime) -> bool:
     return region.next_spec is None and region.state not in RESET_STATES
 
 
-def _missing_to_change(region: StoredRegion, now: datetime) -> Iterator[str]:
-    yield from specs.notes(region, now)
-    if region.next_spec is None:
-        yield from _missing_to_run(region, now)
-
-
 SPEC_IN_FORCE: Final = Goal(
-    what="to go on under its changed spec", is_reached=_is_spec_in_force, missing=_missing_to_change
+    what="to go on under its changed spec", is_reached=_is_spec_in_force, missing=waits.to_change
 )
-
-
-# -- a checkpoint
-# -------------------------------------------------------------------------------------------------------------
 
 
 def published(request_id: RequestId) -> Goal:
@@ -186,17 +130,10 @@ def published(request_id: RequestId) -> Goal:
         row = checkpoint_of(region, request.sequence)
         return row is not None and row.published_at is not None
 
-    def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
+    def missing(region: StoredRegion, now: datetime) -> Waits:
         request = request_of(region, request_id)
-        if request is None:
-            return
-        checkpoint = None if request.sequence is None else checkpoint_of(region, request.sequence)
-        if request.state is RequestState.QUEUED:
-            yield from _missing_to_open(region, now)
-        elif checkpoint is not None and checkpoint.state is CheckpointState.OPEN:
-            yield from _missing_in_checkpoint(region, now, checkpoint)
-        elif checkpoint is not None:
-            yield from _unsettled(checkpoint, needs_commit=False)
+        if request is not None:
+            yield from waits.to_publish(region, now, request)
 
     return Goal(what="to publish its checkpoint", is_reached=is_reached, missing=missing)
 
@@ -218,70 +155,6 @@ def _refuse_halt(region: StoredRegion) -> None:
         raise RegionInState(f"region {region.name} is halted: {region.halt.text}; choices: {choices}")
 
 
-def _missing_to_open(region: StoredRegion, now: datetime) -> Iterator[str]:
-    """Yield why a queued checkpoint is not open yet."""
-    if region.state is not RegionState.RUNNING:
-        yield f"the region is {region.state}"
-        yield from coverage.unready(region, now)
-        return
-    if region.desired_state is DesiredState.PAUSED:
-        yield "it is paused, and goes on to no boundary until it is resumed"
-    if region.open_checkpoint is not None:
-        yield f"checkpoint {region.open_checkpoint} is open, others wait for it"
-    for checkpoint in timelines.unpublished(region):
-        yield f"checkpoint {checkpoint.sequence} is not published yet"
-    yield from coverage.gaps(region, now)
-    for partition in coverage.awaited(region, now):
-        if partition not in universe(region):
-            yield f"{partition} is on the brokers and no member owns it yet"
-
-
-def _missing_in_checkpoint(region: StoredRegion, now: datetime, checkpoint: Checkpoint) -> Iterator[str]:
-    if checkpoint.phase is not CheckpointPhase.APPROACHING:
-        yield from _missing_in_drain(region, checkpoint)
-    elif checkpoint.boundary is not None:
-        yield from _way_to_boundary(region, now, checkpoint, checkpoint.boundary)
-
-
-def _missing_in_drain(region: StoredRegion, checkpoint: Checkpoint) -> Iterator[str]:
-    """Yield the members that have yet to contribute, with what they hold; then the partitions without an owner."""
-    waiting = [m for m in sorted(checkpoint.participants) if (checkpoint.sequence, m) not in region.contributions]
-    for member in waiting:
-        held = [str(p.topic_partition) for p, claim in sorted(region.claims.items()) if claim.owner == member]
-        yield f"checkpoint {checkpoint.sequence} waits for {member} ({few(held, _NAMED) or 'no partition'})"
-    if not waiting:
-        yield from (f"checkpoint {checkpoint.sequence}: {what}" for what in completion.lacking(region, checkpoint))
-
-
-def _way_to_boundary(region: StoredRegion, now: datetime, checkpoint: Checkpoint, boundary: datetime) -> Iterator[str]:
-    """Yield how far an approaching checkpoint still is.
-
-    The whole way first, then the partitions, the furthest first.
-    """
-    if now < boundary:
-        yield f"the boundary {format_instant(boundary)} is {(boundary - now).total_seconds():.0f} s away"
-    left: dict[str, int] = {}
-    for partition in sorted(region.frozen[checkpoint.sequence]):
-        claim, place = region.claims[partition], boundaries.boundary_offset(region, partition, boundary)
-        if place is None:
-            yield f"{partition}: it is not known yet where the boundary falls"
-        elif claim.position is not None and claim.position < place.offset:
-            left[f"{partition} at {claim.position}, the boundary is at {place.offset}"] = place.offset - claim.position
-    if left:
-        yield f"{sum(left.values()):,} records to the boundary, on {len(left)} partition(s)"
-    yield from sorted(left, key=lambda text: -left[text])
-
-
-def _unsettled(checkpoint: Checkpoint, *, needs_commit: bool) -> Iterator[str]:
-    if checkpoint.published_at is None:
-        yield f"checkpoint {checkpoint.sequence} is complete and not published yet"
-    if needs_commit and checkpoint.committed is Committed.PENDING:
-        yield f"Kafka's commit read-back of checkpoint {checkpoint.sequence} is outstanding"
-
-
-# -- a reset -----------------------------------------------------------------------------------------------------------
-
-
 def reset_done(request_id: RequestId) -> Goal:
     """Return the goal that a person's reset, accepted under this request id, is done.
 
@@ -300,23 +173,9 @@ def reset_done(request_id: RequestId) -> Goal:
             _refuse_halt(region)
         return reset.state is PersonResetState.DONE
 
-    def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
-        request = region.requests.get(request_id)
-        reset = region.person_resets.get(request_id)
-        if reset is not None and reset.state is PersonResetState.WAITING:
-            yield "another reset has its turn first"
-            yield from coverage.unready(region, now)
-        elif region.reset is not None:
-            yield from coverage.unready(region, now)
-        elif request is not None and region.checkpoint is not None and region.checkpoint.sequence == request.sequence:
-            yield from _missing_in_checkpoint(region, now, region.checkpoint)
-        else:
-            yield from _missing_to_open(region, now)
-
-    return Goal(what="to finish its reset", is_reached=is_reached, missing=missing)
-
-
-# Goals about checkpoints: that one is committed, and that there is one at all.
+    return Goal(
+        what="to finish its reset", is_reached=is_reached, missing=partial(waits.to_reset, request_id=request_id)
+    )
 
 
 def committed(sequence: CheckpointNumber) -> Goal:
@@ -326,20 +185,8 @@ def committed(sequence: CheckpointNumber) -> Goal:
         row = require_current(region, sequence)
         return row.published_at is not None and row.committed is not Committed.PENDING
 
-    def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
-        row = require_checkpoint(region, sequence)
-        if row.state is CheckpointState.OPEN:
-            yield f"checkpoint {sequence} is not complete yet"
-        elif row.published_at is None:
-            yield f"checkpoint {sequence} is complete and not published yet"
-        elif row.committed is Committed.PENDING:
-            held = region.read_backs.get(sequence, EMPTY)
-            late = [p for p in sorted(offsets_of(region, sequence) or EMPTY) if p not in held]
-            owners = sorted({str(c.owner) for p in late if (c := region.claims.get(p)) is not None and c.owner})
-            yield (
-                f"Kafka's commit read-back of checkpoint {sequence} is outstanding for {len(late)} partition(s), "
-                f"{late[0] if late else 'none'} first, held by {', '.join(owners) or 'no member'}"
-            )
+    def missing(region: StoredRegion, now: datetime) -> Waits:
+        return waits.to_settle(region, require_checkpoint(region, sequence))
 
     return Goal(what=f"to publish and commit checkpoint {sequence}", is_reached=is_reached, missing=missing)
 
@@ -355,18 +202,8 @@ def exists(*, boundary: datetime | None = None, sequence: CheckpointNumber | Non
     def is_reached(region: StoredRegion, now: datetime) -> bool:
         return _may_exist(region, boundary, sequence) and region.archive.published_from(boundary, sequence) is not None
 
-    def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
-        newest = _newest(region)
-        yield "it has no checkpoint yet" if newest is None else f"its newest checkpoint is {_named(newest)}"
-        if region.halt is not None:
-            yield f"it is halted: {region.halt.text}"
-        elif region.checkpoint is not None:
-            yield f"checkpoint {region.checkpoint.sequence} is {region.checkpoint.phase}"
-        elif region.next_boundary is not None:
-            yield f"its next boundary is {format_instant(region.next_boundary)}"
-
     wanted = f"sequence {sequence}" if boundary is None else f"the boundary {format_instant(boundary)}"
-    return Goal(what=f"a published checkpoint at or beyond {wanted}", is_reached=is_reached, missing=missing)
+    return Goal(what=f"a published checkpoint at or beyond {wanted}", is_reached=is_reached, missing=waits.to_exist)
 
 
 def _may_exist(region: StoredRegion, boundary: datetime | None, sequence: CheckpointNumber | None) -> bool:
@@ -375,24 +212,6 @@ def _may_exist(region: StoredRegion, boundary: datetime | None, sequence: Checkp
     is_beyond = boundary is not None and (newest is None or newest.boundary is None or newest.boundary < boundary)
     return not is_beyond and (sequence is None or sequence < region.next_sequence)
 
-
-def _newest(region: StoredRegion) -> Checkpoint | None:
-    """Return the newest current checkpoint.
-
-    The region's restore point itself, as long as no reset has opened a timeline.
-    """
-    if region.restore_point is not None and region.restore_point_epoch is None:
-        return region.checkpoints[region.restore_point]
-    return region.archive.newest_current(None)
-
-
-def _named(row: Checkpoint) -> str:
-    state = "" if row.published_at is not None else ", not published yet"
-    boundary = "none" if row.boundary is None else format_instant(row.boundary)
-    return f"{row.sequence} (boundary {boundary}{state})"
-
-
-# What can be waited for about the members of one application, from outside of it.
 
 GONE_FOR: Final = timedelta(seconds=60)
 """How long a member may be without a lease before its application counts as ended: longer than it takes to return by
@@ -433,9 +252,10 @@ def ended(before: Mapping[MemberId, int], *, come_by: datetime | None = None) ->
         row = region.members.get(member)
         return row is not None and row.incarnation > before[member]
 
-    def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
-        yield from (f"{member} has not come yet" for member in sorted(before) if not has_come(region, member))
-        yield from (f"{member} consumes" for member in sorted(before) if is_live(region, member, now))
+    def missing(region: StoredRegion, now: datetime) -> Waits:
+        coming = (f"{member} has not come yet" for member in sorted(before) if not has_come(region, member))
+        consuming = (f"{member} consumes" for member in sorted(before) if is_live(region, member, now))
+        return (Wait(rule=Rule.MEMBERS, what=what) for what in (*coming, *consuming))
 
     return Goal(what="to end its application", is_reached=is_reached, missing=missing)
 
@@ -562,7 +382,7 @@ def missing(region: StoredRegion, now: datetime, goal: Goal, *, waited: timedelt
         what=f"{region.name} {goal.what}",
         waited=waited,
         state=str(region.state),
-        missing=tuple(goal.missing(region, now)),
+        missing=tuple(wait.what for wait in goal.missing(region, now)),
     )
 
 

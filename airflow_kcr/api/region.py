@@ -282,7 +282,7 @@ class Region:
             RefusedError: it can't be reached any more.
         """
         if not isinstance(goal, Goal):
-            goal = Goal(what="to reach the caller's goal", is_reached=goal, missing=goals.nothing_known)
+            goal = Goal(what="to reach the caller's goal", is_reached=goal)
         return RegionView.of(*goals.wait_for(self._store, self.name, goal, timeout=timeout, on_progress=on_progress))
 
     def poll(self, goal: Goal, patience: timedelta = timedelta(0)) -> tuple[Progress | None, datetime]:

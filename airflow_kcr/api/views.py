@@ -171,18 +171,11 @@ class MemberView(View):
 
 
 def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
-    waits = list(coverage.unready(region, now))
-    if waits:
-        yield f"its reset waits: {few(waits, _NAMED)}"
+    """Yield what a person should know beside what the region waits for."""
     yield from specs.notes(region, now)
     yield from _mixed_versions(region, now)
-    foreign = coverage.taken(region, now)
     if region.foreign_consumers and region.state is not RegionState.STOPPED:
-        yield _foreign_consumers(region, foreign)
-    late = {p: since for p, since in coverage.overdue(region, now).items() if p not in foreign}
-    if late:
-        names = few((f"{p} since {format_instant(since)}" for p, since in late.items()), _NAMED)
-        yield f"no member owns {names}: their records are not read; a member joins its group anew for them"
+        yield _foreign_consumers(region, coverage.taken(region, now))
     yield from _absent(region)
     if region.failures and region.halt is None:
         count = "1 failure" if region.failures == 1 else f"{region.failures} failures"
@@ -386,7 +379,7 @@ def _by_group(region: StoredRegion, now: datetime) -> tuple[GroupView, ...]:
     """Return every group with its members: those of the spec, and those that live without a place in it."""
     rules = region.rules.groups
     found: dict[GroupId, list[MemberView]] = {group: [] for group in rules}
-    shown = sorted({*expected_members(region), *live_members(region, now)})
+    shown = sorted({*coverage.expected_members(region), *live_members(region, now)})
     for view in MemberView.of_all(region, now, shown):
         found.setdefault(view.member.group, []).append(view)
     return tuple(
@@ -398,8 +391,3 @@ def _by_group(region: StoredRegion, now: datetime) -> tuple[GroupView, ...]:
         )
         for group, views in sorted(found.items())
     )
-
-
-def expected_members(region: StoredRegion) -> tuple[MemberId, ...]:
-    """Return every member that the spec in force asks for."""
-    return tuple(MemberId(g, i) for g, rules in sorted(region.rules.groups.items()) for i in range(rules.members))

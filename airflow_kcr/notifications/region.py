@@ -98,7 +98,7 @@ class KcrRegionNotifier(BaseNotifier):
         except KcrError as error:
             standing, detail = "unknown", "; ".join(filter(None, (failure, error.message)))
         else:
-            stalled = "; ".join(wait.text(view.liveness.now) for wait in view.liveness.stalled)
+            stalled = "; ".join(wait.text() for wait in view.liveness.stalled)
             standing = "halted" if view.halted else "stalled" if stalled else view.state
             detail = view.halted or stalled or failure
         return {"region": self.region, "standing": standing, "detail": detail}

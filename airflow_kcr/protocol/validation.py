@@ -476,11 +476,7 @@ def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None
     if evidence.topics is None:
         return None
     group = evidence.group
-    uncovered = tuple(
-        f"{gap.partition} is claimed by no live member (last owner: {gap.last_owner or 'none'})"
-        for gap in coverage.missing(region, now)
-        if gap.partition.group == group
-    )
+    uncovered = tuple(str(gap) for gap in coverage.missing(region, now) if gap.partition.group == group)
     known = {p for p in universe(region) if p.group == group}
     # One that was found since the topics were read is on the cluster.
     known_before = known & universe(evidence.before or region)
@@ -693,7 +689,7 @@ def progress(region: Region, now: datetime, evidence: Evidence, seen: Seen) -> F
     """The region works, or waits for something and no longer than it may; other groups' own waits are left out."""
     found = liveness.judge(region, now, replace(seen, ends=evidence.earlier_ends))
     own = Liveness(waits=tuple(w for w in found.waits if w.group in {None, evidence.group}), now=now)
-    failed = tuple(f"{own.verdict}: {wait.text(now)}" for wait in own.stalled)
+    failed = tuple(f"{own.verdict}: {wait.text()}" for wait in own.stalled)
     return Findings(failed=failed, fine=own.text())
 
 

@@ -19,7 +19,7 @@ from airflow_kcr.api.regions import connect
 from airflow_kcr.api.validation import validate
 from airflow_kcr.errors import BrokerUnavailable, KcrError, TimedOut
 from airflow_kcr.ports import Sign
-from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region import liveness, waits
 from airflow_kcr.protocol.validation import CheckVerdict
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, MemberId, RegionName, RequestId, parse_instant
 from airflow_kcr.store.regions import RegionStore
@@ -146,7 +146,7 @@ def _standing(store: RegionStore, region: StoredRegion, now: datetime) -> Progre
     if not goals.RUNNING.is_reached(region, now):
         return missing(region, now, goals.RUNNING)
     stalled = liveness.judge(region, now, store.seen(region.name)).stalled
-    named = [wait.text(now) for wait in stalled]
+    named = [wait.text() for wait in stalled]
     return _missing("to make progress again; it is stalled", region, named) if named else None
 
 
@@ -156,9 +156,7 @@ def _membership(
     from airflow_kcr.kafka import settings as kafka_names
 
     # A group without a consumer contradicts nothing; the sensor waits for its members to be there.
-    absent = [
-        f"{member} is not there (no lease)" for member in goals.absent(region, now) if _is_asked(wanted, member.group)
-    ]
+    absent = [wait.what for wait in waits.absent(region, now) if not wanted.groups or wait.group in wanted.groups]
     groups = [GroupId(group) for group in wanted.groups] or None
     checks = validate(store, region.name, hook.cluster, kafka_names, groups).checks
     wrong = [
@@ -167,10 +165,6 @@ def _membership(
         if check.verdict in {CheckVerdict.FAILED, CheckVerdict.UNKNOWN}
     ]
     return _missing("to have a healthy membership", region, (*absent, *wrong)) if absent or wrong else None
-
-
-def _is_asked(wanted: MembershipHealthy, group: GroupId) -> bool:
-    return not wanted.groups or group in wanted.groups
 
 
 def _missing(what: str, region: StoredRegion, named: Collection[str]) -> Progress:

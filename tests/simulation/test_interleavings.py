@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.protocol.region import coverage, liveness, resets
-from airflow_kcr.protocol.region.liveness import Rule, Wait
+from airflow_kcr.protocol.region.waits import Rule, Wait
 from airflow_kcr.protocol.rules import Delivery
 from tests.support.simulation.interleavings import Explorer
 

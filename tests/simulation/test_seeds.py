@@ -18,8 +18,8 @@ from typing import TypeAlias
 import pytest
 
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.liveness import Rule
 from airflow_kcr.protocol.region.rows import Committed, HaltReason, Outcome, ResetCause
+from airflow_kcr.protocol.region.waits import Rule
 from airflow_kcr.protocol.rules import Delivery
 from tests.support.simulation.faults import DRAWN_APART, FAULTS
 from tests.support.simulation.run import Simulation

@@ -28,7 +28,7 @@ from airflow_kcr.protocol.member import messages as member_effects
 from airflow_kcr.protocol.member import messages as member_events
 from airflow_kcr.protocol.member import state as member_state
 from airflow_kcr.protocol.member.step import TABLE
-from airflow_kcr.protocol.region import events, liveness, rows
+from airflow_kcr.protocol.region import events, rows, waits
 from airflow_kcr.protocol.rules import format_start
 from airflow_kcr.protocol.values import format_duration
 from airflow_kcr.spark import reads
@@ -725,7 +725,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "region-moves": lambda: moves(REGION_MOVES),
     "desired-state": lambda: values_of(rows, rows.DesiredState),
     "halt-reasons": lambda: values_of(rows, rows.HaltReason),
-    "liveness-rules": lambda: values_of(liveness, liveness.Rule),
+    "liveness-rules": lambda: values_of(waits, waits.Rule),
     "member-states": lambda: values_of(member_state, member_state.State),
     "member-whys": lambda: values_of(member_state, member_state.Why),
     "member-moves": member_moves,

@@ -32,7 +32,7 @@ from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
+from airflow_kcr.protocol.region.liveness import Liveness
 from airflow_kcr.protocol.region.rows import (
     Absence,
     Checkpoint,
@@ -51,6 +51,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetState,
     StartFailure,
 )
+from airflow_kcr.protocol.region.waits import Rule, Wait
 from airflow_kcr.protocol.rules import Assignor, GroupProtocol, UpsertSink
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
 from airflow_kcr.protocol.targets import (

@@ -44,7 +44,16 @@ from airflow_kcr.protocol.region.state import (
     with_checkpoint,
     with_request,
 )
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId, RequestId, format_instant, replace
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    GroupPartition,
+    MemberId,
+    RequestId,
+    TopicPartition,
+    few,
+    format_instant,
+    replace,
+)
 
 # Requests
 
@@ -394,13 +403,17 @@ def advance(region: Region, now: datetime) -> Region:
 
 
 def late(region: Region) -> tuple[str, ...]:
-    """Return, by name, the participants of the open checkpoint that have not contributed, and their partitions."""
+    """Return, by name, the participants of the open checkpoint that have not contributed, and some of what they own."""
     checkpoint = region.checkpoint
     if checkpoint is None:
         return ()
-    waiting = [m for m in sorted(checkpoint.participants) if (checkpoint.sequence, m) not in region.contributions]
-    held = {m: [str(p) for p, c in sorted(region.claims.items()) if c.owner == m] for m in waiting}
-    return tuple(f"{m} ({', '.join(held[m]) or 'no partition'})" for m in waiting)
+    owned: dict[MemberId, list[TopicPartition]] = {
+        m: [] for m in sorted(checkpoint.participants) if (checkpoint.sequence, m) not in region.contributions
+    }
+    for partition, claim in sorted(region.claims.items()):
+        if claim.owner in owned:
+            owned[claim.owner].append(partition.topic_partition)
+    return tuple(f"{member} ({few(partitions) or 'no partition'})" for member, partitions in owned.items())
 
 
 def abort(region: Region, now: datetime, reason: str) -> Region:

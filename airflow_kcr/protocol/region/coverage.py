@@ -29,7 +29,7 @@ class Missing:
     last_owner: MemberId | None
 
     def __str__(self) -> str:
-        return f"{self.partition} (last owner: {self.last_owner or 'none'})"
+        return f"{self.partition} is not covered (last owner: {self.last_owner or 'none'})"
 
 
 def is_current(region: Region, claim: Claim, now: datetime) -> bool:
@@ -135,8 +135,7 @@ def gaps(region: Region, now: datetime) -> Iterator[str]:
     for gap in missing(region, now):
         if gap.partition not in without:
             strangers = "; ".join(str(o) for o in region.foreign_consumers if o.group == gap.partition.group)
-            beside = f"; beside its members there is {strangers}" if strangers else ""
-            yield f"{gap.partition} is not covered (last owner: {gap.last_owner or 'none'}{beside})"
+            yield f"{gap}; beside its members there is {strangers}" if strangers else str(gap)
 
 
 def could_cover(region: Region, now: datetime) -> bool:
@@ -187,8 +186,12 @@ def arriving(region: Region, now: datetime) -> tuple[MemberId, ...]:
     until = _arrived_by(region)
     if until is None or until <= now:
         return ()
-    places = (MemberId(g, i) for g, rules in sorted(region.rules.groups.items()) for i in range(rules.members))
-    return tuple(m for m in places if not is_live(region, m, now))
+    return tuple(m for m in expected_members(region) if not is_live(region, m, now))
+
+
+def expected_members(region: Region) -> tuple[MemberId, ...]:
+    """Return every member that the spec in force asks for."""
+    return tuple(MemberId(g, i) for g, rules in sorted(region.rules.groups.items()) for i in range(rules.members))
 
 
 def _arrived_by(region: Region) -> datetime | None:

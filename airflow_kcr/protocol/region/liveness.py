@@ -10,15 +10,16 @@ reads the rows of the present only: what it costs does not grow with the region'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, specs, timelines
+from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, specs, timelines, waits
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, is_live, live_members
+from airflow_kcr.protocol.region.waits import Rule, Wait, Waits
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, few, format_instant, replace
 
@@ -27,49 +28,6 @@ RESETS_IN_A_ROW: Final = 5
 
 _NAMED: Final = 3
 """How many members, partitions or reasons one wait names."""
-
-
-class Rule(StrEnum):
-    """Which rule waits."""
-
-    PERSON = "person"
-    """The region is halted or paused; a person chooses."""
-
-    MEMBERS = "members"
-    """No member lives."""
-
-    PARTITIONS = "partitions"
-    """Partitions have no living owner."""
-
-    RESET = "reset"
-    """A reset, or a start, is not done."""
-
-    CHECKPOINT = "checkpoint"
-    """A checkpoint is open: members continue to its boundary, or drain."""
-
-    PUBLISH = "publish"
-    """A complete checkpoint is not published."""
-
-    RUN = "run"
-    """Members hold at a boundary until a DAG run asks for its checkpoint."""
-
-    BOUNDARY = "boundary"
-    """A boundary has passed, and its checkpoint is not open."""
-
-    REQUEST = "request"
-    """A request for a checkpoint is queued."""
-
-    BATCH = "batch"
-    """A batch takes longer than it may."""
-
-    ENGINE = "engine"
-    """A member can run no batch, as its Spark has no executor."""
-
-    RECORDS = "records"
-    """There are records to read, and no batch reads them."""
-
-    RECONCILE = "reconcile"
-    """The region has to be reconciled, and no caller has done it."""
 
 
 class LivenessVerdict(StrEnum):
@@ -83,33 +41,6 @@ class LivenessVerdict(StrEnum):
 
     STALLED = "stalled"
     """It waits for longer than it may."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """One thing that the region waits for."""
-
-    rule: Rule
-    since: datetime | None
-    """By the store's clock; None: that is not stored."""
-
-    what: str
-    """A sentence for people."""
-
-    until: datetime | None = None
-    """From when on it has lasted too long; None: never."""
-
-    group: GroupId | None = None
-    """The only group that it is about; None: the whole region."""
-
-    def is_over(self, now: datetime) -> bool:
-        """Whether it has lasted for longer than it may."""
-        return self.until is not None and now >= self.until
-
-    def text(self, now: datetime) -> str:
-        """Return the wait as people read it."""
-        since = "" if self.since is None else f" since {format_instant(self.since)}"
-        return f"{self.rule}{since}: {self.what}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +66,7 @@ class Liveness:
 
     def text(self) -> str:
         """Return the verdict with what is waited for; only the verdict, where that is nothing."""
-        waits = "; ".join(w.text(self.now) for w in self.stalled or self.waits)
+        waits = "; ".join(w.text() for w in self.stalled or self.waits)
         return f"{self.verdict}: {waits}" if waits else str(self.verdict)
 
 
@@ -201,18 +132,15 @@ def judge(region: Region, now: datetime, seen: Seen = NOTHING_SEEN) -> Liveness:
         now: the store's clock.
         seen: when it last worked, and the ends of its logs.
     """
-    waits: list[Wait] = []
+    found: list[Wait] = []
     for rule in _RULES:
-        waits += rule(region, now, seen, tuple(waits))
+        found += rule(region, now, seen, tuple(found))
     settled = _settled(region, now)
-    waits = [w if w.until is None or w.until >= settled else replace(w, until=settled) for w in waits]
+    found = [w if w.until is None or w.until >= settled else replace(w, until=settled) for w in found]
     # Members claim in each of these resets; that they have only just come explains nothing.
-    waits += _resets_without_end(region, now)
+    found += _resets_without_end(region, now)
     last = datetime.max.replace(tzinfo=UTC)
-    return Liveness(waits=tuple(sorted(waits, key=lambda w: (not w.is_over(now), w.since or last))), now=now)
-
-
-Waits = Iterator[Wait]
+    return Liveness(waits=tuple(sorted(found, key=lambda w: (not w.is_over(now), w.since or last))), now=now)
 
 
 def _settled(region: Region, now: datetime) -> datetime:
@@ -244,7 +172,7 @@ def _members(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
     since = max([*ended, *([] if reset is None else [reset.started_at])], default=None)
     until = None if since is None else since + patience(region)
     failures = [f"{c.member} can't start: {c.refusal}" for c in specs.start_failures(region, now)]
-    what = f"no member lives; {_listed(failures) if failures else 'start them'}"
+    what = f"no member lives; {few(failures, _NAMED) if failures else 'start them'}"
     yield Wait(rule=Rule.MEMBERS, since=since, what=what, until=until)
 
 
@@ -259,8 +187,7 @@ def _partitions(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, 
         since = max((moment for moment in moments if moment is not None), default=None)
         since = since or _running_since(region)
         until = None if since is None else since + patience(region)
-        what = f"{_listed([str(gap) for gap in found])} without a living owner"
-        yield Wait(rule=Rule.PARTITIONS, since=since, what=what, until=until, group=group)
+        yield Wait(rule=Rule.PARTITIONS, since=since, what=few(found, _NAMED), until=until, group=group)
     yield from _unassigned(region)
 
 
@@ -272,7 +199,7 @@ def _unassigned(region: Region) -> Waits:
     for group, found in groups.items():
         since = min(found.values())
         what = (
-            f"{_listed([str(p) for p in found])} without an owner; Kafka assigns {len(found)} partition(s) to no member"
+            f"no member owns {few(found, _NAMED)}: their records are not read; a member joins its group anew for them"
         )
         yield Wait(rule=Rule.PARTITIONS, since=since, what=what, until=since + patience(region), group=group)
 
@@ -295,7 +222,7 @@ def _reset(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...])
     if reset is None or Rule.MEMBERS in _rules(earlier):
         return
     deadline = reset.started_at if reset.deadline is None else reset.deadline
-    what = f"{reset.cause}: {_listed(list(coverage.unready(region, now)))}"
+    what = f"{reset.cause}: {_named(waits.reset(region, now))}"
     yield Wait(rule=Rule.RESET, since=reset.started_at, what=what, until=deadline + patience(region))
 
 
@@ -324,8 +251,12 @@ def _restore_point_epoch(region: Region) -> Epoch:
     return region.checkpoints[region.restore_point].epoch
 
 
+def _checkpoint_at_restore_point(region: Region) -> Checkpoint | None:
+    return None if region.restore_point is None else region.checkpoints.get(region.restore_point)
+
+
 def _free_since_checkpoint(region: Region) -> datetime:
-    restore_point = None if region.restore_point is None else region.checkpoints.get(region.restore_point)
+    restore_point = _checkpoint_at_restore_point(region)
     return NEVER if restore_point is None else restore_point.finished_at or restore_point.opened_at
 
 
@@ -347,7 +278,7 @@ def _checkpoint(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, 
         return
     if checkpoint.phase is CheckpointPhase.DRAINING:
         until = None if checkpoint.drain_deadline is None else checkpoint.drain_deadline + patience(region)
-        what = f"checkpoint {checkpoint.sequence} drains; late: {_listed(list(checkpoints.late(region)))}"
+        what = _named(waits.to_drain(region, checkpoint))
         yield Wait(rule=Rule.CHECKPOINT, since=checkpoint.opened_at, what=what, until=until)
     elif checkpoint.boundary is not None and checkpoint.boundary <= now:
         yield from _approach(region, checkpoint, checkpoint.boundary, seen)
@@ -365,7 +296,7 @@ def _approach(region: Region, checkpoint: Checkpoint, boundary: datetime, seen: 
     until = None if idle is None else max(since, idle) + region.rules.checkpoint.grace + patience(region)
     what = (
         f"checkpoint {checkpoint.sequence} approaches its boundary {format_instant(boundary)}; not there yet: "
-        f"{_listed(left)}"
+        f"{few(left, _NAMED) or 'nothing'}"
     )
     yield Wait(rule=Rule.CHECKPOINT, since=since, what=what, until=until)
 
@@ -383,11 +314,7 @@ def _publish(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
             return
         ended = checkpoint.finished_at or checkpoint.opened_at
         until = (checkpoint.publish_deadline or ended + region.rules.timeouts.publish) + region.rules.timeouts.lease
-        what = (
-            f"checkpoint {checkpoint.sequence} is complete and not published; its sinks, or their member, have "
-            "not said so"
-        )
-        yield Wait(rule=Rule.PUBLISH, since=ended, what=what, until=until)
+        yield replace(waits.unpublished(checkpoint), since=ended, until=until)
 
 
 def _boundary(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
@@ -430,7 +357,7 @@ def _request(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
 
 def _free_since(region: Region) -> datetime:
     """Since when nothing that came earlier keeps a checkpoint from being opened: a reset, or the checkpoint before."""
-    restore_point = None if region.restore_point is None else region.checkpoints.get(region.restore_point)
+    restore_point = _checkpoint_at_restore_point(region)
     moments = (
         _running_since(region),
         *(() if restore_point is None else (restore_point.finished_at, restore_point.published_at)),
@@ -493,8 +420,8 @@ def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
         if now < since + region.rules.timeouts.lease:
             continue  # members that work plan their next batch
         lacking = [wait.what for wait in earlier if wait.rule is Rule.ENGINE and wait.group == group]
-        why = f": {_listed(lacking)}" if lacking else behind
-        what = f"{_listed([f'{n:,} of {p}' for p, n in found.items()])} can be read, and no batch reads them{why}"
+        why = f": {few(lacking, _NAMED)}" if lacking else behind
+        what = f"{few((f'{n:,} of {p}' for p, n in found.items()), _NAMED)} can be read, and no batch reads them{why}"
         until = None if behind else max(since + _reading_patience(region), _settled(region, now)) + seen.linger
         yield Wait(rule=Rule.RECORDS, since=since, what=what, until=until, group=group)
 
@@ -505,7 +432,7 @@ def _limited_since(region: Region) -> datetime:
     Only what comes once for each boundary counts. A checkpoint without one is complete wherever members are, and an
     aborted one is opened again, so neither says that a member could have read more than before.
     """
-    restore_point = None if region.restore_point is None else region.checkpoints.get(region.restore_point)
+    restore_point = _checkpoint_at_restore_point(region)
     request = None if region.checkpoint is None else region.requests.get(region.checkpoint.request_id)
     moments = (
         *(
@@ -564,5 +491,5 @@ _RULES: Final[tuple[Callable[[Region, datetime, Seen, tuple[Wait, ...]], Waits],
 """Each gets what those before it have found."""
 
 
-def _listed(texts: list[str]) -> str:
-    return few(texts, _NAMED) or "nothing"
+def _named(found: Iterable[Wait]) -> str:
+    return few((wait.what for wait in found), _NAMED) or "nothing"

@@ -22,7 +22,7 @@ timeouts: {lease: 10s, renew: 2s, session: 25s, relaunch: 20s, reset: 160s, drai
 
 def waits_for(region: Live) -> str:
     """What `kcr region show` says that the reset waits for."""
-    return Region(region.name, region.store).show().note
+    return Region(region.name, region.store).show().liveness.text()
 
 
 def test_members_that_come_one_after_the_other_cost_no_reset(lend: Lend, record_property: Note) -> None:

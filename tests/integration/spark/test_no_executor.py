@@ -11,7 +11,7 @@ import pytest
 
 from airflow_kcr.embedded.servers import StandaloneCluster
 from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.liveness import Rule
+from airflow_kcr.protocol.region.waits import Rule
 from tests.support.faults import finished, passed, resets
 from tests.support.kafka import Kafka
 from tests.support.members import TOP, Live, live

@@ -369,7 +369,7 @@ def test_c18_where_the_newcomer_takes_what_was_begun_it_goes_on_there_and_the_ch
     driver.join(driver.member(2))
     driver.claim(driver.member(2), [driver.partition(2)])
     assert causes(driver) == [ResetCause.START]
-    assert [body.late for body in happened(driver, region_events.CheckpointAborted)] == [("g[1] (g:t-1)",)]
+    assert [body.late for body in happened(driver, region_events.CheckpointAborted)] == [("g[1] (t-1)",)]
     driver.claim(driver.member(1), [driver.partition(1)])
     assert positions(driver) == [10] * 3
     sequence = driver.complete()

@@ -314,7 +314,7 @@ def test_c55_when_the_drain_of_a_persons_reset_aborts_the_request_fails_with_the
     driver.wait(181)
     failed = driver.region.person_resets[accepted.request_id]
     assert failed.state is PersonResetState.FAILED
-    assert "g[1] (g:t-2, g:t-3)" in failed.failure
+    assert "g[1] (t-2, t-3)" in failed.failure
     after = driver.region
     assert (after.state, after.epoch, after.timeline, after.restore_point) == (
         RegionState.RUNNING,

@@ -25,7 +25,6 @@ from airflow_kcr.protocol.commands import (
 )
 from airflow_kcr.protocol.member.state import MemberMachine
 from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.liveness import Rule
 from airflow_kcr.protocol.region.rows import (
     CheckpointPurpose,
     CheckpointState,
@@ -35,6 +34,7 @@ from airflow_kcr.protocol.region.rows import (
     RequestState,
 )
 from airflow_kcr.protocol.region.state import Region, Spec
+from airflow_kcr.protocol.region.waits import Rule
 from airflow_kcr.protocol.rules import (
     CheckpointMode,
     CheckpointRules,

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LogEnd, Rule, Seen
+from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LogEnd, Seen
 from airflow_kcr.protocol.region.rows import DesiredState, RegionState, RequestState
+from airflow_kcr.protocol.region.waits import Rule
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.values import GroupPartition, Offset
 
@@ -73,7 +74,7 @@ class Watch:
         # By a clock that has just jumped, whatever waits has waited for long; no process could do anything meanwhile.
         for wait in found.stalled if now - self._jumped_at > SILENT else ():
             if wait.rule in UNEXPLAINED:
-                self._note(f"at {now:.0f} s stalled: {wait.text(found.now)}")
+                self._note(f"at {now:.0f} s stalled: {wait.text()}")
         return found
 
     def _judged(self, region: Region) -> Liveness:

@@ -27,7 +27,7 @@ def reached(driver: Driver, goal: Goal) -> bool:
 
 
 def missing(driver: Driver, goal: Goal) -> list[str]:
-    return list(goal.missing(*driver.store.read(driver.name)))
+    return [wait.what for wait in goal.missing(*driver.store.read(driver.name))]
 
 
 def test_members_that_have_not_come_yet_are_waited_for_even_in_a_stopped_region(driver: Driver, goal: Goal) -> None:

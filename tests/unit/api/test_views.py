@@ -174,15 +174,15 @@ def test_a_region_whose_batches_fail_says_how_often_and_how_long_it_waits() -> N
     )
 
 
-def test_a_region_in_a_reset_says_what_that_waits_for() -> None:
+def test_a_region_in_a_reset_says_what_that_waits_for_once() -> None:
     driver = running()
     driver.request_reset(driver.member(0), ResetCause.LEASE_LOST, "it was away")
-    assert RegionView.of(driver.region, driver.clock.now).note == (
-        "its reset waits: g:t-0 is not covered (last owner: g[0]), g:t-1 is not covered (last owner: g[0]), "
-        "g:t-2 is not covered (last owner: g[1]) and 3 more"
+    shown = RegionView.of(driver.region, driver.clock.now)
+    assert (shown.note, shown.liveness.text()) == (
+        "",
+        "waiting: reset since 2026-01-01T00:00:00Z: lease_lost: g:t-0 is not covered (last owner: g[0]), "
+        "g:t-1 is not covered (last owner: g[0]), g:t-2 is not covered (last owner: g[1]) and 3 more",
     )
-    driver.finish_reset()
-    assert RegionView.of(driver.region, driver.clock.now).note == ""
 
 
 def test_a_region_with_a_partition_that_no_member_owns_says_so_with_since_when() -> None:
@@ -197,15 +197,14 @@ def test_a_region_with_a_partition_that_no_member_owns_says_so_with_since_when()
     assert shown.to_json()["unowned"] == [
         {"group": "g", "topic": "t", "partition": 99, "since": "2026-01-01T00:00:00Z"}
     ]
-    assert shown.note == ""
-    driver.wait(driver.region.rules.timeouts.rejoin_after.total_seconds())
-    assert RegionView.of(driver.region, driver.clock.now).note == (
-        "no member owns g:t-99 since 2026-01-01T00:00:00Z: their records are not read; "
+    assert shown.liveness.text() == (
+        "waiting: partitions since 2026-01-01T00:00:00Z: no member owns g:t-99: their records are not read; "
         "a member joins its group anew for them"
     )
+    driver.wait(driver.region.rules.timeouts.rejoin_after.total_seconds())
     driver.request_checkpoint("n")
     missing = list(published(RequestId("n")).missing(driver.region, driver.clock.now))
-    assert missing == ["g:t-99 is on the brokers and no member owns it yet"]
+    assert [wait.what for wait in missing] == ["g:t-99 is on the brokers and no member owns it yet"]
 
 
 def test_a_region_says_what_the_brokers_do_not_have_and_when_it_goes_on_without() -> None:

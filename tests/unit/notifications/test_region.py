@@ -13,7 +13,8 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.notifications.region import KcrRegionNotifier
 from airflow_kcr.protocol.commands import ReportForeignConsumer
 from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
+from airflow_kcr.protocol.region.liveness import Liveness
+from airflow_kcr.protocol.region.waits import Rule, Wait
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
 from tests.support.judging import halt_of
@@ -62,7 +63,7 @@ def test_of_a_stalled_region_is_said_what_waits_and_since_when(driver: Driver, m
     monkeypatch.setattr(liveness, "judge", lambda *_: Liveness(waits=(wait,), now=now))
     pager = Pager()
     KcrRegionNotifier(region="flights", notifiers=[pager])(failed("not in time"))
-    assert pager.said == [f"flights is stalled: {wait.text(now)}"]
+    assert pager.said == [f"flights is stalled: {wait.text()}"]
 
 
 def test_of_another_region_is_said_what_the_task_failed_of(driver: Driver) -> None:

@@ -27,8 +27,9 @@ from airflow_kcr.plugins import page
 from airflow_kcr.plugins.page import build_page
 from airflow_kcr.protocol.commands import PinCheckpoint, RequestReset, StopRegion
 from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
+from airflow_kcr.protocol.region.liveness import Liveness
 from airflow_kcr.protocol.region.rows import Requester, ResetCause
+from airflow_kcr.protocol.region.waits import Rule, Wait
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Offset
 from airflow_kcr.sensors.region import KcrRegionStateSensor

@@ -8,7 +8,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.protocol.commands import KillRegion, ReportForeignConsumer, StartRegion
 from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
+from airflow_kcr.protocol.region.liveness import Liveness
+from airflow_kcr.protocol.region.waits import Rule, Wait
 from airflow_kcr.sensors.region import KcrProgressSensor
 from airflow_kcr.triggers.payloads import Progresses
 from airflow_kcr.triggers.probes import probe
@@ -32,7 +33,7 @@ def test_a_stalled_region_is_waited_for_and_the_time_out_names_the_rule_and_sinc
     missing = probe(driver.store, driver.name, Progresses(), KcrHook()).missing
     assert missing is not None
     assert "it is stalled" in missing.what
-    assert missing.missing == (wait.text(now),)
+    assert missing.missing == (wait.text(),)
     assert "boundary since " in str(missing)
 
 

@@ -248,9 +248,9 @@ def test_who_is_late_is_named_with_the_partitions_that_wait_for_it() -> None:
     driver = running(partitions=1, members=2)
     assert checkpoints.late(driver.region) == ()
     driver.request_checkpoint("n")
-    assert checkpoints.late(driver.region) == ("g[0] (no partition)", "g[1] (g:t-0)")
+    assert checkpoints.late(driver.region) == ("g[0] (no partition)", "g[1] (t-0)")
     driver.contribute(driver.member(0))
-    assert checkpoints.late(driver.region) == ("g[1] (g:t-0)",)
+    assert checkpoints.late(driver.region) == ("g[1] (t-0)",)
 
 
 def test_an_abort_burns_the_sequence_and_the_region_goes_on() -> None:
@@ -280,8 +280,8 @@ def test_a_drain_deadline_aborts_the_checkpoint_and_names_who_was_late() -> None
     driver.wait(181)
     row = driver.region.requests[RequestId("n")]
     assert row.state is RequestState.ABORTED
-    assert "late: g[1] (g:t-2, g:t-3)" in row.refusal
-    assert happened(driver, events.CheckpointAborted)[0].late == ("g[1] (g:t-2, g:t-3)",)
+    assert "late: g[1] (t-2, t-3)" in row.refusal
+    assert happened(driver, events.CheckpointAborted)[0].late == ("g[1] (t-2, t-3)",)
     assert state(driver) is RegionState.RUNNING
     driver.process()
     judge(driver)
@@ -311,7 +311,7 @@ def test_a_persons_reset_does_not_survive_the_abort_of_its_drain() -> None:
     reset = driver.region.person_resets[RequestId("r")]
     assert reset.state is PersonResetState.FAILED
     assert "its drain was aborted: the drain deadline" in reset.failure
-    assert "late: g[0] (g:t-0, g:t-1); g[1]" in reset.failure
+    assert "late: g[0] (t-0, t-1); g[1]" in reset.failure
     assert request_state(driver, "r") is RequestState.SUPERSEDED
     assert causes(driver) == ["start"]
     assert driver.region.desired_state is DesiredState.RUNNING

@@ -41,7 +41,7 @@ def test_a_partition_that_nobody_covers_is_missing_with_whoever_had_it_last() ->
     driver.leave(driver.member(1))
     gaps = coverage.missing(driver.region, driver.clock.now)
     assert [g.partition for g in gaps] == [driver.partition(2), driver.partition(3)]
-    assert str(gaps[0]) == "g:t-2 (last owner: g[1])"
+    assert str(gaps[0]) == "g:t-2 is not covered (last owner: g[1])"
 
 
 def test_the_owner_whose_lease_is_over_is_named_as_the_last_one() -> None:
@@ -56,7 +56,7 @@ def test_the_owner_whose_lease_is_over_is_named_as_the_last_one() -> None:
 def test_a_partition_without_a_row_was_never_held_by_anybody() -> None:
     driver = running(partitions=1, members=1)
     region = replace(driver.region, claims={})
-    assert [str(g) for g in coverage.missing(region, driver.clock.now)] == ["g:t-0 (last owner: none)"]
+    assert [str(g) for g in coverage.missing(region, driver.clock.now)] == ["g:t-0 is not covered (last owner: none)"]
 
 
 # -- could members with leases cover the partitions? ------------------------------------------------------------------

@@ -219,8 +219,8 @@ def test_the_foreign_consumer_is_named_with_what_waits_and_in_the_note_of_the_re
     driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED, "a batch")
     region, now = driver.store.read(driver.name)
     waits = list(coverage.gaps(region, now))
-    assert waits[0] == f"g:t-0 is not covered (last owner: g[0]; beside its members there is {STRANGER})"
-    assert "its reset waits: g:t-0 is not covered" in RegionView.of(region, now).note
+    assert waits[0] == f"g:t-0 is not covered (last owner: g[0]); beside its members there is {STRANGER}"
+    assert "batch_refused: g:t-0 is not covered" in RegionView.of(region, now).liveness.text()
     driver = beside_one_with_two_of_four(ForeignConsumerPolicy.WARN)
     found(driver, STRANGER)
     note = RegionView.of(*driver.store.read(driver.name)).note

@@ -16,8 +16,9 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
 )
 from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LivenessVerdict, LogEnd, Rule, Seen, Wait
+from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LivenessVerdict, LogEnd, Seen
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState, ResetCause, StartFailure
+from airflow_kcr.protocol.region.waits import Rule, Wait
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
 from airflow_kcr.protocol.values import Offset, RequestId
 from airflow_kcr.schedules import Every
@@ -91,7 +92,7 @@ def test_partitions_without_a_living_owner_are_named_with_their_last_one() -> No
     all_crash(driver, [driver.member(1)])
     wait = only(judged(driver))
     assert (wait.rule, wait.group) == (Rule.PARTITIONS, GROUP)
-    assert wait.what == "g:t-2 (last owner: g[1]), g:t-3 (last owner: g[1]) without a living owner"
+    assert wait.what == "g:t-2 is not covered (last owner: g[1]), g:t-3 is not covered (last owner: g[1])"
     assert wait.since == driver.region.leases[driver.member(1)].until
     assert judged(driver, later=DAY).verdict is LivenessVerdict.STALLED
 
@@ -101,7 +102,7 @@ def test_partitions_that_a_living_member_dropped_count_from_its_claim() -> None:
     driver.wait(DAY.total_seconds())
     driver.claim(driver.member(1), [driver.partition(2)])
     wait = only(judged(driver))
-    assert (wait.what, wait.since) == ("g:t-3 (last owner: g[1]) without a living owner", driver.clock.now)
+    assert (wait.what, wait.since) == ("g:t-3 is not covered (last owner: g[1])", driver.clock.now)
     assert judged(driver, later=patience(driver)).verdict is LivenessVerdict.STALLED
 
 
@@ -120,7 +121,7 @@ def test_a_checkpoint_that_drains_names_who_is_late() -> None:
     driver.request_checkpoint("n")
     driver.contribute(driver.member(0))
     wait = only(judged(driver))
-    assert wait.what == f"checkpoint {driver.region.open_checkpoint} drains; late: g[1] (g:t-2, g:t-3)"
+    assert wait.what == f"checkpoint {driver.region.open_checkpoint} waits for g[1] (t-2, t-3)"
     drain = driver.region.rules.timeouts.drain
     assert wait.until == BEGINNING + drain + patience(driver)
 
@@ -407,7 +408,7 @@ def test_the_longest_wait_comes_first_and_those_that_are_too_long_before_all() -
     found = judged(driver, later=DAY)
     stalled = len(found.stalled)
     assert found.waits[:stalled] == found.stalled
-    assert wait(Rule.RECONCILE, None, None).text(BEGINNING) == "reconcile: w"
+    assert wait(Rule.RECONCILE, None, None).text() == "reconcile: w"
 
 
 def test_the_judgement_of_a_schedule_that_is_taken_away_ends() -> None:
@@ -424,7 +425,8 @@ def test_partitions_that_kafka_assigns_to_nobody_are_a_stall_with_since_when() -
     region = replace(driver.region, unowned={fresh: BEGINNING})
     wait = only(liveness.judge(region, BEGINNING))
     assert (wait.rule, wait.since, wait.until) == (Rule.PARTITIONS, BEGINNING, BEGINNING + patience(driver))
-    assert wait.what == "g:t-2 without an owner; Kafka assigns 1 partition(s) to no member"
+    said = "no member owns g:t-2: their records are not read; a member joins its group anew for them"
+    assert wait.what == said
 
 
 def test_partitions_that_are_there_again_count_from_when_that_was_seen() -> None:
