@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from airflow_kcr.errors import RefusedError
-from airflow_kcr.protocol.commands import Command, Heartbeat, Renew
+from airflow_kcr.protocol.commands import Command, FinishBatch, Heartbeat, Renew, StartBatch
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
@@ -76,10 +76,16 @@ class Replayed:
     """How much of that was started again since."""
 
 
+A = TypeVar("A")
+B = TypeVar("B", StartBatch, FinishBatch)
 V = TypeVar("V")
 
-Rule: TypeAlias = Callable[[Region, datetime], Region]
-"""A pure decision: the region and the store's clock in, the region out; or it raises and nothing has changed."""
+Rule: TypeAlias = Callable[[Region, datetime], tuple[Region, A]]
+"""A pure decision: the region and the store's clock in, the region and an answer out; or it raises, and nothing has
+changed."""
+
+BatchRule: TypeAlias = Callable[[Region, datetime, B], tuple[Region, A]]
+"""A decision about a batch, which is started or finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,11 +218,11 @@ class Transactions(Protocol):
         """
         ...
 
-    def decide(self, name: RegionName, rule: Rule) -> Region:
+    def decide(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
         """Run `rule` under the exclusive lock and store what it returns: rows, events and ledger changes.
 
-        Waiters are notified after the commit. The answer is the region as stored, with its events and ledger changes
-        written.
+        Waiters are notified after the commit. Returns the region as stored, with its events and ledger changes
+        written, and the rule's answer.
 
         Raises:
             UnknownRegion: there is no such region.
@@ -224,19 +230,12 @@ class Transactions(Protocol):
         """
         ...
 
-    def admit(
-        self,
-        name: RegionName,
-        member: MemberId,
-        batch: BatchId,
-        partitions: frozenset[GroupPartition] | None,
-        rule: Rule,
-    ) -> Region:
-        """Run `rule` under the shared lock, on a region that holds no more than a batch's start or end needs.
+    def admit(self, name: RegionName, command: B, rule: BatchRule[B, A]) -> A:
+        """Run `rule` under the shared lock, on a region that holds no more than a batch's start or finish needs.
 
-        That is: the region's own row, the open checkpoint, this member and its lease, the claims of `partitions` (None:
-        those of the batch's ranges), their boundary offsets and skips, the running batch of this id; all claims and the
-        restore point only where the region checkpoints by count.
+        That is: the region's own row, the open checkpoint, this member and its lease, the claims of the batch's ranges,
+        their boundary offsets and skips, the running batch of this id; all claims and the restore point only where the
+        region checkpoints by count. Returns the rule's answer.
 
         Raises:
             UnknownRegion: there is no such region.

@@ -33,7 +33,7 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.ports import SinkPlace
-from airflow_kcr.protocol.commands import ReportStartFailures
+from airflow_kcr.protocol.commands import DeclareRegion, ReportStartFailures
 from airflow_kcr.protocol.region.lifecycle import declare
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import StartFailure
@@ -362,7 +362,7 @@ class Undeclared:
         """Return the region, stopped, and the time."""
         now = datetime.now(UTC)
         spec = Spec(text=self._spec.to_json_text(), rules=self._spec.rules())
-        return declare(name, UNDECLARED, spec, now), now
+        return declare(name, now, DeclareRegion(spec=spec, region_id=UNDECLARED)), now
 
     def seen(self, name: RegionName) -> Seen:
         """Return that it never worked."""

@@ -97,7 +97,7 @@ def regions(url: str, number: int) -> Iterator[tuple[RegionStore, list[Renewal]]
                 store.delete(name, lambda region, now: None)
 
 
-def _with_leases(members: Sequence[MemberId], region: Region, now: datetime) -> Region:
+def _with_leases(members: Sequence[MemberId], region: Region, now: datetime) -> tuple[Region, None]:
     lease = Lease(incarnation=Incarnation(1), until=now + LEASE)
     rows = {member: Member(member=member, incarnation=Incarnation(1), token=f"t-{member}") for member in members}
-    return replace(region, members=rows, leases=dict.fromkeys(members, lease))
+    return replace(region, members=rows, leases=dict.fromkeys(members, lease)), None

@@ -80,8 +80,7 @@ def test_a_region_that_has_used_up_its_numbers_says_so_and_is_begun_anew(drive: 
     driver = drive()
     driver.up()
     driver.process()
-    driver.store.decide(
-        driver.name,
+    driver.change(
         lambda region, now: replace(
             region,
             epoch=Epoch(MAX_NUMBER) if held == "epoch" else region.epoch,

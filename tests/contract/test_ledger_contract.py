@@ -132,7 +132,7 @@ def test_a_ledger_is_undone_and_proven_as_memory_says(
                     changes.append(BatchesProven(epoch=ran, proven_in=region.epoch, progress=progress))
             return replace(region, ledger=tuple(changes))
 
-        driver.store.decide(driver.name, rule)
+        driver.change(rule)
         partition, offset = chance.choice(partitions), Offset(chance.randrange(FURTHEST + 1))
         found = driver.store.batches_with(driver.name, partition, offset)
         held = [(b, b.ranges[partition]) for b in driver.batches if partition in b.ranges]
@@ -165,7 +165,7 @@ def test_the_newest_batches_are_those_of_later_sequences(drive_twins: Drive, mon
             changes.append(BatchClosed(batch=batch.batch, outcome=Outcome.DONE, at=now, after=region.counter))
         return replace(region, ledger=tuple(changes))
 
-    driver.store.decide(driver.name, rule)
+    driver.change(rule)
     for after in range(9):
         found = driver.store.batches_since(driver.name, CheckpointNumber(after))
         assert found == tuple(b for b in driver.batches if b.sequence > after)

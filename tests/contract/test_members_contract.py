@@ -416,6 +416,6 @@ def test_a_rule_sees_what_was_committed_before(subject: Subject, drive: Drive) -
         return region
 
     counter = driver.held.counter
-    subject.transactions.decide(driver.name, look)
+    driver.change(look)
     assert seen[0].counter == counter == driver.held.counter
     assert seen[0].events == ()

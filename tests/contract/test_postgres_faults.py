@@ -54,12 +54,13 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
 )
 from airflow_kcr.protocol.region import batches
-from airflow_kcr.protocol.region.rows import Lease, Member, Outcome, RegionState, ResetCause
+from airflow_kcr.protocol.region.rows import Batch, Lease, Member, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     BatchId,
+    Epoch,
     EventNumber,
     Incarnation,
     MemberId,
@@ -254,12 +255,12 @@ def test_a_backend_ended_before_commit_changes_nothing(database_url: str, driver
 
     request = driver.batch_of(driver.member(0), {place: Range(Offset(0), Offset(7))})
 
-    def begun(region: Region, now: datetime) -> Region:
-        return batches.start(rule(region, now), now, request)
+    def begun(region: Region, now: datetime, command: StartBatch) -> tuple[Region, Batch]:
+        return batches.start(rule(region, now), now, command)
 
-    calls: dict[str, Callable[[], Region]] = {
-        "decide": lambda: driver.store.decide(driver.name, failed),
-        "admit": lambda: driver.store.admit(driver.name, driver.member(0), BatchId("b"), frozenset({place}), begun),
+    calls: dict[str, Callable[[], object]] = {
+        "decide": lambda: driver.change(failed),
+        "admit": lambda: driver.store.admit(driver.name, request, begun),
     }
     with pytest.raises(StoreUnavailable):
         calls[verb]()
@@ -364,7 +365,7 @@ times = Timeouts(lease=timedelta(seconds=3), renew=timedelta(seconds=1))
 def freeze(region, now):
     print("locked", flush=True)
     os.kill(os.getpid(), signal.SIGSTOP)
-    return replace(region, failures=region.failures + 1)
+    return replace(region, failures=region.failures + 1), None
 
 with PostgresTransactions.connect(sys.argv[1], lambda text: rules, timeouts=times) as store:
     store.names()
@@ -437,12 +438,15 @@ def driver_batch(driver: Driver, index: int, batch: BatchId) -> None:
 
 def test_c46_transitions_are_not_starved_by_many_shared_lockers(driver: Driver, store: PostgresTransactions) -> None:
     lockers, admission, stop = 32, [0], threading.Event()
-    nobody = frozenset({driver.partition(0)})
+    nothing = {driver.partition(0): Range(Offset(0), Offset(1))}
 
     def lock(index: int) -> None:
         while not stop.is_set():
             member = MemberId(GROUP, index)
-            store.admit(driver.name, member, BatchId("none"), nobody, lambda region, now: region)
+            command = StartBatch(
+                batch=BatchId("none"), member=member, incarnation=Incarnation(1), epoch=Epoch(1), ranges=nothing
+            )
+            store.admit(driver.name, command, lambda region, now, command: (region, None))
             admission[0] += 1
 
     waited: list[int] = []
@@ -451,7 +455,7 @@ def test_c46_transitions_are_not_starved_by_many_shared_lockers(driver: Driver, 
         try:
             for _ in range(10):
                 before = admission[0]
-                store.decide(driver.name, partial(_noting, waited=waited, admission=admission, before=before))
+                driver.change(partial(_noting, waited=waited, admission=admission, before=before))
         finally:
             stop.set()
         for future in locking:
@@ -486,10 +490,12 @@ def test_whoever_may_write_what_another_has_read_waits_for_it(
 ) -> None:
     member, seen, waiting = driver.member(0), list[str](), list[Future[Region]]()
 
+    request = driver.batch_of(member, dict.fromkeys(driver.claims(member), Range(Offset(0), Offset(5))))
+
     def call(verb: str, rule: Callable[[Region, datetime], Region]) -> Region:
         if verb == "decide":
-            return store.decide(driver.name, rule)
-        return store.admit(driver.name, member, BatchId("b"), frozenset(driver.claims(member)), rule)
+            return driver.change(rule)
+        return store.admit(driver.name, request, lambda region, now, _: (rule(region, now), region))
 
     def come_later(region: Region, now: datetime) -> Region:
         seen.append("second")
@@ -528,7 +534,7 @@ def test_a_decision_on_a_lease_that_was_renewed_meanwhile_is_made_again(driver: 
             assert driver.handle(Renew(member=member, incarnation=Incarnation(1), lease=timedelta(seconds=60))).renewed
         return replace(region, leases={**region.leases, member: replace(lease, until=now)})
 
-    after = driver.store.decide(driver.name, leave)
+    after = driver.change(leave)
     assert len(seen) == 2
     assert seen[0] < seen[1]
     assert driver.held.leases[member] == after.leases[member]
@@ -614,10 +620,11 @@ def _renewal(name: RegionName, member: MemberId) -> Renewal:
     return Renewal(region=name, command=Renew(member=member, incarnation=Incarnation(1), lease=timedelta(seconds=60)))
 
 
-def _registered(member: MemberId, region: Region, now: datetime) -> Region:
+def _registered(member: MemberId, region: Region, now: datetime) -> tuple[Region, None]:
     row = Member(member=member, incarnation=Incarnation(1), token=f"t-{member}", label="", version="")
     lease = Lease(incarnation=Incarnation(1), until=now + timedelta(seconds=10))
-    return replace(region, members={**region.members, member: row}, leases={**region.leases, member: lease})
+    rows = replace(region, members={**region.members, member: row}, leases={**region.leases, member: lease})
+    return rows, None
 
 
 # -- the answer to COMMIT lost -----------------------------------------------------------------------------------------
@@ -975,7 +982,7 @@ def test_an_engine_that_was_passed_in_is_left_open(engine: Engine, rules: Region
 
 def test_an_error_nobody_foresaw_names_its_class_and_no_value(driver: Driver, store: PostgresTransactions) -> None:
     with pytest.raises(StoreError) as caught:
-        store.decide(driver.name, lambda region, now: replace(region, counter="not a number"))  # type: ignore[arg-type]
+        driver.change(lambda region, now: replace(region, counter="not a number"))  # type: ignore[arg-type]
     assert "not a number" not in str(caught.value)
 
 
@@ -986,7 +993,7 @@ def test_now_is_read_after_the_lock(driver: Driver, store: PostgresTransactions)
         seen.append(now)
         return region
 
-    store.decide(driver.name, look)
+    driver.change(look)
     assert abs(seen[0] - datetime.now(UTC)) < timedelta(seconds=60)
     assert seen[0].utcoffset() == timedelta(0)
 
@@ -1000,8 +1007,8 @@ def test_the_garbage_collector_waits_for_a_decision_and_no_longer(driver: Driver
             raise NotClaimed
         return region
 
-    store.decide(driver.name, rule)
+    driver.change(rule)
     assert (seen, gc.isenabled()) == ([False], True)
     with pytest.raises(NotClaimed):
-        store.decide(driver.name, rule)
+        driver.change(rule)
     assert (seen, gc.isenabled()) == ([False, False], True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -30,7 +30,7 @@ from airflow_kcr.errors import (
     UnknownMember,
     UnknownRegion,
 )
-from airflow_kcr.ports import SinkPlace
+from airflow_kcr.ports import Rule, SinkPlace
 from airflow_kcr.protocol.commands import (
     AnswerEntries,
     AssignedPartition,
@@ -53,6 +53,7 @@ from airflow_kcr.protocol.commands import (
 )
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
+from airflow_kcr.protocol.region import batches
 from airflow_kcr.protocol.region.liveness import NEVER
 from airflow_kcr.protocol.region.rows import Outcome, RegionState, Requester, ResetCause
 from airflow_kcr.protocol.region.state import Region
@@ -232,7 +233,11 @@ def test_an_unknown_region_is_refused_by_every_call_with_those_that_exist(subjec
         lambda: store.readers(SEATS, log.topic_partition),
         lambda: store.registered(SEATS, nobody, Incarnation(1)),
         lambda: store.read_as(SEATS, nobody, lambda region, now: region),
-        lambda: store.admit(SEATS, nobody, BatchId("b"), None, lambda region, now: region),
+        lambda: store.admit(
+            SEATS,
+            FinishBatch(batch=BatchId("b"), member=nobody, incarnation=Incarnation(1)),
+            batches.finish,
+        ),
         lambda: store.wait(SEATS, EventNumber(0), timedelta(seconds=0)),
     ]
     for call in calls:
@@ -245,11 +250,11 @@ def test_events_are_numbered_without_gaps_and_read_back_as_they_were_decided(sub
     decided: list[object] = []
     original = subject.transactions.decide
 
-    def noting(name: RegionName, rule: Callable[[Region, object], Region]) -> Region:
-        def noted(region: Region, now: object) -> Region:
-            after = rule(region, now)
+    def noting(name: RegionName, rule: Rule[object]) -> tuple[Region, object]:
+        def noted(region: Region, now: datetime) -> tuple[Region, object]:
+            after, answer = rule(region, now)
             decided.extend(after.events)
-            return after
+            return after, answer
 
         return original(name, noted)
 
@@ -481,7 +486,7 @@ def test_a_rule_that_fails_for_another_reason_changes_nothing_either(drive: Driv
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        driver.store.decide(driver.name, broken)
+        driver.change(broken)
     assert _everything(driver) == before
     driver.process()
 
@@ -490,9 +495,7 @@ def test_sequences_and_offsets_beyond_32_bits_are_kept(subject: Subject, drive: 
     driver = drive()
     for partition in driver.logs:
         driver.grow(partition, start=2**40, end=2**62)
-    subject.transactions.decide(
-        driver.name, lambda region, now: replace(region, next_sequence=CheckpointNumber(2**31 + 5))
-    )
+    driver.change(lambda region, now: replace(region, next_sequence=CheckpointNumber(2**31 + 5)))
     driver.up()
     driver.process()
     sequence = driver.checkpoint("n1")

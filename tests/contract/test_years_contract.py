@@ -128,7 +128,7 @@ def test_old_boundaries_are_forgotten_in_pieces_that_read_what_they_delete(
     with old_region(database_url, 20_000, statistics=statistics) as driver, touched() as rows:
         piece = BoundariesForgotten(up_to=driver.held.archive.checkpoints(last=1)[0].opened_at, limit=24)
         for _ in range(2):
-            driver.store.decide(driver.name, lambda region, now: replace(region, ledger=(piece,)))
+            driver.change(lambda region, now: replace(region, ledger=(piece,)))
     (deleted,) = [found for statement, found in rows.items() if "DELETE FROM kcr.boundary_offset" in statement]
     assert deleted <= 2 * 2 * 24
 

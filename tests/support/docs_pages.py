@@ -35,7 +35,6 @@ from airflow_kcr.spark import reads
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
 from airflow_kcr.spec.fields import AsText, declared, parts_of
 from airflow_kcr.spec.sinks import Sinks
-from airflow_kcr.store import regions
 from airflow_kcr.store.postgres import tables
 from tests.support import airflow_pages
 from tests.support.simulation.faults import DRAWN_APART, FAULTS
@@ -751,7 +750,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "region-events": lambda: classes(events, get_args(events.Body)),
     "member-events": lambda: classes(member_events, [get_origin(e) or e for e in get_args(member_events.Event)]),
     "commands": lambda: classes(
-        commands, (c for c in vars(commands).values() if isinstance(c, type) and c in regions.TABLE)
+        commands, (c for c in vars(commands).values() if isinstance(c, type) and c.__base__ is commands.Command)
     ),
     "member-effects": lambda: classes(member_effects, get_args(member_effects.Effect)),
     "errors": error_table,

@@ -14,7 +14,7 @@ fenced sink holds. Refusals pass through to the test.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -238,6 +238,10 @@ class Driver:
         """Have the store handle a command."""
         return self.store.handle(self.name, command)
 
+    def change(self, rule: Callable[[Region, datetime], Region]) -> Region:
+        """Bring the region into a state in which a rule puts it, and nothing that is due with it."""
+        return self.store.decide(self.name, lambda region, now: (rule(region, now), None))[0]
+
     def request_reset(self, member: MemberId, cause: ResetCause, detail: str = "") -> Region:
         """Ask for a reset in a member's name, in the present epoch."""
         return self.handle(RequestReset(caller=self.caller(member), cause=cause, detail=detail))
@@ -246,7 +250,7 @@ class Driver:
 
     def number_from(self, sequence: int) -> None:
         """Have a region that was never started number from there, as one does that has run for long."""
-        self.store.decide(self.name, lambda region, now: replace(region, next_sequence=CheckpointNumber(sequence)))
+        self.change(lambda region, now: replace(region, next_sequence=CheckpointNumber(sequence)))
 
     def up(self) -> None:
         """Start the region with every member, partitions spread evenly, and let it run."""

@@ -20,6 +20,8 @@ from airflow_kcr.errors import (
     UnknownRegion,
 )
 from airflow_kcr.ports import (
+    B,
+    BatchRule,
     Dropped,
     Heartbeats,
     HistoryStart,
@@ -70,6 +72,7 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.store.regions import RegionStore
 
+A = TypeVar("A")
 V = TypeVar("V")
 
 Ledger = dict[BatchId, Batch]
@@ -101,22 +104,17 @@ class MemoryTransactions(RegionStore):
         self._starts[name], self._places[name] = [], frozenset()
         return self._stored(region)
 
-    def decide(self, name: RegionName, rule: Rule) -> Region:
+    def decide(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
         """See `ports.Transactions.decide`."""
-        region = rule(self._region(name), self._clock())
+        region, answer = rule(self._region(name), self._clock())
         self._require_free_groups(region)
-        return self._stored(region)
+        return self._stored(region), answer
 
-    def admit(
-        self,
-        name: RegionName,
-        member: MemberId,
-        batch: BatchId,
-        partitions: frozenset[GroupPartition] | None,
-        rule: Rule,
-    ) -> Region:
+    def admit(self, name: RegionName, command: B, rule: BatchRule[B, A]) -> A:
         """See `ports.Transactions.admit`; here the rule gets the whole region."""
-        return self._stored(rule(self._region(name), self._clock()))
+        region, answer = rule(self._region(name), self._clock(), command)
+        self._stored(region)
+        return answer
 
     def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
         """See `ports.Transactions.renew`."""

@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_kcr.errors import KcrError, RefusedError
-from airflow_kcr.ports import Heartbeats, Renewal, Replayed, Rule, Span
+from airflow_kcr.ports import B, BatchRule, Heartbeats, Renewal, Replayed, Rule, Span
 from airflow_kcr.protocol.commands import Heartbeat
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import (
-    BatchId,
     Epoch,
     EventNumber,
-    GroupPartition,
-    MemberId,
     RegionName,
 )
 from airflow_kcr.store.postgres import PostgresTransactions
@@ -30,6 +27,8 @@ from tests.support.whole import everything
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
+
+A = TypeVar("A")
 
 
 def plain(region: Region) -> dict[str, object]:
@@ -69,25 +68,22 @@ class Twin(PostgresTransactions):
 
         return self._both(name, lambda: super(Twin, self).create(name, noted), lambda: self._memory.create(name, rule))
 
-    def decide(self, name: RegionName, rule: Rule) -> Region:
+    def decide(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
         return self._both(
             name,
             lambda: super(Twin, self).decide(name, self._noted(rule)),
             lambda: self._memory.decide(name, rule),
         )
 
-    def admit(
-        self,
-        name: RegionName,
-        member: MemberId,
-        batch: BatchId,
-        partitions: frozenset[GroupPartition] | None,
-        rule: Rule,
-    ) -> Region:
+    def admit(self, name: RegionName, command: B, rule: BatchRule[B, A]) -> A:
+        def noted(region: Region, now: datetime, command: B) -> tuple[Region, A]:
+            self._now = now
+            return rule(region, now, command)
+
         return self._both(
             name,
-            lambda: super(Twin, self).admit(name, member, batch, partitions, self._noted(rule)),
-            lambda: self._memory.admit(name, member, batch, partitions, rule),
+            lambda: super(Twin, self).admit(name, command, noted),
+            lambda: self._memory.admit(name, command, rule),
         )
 
     def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
@@ -128,31 +124,32 @@ class Twin(PostgresTransactions):
             raise AssertionError("Postgres was not asked for the time yet")
         return self._now
 
-    def _noted(self, rule: Rule) -> Rule:
-        def noted(region: Region, now: datetime) -> Region:
+    def _noted(self, rule: Rule[A]) -> Rule[A]:
+        def noted(region: Region, now: datetime) -> tuple[Region, A]:
             self._now = now
             return rule(region, now)
 
         return noted
 
-    def _both(self, name: RegionName, postgres: Callable[[], Region], memory: Callable[[], Region]) -> Region:
-        stored, refusal = _outcome(postgres)
-        twin, other = _outcome(memory)
+    def _both(self, name: RegionName, postgres: Callable[[], A], memory: Callable[[], A]) -> A:
+        answers, refusal = _outcome(postgres)
+        others, other = _outcome(memory)
         if (type(refusal), str(refusal)) != (type(other), str(other)):
             raise AssertionError(f"postgres ends in {refusal!r}, memory in {other!r}")
         self.compare(name)
         if refusal is not None:
             raise refusal
-        if stored is None or twin is None:
-            raise AssertionError("neither an answer nor a refusal")
-        return stored
+        if answers != others:
+            raise AssertionError(f"postgres answers {answers}, memory {others}")
+        return answers[0]
 
 
-def _outcome(call: Callable[[], Region]) -> tuple[Region | None, KcrError | None]:
+def _outcome(call: Callable[[], A]) -> tuple[list[A], KcrError | None]:
+    """Return the answer, or none and the refusal."""
     try:
-        return call(), None
+        return [call()], None
     except KcrError as refusal:
-        return None, refusal
+        return [], refusal
 
 
 def _told(answer: Heartbeat | RefusedError) -> tuple[object, ...]:

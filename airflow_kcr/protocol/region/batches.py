@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow_kcr.errors import BatchRefused, NotClaimed
-from airflow_kcr.protocol.commands import StartBatch
+from airflow_kcr.protocol.commands import DiscardBatch, FinishBatch, StartBatch
 from airflow_kcr.protocol.region import boundaries
 from airflow_kcr.protocol.region.rows import Batch, CheckpointPhase, Claim, DesiredState, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (
@@ -26,7 +26,6 @@ from airflow_kcr.protocol.region.state import (
     without,
 )
 from airflow_kcr.protocol.values import (
-    BatchId,
     CheckpointNumber,
     GroupPartition,
     Incarnation,
@@ -38,8 +37,8 @@ from airflow_kcr.protocol.values import (
 )
 
 
-def start(region: Region, now: datetime, request: StartBatch) -> Region:
-    """Return the region with the batch started: its row in the ledger, its ranges marked as started.
+def start(region: Region, now: datetime, request: StartBatch) -> tuple[Region, Batch]:
+    """Return the region with the batch started, its ranges marked, and the batch's row in the ledger.
 
     Raises:
         StaleEpoch, StaleIncarnation, LeaseExpired, UnknownMember: the member may not act, or not in this epoch.
@@ -48,8 +47,9 @@ def start(region: Region, now: datetime, request: StartBatch) -> Region:
             skipped record or the count of the next checkpoint, or an earlier batch there has not ended.
         NumberOutOfRange: a range is empty, reversed or negative.
     """
-    if request.batch in region.running:
-        return region
+    running = region.running.get(request.batch)
+    if running is not None:
+        return region, running
     require_member(region, request.member, request.incarnation, now, epoch=request.epoch)
     _require_processing(region)
     if not request.ranges:
@@ -72,12 +72,13 @@ def start(region: Region, now: datetime, request: StartBatch) -> Region:
         started_at=now,
         started_after=region.counter,
     )
-    return replace(
+    started = replace(
         region,
         claims=put(region.claims, rows),
         running=put(region.running, {batch.batch: batch}),
         ledger=(*region.ledger, BatchStarted(batch=batch)),
     )
+    return started, batch
 
 
 def stamp(region: Region) -> CheckpointNumber:
@@ -149,7 +150,7 @@ def records_left(region: Region) -> int | None:
     return max(records - begun, 0)
 
 
-def finish(region: Region, now: datetime, batch_id: BatchId, member: MemberId, incarnation: Incarnation) -> Region:
+def finish(region: Region, now: datetime, request: FinishBatch) -> tuple[Region, None]:
     """Return the region with the batch accepted: positions advance, its outcome is done.
 
     It needs the epoch, incarnation and claims that it was started under, in RUNNING or DRAINING, whatever the desired
@@ -160,14 +161,14 @@ def finish(region: Region, now: datetime, batch_id: BatchId, member: MemberId, i
         NotClaimed: a claim under the batch has gone.
         BatchRefused: the batch is not running (already ended otherwise), or the region's state forbids it.
     """
-    batch = region.running.get(batch_id)
+    batch, member, incarnation = region.running.get(request.batch), request.member, request.incarnation
     if batch is None or batch.member != member:
-        raise BatchRefused(f"batch {batch_id} of {member} is not running; read its outcome from the ledger")
+        raise BatchRefused(f"batch {request.batch} of {member} is not running; read its outcome from the ledger")
     if batch.incarnation != incarnation or region.members[member].incarnation != incarnation:
-        raise BatchRefused(f"batch {batch_id} was started by incarnation {batch.incarnation}; a newer one exists")
+        raise BatchRefused(f"batch {batch.batch} was started by incarnation {batch.incarnation}; a newer one exists")
     require_epoch(region, batch.epoch)
     if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:
-        raise BatchRefused(f"region {region.name} is {region.state}; the work of batch {batch_id} is discarded")
+        raise BatchRefused(f"region {region.name} is {region.state}; the work of batch {batch.batch} is discarded")
     rows: dict[GroupPartition, Claim] = {}
     for partition, range_ in batch.ranges.items():
         claim = _require_claim(region, partition, member, incarnation)
@@ -176,22 +177,26 @@ def finish(region: Region, now: datetime, batch_id: BatchId, member: MemberId, i
         place = past_skips(region, partition, range_.to)
         rows[partition] = claim.moved(position=place, started_to=place)
     region = replace(region, claims=put(region.claims, rows))
-    return closed(region, now, batch, Outcome.DONE)
+    return closed(region, now, batch, Outcome.DONE), None
 
 
-def discard(region: Region, now: datetime, batch_id: BatchId, member: MemberId, incarnation: Incarnation) -> Region:
+def discard(region: Region, now: datetime, request: DiscardBatch) -> Region:
     """Return the region with a batch's work discarded: its tasks have ended, nothing of it will be accepted.
 
-    A newer incarnation in the same process says so for its predecessor's batch.
+    A newer incarnation in the same process says so for its predecessor's batch. One that does not run changes nothing.
 
     Raises:
-        BatchRefused: the batch is not running, or not this member's.
+        BatchRefused: the batch is not this member's.
         StaleIncarnation, LeaseExpired: the caller may not act.
     """
-    batch = region.running.get(batch_id)
-    if batch is None or batch.member != member or batch.incarnation > incarnation:
-        raise BatchRefused(f"batch {batch_id} of {member} is not running; read its outcome from the ledger")
-    require_member(region, member, incarnation, now)
+    batch = region.running.get(request.batch)
+    if batch is None:
+        return region
+    if batch.member != request.member or batch.incarnation > request.incarnation:
+        raise BatchRefused(
+            f"batch {request.batch} of {request.member} is not running; read its outcome from the ledger"
+        )
+    require_member(region, request.member, request.incarnation, now)
     return closed(region, now, batch, Outcome.DISCARDED)
 
 

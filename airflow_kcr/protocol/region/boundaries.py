@@ -8,14 +8,14 @@ C26).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from airflow_kcr.protocol.commands import StoreBoundaryOffsets
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events, timelines
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim, RegionState
-from airflow_kcr.protocol.region.state import Region, past_skips, put, record
+from airflow_kcr.protocol.region.state import Region, past_skips, put, record, require_member
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, replace
 
@@ -218,11 +218,17 @@ def boundary_offset(region: Region, partition: GroupPartition, boundary: datetim
     return None if claim is None else region.boundary_offsets.get((partition, claim.topic_id, boundary))
 
 
-def store(region: Region, now: datetime, boundary: datetime, found: Mapping[GroupPartition, BoundaryOffset]) -> Region:
-    """Return the region with these boundary offsets stored; those already there stay (first writer wins)."""
+def store(region: Region, now: datetime, report: StoreBoundaryOffsets) -> Region:
+    """Return the region with these boundary offsets stored; those already there stay (first writer wins).
+
+    Raises:
+        StaleEpoch, StaleIncarnation, LeaseExpired, UnknownMember: the member may not act, or not in this epoch.
+    """
+    caller, boundary = report.caller, report.boundary
+    require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
     fresh = {
         (p, region.claims[p].topic_id, boundary): row
-        for p, row in found.items()
+        for p, row in report.found.items()
         if p in region.claims and (p, region.claims[p].topic_id, boundary) not in region.boundary_offsets
     }
     if not fresh:

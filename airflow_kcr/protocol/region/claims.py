@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
 from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog, PartitionBusy, UnknownMember
 from airflow_kcr.protocol.commands import ClaimPartitions
@@ -313,6 +313,18 @@ def _granted(region: Region, partition: GroupPartition, proposal: ClaimPartition
 
 PUBLISHER_TURN: Final = timedelta(seconds=20)
 """How long one member may try to publish a checkpoint before it is the next one's turn."""
+
+
+class _Own(Protocol):
+    """A command of a member that is shown the region in answer."""
+
+    @property
+    def member(self) -> MemberId: ...
+
+
+def shown(region: Region, now: datetime, command: _Own) -> MemberRegion:
+    """Return what a member sees of the region after its command, so that it need not read the region again."""
+    return of_member(region, command.member, now)
 
 
 def of_member(region: Region, member: MemberId, now: datetime) -> MemberRegion:

@@ -27,7 +27,14 @@ from airflow_kcr.errors import (
     StrangeContribution,
     UnknownCheckpoint,
 )
-from airflow_kcr.protocol.commands import Contribute
+from airflow_kcr.protocol.commands import (
+    Contribute,
+    PinCheckpoint,
+    PublishCheckpoint,
+    RepairReadBack,
+    ReportPublished,
+    ReportReadBack,
+)
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import (
     boundaries,
@@ -306,19 +313,14 @@ def _ended_in_what_asked(region: Region, now: datetime, checkpoint: Checkpoint) 
     return moved_to(region, now, RegionState.RUNNING, f"checkpoint {checkpoint.sequence} is complete")
 
 
-def publish(region: Region, now: datetime, sequence: CheckpointNumber, member: MemberId | None) -> Region:
+def publish(region: Region, now: datetime, report: ReportPublished | PublishCheckpoint) -> Region:
     """Return the region with a complete checkpoint published; downstream may read it. Repeating it changes nothing.
-
-    Args:
-        region: the region.
-        now: the store's clock.
-        sequence: the checkpoint.
-        member: who published; None where the region was stopped and something else repaired it.
 
     Raises:
         UnknownCheckpoint: there is no such checkpoint.
         CheckpointRefused: it is not complete, or an earlier checkpoint has to be published first.
     """
+    sequence = report.sequence
     checkpoint = checkpoint_of(region, sequence)
     if checkpoint is None:
         raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}")
@@ -329,18 +331,12 @@ def publish(region: Region, now: datetime, sequence: CheckpointNumber, member: M
     earlier = [s for s, c in region.checkpoints.items() if c.state is CheckpointState.COMPLETE and s < sequence]
     if earlier:
         raise CheckpointRefused(f"checkpoint {min(earlier)} has to be published before checkpoint {sequence}")
+    member = report.member if isinstance(report, ReportPublished) else None
     row = replace(checkpoint, state=CheckpointState.PUBLISHED, published_at=now, publish_deadline=None)
     return record(with_checkpoint(region, row), now, events.CheckpointPublished(sequence=sequence, member=member))
 
 
-def read_back(
-    region: Region,
-    now: datetime,
-    sequence: CheckpointNumber,
-    member: MemberId,
-    incarnation: Incarnation,
-    offsets: OffsetMap,
-) -> Region:
+def read_back(region: Region, now: datetime, report: ReportReadBack) -> Region:
     """Return the region with what Kafka answered, read back, to a member's commit of the restore point.
 
     The checkpoint is *committed* when the commit read-backs of all its partitions equal it; one that differs makes it
@@ -351,41 +347,46 @@ def read_back(
             C32).
         StaleIncarnation, LeaseExpired, NotClaimed: the member may not speak for these partitions.
     """
-    if sequence != region.restore_point or region.restore_point_epoch is not None:
-        raise CheckpointRefused(
-            f"checkpoint {sequence} is not the restore point of region {region.name} any more; don't commit it"
-        )
-    require_member(region, member, incarnation, now)
-    for partition in offsets:
+    _require_restore_point(region, report.sequence)
+    member = report.member
+    require_member(region, member, report.incarnation, now)
+    for partition in report.offsets:
         claim = region.claims.get(partition)
         if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):
             raise NotClaimed(f"{member} does not hold {partition} now; its commit read-back says nothing")
     body = events.CommitReadBack(
-        sequence=sequence, member=member, incarnation=incarnation, epoch=region.epoch, offsets=offsets
+        sequence=report.sequence,
+        member=member,
+        incarnation=report.incarnation,
+        epoch=region.epoch,
+        offsets=report.offsets,
     )
-    return _with_read_back(region, now, sequence, offsets, body)
+    return _with_read_back(region, now, body)
 
 
-def repair(region: Region, now: datetime, sequence: CheckpointNumber, offsets: OffsetMap) -> Region:
+def repair(region: Region, now: datetime, report: RepairReadBack) -> Region:
     """Return the region with Kafka's commit read-back of the restore point as repaired while its groups were empty.
 
     Raises:
         CheckpointRefused: the checkpoint is not the restore point any more.
     """
+    _require_restore_point(region, report.sequence)
+    body = events.CommitReadBack(
+        sequence=report.sequence, member=None, incarnation=Incarnation(0), epoch=region.epoch, offsets=report.offsets
+    )
+    return _with_read_back(region, now, body)
+
+
+def _require_restore_point(region: Region, sequence: CheckpointNumber) -> None:
     if sequence != region.restore_point or region.restore_point_epoch is not None:
         raise CheckpointRefused(
             f"checkpoint {sequence} is not the restore point of region {region.name} any more; don't commit it"
         )
-    body = events.CommitReadBack(
-        sequence=sequence, member=None, incarnation=Incarnation(0), epoch=region.epoch, offsets=offsets
-    )
-    return _with_read_back(region, now, sequence, offsets, body)
 
 
-def _with_read_back(
-    region: Region, now: datetime, sequence: CheckpointNumber, offsets: OffsetMap, body: events.CommitReadBack
-) -> Region:
-    known = region.read_backs.get(sequence, EMPTY).replace(offsets)
+def _with_read_back(region: Region, now: datetime, body: events.CommitReadBack) -> Region:
+    sequence = body.sequence
+    known = region.read_backs.get(sequence, EMPTY).replace(body.offsets)
     region = record(replace(region, read_backs=put(region.read_backs, {sequence: known})), now, body)
     wanted, checkpoint = region.offsets[sequence], region.checkpoints[sequence]
     differs = [p for p in known if p in wanted and known[p] != wanted[p]]
@@ -598,19 +599,20 @@ def by_itself(region: Region, now: datetime) -> Region:
     return retire(region, now) if is_due and region.state is RegionState.RUNNING else region
 
 
-def pin(region: Region, now: datetime, sequence: CheckpointNumber, name: str, reason: str) -> Region:
-    """Return the region with a checkpoint pinned under a name; an empty name releases it.
+def pin(region: Region, now: datetime, request: PinCheckpoint) -> Region:
+    """Return the region with a checkpoint pinned under a label; an empty one releases it.
 
     Raises:
         UnknownCheckpoint: there is none of that number.
         CheckpointNotUsable: it has no offsets (open, aborted or retired), so that pinning would keep nothing.
     """
+    sequence, label, reason = request.sequence, request.label, request.reason
     row = checkpoint_of(region, sequence)
     if row is None:
         raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}")
     if not row.is_complete:
         raise CheckpointNotUsable(f"checkpoint {sequence} is {row.state}; only a complete one can be pinned")
-    if (row.pinned_as, row.pin_reason) == (name, reason):
+    if (row.pinned_as, row.pin_reason) == (label, reason):
         return region
-    region = with_checkpoint(replace(region, retire_at=now), replace(row, pinned_as=name, pin_reason=reason))
-    return record(region, now, events.CheckpointPinned(sequence=sequence, name=name, reason=reason))
+    region = with_checkpoint(replace(region, retire_at=now), replace(row, pinned_as=label, pin_reason=reason))
+    return record(region, now, events.CheckpointPinned(sequence=sequence, name=label, reason=reason))

@@ -11,13 +11,21 @@ exclusive verb ends here, so that a decision and all its consequences are one tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from types import MappingProxyType
 from typing import Final
 
 from airflow_kcr.errors import RegionInState
-from airflow_kcr.protocol.commands import ReportLater, RequestCheckpoint
+from airflow_kcr.protocol.commands import (
+    DeclareRegion,
+    KillRegion,
+    PauseRegion,
+    ReportLater,
+    ReportNoted,
+    RequestCheckpoint,
+    StartRegion,
+    StopRegion,
+)
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import (
     batches,
@@ -49,16 +57,13 @@ from airflow_kcr.protocol.region.rows import (
     Requester,
     ResetCause,
 )
-from airflow_kcr.protocol.region.state import Region, Spec, live_members, moved_to, put, record
+from airflow_kcr.protocol.region.state import Region, live_members, moved_to, put, record
 from airflow_kcr.protocol.values import (
     MAX_NUMBER,
     CheckpointNumber,
-    ClusterId,
     Epoch,
-    GroupId,
     GroupPartition,
     Incarnation,
-    RegionId,
     RegionName,
     RequestId,
     Timeline,
@@ -72,18 +77,13 @@ _RESTORED_CHOICES: Final = (
 )
 
 
-def declare(
-    name: RegionName,
-    region_id: RegionId,
-    spec: Spec,
-    now: datetime,
-    on: Mapping[GroupId, ClusterId] = MappingProxyType({}),
-) -> Region:
-    """Return a new region, stopped; `on` says which clusters its groups are on, as far as that is known."""
+def declare(name: RegionName, now: datetime, command: DeclareRegion) -> Region:
+    """Return a new region, stopped."""
+    spec, region_id = command.spec, command.region_id
     deliveries = {str(g): str(rules.delivery) for g, rules in spec.rules.groups.items()}
     region = Region(name=name, region_id=region_id, spec=spec)
     region = record(region, now, events.RegionCreated(region_id=region_id, deliveries=deliveries))
-    for group, cluster in sorted(on.items()):
+    for group, cluster in sorted(command.clusters.items()):
         region = lost_logs.cluster_found(region, now, group, cluster)
     return region
 
@@ -98,12 +98,12 @@ def _want(region: Region, now: datetime, wanted: DesiredState, requester: Reques
     )
 
 
-def start(region: Region, now: datetime, requester: Requester) -> Region:
+def start(region: Region, now: datetime, command: StartRegion) -> Region:
     """Return a stopped or halted region in its start, a reset: same targets, quiescing, fences, acknowledgements.
 
     In any other state nothing but `desired_state` changes: joining never raises the epoch.
     """
-    region = _want(region, now, DesiredState.RUNNING, requester)
+    region = _want(region, now, DesiredState.RUNNING, command.requester)
     if region.stopping is not None:
         # Its last checkpoint is complete and the others still wait for its commit read-backs: no member has left, so
         # none has to start.
@@ -112,7 +112,7 @@ def start(region: Region, now: datetime, requester: Requester) -> Region:
         return checkpoints.cancel(region, now, "the region was resumed", purposes=frozenset({CheckpointPurpose.STOP}))
     opening = _at_restored_restore_point(region)
     region = specs.take_pending(replace(region, failures=0), now)
-    return resets.begin(region, now, ResetCause.START, opening=opening, detail=requester.who)
+    return resets.begin(region, now, ResetCause.START, opening=opening, detail=command.requester.who)
 
 
 def _at_restored_restore_point(region: Region) -> resets.Opening | None:
@@ -129,7 +129,7 @@ def _at_restored_restore_point(region: Region) -> resets.Opening | None:
     return resets.Opening(seek=resets.restore_point_map(region), checkpoint=checkpoint)
 
 
-def pause(region: Region, now: datetime, requester: Requester) -> Region:
+def pause(region: Region, now: datetime, command: PauseRegion) -> Region:
     """Return the region paused: batches in flight end, none begins, members keep their membership.
 
     A checkpoint that approaches a boundary is aborted, because no member will reach it; its request is repeated after
@@ -140,7 +140,7 @@ def pause(region: Region, now: datetime, requester: Requester) -> Region:
     """
     if region.state is RegionState.STOPPED or region.desired_state is DesiredState.STOPPED:
         raise RegionInState(f"region {region.name} is stopped or stopping; start it, then pause it")
-    region = _want(region, now, DesiredState.PAUSED, requester)
+    region = _want(region, now, DesiredState.PAUSED, command.requester)
     return _give_up_approach(region, now, "the region was paused")
 
 
@@ -155,12 +155,12 @@ def _give_up_approach(region: Region, now: datetime, why: str) -> Region:
     return checkpoints.cancel_one(region, now, region.requests[checkpoint.request_id], why)
 
 
-def stop(region: Region, now: datetime, requester: Requester) -> Region:
+def stop(region: Region, now: datetime, command: StopRegion) -> Region:
     """Return the region on its way to STOPPED: a checkpoint, published and committed, then all leave.
 
     Without a live member it is stopped at once, marked undrained; so it is when halted, which can't drain (C60).
     """
-    region = _want(region, now, DesiredState.STOPPED, requester)
+    region = _want(region, now, DesiredState.STOPPED, command.requester)
     if region.state is RegionState.STOPPED:
         return region
     region = person_resets.fail_all(region, now, "the region was stopped")
@@ -204,16 +204,17 @@ def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
     return moved_to(region, now, RegionState.STOPPED, "drained" if drained else "undrained")
 
 
-def kill(region: Region, now: datetime, requester: Requester) -> Region:
+def kill(region: Region, now: datetime, command: KillRegion) -> Region:
     """Return the region stopped in a new epoch: whatever runs is void, all leave now.
 
     The next start is at the restore point.
     """
-    region = person_resets.fail_all(_want(region, now, DesiredState.STOPPED, requester), now, "the region was killed")
+    region = _want(region, now, DesiredState.STOPPED, command.requester)
+    region = person_resets.fail_all(region, now, "the region was killed")
     region = stopped(region, now, drained=False) if region.state is not RegionState.STOPPED else region
     # A region whose epochs are used up is killed to be deleted; no member lives in it, so no epoch is needed to fence.
     region = replace(region, epoch=Epoch(min(region.epoch + 1, MAX_NUMBER)))
-    body = events.Killed(epoch=region.epoch, requester=requester)
+    body = events.Killed(epoch=region.epoch, requester=command.requester)
     return record(region, now, body)
 
 
@@ -275,37 +276,32 @@ def seen_later(region: Region, now: datetime, memory: ReportLater) -> Region:
     return resets.halt(region, now, reason)
 
 
-def noted_later(region: Region, now: datetime, place: GroupPartition, note: Noted) -> Region:
+def noted_later(region: Region, now: datetime, report: ReportNoted) -> Region:
     """Return the region halted, if Kafka's commit metadata knows later numbers than the store; none is raised yet.
 
     A halted or stopped region stays as it is: when it starts, its members check again.
-
-    Args:
-        region: the region.
-        now: the store's clock.
-        place: beside whose committed offset the note stands.
-        note: what it says.
     """
+    partition, note = report.partition, report.noted
     if region.state in {RegionState.HALTED, RegionState.STOPPED}:
         return _also_noted(region, now, note)
     later = "; ".join(timelines.noted_later(region, note))
     if not later:
         return region
-    where = f"Kafka's commit metadata of {place}, read by {note.member}, says {later}"
+    where = f"Kafka's commit metadata of {partition}, read by {note.member}, says {later}"
     region = resets.give_up(region, now, "Kafka knows later numbers than the store; a resume goes to the restore point")
     region = record(region, now, events.StoreRestoredSeen(member=note.member, detail=later))
     if timelines.is_reachable_note(region, note):
         reason = Halt(
             reason=HaltReason.RESTORED,
             text=f"the store was restored from an older state, or another client has written this: {where}",
-            choices=(*_RESTORED_CHOICES, _overwrite(region, place)),
+            choices=(*_RESTORED_CHOICES, _overwrite(region, partition)),
             noted=note,
         )
     else:
         reason = Halt(
             reason=HaltReason.RESTORED,
             text=f"another client has written this, as no region gets there: {where}",
-            choices=(f"find who else may commit to group {place.group}", _overwrite(region, place)),
+            choices=(f"find who else may commit to group {partition.group}", _overwrite(region, partition)),
         )
     return resets.halt(region, now, reason)
 
@@ -331,13 +327,13 @@ def _also_noted(region: Region, now: datetime, note: Noted) -> Region:
     )
 
 
-def _overwrite(region: Region, place: GroupPartition) -> str:
+def _overwrite(region: Region, partition: GroupPartition) -> str:
     """Return how to remove a note that another program has written."""
     restore_point = region.restore_point if region.restore_point_epoch is None else None
-    if restore_point is not None and place in region.offsets.get(restore_point, EMPTY):
+    if restore_point is not None and partition in region.offsets.get(restore_point, EMPTY):
         how = f"kcr checkpoint repair {region.name} {restore_point}"
     else:
-        how = f"kafka-consumer-groups.sh --delete-offsets --group {place.group} --topic {place.topic}"
+        how = f"kafka-consumer-groups.sh --delete-offsets --group {partition.group} --topic {partition.topic}"
     return (
         f"if the store was not restored: stop the region (kcr region stop {region.name}); once its members have left, "
         f"overwrite what was written ({how}), then start it (kcr region start {region.name})"

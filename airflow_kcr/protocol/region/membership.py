@@ -12,12 +12,19 @@ What follows for checkpoints and resets is told by `coverage`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import datetime
 
 from airflow_kcr.errors import MemberInUse, RegionInState, SpecOutdated, UnknownMember
-from airflow_kcr.protocol.commands import PartitionAdvice, Register, ReportPartitions
-from airflow_kcr.protocol.observations import ForeignConsumer
+from airflow_kcr.protocol.commands import (
+    KeepSlot,
+    Leave,
+    PartitionAdvice,
+    Register,
+    ReportForeignConsumer,
+    ReportGroups,
+    ReportPartitions,
+)
 from airflow_kcr.protocol.region import checkpoints, coverage, events, lost_logs, resets
 from airflow_kcr.protocol.region.rows import (
     CLAIM_STATES,
@@ -42,7 +49,6 @@ from airflow_kcr.protocol.region.state import (
 )
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.values import (
-    GroupId,
     GroupPartition,
     Incarnation,
     MemberId,
@@ -95,6 +101,11 @@ def register(region: Region, now: datetime, arrival: Register) -> Region:
     return resets.progress(lapse(record(region, now, body), now), now)
 
 
+def registered(region: Region, now: datetime, arrival: Register) -> Incarnation:
+    """Return the incarnation that a registration has made, or found."""
+    return region.members[arrival.member].incarnation
+
+
 def require_place(region: Region, member: MemberId) -> None:
     """Refuse a member that the spec has no place for.
 
@@ -140,7 +151,7 @@ def with_predecessor_fenced(region: Region, member: MemberId) -> Region:
     return replace(region, running=put(region.running, fenced), ledger=(*region.ledger, *changes))
 
 
-def leave(region: Region, now: datetime, member: MemberId, incarnation: Incarnation) -> Region:
+def leave(region: Region, now: datetime, command: Leave) -> Region:
     """Return the region without the member's lease and claims: it left its group by itself.
 
     Its partitions have no owner until Kafka moves them; their resume points stay. One that has a batch running is not
@@ -149,6 +160,7 @@ def leave(region: Region, now: datetime, member: MemberId, incarnation: Incarnat
     Raises:
         StaleIncarnation, UnknownMember, LeaseExpired: it may not act any more, and need not.
     """
+    member, incarnation = command.member, command.incarnation
     known = region.members.get(member)
     if known is not None and known.left and known.incarnation == incarnation:
         return region
@@ -166,7 +178,7 @@ def leave(region: Region, now: datetime, member: MemberId, incarnation: Incarnat
     return record(region, now, body)
 
 
-def keep_slot(region: Region, now: datetime, member: MemberId, incarnation: Incarnation) -> Region:
+def keep_slot(region: Region, now: datetime, command: KeepSlot) -> Region:
     """Return the region with the member's lease ended but its claims in place: it stops and expects to come back.
 
     Kafka keeps a static member's partitions until its session is over; no other member could claim them before.
@@ -174,6 +186,7 @@ def keep_slot(region: Region, now: datetime, member: MemberId, incarnation: Inca
     Raises:
         StaleIncarnation, UnknownMember, LeaseExpired: it may not act any more, and need not.
     """
+    member, incarnation = command.member, command.incarnation
     require_member(region, member, incarnation, now)
     lease = Lease(incarnation=incarnation, until=now)
     region = replace(region, leases=put(region.leases, {member: lease}))
@@ -198,18 +211,12 @@ def lapse(region: Region, now: datetime) -> Region:
 # Foreign consumers
 
 
-def report_foreign_consumers(
-    region: Region, now: datetime, seen: Mapping[GroupId, tuple[ForeignConsumer, ...]]
-) -> Region:
+def report_foreign_consumers(region: Region, now: datetime, report: ReportGroups) -> Region:
     """Return the region knowing who was found in its groups: halted or warned by its policy.
 
-    Args:
-        region: the region.
-        now: the store's clock.
-        seen: the foreign consumers of each checked group; empty: it is clean. Reports about groups that were not
-            checked stay.
+    Earlier reports about groups that were not checked stay.
     """
-    groups = region.rules.groups
+    groups, seen = region.rules.groups, report.seen
     there = {o for group, found in seen.items() if group in groups for o in found}
     unseen = {o for o in region.foreign_consumers if o.group in groups and o.group not in seen}
     fresh = tuple(sorted(there.difference(region.foreign_consumers)))
@@ -223,12 +230,12 @@ def report_foreign_consumers(
     if gone:
         region = record(region, now, events.ForeignConsumersGone(foreign_consumers=gone))
     if there and region.rules.foreign_consumers is ForeignConsumerPolicy.FAIL:
-        return halt_for_foreign_consumer(region, now, "; ".join(map(str, sorted(there))))
+        return halt_for_foreign_consumer(region, now, ReportForeignConsumer(text="; ".join(map(str, sorted(there)))))
     # What a reset waits for is not the same any more.
     return resets.progress(region, now) if fresh or gone else region
 
 
-def halt_for_foreign_consumer(region: Region, now: datetime, text: str) -> Region:
+def halt_for_foreign_consumer(region: Region, now: datetime, report: ReportForeignConsumer) -> Region:
     """Return the region halted because a foreign consumer is in one of its groups (policy `fail`).
 
     One that is halted keeps its reason, and what follows from it; one that is stopped has nothing to be halted.
@@ -236,7 +243,7 @@ def halt_for_foreign_consumer(region: Region, now: datetime, text: str) -> Regio
     if region.state in {RegionState.HALTED, RegionState.STOPPED}:
         return region
     choices = ("remove the foreign consumer, then resume", "set foreign_consumers to warn, then resume")
-    return resets.halt(region, now, Halt(reason=HaltReason.FOREIGN_CONSUMER, text=text, choices=choices))
+    return resets.halt(region, now, Halt(reason=HaltReason.FOREIGN_CONSUMER, text=report.text, choices=choices))
 
 
 # Partitions without an owner
@@ -247,11 +254,6 @@ def report_partitions(region: Region, now: datetime, inventory: ReportPartitions
 
     Repeating it changes nothing, but that what has been absent for long enough is gone (`lost_logs`). An open
     checkpoint that was opened before such a partition was known is aborted, as it would be by the partition's claim.
-
-    Args:
-        region: the region.
-        now: the store's clock.
-        inventory: what the brokers have.
 
     Raises:
         StaleIncarnation, UnknownMember, LeaseExpired: the member may not act.
@@ -295,9 +297,9 @@ def ownership_claimed(region: Region, partitions: Collection[GroupPartition]) ->
     return region if len(rows) == len(region.unowned) else replace(region, unowned=rows)
 
 
-def advice(region: Region, now: datetime, member: MemberId) -> PartitionAdvice:
+def advice(region: Region, now: datetime, report: ReportPartitions) -> PartitionAdvice:
     """Return what a member has to do about the partitions of its group that have no owner."""
-    group = member.group
+    group = report.member.group
     gone = frozenset(p for p in lost_logs.gone(region) if p.group == group)
     is_reset = region.state in RESET_STATES
     if not is_reset and not any(p.group == group for p in coverage.unowned(region)):
@@ -305,7 +307,7 @@ def advice(region: Region, now: datetime, member: MemberId) -> PartitionAdvice:
     # A rebalance may cost a reset one more attempt; one that does not wait for the partition is done without it.
     waited_for = universe(region) if is_reset else coverage.overdue(region, now).keys()
     late = any(p.group == group and p in waited_for for p in coverage.overdue(region, now))
-    return PartitionAdvice(report_again=True, rejoin=late and _would_help(region, now, member), gone=gone)
+    return PartitionAdvice(report_again=True, rejoin=late and _would_help(region, now, report.member), gone=gone)
 
 
 def _would_help(region: Region, now: datetime, member: MemberId) -> bool:

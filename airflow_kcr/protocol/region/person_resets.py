@@ -22,7 +22,7 @@ from airflow_kcr.errors import (
     ResetNotApproved,
     StalePlan,
 )
-from airflow_kcr.protocol.commands import ApplyReset, RequestCheckpoint
+from airflow_kcr.protocol.commands import ApplyReset, RecordResetAnswer, RequestCheckpoint
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region import checkpoints, coverage, events, plans, resets, specs, timelines
@@ -35,7 +35,6 @@ from airflow_kcr.protocol.region.rows import (
     PersonReset,
     PersonResetState,
     RegionState,
-    ResetAnswer,
     ResetCause,
 )
 from airflow_kcr.protocol.region.state import (
@@ -56,8 +55,9 @@ ANSWERS: Final = 100
 """How many answers of persons are kept until their resets are applied, the newest."""
 
 
-def answered(region: Region, now: datetime, answer: ResetAnswer) -> Region:
+def answered(region: Region, now: datetime, command: RecordResetAnswer) -> Region:
     """Return the region with what a person has answered about a reset; a plan's newest approval counts."""
+    answer = command.answer
     if answer in region.reset_answers:
         return region
     others = (
@@ -135,6 +135,18 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
             return region
         case _:
             return serve_next(region, now)
+
+
+def applied(region: Region, now: datetime, command: ApplyReset) -> PersonReset:
+    """Return where a reset that was applied stands.
+
+    Raises:
+        RuntimeError: it was not applied.
+    """
+    reset = person_reset_of(region, command.reset.request_id)
+    if reset is None:
+        raise RuntimeError(f"region {region.name} has no reset {command.reset.request_id}, which was applied")
+    return reset
 
 
 def _awaited(region: Region, now: datetime) -> str:

@@ -8,13 +8,13 @@ is `RESETTING` without deadlines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, assert_never
 
 from airflow_kcr.errors import BatchRefused, NotClaimed
-from airflow_kcr.protocol.commands import Caller, Found
+from airflow_kcr.protocol.commands import Acknowledge, AnswerEntries, ReportSeekCommit, RequestReset
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, filled, from_offsets
 from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, events, timelines
@@ -533,7 +533,7 @@ def open_targets(region: Region, member: MemberId) -> dict[GroupPartition, OpenT
     return found
 
 
-def answer(region: Region, now: datetime, caller: Caller, found: Mapping[GroupPartition, Found]) -> Region:
+def answer(region: Region, now: datetime, report: AnswerEntries) -> Region:
     """Return the region with open seek entries written by the owner of their partitions; the first writer wins.
 
     A place that was looked up in the log of a recreated topic takes the partition over to that topic.
@@ -542,10 +542,11 @@ def answer(region: Region, now: datetime, caller: Caller, found: Mapping[GroupPa
         StaleEpoch, StaleIncarnation, LeaseExpired: the member may not act, or not in this epoch.
         NotClaimed: it does not hold a partition that it answers for.
     """
+    caller = report.caller
     require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
     entries: dict[GroupPartition, SeekEntry] = {}
     logs: dict[GroupPartition, LogBounds] = {}
-    for partition, answered in found.items():
+    for partition, answered in report.found.items():
         claim = region.claims.get(partition)
         if claim is None or claim.owner != caller.member or not coverage.is_current(region, claim, now):
             raise NotClaimed(f"{caller.member} does not hold {partition} now; it can't say where that resumes")
@@ -564,7 +565,7 @@ def answer(region: Region, now: datetime, caller: Caller, found: Mapping[GroupPa
     return write_seek(timelines.followed_topics(region, now, logs), now, seek)
 
 
-def acknowledge(region: Region, now: datetime, caller: Caller) -> Region:
+def acknowledge(region: Region, now: datetime, report: Acknowledge) -> Region:
     """Return the region with a member's acknowledgement, and its reset done if that was the last thing missing.
 
     Whatever this incarnation left running is discarded with it: the member says that nothing of it runs any more. Said
@@ -576,6 +577,7 @@ def acknowledge(region: Region, now: datetime, caller: Caller) -> Region:
         NotClaimed: it has not claimed in this epoch.
         BatchRefused: an open entry of its partitions is unanswered.
     """
+    caller = report.caller
     row = require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
     if row.acknowledged == region.epoch:
         return region
@@ -593,7 +595,7 @@ def acknowledge(region: Region, now: datetime, caller: Caller) -> Region:
     return progress(record(region, now, body), now)
 
 
-def request(region: Region, now: datetime, caller: Caller, cause: ResetCause, detail: str) -> Region:
+def request(region: Region, now: datetime, report: RequestReset) -> Region:
     """Return the region after an automatic request, which carries the epoch it was made in.
 
     Lower than the region's: it is already answered. Equal: it begins, or halts where failures are used up. So a
@@ -603,6 +605,7 @@ def request(region: Region, now: datetime, caller: Caller, cause: ResetCause, de
         StaleIncarnation, LeaseExpired, UnknownMember: the member may not act; its next incarnation's claim decides.
         StaleEpoch: it names an epoch that the store has not reached: the store was restored, the member will say so.
     """
+    caller, cause, detail = report.caller, report.cause, report.detail
     require_member(region, caller.member, caller.incarnation, now)
     if caller.epoch > region.epoch:
         require_epoch(region, caller.epoch)
@@ -611,3 +614,14 @@ def request(region: Region, now: datetime, caller: Caller, cause: ResetCause, de
     if caller.epoch < region.epoch or region.state in {RegionState.HALTED, RegionState.STOPPED}:
         return region
     return demand(region, now, cause, f"{caller.member}: {detail}" if detail else str(caller.member))
+
+
+def seek_committed(region: Region, now: datetime, report: ReportSeekCommit) -> Region:
+    """Return the region with what became of a member's commit of where it resumed.
+
+    Raises:
+        StaleIncarnation, LeaseExpired, UnknownMember: the member may not act.
+    """
+    caller = report.caller
+    require_member(region, caller.member, caller.incarnation, now)
+    return record(region, now, events.SeekCommitted(epoch=caller.epoch, member=caller.member, failure=report.failure))

@@ -11,10 +11,10 @@ with leaves the region in its reset, which names the reason, until the next spec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 
-from airflow_kcr.protocol.commands import ChangeSpec
+from airflow_kcr.protocol.commands import ChangeSpec, ReportStartFailures
 from airflow_kcr.protocol.region import boundaries, events, lost_logs, membership, resets
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
@@ -166,13 +166,13 @@ def _without_leases(region: Region, now: datetime) -> Region:
 # -- members that can't start with a spec ------------------------------------------------------------------------------
 
 
-def failed_to_start(region: Region, now: datetime, found: Iterable[StartFailure]) -> Region:
+def failed_to_start(region: Region, now: datetime, report: ReportStartFailures) -> Region:
     """Return the region with why processes could not start members with the spec in force.
 
     What is said of any other spec, or while the member lives, is too late to mean anything. Each reason is remembered
     once: who starts a process that can't start does so again and again.
     """
-    for said in found:
+    for said in report.failures:
         failure = replace(said, incarnation=_newest(region, said.member))
         is_late = failure.digest != region.spec.digest or is_live(region, failure.member, now)
         if is_late or failure in region.start_failures:

@@ -16,10 +16,11 @@ from typing import Any, Final, TypeVar
 from psycopg.sql import SQL, Composable, Composed, Identifier
 from sqlalchemy import TextClause, text
 
+from airflow_kcr.protocol.commands import FinishBatch, StartBatch
 from airflow_kcr.protocol.region import boundaries
 from airflow_kcr.protocol.region.rows import BoundaryKey, BoundaryOffset, Claim
 from airflow_kcr.protocol.region.state import BatchClosed, BatchStarted, Region
-from airflow_kcr.protocol.values import BatchId, GroupPartition, MemberId, RegionName, replace
+from airflow_kcr.protocol.values import GroupPartition, RegionName, replace
 from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.layouts import BOUNDARY_OFFSETS, CHECKPOINTS, CLAIMS, LEASES, MEMBERS
 from airflow_kcr.store.postgres.region_reads import HEAD, HEAD_WIDTH, REGION, region_from, region_of, skips
@@ -119,29 +120,17 @@ START_AND_MOVE: Final = text(f"WITH moved AS ({MOVE}), {ledger.START}")
 CLOSE_AND_MOVE: Final = text(f"WITH moved AS ({MOVE}) {ledger.CLOSE}")
 
 
-def load(
-    session: Session,
-    name: RegionName,
-    member: MemberId,
-    batch: BatchId,
-    partitions: frozenset[GroupPartition] | None,
-) -> tuple[Region, datetime] | None:
-    """Return the region as a start or an end needs it, and the store's clock; None if there is no such region.
+def load(session: Session, name: RegionName, command: StartBatch | FinishBatch) -> tuple[Region, datetime] | None:
+    """Return the region as a start or a finish needs it, and the store's clock; None if there is no such region.
 
     A region that checkpoints by count counts over all claims, and is read as a whole.
-
-    Args:
-        session: the transaction.
-        name: the region's.
-        member: whose batch it is.
-        batch: its id.
-        partitions: what it is to begin on; None: it ends.
     """
-    who = {"name": name, "group": member.group, "index": member.index, "batch": batch}
-    if partitions is None:
+    member, is_finish = command.member, isinstance(command, FinishBatch)
+    who = {"name": name, "group": member.group, "index": member.index, "batch": command.batch}
+    if isinstance(command, FinishBatch):
         rows = session.rows(_END, **who)
     else:
-        rows = session.rows(_BEGIN, **who, **partition_columns(partitions))
+        rows = session.rows(_BEGIN, **who, **partition_columns(command.ranges))
     if not rows:
         return None
     row = rows[0]
@@ -158,7 +147,7 @@ def load(
     )
     number, gathered = row[_BATCH], row[_GATHERED:]
     ranges: Rows[Rows[Any]] = []
-    if partitions is None:
+    if is_finish:
         width = len(ledger.RANGE_COLUMNS)
         ranges, gathered = _ranges(gathered[:width]), gathered[width:]
     elif number is not None:  # it has started already

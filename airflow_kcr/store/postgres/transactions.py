@@ -27,7 +27,7 @@ from airflow_kcr.errors import (
     UnknownMember,
     UnknownRegion,
 )
-from airflow_kcr.ports import Heartbeats, Renewal, Replayed, Rule, Sign, SinkPlace, Span
+from airflow_kcr.ports import B, BatchRule, Heartbeats, Renewal, Replayed, Rule, Sign, SinkPlace, Span
 from airflow_kcr.protocol.commands import Heartbeat
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import lost_logs
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from airflow_kcr import libpq
 
 
+A = TypeVar("A")
 V = TypeVar("V")
 
 _ATTEMPTS: Final = 5
@@ -184,42 +185,36 @@ class PostgresTransactions(RegionStore):
         except GroupInOtherRegion:
             raise self._group_taken(name, region) from None
 
-    def decide(self, name: RegionName, rule: Rule) -> Region:
+    def decide(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
         """See `ports.Transactions.decide`."""
         for _ in range(_ATTEMPTS):
             with suppress(region_writes.LeaseMovedError):
                 return self._decide_once(name, rule)
         raise StoreBusy(f"leases of region {name} kept being renewed while it was decided on; nothing was changed")
 
-    def _decide_once(self, name: RegionName, rule: Rule) -> Region:
+    def _decide_once(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
         after: Region | None = None
         try:
             with self._connections.transaction(_EXCLUSIVE, region_key=_key(name)) as session, uncollected():
                 before, now = self._found(session, name)
-                after = rule(before, now)
+                after, answer = rule(before, now)
                 hint = region_writes.Write(NOTIFY, {"payload": payload(name, after.counter)})
                 told = (hint,) if any(not isinstance(event.body, PARTS) for event in after.events) else ()
-                return stored(region_writes.write(session, before, after, *told))
+                return stored(region_writes.write(session, before, after, *told)), answer
         except GroupInOtherRegion:
             raise self._group_taken(name, after) from None
 
-    def admit(
-        self,
-        name: RegionName,
-        member: MemberId,
-        batch: BatchId,
-        partitions: frozenset[GroupPartition] | None,
-        rule: Rule,
-    ) -> Region:
+    def admit(self, name: RegionName, command: B, rule: BatchRule[B, A]) -> A:
         """See `ports.Transactions.admit`."""
-        with self._connections.transaction(_SHARED, region_key=_key(name), member_key=_key(name, member)) as session:
-            found = admission.load(session, name, member, batch, partitions)
+        keys = {"region_key": _key(name), "member_key": _key(name, command.member)}
+        with self._connections.transaction(_SHARED, **keys) as session:
+            found = admission.load(session, name, command)
             if found is None:
                 raise _unknown_in(session.rows(_NAMES), name)
             before, now = found
-            after = rule(before, now)
+            after, answer = rule(before, now, command)
             admission.write(session, before, after)
-            return stored(after)
+            return answer
 
     def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
         """See `ports.Transactions.delete`."""

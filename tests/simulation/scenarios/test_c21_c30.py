@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from airflow_kcr.errors import BatchRefused, CheckpointNotUsable, StalePlan, StoreBusy
-from airflow_kcr.ports import Rule
+from airflow_kcr.ports import A, Rule
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import PauseRegion, ReadRegion, Reconcile, StartRegion, StopRegion
 from airflow_kcr.protocol.member import messages
@@ -246,7 +246,7 @@ class FreezingTransactions(MemoryTransactions):
         super().__init__(clock)
         self.freeze_next = False
 
-    def decide(self, name: RegionName, rule: Rule) -> Region:
+    def decide(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
         if not self.freeze_next:
             return super().decide(name, rule)
         self.freeze_next = False

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kcr.errors import BatchRefused, NotClaimed, RefusedError, RegionInState
 from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import KillRegion, PauseRegion, StartRegion
+from airflow_kcr.protocol.commands import FinishBatch, KillRegion, PauseRegion, StartRegion
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, SeekSource
 from airflow_kcr.protocol.region import batches, coverage
@@ -293,9 +293,10 @@ def test_c46_begins_and_ends_of_different_members_do_not_depend_on_their_order_a
     for order in permutations(requests):
         after = region
         for request in order:
-            after = batches.start(after, now, request)
+            after, _ = batches.start(after, now, request)
         for request in order:
-            after = batches.finish(after, now, request.batch, request.member, request.incarnation)
+            finish = FinishBatch(batch=request.batch, member=request.member, incarnation=request.incarnation)
+            after, _ = batches.finish(after, now, finish)
         assert after.counter == region.counter
         outcomes.append(stored(after))
     assert all(outcome == outcomes[0] for outcome in outcomes)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from airflow_kcr.errors import OutcomeUnknown
-from airflow_kcr.ports import Rule
+from airflow_kcr.ports import B, BatchRule, Rule
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import (
-    BatchId,
-    GroupPartition,
-    MemberId,
-    RegionName,
-)
+from airflow_kcr.protocol.values import RegionName
 from tests.support.memory import MemoryTransactions
 from tests.support.simulation.world import World
+
+A = TypeVar("A")
 
 
 class LossyTransactions(MemoryTransactions):
@@ -32,7 +30,7 @@ class LossyTransactions(MemoryTransactions):
 
         self._again = False
 
-    def _commit(self, run: Callable[[], Region]) -> Region:
+    def _commit(self, run: Callable[[], A]) -> A:
         """Run a transaction; a lost answer is not lost twice in a row, or the caller could never find out."""
         if self._again or not self._world.chance(self.lost):
             self._again = False
@@ -42,17 +40,10 @@ class LossyTransactions(MemoryTransactions):
             run()
         raise OutcomeUnknown
 
-    def decide(self, name: RegionName, rule: Rule) -> Region:
+    def decide(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
         """See `ports.Transactions`."""
         return self._commit(lambda: super(LossyTransactions, self).decide(name, rule))
 
-    def admit(
-        self,
-        name: RegionName,
-        member: MemberId,
-        batch: BatchId,
-        partitions: frozenset[GroupPartition] | None,
-        rule: Rule,
-    ) -> Region:
+    def admit(self, name: RegionName, command: B, rule: BatchRule[B, A]) -> A:
         """See `ports.Transactions`."""
-        return self._commit(lambda: super(LossyTransactions, self).admit(name, member, batch, partitions, rule))
+        return self._commit(lambda: super(LossyTransactions, self).admit(name, command, rule))

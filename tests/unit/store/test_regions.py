@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 from airflow_kcr.errors import BatchRefused, OutcomeUnknown
-from airflow_kcr.ports import Rule
+from airflow_kcr.ports import B, BatchRule, Rule
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import (
     ChangeSpec,
@@ -26,7 +26,7 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
     StoreBoundaryOffsets,
 )
-from airflow_kcr.protocol.region import completion, events
+from airflow_kcr.protocol.region import completion, decisions, events
 from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
@@ -41,13 +41,11 @@ from airflow_kcr.protocol.values import (
     CheckpointNumber,
     Epoch,
     EventNumber,
-    GroupPartition,
     Incarnation,
     MemberId,
     Offset,
     RegionName,
 )
-from airflow_kcr.store.regions import TABLE
 from tests.support.driver import Clock, Driver
 from tests.support.judging import happened, judge, positions
 from tests.support.memory import MemoryTransactions
@@ -73,18 +71,11 @@ class Forgetful(MemoryTransactions):
     def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
         self._lossy(lambda: super(Forgetful, self).delete(name, check))
 
-    def decide(self, name: RegionName, rule: Rule) -> Region:
+    def decide(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
         return self._lossy(lambda: super(Forgetful, self).decide(name, rule))
 
-    def admit(
-        self,
-        name: RegionName,
-        member: MemberId,
-        batch: BatchId,
-        partitions: frozenset[GroupPartition] | None,
-        rule: Rule,
-    ) -> Region:
-        return self._lossy(lambda: super(Forgetful, self).admit(name, member, batch, partitions, rule))
+    def admit(self, name: RegionName, command: B, rule: BatchRule[B, A]) -> A:
+        return self._lossy(lambda: super(Forgetful, self).admit(name, command, rule))
 
     def _lossy(self, run: Callable[[], A]) -> A:
         self._asked += 1
@@ -321,4 +312,14 @@ def test_a_commit_after_a_reset_is_noted_with_its_failure() -> None:
 
 def test_every_command_has_its_row() -> None:
     kinds = {kind for kind in vars(commands).values() if isinstance(kind, type) and issubclass(kind, commands.Command)}
-    assert kinds - {commands.Command} == set(TABLE)
+    own = {
+        commands.StartBatch,
+        commands.FinishBatch,
+        commands.Renew,
+        commands.ReadRegion,
+        commands.RetireCheckpoints,
+        commands.DeclareRegion,
+        commands.DeleteRegion,
+    }
+    assert kinds - {commands.Command} == own | decisions.RULES.keys()
+    assert decisions.ANSWERS.keys() <= decisions.RULES.keys()

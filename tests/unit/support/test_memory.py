@@ -66,7 +66,7 @@ def test_every_kind_of_ledger_change_reaches_its_rows() -> None:
         BatchClosed(batch=BatchId("b"), outcome=Outcome.UNKNOWN, at=BEGINNING, after=EventNumber(4)),
         BatchesProven(epoch=Epoch(1), proven_in=Epoch(3), progress=places(p0=10, p1=20)),
     )
-    region = store.decide(FLIGHTS, lambda region, now: replace(region, ledger=changes))
+    region, _ = store.decide(FLIGHTS, lambda region, now: (replace(region, ledger=changes), None))
     assert len(region.ledger) == 0
     row = store.batch(FLIGHTS, BatchId("b"))
     assert row is not None

@@ -88,10 +88,16 @@ def test_the_first_answer_counts_and_one_to_no_question_changes_nothing() -> Non
         driver.handle(AnswerEntries(caller=driver.caller(driver.member(0)), found=found))
     assert driver.region.claims[driver.partition(0)].resume == 17
     region = driver.region
-    assert resets.answer(region, driver.clock.now, driver.caller(driver.member(0)), {}) is region
+    assert (
+        resets.answer(region, driver.clock.now, AnswerEntries(caller=driver.caller(driver.member(0)), found={}))
+        is region
+    )
     without = replace(region, seek_maps={})
     found = {driver.partition(0): Found(offset=Offset(3))}
-    assert resets.answer(without, driver.clock.now, driver.caller(driver.member(0)), found) is without
+    assert (
+        resets.answer(without, driver.clock.now, AnswerEntries(caller=driver.caller(driver.member(0)), found=found))
+        is without
+    )
 
 
 def test_what_was_asked_for_is_kept_with_a_clamped_answer() -> None:

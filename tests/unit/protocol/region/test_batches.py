@@ -15,7 +15,7 @@ from airflow_kcr.errors import (
     StaleIncarnation,
     UnknownMember,
 )
-from airflow_kcr.protocol.commands import PauseRegion, Reconcile, StartBatch
+from airflow_kcr.protocol.commands import DiscardBatch, FinishBatch, PauseRegion, Reconcile, StartBatch
 from airflow_kcr.protocol.region import batches
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
@@ -47,11 +47,16 @@ def request(driver: Driver, ranges: Mapping[GroupPartition, Range]) -> StartBatc
 
 
 def begin(driver: Driver, wanted: StartBatch, *, region: Region | None = None) -> Region:
-    return batches.start(region or driver.region, driver.clock.now, wanted)
+    return batches.start(region or driver.region, driver.clock.now, wanted)[0]
 
 
 def end(driver: Driver, batch: BatchId, *, incarnation: int = 1, region: Region | None = None) -> Region:
-    return batches.finish(region or driver.region, driver.clock.now, batch, driver.member(0), Incarnation(incarnation))
+    finish = FinishBatch(batch=batch, member=driver.member(0), incarnation=Incarnation(incarnation))
+    return batches.finish(region or driver.region, driver.clock.now, finish)[0]
+
+
+def discarded(driver: Driver, batch: BatchId) -> DiscardBatch:
+    return DiscardBatch(batch=batch, member=driver.member(0), incarnation=Incarnation(1))
 
 
 # -- begin ------------------------------------------------------------------------------------------------------------
@@ -70,7 +75,7 @@ def test_a_begun_batch_is_in_the_ledger_and_its_ranges_are_marked() -> None:
 def test_the_same_batch_again_is_the_one_that_runs() -> None:
     driver = one()
     region = begin(driver, asked(driver))
-    assert batches.start(region, driver.clock.now, asked(driver)) is region
+    assert batches.start(region, driver.clock.now, asked(driver))[0] is region
 
 
 def test_a_begin_is_fenced_by_member_incarnation_lease_and_epoch() -> None:
@@ -347,7 +352,7 @@ def test_a_newer_incarnation_discards_for_its_predecessor_and_not_the_other_way_
     row = driver.region.running[batch]
     newer = replace(driver.region, running={batch: replace(row, incarnation=Incarnation(2))})
     with pytest.raises(BatchRefused, match="is not running"):
-        batches.discard(newer, driver.clock.now, batch, driver.member(0), Incarnation(1))
+        batches.discard(newer, driver.clock.now, discarded(driver, batch))
     driver.join(driver.member(0), came_back=True)
     driver.discard(batch)
     assert driver.row(batch).outcome is Outcome.DISCARDED
@@ -358,8 +363,7 @@ def test_only_who_may_act_discards() -> None:
     batch = driver.start_batch(driver.member(0))
     region, now = driver.region, driver.clock.now
     with pytest.raises(BatchRefused):
-        batches.discard(region, now, batch, driver.member(1), Incarnation(1))
-    with pytest.raises(BatchRefused):
-        batches.discard(region, now, BatchId("unknown"), driver.member(0), Incarnation(1))
+        batches.discard(region, now, replace(discarded(driver, batch), member=driver.member(1)))
     with pytest.raises(LeaseExpired):
-        batches.discard(region, now + timedelta(minutes=1), batch, driver.member(0), Incarnation(1))
+        batches.discard(region, now + timedelta(minutes=1), discarded(driver, batch))
+    assert batches.discard(region, now, discarded(driver, BatchId("unknown"))) is region

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from airflow_kcr.protocol.commands import Reconcile
+from airflow_kcr.protocol.commands import Reconcile, StoreBoundaryOffsets
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.region import boundaries, events
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim, RegionState
@@ -277,8 +277,12 @@ def test_a_boundary_offset_belongs_to_the_topic_id_that_it_was_found_for() -> No
 
 def test_nothing_is_stored_for_a_partition_that_nobody_knows() -> None:
     driver = hourly(partitions=1, members=1)
-    found = {driver.partition(9): BoundaryOffset(offset=Offset(3))}
-    assert boundaries.store(driver.region, driver.clock.now, boundary(1), found) == driver.region
+    report = StoreBoundaryOffsets(
+        caller=driver.caller(driver.member(0)),
+        boundary=boundary(1),
+        found={driver.partition(9): BoundaryOffset(offset=Offset(3))},
+    )
+    assert boundaries.store(driver.region, driver.clock.now, report) == driver.region
 
 
 def test_a_boundary_is_reached_at_its_offset_and_beyond() -> None:

@@ -464,9 +464,9 @@ def test_checkpoints_are_published_in_their_order() -> None:
         rows[sequence] = replace(rows[sequence], state=CheckpointState.COMPLETE, published_at=None)
     region = replace(driver.region, checkpoints=rows)
     with pytest.raises(CheckpointRefused, match=f"checkpoint {first} has to be published before checkpoint {second}"):
-        completion.publish(region, driver.clock.now, second, None)
-    region = completion.publish(region, driver.clock.now, first, None)
-    region = completion.publish(region, driver.clock.now, second, None)
+        completion.publish(region, driver.clock.now, PublishCheckpoint(sequence=second))
+    region = completion.publish(region, driver.clock.now, PublishCheckpoint(sequence=first))
+    region = completion.publish(region, driver.clock.now, PublishCheckpoint(sequence=second))
     assert region.checkpoints[second].state is CheckpointState.PUBLISHED
 
 

@@ -176,7 +176,7 @@ def test_a_changed_schedule_after_such_a_reset_stalls_nothing(schedule: Schedule
 
 def test_a_store_that_holds_a_region_stalled_by_an_older_version_goes_on_by_itself() -> None:
     driver, checkpoints = idle()
-    driver.store.decide(driver.name, lambda region, now: replace(region, next_boundary=boundary(4)))
+    driver.change(lambda region, now: replace(region, next_boundary=boundary(4)))
     driver.wait(1)
     assert driver.region.next_boundary == boundary(IDLE + 1)
     why = happened(driver, events.NextBoundaryChanged)[-1].why
@@ -189,7 +189,7 @@ def test_a_boundary_whose_checkpoint_was_retired_is_stepped_over_as_well() -> No
     region = driver.region
     newest = replace(region.checkpoints[checkpoints[-1]], state=CheckpointState.RETIRED)
     older = replace(with_checkpoint(region, newest), next_boundary=boundary(2))
-    driver.store.decide(driver.name, lambda *_: older)
+    driver.change(lambda *_: older)
     driver.wait(1)
     assert driver.region.next_boundary == boundary(IDLE + 1)
 

@@ -514,7 +514,8 @@ def test_what_the_region_can_have_reached_is_taken_over_when_a_person_ends_the_h
 def test_a_note_of_nothing_later_halts_nothing(later: dict[str, int]) -> None:
     driver = running()
     region = driver.region
-    assert lifecycle.noted_later(region, driver.clock.now, driver.partition(0), note(driver, **later)) is region
+    report = ReportNoted(partition=driver.partition(0), noted=note(driver, **later))
+    assert lifecycle.noted_later(region, driver.clock.now, report) is region
 
 
 def test_a_note_that_is_told_late_leaves_a_stopped_region_stopped() -> None:

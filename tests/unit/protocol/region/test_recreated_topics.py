@@ -92,6 +92,6 @@ def test_a_checkpoint_of_the_old_topic_is_no_target_any_more_unless_that_is_out_
     assert timelines.lost_to(region, checkpoint) == tuple(sorted(driver.logs))
     back_current = replace(region.checkpoints[checkpoint], undone_by=None)
     region = replace(region, checkpoints={**region.checkpoints, checkpoint: back_current})
-    driver.store.decide(driver.name, lambda _, __: region)
+    driver.change(lambda _, __: region)
     with pytest.raises(CheckpointNotUsable, match="older than its topic: t was deleted and created again"):
         driver.reset(ToCheckpoint(sequence=checkpoint))

@@ -110,7 +110,7 @@ def test_a_store_in_which_somebody_did_goes_on(purpose: CheckpointPurpose) -> No
     driver = hourly(mode=CheckpointMode.AUTO)
     request_id = f"boundary:{boundary(1).isoformat()}"
     older = with_queue(driver, replace(queued(driver, request_id, purpose, at=boundary(1)), state=RequestState.ABORTED))
-    driver.store.decide(driver.name, lambda *_: older)
+    driver.change(lambda *_: older)
     driver.wait(3_600)
     assert open_checkpoint(driver) is not None
     assert driver.region.requests[RequestId(request_id)].purpose is CheckpointPurpose.SCHEDULE
@@ -139,7 +139,7 @@ def test_a_store_in_which_they_do_fails_the_reset_and_goes_on() -> None:
     driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
     driver.reset(ToCurrent(), request_id="shared")
     older = with_queue(driver, queued(driver, "shared"))
-    driver.store.decide(driver.name, lambda *_: older)
+    driver.change(lambda *_: older)
     driver.finish_reset()
     row = driver.region.person_resets[RequestId("shared")]
     assert (row.state, row.failure) == (

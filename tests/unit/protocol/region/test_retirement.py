@@ -286,9 +286,7 @@ def held(driver: Driver) -> list[CheckpointNumber]:
 def keep_fewer(driver: Driver, keep: int) -> None:
     """Change the region's retention, as a changed spec does at once; what follows from it is not done yet."""
     rules = keeping(driver, keep).rules
-    driver.store.decide(
-        driver.name, lambda region, now: replace(region, spec=replace(region.spec, rules=rules), retire_at=now)
-    )
+    driver.change(lambda region, now: replace(region, spec=replace(region.spec, rules=rules), retire_at=now))
 
 
 def test_a_running_region_keeps_as_many_as_its_spec_says_and_nobody_asks_for_it() -> None:

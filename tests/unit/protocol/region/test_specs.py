@@ -10,6 +10,7 @@ from airflow_kcr.protocol.commands import (
     PauseRegion,
     Reconcile,
     ReportForeignConsumer,
+    ReportStartFailures,
     StartRegion,
     StopRegion,
 )
@@ -245,7 +246,7 @@ def test_what_is_said_of_another_spec_is_not_remembered() -> None:
     driver.leave(one)
     failure = StartFailure(member=one, revision=1, digest="of another text", refusal="no")
     region = driver.region
-    assert specs.failed_to_start(region, driver.clock.now, [failure]) is region
+    assert specs.failed_to_start(region, driver.clock.now, ReportStartFailures(failures=(failure,))) is region
     driver.fail_to_start(one, refusal="there is no module 'nowhere'")
     change(driver, at_once=spec(driver.region.rules))
     assert driver.region.start_failures == ()

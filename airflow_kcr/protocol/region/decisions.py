@@ -1,0 +1,103 @@
+"""The table of rules: each command that changes a region as a whole, what it is decided by, and what answers it.
+
+Every rule recognises a command that it has decided before: the same command again finds the first one's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from airflow_kcr.protocol import commands
+from airflow_kcr.protocol.region import (
+    batches,
+    boundaries,
+    checkpoints,
+    claims,
+    completion,
+    lifecycle,
+    lost_logs,
+    membership,
+    person_resets,
+    resets,
+    specs,
+)
+from airflow_kcr.protocol.region.state import Region
+
+# Of any command: its key in the table says which.
+Rule: TypeAlias = Callable[[Region, datetime, Any], Region]
+Answer: TypeAlias = Callable[[Region, datetime, Any], object]
+
+
+def decide(region: Region, now: datetime, command: commands.Command[object]) -> tuple[Region, object]:
+    """Return the region after a command and everything due with it, and the answer; None: the region itself.
+
+    Raises:
+        RefusedError: the rule refuses it; nothing has changed.
+    """
+    region = RULES[type(command)](completion.by_itself(region, now), now, command)
+    region = lifecycle.reconcile(region, now)
+    answer = ANSWERS.get(type(command))
+    return region, None if answer is None else answer(region, now, command)
+
+
+def retire(region: Region, now: datetime) -> tuple[Region, bool]:
+    """Return the region without some of the checkpoints that are due to be retired, and whether there were any."""
+    after = completion.retire(region, now)
+    return lifecycle.reconcile(after, now), after.counter != region.counter
+
+
+def _unchanged(region: Region, now: datetime, command: commands.Reconcile) -> Region:
+    """Return the region as it is: what is due follows each command."""
+    return region
+
+
+RULES: Final[Mapping[type[commands.Command[object]], Rule]] = {
+    commands.Register: membership.register,
+    commands.Reconcile: _unchanged,
+    commands.Leave: membership.leave,
+    commands.KeepSlot: membership.keep_slot,
+    commands.ReportLater: lifecycle.seen_later,
+    commands.ReportNoted: lifecycle.noted_later,
+    commands.ClaimPartitions: claims.claim,
+    commands.ReportPartitions: membership.report_partitions,
+    commands.AnswerEntries: resets.answer,
+    commands.Acknowledge: resets.acknowledge,
+    commands.RequestReset: resets.request,
+    commands.ReportOutOfRange: lost_logs.report_out_of_range,
+    commands.DiscardBatch: batches.discard,
+    commands.StoreBoundaryOffsets: boundaries.store,
+    commands.Contribute: completion.contribute,
+    commands.ReportPublished: completion.publish,
+    commands.ReportReadBack: completion.read_back,
+    commands.ReportSeekCommit: resets.seek_committed,
+    commands.ChangeSpec: specs.change,
+    commands.ReportClusters: lost_logs.report_clusters,
+    commands.ReportStartFailures: specs.failed_to_start,
+    commands.StartRegion: lifecycle.start,
+    commands.PauseRegion: lifecycle.pause,
+    commands.StopRegion: lifecycle.stop,
+    commands.KillRegion: lifecycle.kill,
+    commands.ReportForeignConsumer: membership.halt_for_foreign_consumer,
+    commands.ReportGroups: membership.report_foreign_consumers,
+    commands.RequestCheckpoint: checkpoints.ask,
+    commands.PublishCheckpoint: completion.publish,
+    commands.RepairReadBack: completion.repair,
+    commands.PinCheckpoint: completion.pin,
+    commands.RecordResetAnswer: person_resets.answered,
+    commands.ApplyReset: person_resets.apply,
+}
+"""One row a command; a new one needs its value in `commands`, its rule, and its row here."""
+
+ANSWERS: Final[Mapping[type[commands.Command[object]], Answer]] = {
+    commands.Register: membership.registered,
+    commands.ClaimPartitions: claims.shown,
+    commands.ReportPartitions: membership.advice,
+    commands.Acknowledge: claims.shown,
+    commands.Contribute: claims.shown,
+    commands.ReportPublished: claims.shown,
+    commands.RequestCheckpoint: checkpoints.asked,
+    commands.ApplyReset: person_resets.applied,
+}
+"""What answers a command, seen once everything due with it is done; the others are answered with the region."""
