@@ -35,6 +35,7 @@ from airflow_kcr.protocol.target_resolution import times_needed
 from airflow_kcr.protocol.targets import ByDuration, FromFile, Needs
 from airflow_kcr.protocol.values import GroupId, GroupPartition, RegionName, RequestId, few
 from airflow_kcr.runtime.leases import CommitNote
+from airflow_kcr.runtime.positions import bounds_and_times
 from airflow_kcr.spec import stored_spec
 from airflow_kcr.store.regions import RegionStore, uncollected
 
@@ -265,11 +266,12 @@ def read_logs(region: StoredRegion, now: datetime, request: ResetRequest, cluste
     times: dict[GroupPartition, TimeAnswer] = {}
     for group, partitions in _wanted(region, request).items():
         with clusters(spec, group) as cluster:
-            bounds |= cluster.logs.bounds(partitions)
-            _require(partitions, bounds)
+            found, answers = bounds_and_times(cluster.logs, partitions, instant)
+            _require(partitions, found)
             if instant is not None:
-                times |= cluster.logs.first_at_or_after(dict.fromkeys(partitions, instant))
-                _require(partitions, times)
+                _require(partitions, answers)
+            bounds |= found
+            times |= answers
     return LogView(bounds=bounds, committed={}, times=ReadTimes(instant, times), read_at=now)
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from airflow_kcr.errors import UnknownTopics
 from airflow_kcr.ports import CommittedOffset, Logs, Membership
 from airflow_kcr.protocol.commands import AssignedPartition, Found
-from airflow_kcr.protocol.observations import LogView, TimeAnswer
+from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.region.rows import OpenTarget
 from airflow_kcr.protocol.rules import (
@@ -30,6 +30,28 @@ from airflow_kcr.runtime.leases import StoreClock
 
 COMMITTED_TIMEOUT = timedelta(seconds=5)
 """How long Kafka's committed offsets are waited for."""
+
+
+def bounds_and_times(
+    logs: Logs, partitions: Collection[GroupPartition], instant: datetime | None
+) -> tuple[dict[GroupPartition, LogBounds], Mapping[GroupPartition, TimeAnswer]]:
+    """Return logs and their first records at or after an instant, of which each found one is within its log.
+
+    The logs are read first: where there is no such record, what has come since lies behind the end. A record that came
+    in between lies there too, and is in the log when that is read again. A log that isn't there is absent.
+
+    Args:
+        logs: a cluster's.
+        partitions: of which of them.
+        instant: None: no record is looked up.
+
+    Raises:
+        BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+    """
+    bounds = dict(logs.bounds(partitions))
+    answers = {} if instant is None else logs.first_at_or_after(dict.fromkeys(bounds, instant))
+    grown = [p for p, answer in answers.items() if answer.offset is not None and answer.offset > bounds[p].end]
+    return bounds | (logs.bounds(grown) if grown else {}), answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +167,12 @@ class Places:
     def _view(
         self, partitions: Collection[GroupPartition], read_at: datetime, *, instant: datetime | None, committed: bool
     ) -> LogView:
-        bounds = self._logs.bounds(partitions)
+        # What was committed was in the log before, and the log only grows.
+        held = self.committed(frozenset(partitions)) if committed else {}
+        bounds, answers = bounds_and_times(self._logs, partitions, instant)
         gone = sorted({str(p.topic_partition) for p in partitions} - {str(p.topic_partition) for p in bounds})
         if gone:
             raise UnknownTopics(f"the cluster has no log {few(gone)}; was its topic deleted?")
-        answers = {} if instant is None else self._logs.first_at_or_after(dict.fromkeys(partitions, instant))
-        held = self.committed(frozenset(partitions)) if committed else {}
         return LogView(
             bounds=bounds,
             committed={p: row.offset for p, row in held.items()},

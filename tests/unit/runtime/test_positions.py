@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -87,6 +87,41 @@ def test_the_logs_are_read_before_the_time_index_is_asked() -> None:
     desk = Desk(FromDuration(back=HOUR))
     desk.starts(0)
     assert desk.logs.asked == ["bounds", "times"]
+
+
+# -- a log that grows between two reads --------------------------------------------------------------------------------
+
+
+def test_what_another_application_commits_meanwhile_is_not_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(COMMITTED)
+    log = desk.logs.logs[p(0)]
+
+    def committed(*_: object) -> dict[GroupPartition, CommittedOffset]:
+        log.stamps += [NOON] * 5
+        return {p(0): CommittedOffset(offset=Offset(len(log.stamps)))}
+
+    monkeypatch.setattr(FakeMembership, "committed", committed)
+    initial = desk.places.assigned(frozenset({p(0)}), initialised=False)[p(0)].initial
+    assert initial is not None
+    assert (initial.offset, initial.clamped_from) == (15, None)
+
+
+@pytest.mark.parametrize(
+    ("came", "offset"),
+    [
+        pytest.param([NOON - HOUR] * 2 + [NOON + HOUR] * 3, 12, id="the record itself, and older ones before it"),
+        pytest.param([NOON - HOUR] * 2, 10, id="older ones alone"),
+    ],
+)
+def test_a_record_that_came_after_the_logs_were_read_is_where_its_time_begins(
+    came: list[datetime], offset: int
+) -> None:
+    desk = Desk(FromTimestamp(instant=NOON + HOUR))
+    desk.logs.in_between = lambda: desk.logs.logs[p(0)].stamps.extend(came)
+    assigned = desk.places.assigned(frozenset({p(0)}), initialised=False)[p(0)]
+    assert assigned.initial is not None
+    assert (assigned.initial.offset, assigned.initial.clamped_from) == (offset, None)
+    assert offset in assigned.bounds
 
 
 def test_an_empty_assignment_asks_nobody() -> None:
