@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -607,8 +608,18 @@ class GroupWatch:
         return any(found.foreign_consumers.values())
 
     def _say(self, found: Validation) -> None:
-        """Log what failed, each only when it begins."""
-        failed = frozenset(f"group {c.group}: {c.detail}" for c in found.checks if c.verdict is CheckVerdict.FAILED)
-        for text in sorted(failed - self._said):
-            _LOG.warning("%s", text)
-        self._said = failed
+        """Log what failed, each only when it begins or changes in substance."""
+        failed = sorted(f"group {c.group}: {c.detail}" for c in found.checks if c.verdict is CheckVerdict.FAILED)
+        for text in failed:
+            if substance(text) not in self._said:
+                _LOG.warning("%s", text)
+        self._said = frozenset(map(substance, failed))
+
+
+_MOVES: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z|(?<![\w\[-])\d[\d,.]*(?![\w\]-])")
+"""Instants, offsets, counts and seconds; not the numbers in the names of partitions and members."""
+
+
+def substance(text: str) -> str:
+    """Return what a finding says, without the numbers that move while nothing else does: since when, how many."""
+    return _MOVES.sub("…", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,17 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from airflow_kcr.api.validation import Validation, described, gather, preflight, report, validate
+from airflow_kcr.api import validation
+from airflow_kcr.api.validation import (
+    GroupWatch,
+    Validation,
+    described,
+    gather,
+    preflight,
+    report,
+    substance,
+    validate,
+)
 from airflow_kcr.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -38,6 +49,7 @@ from airflow_kcr.protocol.timeouts import BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.validation import Check, CheckVerdict, Question
 from airflow_kcr.protocol.values import (
     NO_CLUSTER,
+    CheckpointNumber,
     ClusterId,
     GroupId,
     GroupPartition,
@@ -421,3 +433,50 @@ def test_partitions_and_members_that_came_while_kafka_was_asked_are_not_missed(d
         details = {c.question: c.detail for c in found.checks}
         assert "not on the cluster" not in details[Question.CLAIMS]
         assert "is alive but not in the group" not in details[Question.PARTICIPANTS]
+
+
+# -- the watch ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (
+            "stalled: records since 2026-01-01T00:00:10Z: 1,000 of g/t-3 can be read, and no batch reads them",
+            "stalled: records since 2026-01-01T00:00:20.5Z: 12 of g/t-3 can be read, and no batch reads them",
+            True,
+        ),
+        ("12 of g/t-3 can be read", "12 of g/t-4 can be read", False),
+        ("g[0] is not there (no lease)", "g[1] is not there (no lease)", False),
+        ("a batch of g[0] has been running for 61 s", "a batch of g[0] has been running for 71 s", True),
+        ("stalled: records since 2026-01-01T00:00:10Z: …", "stalled: members since 2026-01-01T00:00:10Z: …", False),
+    ],
+)
+def test_the_substance_of_a_finding_is_all_but_the_numbers_that_move(one: str, other: str, same: bool) -> None:
+    assert (substance(one) == substance(other)) is same
+
+
+def test_what_lasts_is_said_once_though_since_when_moves(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lasting = [f"stalled: records since 2026-01-01T00:00:{n:02}Z: {9 - n} of g/t-0 can be read" for n in range(3)]
+    details, over = iter([*lasting, "", lasting[0]]), threading.Event()
+
+    def found(*_: object) -> Validation:
+        detail = next(details, None)
+        if detail is None:
+            over.set()
+            raise BrokerUnavailable("no more")
+        verdict = CheckVerdict.FAILED if detail else CheckVerdict.OK
+        check = Check(group=G, question=Question.PROGRESS, verdict=verdict, detail=detail)
+        return Validation(checks=(check,), foreign_consumers={}, is_news=False)
+
+    for name in ("DEBOUNCE", "PERIOD", "_POLL_PERIOD"):
+        monkeypatch.setattr(validation, name, 0.001)
+    monkeypatch.setattr(validation, "validate", found)
+    watch = GroupWatch(store_of(), NAME, [G], FakeCluster(), kafka_names, lambda: CheckpointNumber(0))
+    watch.start()
+    assert over.wait(10)
+    watch.end()
+    said = [record.getMessage() for record in caplog.records if "stalled" in record.getMessage()]
+    assert said == [f"group g: {lasting[0]}"] * 2, "once, and once more after it was over"
