@@ -55,10 +55,11 @@ def clean(name: Name, store: Url, retired: Retired = False, conf: Conf = None, o
     Example: kcr checkpoint clean flights
     """
     from airflow_kcr.api.regions import store_url
-    from airflow_kcr.sinks.files.cleanup import GivenUp, clean_checkpoints, file_session, sinks_of
+    from airflow_kcr.sinks.files.cleanup import GivenUp
+    from airflow_kcr.sinks.outputs import clean_checkpoints, cleaning_needs, file_session
 
     store_url(store)
-    with file_session(settings_of(conf), sinks_of(name, store=store)) as spark:
+    with file_session(settings_of(conf), cleaning_needs(name, store=store)) as spark:
         found = clean_checkpoints(spark, name, GivenUp.RETIRED if retired else GivenUp.UNDONE, store=store)
     rows = [
         {"sink": one.sink, "undone": list(one.undone), "retired": list(one.retired)}

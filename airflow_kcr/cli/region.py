@@ -302,7 +302,7 @@ def _left(region: Region) -> list[str]:
     except RegionBeingDeleted:
         return []
     sinks = [
-        f"sink {sink.name} of group {group.group_id} keeps what it wrote to {sink.table or sink.path or sink.factory}"
+        f"sink {sink.name} of group {group.group_id} keeps what it wrote to {sink.place}"
         for group in spec.groups
         for sink in group.sinks
     ]
@@ -336,7 +336,8 @@ def output_(
     """
     from airflow_kcr.api.regions import opened
     from airflow_kcr.protocol.values import region_name
-    from airflow_kcr.sinks.outputs import Choice, outputs, settle
+    from airflow_kcr.sinks.contract import Choice
+    from airflow_kcr.sinks.outputs import outputs, settle
 
     chosen = [c for c, is_given in zip(Choice, (keep, delete, take_over), strict=True) if is_given]
     if len(chosen) > 1:

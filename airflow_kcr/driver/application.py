@@ -38,17 +38,13 @@ from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Regio
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
 from airflow_kcr.runtime.planner import Limits
-from airflow_kcr.sinks.custom.adapters import opened_custom
-from airflow_kcr.sinks.files.contents import RegionLedger
-from airflow_kcr.sinks.files.delta import with_formats
-from airflow_kcr.sinks.group import OpenedSinks, opened_files
-from airflow_kcr.sinks.postgres.writer import require_driver
+from airflow_kcr.sinks.group import GroupSinks, opened_sinks, spark_needs
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.executors import Executors
 from airflow_kcr.spark.pipelines import imports_of, warm_up
 from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.spark.reads import LARGEST_FETCH, Source, fetch_within, held
-from airflow_kcr.spark.session import POSTGRES_DRIVER, SparkSettings, executor_memory, open_session, stop_session
+from airflow_kcr.spark.session import SparkSettings, executor_memory, open_session, stop_session
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences, stored_spec
 from airflow_kcr.store.regions import RegionStore
 
@@ -146,8 +142,6 @@ def prepare(
     spec, revision, digest = stored_spec(region.spec.text), region.spec.revision, region.spec.digest
     with failures.told(revision, digest):
         parts = load(spec, run.group, environ, region_id=region.region_id, taken=store.taken(run.region))
-        for sink in parts.sinks:
-            store.take(run.region, sink.where)
         # Before anything joins: in a group that is another region's, these members would be the foreign consumers.
         with real_reader(spec, run.group) as cluster:
             store.handle(run.region, ReportClusters(found={run.group: cluster.logs.cluster_id()}))
@@ -263,7 +257,7 @@ def hosting(
             spark = _session(prepared, partitions)
             prepared = replace(prepared, fetch=fetch_for(run.group, partitions, executor_memory(spark)))
             stack.callback(stop_session, spark)
-            sinks = _opened(store, prepared, spark)
+            sinks = opened_sinks(prepared.parts.sinks, run.group, spark, store)
         executors = Executors(pulse, lambda: _warm_up(prepared, spark, logs))
         renewals = Renewals(store, boot_time)
         stack.callback(renewals.end)
@@ -297,11 +291,9 @@ def hosting(
 
 
 def _session(prepared: Prepared, partitions: int) -> SparkSession:
-    settings, parts = prepared.run.spark, prepared.parts
-    settings = replace(settings, consumers=settings.consumers or len(prepared.run.indexes) * partitions)
-    if parts.sinks:
-        settings = replace(settings, packages=(*settings.packages, POSTGRES_DRIVER))
-    return open_session(with_formats(settings, parts.files))
+    run, settings = prepared.run, prepared.run.spark
+    settings = replace(settings, consumers=settings.consumers or len(run.indexes) * partitions)
+    return open_session(spark_needs(prepared.spec, run.group).beside(settings))
 
 
 def fetch_for(group: GroupId, partitions: int, memory: int) -> int:
@@ -325,19 +317,6 @@ def fetch_for(group: GroupId, partitions: int, memory: int) -> int:
     return fetch
 
 
-def _opened(store: RegionStore, prepared: Prepared, spark: SparkSession) -> OpenedSinks:
-    """Return the sinks, of which those that Spark writes to were found to be in order."""
-    run, parts = prepared.run, prepared.parts
-    if parts.sinks:
-        require_driver(spark)
-    return OpenedSinks(
-        group=run.group,
-        tables=parts.sinks,
-        files=opened_files(parts.files, spark, store, run.group),
-        custom=opened_custom(parts.custom, spark, RegionLedger(store, run.region), run.group),
-    )
-
-
 def _application(spark: SparkSession) -> RunningApplication:
     """Return this process's application: its id, page, host and process."""
     state = process_state(os.getpid())
@@ -358,7 +337,7 @@ class _Shared:
     logs: BrokerLogs
     end_process: Callable[[str], None]
     label: str
-    sinks: OpenedSinks
+    sinks: GroupSinks
     executors: Executors
     renewals: Renewals
 
@@ -378,8 +357,8 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
     world = World(
         store=store,
         logs=shared.logs,
-        engine=SparkEngine(shared.spark, prepared.parts.pipeline, source, shared.sinks.output()),
-        sinks=shared.sinks.of_member(spec),
+        engine=SparkEngine(shared.spark, prepared.parts.pipeline, source, shared.sinks.output),
+        sinks=shared.sinks,
         membership=membership,
         end_process=shared.end_process,
         clock=boot_time,

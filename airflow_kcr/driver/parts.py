@@ -40,11 +40,8 @@ from airflow_kcr.protocol.region.rows import StartFailure
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.validation import CheckVerdict
 from airflow_kcr.protocol.values import UNDECLARED, GroupId, MemberId, RegionId, RegionName, region_name
-from airflow_kcr.sinks.custom.adapters import CustomTarget, custom_targets
-from airflow_kcr.sinks.files import FileTarget
-from airflow_kcr.sinks.files.layout import file_targets
+from airflow_kcr.sinks.contract import DeclaredSink
 from airflow_kcr.sinks.group import checked_sinks
-from airflow_kcr.sinks.postgres import PostgresSink
 from airflow_kcr.spark.launch import require_java, require_pyspark
 from airflow_kcr.spark.pipelines import Pipeline, load_pipeline
 from airflow_kcr.spec import RegionSpec
@@ -60,14 +57,8 @@ class Parts:
     """The client settings of the group's cluster, references filled in."""
 
     pipeline: Pipeline
-    sinks: tuple[PostgresSink, ...] = ()
-    """Of the group, those that are tables, each found to be in order."""
-
-    files: tuple[FileTarget, ...] = ()
-    """Of the region: those sinks that are files."""
-
-    custom: tuple[CustomTarget, ...] = ()
-    """Of the region: those that are a user's own."""
+    sinks: tuple[DeclaredSink, ...] = ()
+    """What its application opens, each found to be in order as far as that needs no Spark."""
 
 
 def load(
@@ -94,8 +85,6 @@ def load(
     """
     return Parts(
         sinks=checked_sinks(spec, group, environ, region_id=region_id, taken=taken),
-        files=file_targets(spec, environ, region_id=region_id),
-        custom=custom_targets(spec, environ, region_id=region_id),
         pipeline=load_pipeline(spec.group(group).pipeline),
         kafka=client_settings(spec, group, environ),
     )
@@ -334,8 +323,6 @@ def _pipeline(spec: RegionSpec, group: GroupId) -> tuple[CheckVerdict, str]:
 
 def _sinks(spec: RegionSpec, group: GroupId, environ: Mapping[str, str]) -> tuple[CheckVerdict, str]:
     checked_sinks(spec, group, environ, region_id=UNDECLARED)
-    file_targets(spec, environ, region_id=UNDECLARED)
-    custom_targets(spec, environ, region_id=UNDECLARED)
     return CheckVerdict.OK, ", ".join(
         f"{sink.name} ({sink.kind})" for sink in spec.group(group).sinks
     ) or "none declared"

@@ -22,10 +22,10 @@ from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.kcr import KcrHook, translated
 from airflow_kcr.hooks.links import RegionLink, SparkUiLink
 from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook, Submission
-from airflow_kcr.protocol.values import format_instant, region_name
+from airflow_kcr.protocol.values import GroupId, format_instant, region_name
 from airflow_kcr.settings import is_secret, secrets_in
 from airflow_kcr.spark.reads import REFUSED_BY_NAME
-from airflow_kcr.spark.session import CONNECTOR, DELTA, POSTGRES_DRIVER
+from airflow_kcr.spark.session import CONNECTOR
 from airflow_kcr.triggers.payloads import MembersEnded, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger
 
@@ -301,13 +301,10 @@ class KcrConsumeOperator(SparkSubmitOperator):
         """What the sinks need of Spark; where jars are named, they are all that is wanted."""
         if self.jars:
             return ()
-        wanted: list[str] = []
-        if any(sink.kind == "postgres" for sink in spec.group(self.group_id).sinks):
-            wanted.append(POSTGRES_DRIVER)
-        # Whichever member publishes a checkpoint does so for all groups.
-        if any(sink.format == "delta" for group in spec.groups for sink in group.sinks):
-            wanted.append(DELTA)
+        from airflow_kcr.sinks.group import spark_needs
+
         named = {_library(one) for one in _listed(self.packages)}
+        wanted = spark_needs(spec, GroupId(self.group_id)).packages
         return tuple(one for one in wanted if _library(one) not in named)
 
     def _prepared(self, context: Context, submission: Submission, environment: Mapping[str, str]) -> KcrSparkSubmitHook:

@@ -1,8 +1,8 @@
 """Sinks: where a pipeline's output becomes part of what a region promises (docs/explanation/delivery.md).
 
-One room for the kinds of the spec: `postgres`, `files` (with Delta) and `custom`. `contract` is what they have in
-common, `group` makes those of a region from its spec. For users: `read_checkpoint` and `clean_checkpoints` here,
-`airflow_kcr.sinks.custom` for a sink of their own.
+One room for the kinds of the spec: `postgres`, `files` (with Delta) and `custom`, each registered in `kinds`.
+`contract` is what they have in common, `group` the sinks of a group from its spec, `outputs` what they have written.
+For users: `read_checkpoint` and `clean_checkpoints` here, `airflow_kcr.sinks.custom` for a sink of their own.
 
 Importing this package costs nothing; what is named is imported then.
 """
@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_kcr.sinks.files.cleanup import clean_checkpoints
     from airflow_kcr.sinks.files.frames import read_checkpoint
+    from airflow_kcr.sinks.outputs import clean_checkpoints
 
 __all__ = ["clean_checkpoints", "read_checkpoint"]
 
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> object:
 
         return read_checkpoint
     if name == "clean_checkpoints":
-        from airflow_kcr.sinks.files.cleanup import clean_checkpoints
+        from airflow_kcr.sinks.outputs import clean_checkpoints
 
         return clean_checkpoints
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

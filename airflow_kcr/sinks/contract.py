@@ -1,197 +1,213 @@
-"""What sinks have in common: as one for a member (`ports.Sinks`), as a batch writes to them, and none at all."""
+"""What sinks have in common: how a kind is declared, and what members do with an open sink."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from airflow_kcr.errors import ConfigurationError, SinkError
-from airflow_kcr.ports import Sinks
+from airflow_kcr.errors import SinkError
+from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
-from airflow_kcr.protocol.rules import Delivery, GroupRules
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
-from airflow_kcr.spark.context import COORDINATES, SinkWriter
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, RegionId, RegionName
+from airflow_kcr.settings import resolve_environment
+from airflow_kcr.spark.context import COORDINATES, BatchWriter
+from airflow_kcr.spark.session import SparkSettings
+from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec
+from airflow_kcr.store.regions import RegionStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
-class FencedSink(Protocol):
-    """A sink that refuses an older epoch by itself, and shows output with its batch rather than with a checkpoint."""
-
-    def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
-        """Raise the fence, then roll back or skip, and answer the open entries; see `ports.Sinks`."""
-        ...
-
-
-class UserSink(FencedSink, Protocol):
-    """A sink that may neither refuse an older epoch nor have everything durable when a batch ends."""
+class Sink(Protocol):
+    """One open sink; see `ports.Sinks` for what members ask of all of theirs."""
 
     @property
     def fenced(self) -> bool:
         """Whether it refuses an older epoch by itself."""
         ...
 
+    def take(self, store: RegionStore) -> None:
+        """Find the place in order now that Spark runs, and note whose output is there; for the sinks of members here.
+
+        Raises:
+            ConfigurationError: it can't be written to, or is another sink's.
+            SinkError: it can't be reached.
+        """
+        ...
+
+    def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
+        """Refuse older epochs, then roll back or skip, and answer the open entries."""
+        ...
+
     def prepare(self, sequence: CheckpointNumber) -> None:
-        """Make durable what it holds; see `ports.Sinks`."""
+        """Make durable what it holds."""
+        ...
+
+    def publish(self, sequence: CheckpointNumber) -> None:
+        """Show what belongs to a checkpoint; a sink that shows output with its batch has nothing to do."""
+        ...
+
+    def writer(self, call: BatchCall) -> BatchWriter:
+        """Return what the pipeline writes one batch with."""
         ...
 
 
-class CheckpointSink(Protocol):
-    """A sink that shows output with its checkpoint."""
+@dataclass(frozen=True, slots=True)
+class SparkNeeds:
+    """What Spark needs for a sink."""
 
-    def publish(self, sequence: CheckpointNumber) -> None:
-        """Show what belongs to a checkpoint; see `ports.Sinks`."""
-        ...
+    packages: tuple[str, ...] = ()
+    """Maven coordinates."""
+
+    extensions: tuple[str, ...] = ()
+    catalog: str | None = None
+
+    @classmethod
+    def of(cls, needs: Iterable[SparkNeeds]) -> SparkNeeds:
+        """Return what several sinks need, each thing once."""
+        each = list(dict.fromkeys(needs))
+        return cls(
+            packages=tuple(package for one in each for package in one.packages),
+            extensions=tuple(extension for one in each for extension in one.extensions),
+            catalog=next((one.catalog for one in each if one.catalog is not None), None),
+        )
+
+    def beside(self, settings: SparkSettings) -> SparkSettings:
+        """Return an application's settings with this as well."""
+        return replace(
+            settings,
+            packages=(*settings.packages, *self.packages),
+            extensions=(*settings.extensions, *self.extensions),
+            catalog=settings.catalog or self.catalog,
+        )
 
 
-class MemberSinks:
-    """Carries a reset out on every sink; of ours, checkpoints need nothing.
+@dataclass(frozen=True, kw_only=True)
+class DeclaredSink(ABC):
+    """A sink of a region's spec with nothing open yet; each kind is a subclass, registered in `sinks.kinds`.
 
-    Args:
-        ours: tables and files: what a zombie writes, a database refuses, and no manifest names.
-        users: sinks of users' own.
+    References of the spec are filled in where they are needed, which may raise ConfigurationError.
     """
 
-    def __init__(self, ours: Iterable[FencedSink], users: Iterable[UserSink] = ()) -> None:
-        self._users = tuple(users)
-        self._sinks: tuple[FencedSink, ...] = (*ours, *self._users)
+    region: RegionSpec
+    group: GroupId
+    spec: SinkSpec
+    region_id: RegionId
+    """`UNDECLARED`: the sink is only checked."""
 
-    @property
-    def fenced(self) -> bool:
-        """Whether each refuses an older epoch by itself: ours do."""
-        return all(sink.fenced for sink in self._users)
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    taken: Collection[SinkPlace] = frozenset()
+    """Where the region's sinks have written to before."""
 
-    def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
-        """Carry out a reset on every sink.
+    shows_checkpoints: ClassVar[bool]
+    """Whether it shows output with its checkpoint, which one member publishes for all groups: so every application of
+    the region opens it."""
 
-        Returns:
-            The progress of each open partition. It is asked for only where the delivery is `exactly_once`, and then
-            there is one sink.
+    is_deletable: ClassVar[bool] = True
+    """Whether `delete` can delete what it has written."""
 
-        Raises:
-            SinkError: one of them could not; the others may have done it, and do nothing when asked again.
-            SinkAhead: one of them has seen a later epoch or timeline.
-        """
-        answers: dict[GroupPartition, Offset | None] = {}
-        for sink in self._sinks:
-            answers.update(sink.reset(order))
-        return answers
+    @staticmethod
+    def needs(spec: SinkSpec) -> SparkNeeds:
+        """Return what Spark needs for a sink of this kind."""
+        return SparkNeeds()
 
-    def prepare(self, sequence: CheckpointNumber) -> None:
-        """Have users' sinks make durable what they hold; ours have every batch that ended.
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse what can't work, as far as that can be told without Spark.
 
         Raises:
-            SinkError: one could not.
+            ConfigurationError: a variable is not set, code can't be loaded, or the place does not fit.
+            SinkError: the place can't be reached.
         """
-        for sink in self._users:
-            sink.prepare(sequence)
 
-    def publish(self, sequence: CheckpointNumber) -> None:
-        """Tables have it already; what is shown with its checkpoint is `WithCheckpoints`' to show."""
-
-
-class WithCheckpoints:
-    """The sinks of one member's pipeline, and those of the whole region that show output with its checkpoint.
-
-    One member publishes a checkpoint for all groups.
-
-    Args:
-        inner: the member's.
-        of_region: every sink that shows output with its checkpoint, of whatever group.
-    """
-
-    def __init__(self, inner: Sinks, of_region: Iterable[CheckpointSink]) -> None:
-        self._inner, self._of_region = inner, tuple(of_region)
-
-    @property
-    def fenced(self) -> bool:
-        """Whether the member's own sinks refuse an older epoch by themselves."""
-        return self._inner.fenced
-
-    def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
-        """Carry out a reset on the member's sinks; see `ports.Sinks`."""
-        return self._inner.reset(order)
-
-    def prepare(self, sequence: CheckpointNumber) -> None:
-        """Make durable what the member's sinks hold; see `ports.Sinks`."""
-        self._inner.prepare(sequence)
-
-    def publish(self, sequence: CheckpointNumber) -> None:
-        """Show what belongs to a checkpoint, in all of the region's sinks.
+    @abstractmethod
+    def open(self, spark: SparkSession, store: RegionStore) -> Sink:
+        """Open it in an application.
 
         Raises:
-            SinkError: one could not; the others may have done it, and do nothing when asked again.
+            ConfigurationError: this session can't write to it.
         """
-        self._inner.publish(sequence)
-        for sink in self._of_region:
-            sink.publish(sequence)
 
+    @abstractmethod
+    def output(self) -> FoundOutput:
+        """Return what is where it writes to."""
 
-class BatchWriter(SinkWriter, Protocol):
-    """One sink for one batch: what the pipeline writes to, and what is done once nothing of the batch runs any more."""
+    @abstractmethod
+    def settle(self, choice: Choice, store: RegionStore) -> FoundOutput | None:
+        """Do what a person chose with what others have left there; None: this kind has nothing to choose."""
 
-    def publish(self) -> object:
-        """Do what is left; see `Output.publish`."""
-        ...
+    @abstractmethod
+    def delete(self, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput:
+        """Delete what it has written, and forget that it has.
 
-
-class SinkOutput:
-    """What one batch writes into its group's sinks.
-
-    Args:
-        writers: one for each sink of the group, with its name.
-    """
-
-    def __init__(self, writers: Iterable[tuple[str, BatchWriter]]) -> None:
-        self._writers = dict(writers)
+        Args:
+            store: where the region is.
+            spark: starts a session, for a kind that reaches its place by one.
+        """
 
     @property
-    def writers(self) -> Mapping[str, SinkWriter]:
-        """One for each sink, by its name."""
-        return self._writers
+    def region_name(self) -> RegionName:
+        """The region's name."""
+        return RegionName(self.region.region)
 
-    def publish(self) -> None:
-        """Publish to every sink, in the order of their names.
+    def resolved(self, field: str, value: str) -> str:
+        """Return a field's value with its references filled in.
 
         Raises:
-            SinkError: one was not written to, or refuses.
+            ConfigurationError: a variable is not set.
         """
-        for name in sorted(self._writers):
-            self._writers[name].publish()
+        place = f"sinks.{self.spec.name}.{field}"
+        return resolve_environment({place: value}, self.environ)[place]
+
+    def found(
+        self, place: str, *, rows: int | None = None, earlier: tuple[str, ...] = (), note: str = ""
+    ) -> FoundOutput:
+        """Return what was found or done at a place, in this sink's name."""
+        return FoundOutput(
+            group=self.group,
+            sink=self.spec.name,
+            kind=self.spec.kind,
+            place=place,
+            rows=rows,
+            earlier=earlier,
+            note=note,
+        )
 
 
-# The sinks of a pipeline that has none of ours: it writes where it likes, and the ledger counts what was discarded.
+class Choice(StrEnum):
+    """What becomes of what an earlier region, or a sink that was renamed, has left in a place."""
+
+    KEEP = "keep"
+    """It stays where it is, beside what is written now."""
+
+    DELETE = "delete"
+    TAKE_OVER = "take_over"
+    """It is this region's; the first reset deletes what the region processes again."""
 
 
-class NoSinks:
-    """Nothing to fence, to roll back or to publish.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundOutput:
+    """One sink, and what is where it writes to."""
 
-    Args:
-        group: whose pipeline it is.
+    group: GroupId
+    sink: str
+    kind: SinkKind
+    place: str
+    """A table and its database, or a folder, or the function of a custom sink."""
 
-    Raises:
-        ConfigurationError: its delivery needs a sink that stores progress together with the output.
-    """
+    rows: int | None = None
+    """How many rows of this sink a table has; None: it is no table."""
 
-    def __init__(self, group: GroupRules) -> None:
-        if group.delivery is Delivery.EXACTLY_ONCE:
-            raise ConfigurationError(
-                f"group {group.group_id}: delivery exactly_once needs one transactional sink, which stores progress "
-                "with the output, and its pipeline has none; choose at_least_once, almost_once or at_most_once"
-            )
+    earlier: tuple[str, ...] = ()
+    """Whose rows are there beside: sinks of an earlier region of the name, or that were renamed."""
 
-    @property
-    def fenced(self) -> bool:
-        """Never: what a zombie writes is for the pipeline's own target to refuse."""
-        return False
-
-    def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
-        """Nothing is known, so nothing is answered."""
-        return {}
-
-    def prepare(self, sequence: CheckpointNumber) -> None:
-        """Nothing is held back."""
-
-    def publish(self, sequence: CheckpointNumber) -> None:
-        """Everything is there already."""
+    note: str = ""
+    """What is wrong with the place, or was done."""
 
 
 # What every sink's rows have to have, and what is said to a pipeline that writes twice or not at all.

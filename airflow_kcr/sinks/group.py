@@ -1,79 +1,56 @@
-"""The sinks of a group, made from its spec and found to be in order before anything is consumed."""
+"""The sinks of a group: declared by its spec, found to be in order before anything is consumed, then as one."""
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from airflow_kcr.api.regions import postgres_variable
-from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.ports import BatchCall, SinkPlace, Sinks
-from airflow_kcr.protocol.values import GroupId, RegionId, RegionName
-from airflow_kcr.settings import resolve_environment
-from airflow_kcr.sinks.contract import CheckpointSink, FencedSink, MemberSinks, NoSinks, SinkOutput, WithCheckpoints
-from airflow_kcr.sinks.custom.adapters import CustomWriter, MemberCustomSink
-from airflow_kcr.sinks.files import FileSink, FileTarget
-from airflow_kcr.sinks.files.contents import RegionLedger
-from airflow_kcr.sinks.files.delta import table_of
-from airflow_kcr.sinks.files.folder import HadoopFolder
-from airflow_kcr.sinks.files.frames import FilesWriter, SparkRewriter
-from airflow_kcr.sinks.postgres import PostgresSink, Target
-from airflow_kcr.sinks.postgres.writer import TableWriter, require_reachable
-from airflow_kcr.spark.context import Output, no_output
-from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec
+from airflow_kcr.ports import BatchCall, SinkPlace
+from airflow_kcr.protocol.member.messages import ResetSinks
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, RegionId
+from airflow_kcr.sinks.contract import DeclaredSink, Sink, SparkNeeds
+from airflow_kcr.spark.context import Output
+from airflow_kcr.spec import RegionSpec, SinkKind
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_LOG = logging.getLogger(__name__)
+
+def kind_of(word: SinkKind) -> type[DeclaredSink]:
+    """Return the class of the sinks that a spec declares with this word."""
+    kind: type[DeclaredSink] = import_module(f"airflow_kcr.sinks.kinds.{word}").KIND
+    return kind
 
 
-def postgres_sinks(
+def sinks_of_region(
     spec: RegionSpec,
-    group: GroupId,
     environ: Mapping[str, str] = os.environ,
     *,
     region_id: RegionId,
     taken: Collection[SinkPlace] = frozenset(),
-) -> tuple[PostgresSink, ...]:
-    """Return those of a group's sinks that are tables; nothing is connected to.
+) -> Iterator[DeclaredSink]:
+    """Yield the sinks of all groups of a region, in the order of its spec; nothing is connected to.
 
     Args:
         spec: the region's.
-        group: one of its groups.
-        environ: where references of the sinks' URLs are looked up.
+        environ: where references of the sinks are looked up.
         region_id: the region's, or `UNDECLARED`: then its sinks are only checked.
         taken: where the region's sinks have written to before.
-
-    Raises:
-        ConfigurationError: a variable is not set.
     """
-    declared = spec.group(group)
-    beside = frozenset((GroupId(one.group_id), sink.name) for one in spec.groups for sink in one.sinks)
-    return tuple(
-        PostgresSink(
-            Target(
-                region=RegionName(spec.region),
+    for group in spec.groups:
+        for sink in group.sinks:
+            yield kind_of(sink.kind)(
+                region=spec,
+                group=GroupId(group.group_id),
+                spec=sink,
                 region_id=region_id,
-                group=group,
-                sink=sink.name,
-                beside=beside,
-                table=sink.table or "",
-                delivery=declared.delivery,
-                mode=sink.mode,
-                key=sink.key,
-            ),
-            sink_url(sink, environ),
-            spec.timeouts,
-            taken,
-        )
-        for sink in declared.sinks
-        if sink.kind is SinkKind.POSTGRES
-    )
+                environ=environ,
+                taken=taken,
+            )
 
 
 def checked_sinks(
@@ -83,128 +60,116 @@ def checked_sinks(
     *,
     region_id: RegionId,
     taken: Collection[SinkPlace] = frozenset(),
-) -> tuple[PostgresSink, ...]:
-    """Return those of a group's sinks that are tables, whose databases were asked whether all is in order.
+) -> tuple[DeclaredSink, ...]:
+    """Return the sinks that an application of a group opens, found to be in order as far as that needs no Spark.
+
+    These are the group's, and those of other groups that show output with its checkpoint.
 
     Args:
         spec: the region's.
         group: one of its groups.
-        environ: where references of the sinks' URLs are looked up.
+        environ: where references of the sinks are looked up.
         region_id: the region's, or `UNDECLARED`: then its sinks are only checked.
         taken: where the region's sinks have written to before.
 
     Raises:
-        ConfigurationError: the delivery needs a sink and there is none; a variable is not set; executors can't reach a
-            database; a schema, right, column or index is missing.
+        ConfigurationError: a variable is not set; executors can't reach a database; a schema, right, column or index is
+            missing; code can't be loaded.
         SinkError: a database can't be reached.
     """
-    declared = spec.group(group)
-    if not declared.sinks:
-        NoSinks(spec.rules().groups[group])
-    sinks = postgres_sinks(spec, group, environ, region_id=region_id, taken=taken)
-    require_reachable(sinks)
-    for sink in sinks:
+    of_region = sinks_of_region(spec, environ, region_id=region_id, taken=taken)
+    found = tuple(one for one in of_region if one.group == group or one.shows_checkpoints)
+    for sink in found:
         sink.check()
-        _LOG.info("%s writes to %s at %s", sink.target, sink.target.table, sink.database.address)
-    return sinks
+    return found
 
 
-def opened_files(
-    targets: Iterable[FileTarget], spark: SparkSession, store: RegionStore, group: GroupId
-) -> tuple[FileSink, ...]:
-    """Return file sinks, of which those of a group were found to be in order.
-
-    Args:
-        targets: of the region.
-        spark: the application's session.
-        store: where the region is.
-        group: the one whose members are hosted here.
-
-    Raises:
-        ConfigurationError: a folder may not be written to, or is another sink's, or this session can't write a format.
-        SinkError: a folder can't be reached.
-    """
-    sinks: list[FileSink] = []
-    for target in targets:
-        folder = HadoopFolder(spark, target.path)
-        ledger, rewriter = RegionLedger(store, target.region), SparkRewriter(spark, folder)
-        sink = FileSink(target, folder, ledger, rewriter, table_of(spark, target))
-        if target.group == group:
-            sink.check()
-            _LOG.info("%s writes to %s", target, folder.uri)
-        sinks.append(sink)
-    return tuple(sinks)
+def spark_needs(spec: RegionSpec, group: GroupId) -> SparkNeeds:
+    """Return what Spark needs for the sinks that an application of a group opens, each thing once."""
+    return SparkNeeds.of(
+        kind.needs(sink)
+        for one in spec.groups
+        for sink in one.sinks
+        if (kind := kind_of(sink.kind)).shows_checkpoints or one.group_id == group
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedSinks:
-    """The sinks of an application, each found to be in order."""
+class GroupSinks:
+    """The open sinks of an application as one (`ports.Sinks`), and what a batch writes into them."""
 
-    group: GroupId
-    """Whose members are hosted."""
+    own: Mapping[str, Sink]
+    """Of the group whose members are hosted, by name."""
 
-    tables: tuple[PostgresSink, ...] = ()
-    """Of the group."""
+    of_others: tuple[Sink, ...] = ()
+    """Of the region's other groups: those that show output with its checkpoint."""
 
-    files: tuple[FileSink, ...] = ()
-    """Of the region."""
+    @property
+    def fenced(self) -> bool:
+        """Whether each refuses an older epoch by itself; a pipeline without sinks has none that does."""
+        return bool(self.own) and all(sink.fenced for sink in self.own.values())
 
-    custom: tuple[MemberCustomSink, ...] = ()
-    """Of the region."""
+    def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
+        """Carry out a reset on every sink of the group.
 
-    def of_member(self, spec: RegionSpec) -> Sinks:
-        """Return the sinks as a member of the group has them.
+        Returns:
+            The progress of each open partition. It is asked for only where the delivery is `exactly_once`, and then
+            there is one sink.
 
-        Args:
-            spec: the region's.
+        Raises:
+            SinkError: one of them could not; the others may have done it, and do nothing when asked again.
+            SinkAhead: one of them has seen a later epoch or timeline.
         """
-        ours: tuple[FencedSink, ...] = (*self.tables, *self._own_files)
-        users = self._own_custom
-        inner = MemberSinks(ours, users) if ours or users else NoSinks(spec.rules().groups[self.group])
-        with_checkpoints: tuple[CheckpointSink, ...] = (*self.files, *self.custom)
-        return WithCheckpoints(inner, with_checkpoints) if with_checkpoints else inner
+        answers: dict[GroupPartition, Offset | None] = {}
+        for sink in self.own.values():
+            answers.update(sink.reset(order))
+        return answers
 
-    def output(self) -> Callable[[BatchCall], Output]:
-        """Return what makes the output of a batch of the group."""
-        if not (self.tables or self._own_files or self._own_custom):
-            return no_output
-        return lambda call: SinkOutput(
-            (
-                *((sink.target.sink, TableWriter(sink, call)) for sink in self.tables),
-                *((sink.target.sink, FilesWriter(sink, call)) for sink in self._own_files),
-                *((sink.target.sink, CustomWriter(sink, call)) for sink in self._own_custom),
-            )
-        )
+    def prepare(self, sequence: CheckpointNumber) -> None:
+        """Have the group's sinks make durable what they hold.
 
-    @property
-    def _own_files(self) -> tuple[FileSink, ...]:
-        return tuple(sink for sink in self.files if sink.target.group == self.group)
+        Raises:
+            SinkError: one could not.
+        """
+        for sink in self.own.values():
+            sink.prepare(sequence)
 
-    @property
-    def _own_custom(self) -> tuple[MemberCustomSink, ...]:
-        return tuple(sink for sink in self.custom if sink.target.group == self.group)
+    def publish(self, sequence: CheckpointNumber) -> None:
+        """Show what belongs to a checkpoint, in the sinks of all groups: one member does so for all.
 
+        Raises:
+            SinkError: one could not; the others may have done it, and do nothing when asked again.
+        """
+        for sink in (*self.own.values(), *self.of_others):
+            sink.publish(sequence)
 
-# How the database of a sink is reached: the spec's URL with its references filled in, or an Airflow connection.
+    def output(self, call: BatchCall) -> Output:
+        """Return what a batch of the group writes."""
+        return Output({name: sink.writer(call) for name, sink in self.own.items()})
 
 
-def sink_url(sink: SinkSpec, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the URL of a sink's database, its password in it: for the sink only, never to be stored or shown.
+def opened_sinks(
+    declared: Iterable[DeclaredSink], group: GroupId, spark: SparkSession, store: RegionStore
+) -> GroupSinks:
+    """Return sinks in an application; the places of those of its group are found to be in order, and noted.
 
     Args:
-        sink: of the spec.
-        environ: where references are looked up, and the URLs of Airflow connections.
+        declared: as `checked_sinks` returned them.
+        group: whose members are hosted.
+        spark: the application's session.
+        store: where the region is.
 
     Raises:
-        ConfigurationError: a variable is not set.
+        ConfigurationError: a place may not be written to, or is another sink's, or this session can't write there.
+        SinkError: a place can't be reached.
     """
-    if sink.url is not None:
-        return resolve_environment({f"sinks.{sink.name}.url": sink.url}, environ)[f"sinks.{sink.name}.url"]
-    variable = postgres_variable(sink.conn_id or "")
-    url = environ.get(variable)
-    if url is None:
-        raise ConfigurationError(
-            f"sink {sink.name} is reached by the Airflow connection {sink.conn_id}, which can only be read inside "
-            f"Airflow; elsewhere set {variable} to its URL, or write url: ${{NAME}} into the spec"
-        )
-    return url
+    own: dict[str, Sink] = {}
+    of_others: list[Sink] = []
+    for one in declared:
+        sink = one.open(spark, store)
+        if one.group == group:
+            sink.take(store)
+            own[one.spec.name] = sink
+        else:
+            of_others.append(sink)
+    return GroupSinks(own=own, of_others=tuple(of_others))

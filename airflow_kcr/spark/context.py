@@ -121,35 +121,29 @@ class BatchContext:
         return f"{self.region} {self.member} batch {self.batch_id}"
 
 
-class Output(Protocol):
-    """What one batch writes, from its start to its publication."""
+class BatchWriter(SinkWriter, Protocol):
+    """One sink for one batch: what the pipeline writes to, and what is done once nothing of the batch runs any more."""
 
-    @property
-    def writers(self) -> Mapping[str, SinkWriter]:
-        """What the pipeline finds in its context, by the sinks' names."""
+    def finish(self) -> object:
+        """Do what is left; see `Output.finish`."""
         ...
 
-    def publish(self) -> None:
-        """Publish what was written; nothing of the batch runs any more.
+
+class Output:
+    """What one batch writes into its group's sinks, from its start to its end.
+
+    Args:
+        writers: one for each sink of the group, by its name.
+    """
+
+    def __init__(self, writers: Mapping[str, BatchWriter] = MappingProxyType({})) -> None:
+        self.writers = writers
+
+    def finish(self) -> None:
+        """Finish what was written to each sink, in the order of their names; nothing of the batch runs any more.
 
         Raises:
             SinkError: a sink was not written to, or refuses.
         """
-        ...
-
-
-class NoOutput:
-    """The output of a pipeline without sinks."""
-
-    @property
-    def writers(self) -> Mapping[str, SinkWriter]:
-        """None."""
-        return {}
-
-    def publish(self) -> None:
-        """Nothing is held back."""
-
-
-def no_output(call: BatchCall) -> Output:
-    """Return the output of a batch whose pipeline has no sinks."""
-    return NoOutput()
+        for name in sorted(self.writers):
+            self.writers[name].finish()

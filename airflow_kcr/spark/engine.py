@@ -23,7 +23,7 @@ from airflow_kcr.ports import BatchCall, BatchReport
 from airflow_kcr.protocol.values import BatchId
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.causes import OUTSIDE, WORDS, condition_of, conditions, essential_line, java_chain
-from airflow_kcr.spark.context import BatchContext, Output, no_output
+from airflow_kcr.spark.context import BatchContext, Output
 from airflow_kcr.spark.pipelines import Pipeline
 from airflow_kcr.spark.reads import Reader, Source
 from airflow_kcr.spark.session import member_session
@@ -87,7 +87,11 @@ class SparkEngine:
     """
 
     def __init__(
-        self, spark: SparkSession, pipeline: Pipeline, source: Source, output: Callable[[BatchCall], Output] = no_output
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        source: Source,
+        output: Callable[[BatchCall], Output] = lambda call: Output(),
     ) -> None:
         self._spark = member_session(spark)
         self._pipeline = pipeline
@@ -159,7 +163,7 @@ class SparkEngine:
                 self._closed(running)
                 raise
             report = self._finished(running, context, since)
-            self._publish(running, context, output)
+            self._finish(running, context, output)
             return report
         finally:
             with self._lock:
@@ -204,14 +208,14 @@ class SparkEngine:
             )
         return BatchReport(scans=scans, warnings=tuple(warnings))
 
-    def _publish(self, running: _Running, context: BatchContext, output: Output) -> None:
-        """Publish what the pipeline wrote, now that none of its tasks can write any more."""
+    def _finish(self, running: _Running, context: BatchContext, output: Output) -> None:
+        """Finish what the pipeline wrote, now that none of its tasks can write any more."""
         try:
-            output.publish()
+            output.finish()
         except SinkError as error:
             raise self._outcome(running, context, error) from None
         if running.cancelled.is_set():
-            # What is published stays, and the reset that follows finds it.
+            # What is written stays, and the reset that follows finds it.
             raise BatchCancelled(f"{context} was cancelled while it was published")
 
     def _jvm_millis(self) -> int:

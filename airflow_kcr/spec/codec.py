@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from airflow_kcr.errors import ConfigurationError, SpecError
 from airflow_kcr.protocol.values import format_duration, parse_duration
 from airflow_kcr.spec.fields import OWN_SENTENCE, Finding, Path, declared, path_text, unknown
+from airflow_kcr.spec.sinks import FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,14 +38,9 @@ _SENTENCES: Final = {
     "dict_type": "must be a mapping of names to values",
     "dataclass_type": "must be a mapping of fields to values",
 }
-_SINK: Final = {
-    "kind": "postgres",
-    "table": "mended",
-    "url": "${MENDED}",
-    "conn_id": "mended",
-    "path": "/mended",
-    "factory": "m:f",
-}
+_ONE_OR_THE_OTHER: Final = {"url": "${MENDED}", "conn_id": "mended"}
+"""Fields of a sink whose absence is found at another place than theirs."""
+
 _SINK_DEPTH: Final = 4
 """Of `groups[0].sinks.name`."""
 
@@ -274,13 +270,13 @@ def _mend_sink(at: Any, path: Path) -> None:  # noqa: ANN401 (any plain value)
     if isinstance(last, int):
         at[last] = f"mended-{last}"
     elif len(path) == _SINK_DEPTH:
-        at[last] = {name: _SINK[name] for name in ("kind", "table", "url")}
+        at[last] = {"kind": next(iter(FIELDS))}
     elif last == "mode" and "key" in at:
         at[last] = "upsert"
-    elif last == "kind" and "path" in at:
-        at[last] = "files"
-    elif last in _SINK:
-        at[last] = _SINK[last]
+    elif last == "kind":
+        at[last] = max(FIELDS, key=lambda kind: len(at.keys() & FIELDS[kind]))
+    elif last in _ONE_OR_THE_OTHER:
+        at[last] = _ONE_OR_THE_OTHER[last]
     else:
         at.pop(last, None)
 

@@ -29,9 +29,6 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 _REFERENCE: Final = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 _SCHEMES: Final = frozenset({"postgresql", "postgres", "postgresql+psycopg"})
 _OURS: Final = "kcr_"
-_OF_POSTGRES: Final = ("table", "url", "conn_id")
-_OF_FILES: Final = ("path", "format", "file_size_mib")
-_OF_CUSTOM: Final = ("factory", "options")
 
 
 class SinkKind(StrEnum):
@@ -45,6 +42,14 @@ class SinkKind(StrEnum):
 
     CUSTOM = "custom"
     """Whatever a user's own code writes to; see `airflow_kcr.sinks.custom`."""
+
+
+FIELDS: Final[Mapping[SinkKind, tuple[str, ...]]] = {
+    SinkKind.POSTGRES: ("table", "url", "conn_id", "mode", "key"),
+    SinkKind.FILES: ("path", "format", "file_size_mib"),
+    SinkKind.CUSTOM: ("factory", "options"),
+}
+"""The fields of each kind of sinks; the first one says where it writes to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,11 @@ class SinkSpec:
         key: object = self.key  # a lone text, as no type checker would allow: else each letter is a column
         object.__setattr__(self, "key", (key,) if isinstance(key, str) else tuple(self.key))
 
+    @property
+    def place(self) -> str:
+        """Where it writes to, as the spec has it: a table, a folder, a function."""
+        return getattr(self, FIELDS[self.kind][0]) or ""
+
 
 class _ByName:
     """Sinks as the file writes them: a mapping of their names."""
@@ -108,8 +118,8 @@ class _ByName:
 
 def _written(sink: SinkSpec) -> dict[str, Any]:
     """Return a sink's fields by name, without those that are not for its kind."""
-    without = {name for name, absent in (("mode", sink.kind is not SinkKind.POSTGRES), ("key", not sink.key)) if absent}
-    return {name: getattr(sink, name) for name in declared(SinkSpec) if name not in without}
+    written = {name: getattr(sink, name) for name in ("kind", *FIELDS[sink.kind])}
+    return {name: value for name, value in written.items() if (name, value) != ("key", ())}
 
 
 Sinks = Annotated[tuple[SinkSpec, ...], _ByName()]
@@ -146,35 +156,20 @@ def sinks_findings(sinks: tuple[SinkSpec, ...], delivery: Delivery, path: Path) 
 def _sink(sink: SinkSpec, path: Path) -> Iterator[Finding]:
     if not _NAME.fullmatch(sink.name):
         yield Finding(path, "is no name: use a letter first, then up to 62 of letters, digits, '_' and '-'")
+    for name, one in declared(SinkSpec).items():
+        if name not in ("kind", *FIELDS[sink.kind]) and getattr(sink, name) != one.default:
+            yield Finding((*path, name), f"is not for kind {sink.kind}; leave it out")
     match sink.kind:
         case SinkKind.POSTGRES:
-            yield from _without(sink, (*_OF_FILES, *_OF_CUSTOM), path)
             yield from _address(sink, path)
             yield from _table(sink.table, (*path, "table"))
             yield from _key(sink, path)
         case SinkKind.FILES:
-            yield from _without(sink, (*_OF_POSTGRES, *_OF_CUSTOM), path)
             yield from path_findings(sink.path, (*path, "path"))
             yield from size_findings(sink.file_size_mib, (*path, "file_size_mib"))
-            yield from _without_mode(sink, path)
         case SinkKind.CUSTOM:
-            yield from _without(sink, (*_OF_POSTGRES, *_OF_FILES), path)
             yield from factory_findings(sink.factory, (*path, "factory"))
             yield from options_findings(sink.options or {}, (*path, "options"))
-            yield from _without_mode(sink, path)
-
-
-def _without_mode(sink: SinkSpec, path: Path) -> Iterator[Finding]:
-    if sink.mode is not SinkMode.APPEND:
-        yield Finding((*path, "mode"), f"is not for kind {sink.kind}; leave it out")
-    if sink.key:
-        yield Finding((*path, "key"), f"is not for kind {sink.kind}; leave it out")
-
-
-def _without(sink: SinkSpec, names: tuple[str, ...], path: Path) -> Iterator[Finding]:
-    for name in names:
-        if getattr(sink, name) is not None:
-            yield Finding((*path, name), f"is not for kind {sink.kind}; leave it out")
 
 
 def _table(table: str | None, path: Path) -> Iterator[Finding]:

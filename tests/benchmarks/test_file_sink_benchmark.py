@@ -17,10 +17,11 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks import read_checkpoint
-from airflow_kcr.sinks.files import FileSink, FileTarget
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.folder import HadoopFolder
-from airflow_kcr.sinks.files.frames import FilesWriter, SparkRewriter
+from airflow_kcr.sinks.files.frames import SparkRewriter
+from airflow_kcr.sinks.files.layout import FileTarget
+from airflow_kcr.sinks.files.sink import FileSink, FilesWriter
 from tests.benchmarks.contenders import Contender, Race, Reading, member
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.benchmarks.lab import PARTITIONS, Filled, Lab

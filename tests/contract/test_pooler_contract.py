@@ -21,7 +21,7 @@ from airflow_kcr.protocol.invariants.proof import verify
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.sinks.postgres.transactions import Database, OutcomeLost
+from airflow_kcr.sinks.postgres.database import Database, OutcomeLost
 from airflow_kcr.store import schema_upgrade
 from airflow_kcr.store.postgres import PostgresTransactions, build_engine
 from airflow_kcr.store.postgres.connections import NO_LOCK, driver_of, server_at

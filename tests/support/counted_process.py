@@ -31,7 +31,7 @@ from airflow_kcr.protocol.values import BatchId, GroupId, MemberId, RegionName
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
 from airflow_kcr.runtime.planner import Limits
-from airflow_kcr.sinks.contract import NoSinks
+from airflow_kcr.sinks.group import GroupSinks
 from airflow_kcr.spec import RegionSpec
 from tests.support.footprint import Footprint, footprint
 
@@ -162,7 +162,7 @@ def main(arguments: dict[str, Any]) -> None:
                     store=store,
                     logs=logs,
                     engine=NoWork(),
-                    sinks=NoSinks(rules.groups[group]),
+                    sinks=GroupSinks(own={}),
                     membership=membership,
                     end_process=_end_at_once,
                     clock=boot_time,

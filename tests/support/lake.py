@@ -15,11 +15,12 @@ from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber
 from airflow_kcr.sinks import read_checkpoint
-from airflow_kcr.sinks.files import FileSink, FileTarget
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.delta import table_of
 from airflow_kcr.sinks.files.folder import HadoopFolder, Table
-from airflow_kcr.sinks.files.frames import FilesWriter, SparkRewriter
+from airflow_kcr.sinks.files.frames import SparkRewriter
+from airflow_kcr.sinks.files.layout import FileTarget
+from airflow_kcr.sinks.files.sink import FileSink, FilesWriter
 from tests.support.driver import GROUP, Driver
 from tests.support.live_region import SPEC
 
@@ -96,7 +97,7 @@ class Lake:
         call = self.call(batch)
         writer = FilesWriter(self.sink, call)
         writer.write(self.rows(call).selectExpr("*", *(f"{sql} AS {name}" for name, sql in more.items())))
-        writer.publish()
+        writer.finish()
         self.driver.finish_batch(batch)
         return batch
 

@@ -43,8 +43,10 @@ from airflow_kcr.protocol.values import (
 from airflow_kcr.runtime.host import End, MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
 from airflow_kcr.runtime.planner import Limits
-from airflow_kcr.sinks.files.layout import file_targets
-from airflow_kcr.sinks.group import OpenedSinks, checked_sinks
+from airflow_kcr.sinks.contract import Sink
+from airflow_kcr.sinks.group import GroupSinks, checked_sinks
+from airflow_kcr.sinks.kinds.files import DeclaredFolder
+from airflow_kcr.sinks.kinds.postgres import DeclaredTable
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.postgres import PostgresTransactions
 from tests.support.plain_engine import PlainEngine, Rows
@@ -183,8 +185,12 @@ def main(arguments: dict[str, Any]) -> int:
     rules = spec.rules()
     user = client_settings(spec, group)
     logs = BrokerLogs(AdminProcess(admin_settings(user)))
-    tables = checked_sinks(spec, group, region_id=region.region_id)
-    files = opened_files(file_targets(spec, region_id=region.region_id), store, name)
+    declared = checked_sinks(spec, group, region_id=region.region_id)
+    tables = [one.sink for one in declared if isinstance(one, DeclaredTable)]
+    files = opened_files([one.target for one in declared if isinstance(one, DeclaredFolder)], store, name)
+    own: dict[str, Sink] = {sink.target.sink: sink for sink in tables}
+    own |= {sink.target.sink: sink for sink in files if sink.target.group == group}
+    others = tuple(sink for sink in files if sink.target.group != group)
 
     def write(call: BatchCall, rows: Rows) -> None:
         write_tables(tables, call, rows, gates.wait)
@@ -210,7 +216,7 @@ def main(arguments: dict[str, Any]) -> int:
             lambda call: before(call, engine.cancelled),
             write,
         )
-        sinks = GatedSinks(OpenedSinks(group=group, tables=tables, files=files).of_member(spec), gates)
+        sinks = GatedSinks(GroupSinks(own=own, of_others=others), gates)
         world = World(
             store=store,
             logs=logs,

@@ -28,11 +28,12 @@ from airflow_kcr.protocol.values import (
     TopicName,
     TopicPartition,
 )
-from airflow_kcr.sinks.files import FileSink, FileTarget, layout
+from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.cleanup import Cleaned, Cleaner, GivenUp
 from airflow_kcr.sinks.files.contents import RegionLedger, checkpoints_on, shelves, timelines_in
 from airflow_kcr.sinks.files.folder import NO_TABLE, Table
-from airflow_kcr.sinks.files.layout import TEMPORARY, Manifest, Timelines
+from airflow_kcr.sinks.files.layout import TEMPORARY, FileTarget, Manifest, Timelines
+from airflow_kcr.sinks.files.sink import FileSink
 from tests.support.driver import GROUP, Driver
 
 SCHEMA = '{"fields":[],"type":"struct"}'

@@ -32,8 +32,10 @@ from airflow_kcr.protocol.values import (
     Timeline,
     TopicName,
 )
-from airflow_kcr.sinks.postgres import Column, PostgresSink, Published, Staging, Target
-from airflow_kcr.sinks.postgres.bookkeeping import Quoted
+from airflow_kcr.sinks.postgres.insertion import Inserted
+from airflow_kcr.sinks.postgres.sink import PostgresSink
+from airflow_kcr.sinks.postgres.staging import Column, Staging
+from airflow_kcr.sinks.postgres.target import Quoted, Target
 
 GROUP = GroupId("g")
 COLUMNS = (Column(name="value", type="text"), Column(name="size", type="bigint"))
@@ -139,10 +141,10 @@ class Table:
             )
             cursor.executemany(statement, list(rows))
 
-    def run(self, ranges: Mapping[int, tuple[int, int]], **options: Any) -> Published:  # noqa: ANN401 (as `call`)
-        """Stage and publish a batch."""
+    def run(self, ranges: Mapping[int, tuple[int, int]], **options: Any) -> Inserted:  # noqa: ANN401 (as `call`)
+        """Stage and insert a batch."""
         call = self.call(ranges, **options)
-        return self.sink.publish(call, self.staged(call))
+        return self.sink.insert(call, self.staged(call))
 
     # -- what the database holds ---------------------------------------------------------------------------------
 

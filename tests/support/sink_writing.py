@@ -12,9 +12,11 @@ from psycopg import sql
 from airflow_kcr.errors import BatchFailed, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.values import RegionName
-from airflow_kcr.sinks.files import FileSink, FileTarget
 from airflow_kcr.sinks.files.contents import RegionLedger, timelines_in
-from airflow_kcr.sinks.postgres import Column, PostgresSink, Staging
+from airflow_kcr.sinks.files.layout import FileTarget
+from airflow_kcr.sinks.files.sink import FileSink
+from airflow_kcr.sinks.postgres.sink import PostgresSink
+from airflow_kcr.sinks.postgres.staging import Column, Staging
 from airflow_kcr.store.regions import RegionStore
 from tests.support.member_accounts import Place
 from tests.support.plain_engine import Written
@@ -43,7 +45,7 @@ def write_tables(
             staging = sink.stage(call, COLUMNS)
             _copy(sink, staging, rows)
             at("staged")
-            sink.publish(call, staging)
+            sink.insert(call, staging)
         except (SinkError, psycopg.Error) as error:
             raise BatchFailed(f"batch {call.batch}: {error}") from error
         at("published")

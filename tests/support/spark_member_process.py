@@ -21,8 +21,10 @@ from airflow_kcr.driver.application import MemberRun
 from airflow_kcr.driver.process import run_members
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.values import GroupId, RegionName
-from airflow_kcr.sinks.files import FileSink
-from airflow_kcr.sinks.postgres import PostgresSink, Published, Staging
+from airflow_kcr.sinks.files.sink import FileSink
+from airflow_kcr.sinks.postgres.insertion import Inserted
+from airflow_kcr.sinks.postgres.sink import PostgresSink
+from airflow_kcr.sinks.postgres.staging import Staging
 from airflow_kcr.spark import session
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import RegionSpec
@@ -53,15 +55,15 @@ def _put_up(gates: Gates) -> None:
         (FileSink, "reset", "resetting"),
     ):
         setattr(place, name, _behind(gates, gate, getattr(place, name)))
-    publish = PostgresSink.publish
+    insert = PostgresSink.insert
 
-    def held(self: PostgresSink, call: BatchCall, staged: Staging) -> Published:
+    def held(self: PostgresSink, call: BatchCall, staged: Staging) -> Inserted:
         gates.wait("staged")
-        published = publish(self, call, staged)
+        inserted = insert(self, call, staged)
         gates.wait("published")
-        return published
+        return inserted
 
-    PostgresSink.publish = held  # type: ignore[method-assign]
+    PostgresSink.insert = held  # type: ignore[method-assign]
 
 
 def _behind(gates: Gates, gate: str, call: Callable[P, A]) -> Callable[P, A]:

@@ -63,8 +63,13 @@ class SinkOwner:
     sink: str
     """The sink's name in the spec."""
 
+    @property
+    def name(self) -> str:
+        """What it is called in messages about its own region."""
+        return f"sink {self.sink} of group {self.group}"
+
     def __str__(self) -> str:
-        return f"sink {self.sink} of group {self.group}, region {self.region} (id {self.region_id})"
+        return f"{self.name}, region {self.region} (id {self.region_id})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -198,5 +203,3 @@ class CustomSink(ABC):
 Factory: TypeAlias = "Callable[[Mapping[str, str], SparkSession], CustomSink]"
 """Makes a sink of its options, references filled in, and of the application's session. Every application of the region
 calls it, those of other groups too: whichever member publishes a checkpoint does so for all groups."""
-
-WANTED: str = "def make(options: Mapping[str, str], spark: SparkSession) -> CustomSink"

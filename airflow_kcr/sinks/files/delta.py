@@ -14,20 +14,20 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.rules import FileFormat
-from airflow_kcr.sinks.files import FileTarget, layout
+from airflow_kcr.sinks.contract import SparkNeeds
+from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.folder import NO_TABLE, Table
 from airflow_kcr.sinks.files.frames import COORDINATE_COLUMNS, rows_of
-from airflow_kcr.sinks.files.layout import CheckpointName, Manifest, Undone
+from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, Manifest, Undone
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.causes import conditions, essential_line
-from airflow_kcr.spark.session import CATALOG, DELTA, DELTA_CATALOG, DELTA_EXTENSION, EXTENSIONS, SparkSettings
+from airflow_kcr.spark.session import CATALOG, DELTA, DELTA_CATALOG, DELTA_EXTENSION, EXTENSIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -297,25 +297,7 @@ def _beginning(text: str) -> str:
     return " ".join(" ".join(told).split())[:LONGEST_REASON] or "Spark does not answer"
 
 
-# What differs between the formats of file sinks: what Spark needs for one, and what there is beside the files.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Format:
-    table: Callable[[SparkSession, FileTarget], Table]
-    """Opens what is beside the files; refuses a session that can't write it."""
-
-    packages: tuple[str, ...] = ()
-    extensions: tuple[str, ...] = ()
-    catalog: str | None = None
-
-
-_FORMATS: Final[Mapping[FileFormat, _Format]] = {
-    FileFormat.PARQUET: _Format(table=lambda spark, target: NO_TABLE),
-    FileFormat.DELTA: _Format(
-        table=delta_table, packages=(DELTA,), extensions=(DELTA_EXTENSION,), catalog=DELTA_CATALOG
-    ),
-}
+# What differs between the formats of file sinks
 
 
 def table_of(spark: SparkSession, target: FileTarget) -> Table:
@@ -328,22 +310,17 @@ def table_of(spark: SparkSession, target: FileTarget) -> Table:
     Raises:
         ConfigurationError: the session can't write this format.
     """
-    return _FORMATS[target.format].table(spark, target)
+    match target.format:
+        case FileFormat.PARQUET:
+            return NO_TABLE
+        case FileFormat.DELTA:
+            return delta_table(spark, target)
 
 
-def with_formats(settings: SparkSettings, targets: Iterable[FileTarget]) -> SparkSettings:
-    """Return settings with what the formats of some sinks need beside them.
-
-    Args:
-        settings: of an application.
-        targets: the file sinks of its region, of whatever group: any member may publish for all of them.
-    """
-    for kind in sorted({target.format for target in targets}):
-        needs = _FORMATS[kind]
-        settings = replace(
-            settings,
-            packages=(*settings.packages, *needs.packages),
-            extensions=(*settings.extensions, *needs.extensions),
-            catalog=settings.catalog or needs.catalog,
-        )
-    return settings
+def needs_of(kind: FileFormat) -> SparkNeeds:
+    """Return what Spark needs for a format."""
+    match kind:
+        case FileFormat.PARQUET:
+            return SparkNeeds()
+        case FileFormat.DELTA:
+            return SparkNeeds(packages=(DELTA,), extensions=(DELTA_EXTENSION,), catalog=DELTA_CATALOG)

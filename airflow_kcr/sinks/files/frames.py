@@ -20,11 +20,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkError, UnknownCheckpoint
-from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.targets import ToRun
 from airflow_kcr.protocol.values import Range, TopicPartition
-from airflow_kcr.sinks.contract import not_written, require_coordinates, written_twice
-from airflow_kcr.sinks.files import FileSink, layout
+from airflow_kcr.sinks.contract import require_coordinates
+from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.columns import require_one_type
 from airflow_kcr.sinks.files.contents import checkpoints_on, newest_first, timelines_in
 from airflow_kcr.sinks.files.folder import Folder, HadoopFolder
@@ -52,60 +51,6 @@ _PUTTING_TOGETHER: Final = {
 """Spark's settings for many small files that become a few."""
 
 _NO_MARK: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
-
-
-class FilesWriter:
-    """One file sink, as a pipeline has it for one batch.
-
-    Args:
-        sink: where to.
-        call: the batch.
-    """
-
-    def __init__(self, sink: FileSink, call: BatchCall) -> None:
-        self._sink, self._call = sink, call
-        self._schema: str | None = None
-
-    def __repr__(self) -> str:
-        return f"<{self._sink.target}, batch {self._call.batch}>"
-
-    @property
-    def schema(self) -> str:
-        """The schema of what was written, as Spark writes it in JSON.
-
-        Raises:
-            SinkError: nothing was written.
-        """
-        if self._schema is None:
-            raise not_written(self)
-        return self._schema
-
-    def write(self, rows: DataFrame) -> None:
-        """Write rows, each made of one record of this batch; a pipeline does so once for each of its sinks.
-
-        Args:
-            rows: with the columns `topic`, `partition` and `offset` of the batch as they are; the files have them with
-                `kcr_` before their names. One without any row is fine.
-
-        Raises:
-            SinkError: a coordinate is missing, a name is there twice, the columns don't fit the sink's table, or it
-                was written to before.
-        """
-        if self._schema is not None:
-            raise written_twice(self)
-        named = with_coordinates(rows)
-        schema = named.schema.json()
-        self._sink.fit(schema)
-        self._schema = schema
-        _parquet(named, f"{self._sink.folder.uri}/{self._sink.attempt(self._call)}")
-
-    def publish(self) -> None:
-        """Write the list of what was written; it counts once the batch is accepted and its checkpoint published.
-
-        Raises:
-            SinkError: nothing was written, or the list can't be.
-        """
-        self._sink.list_files(self._call, self.schema)
 
 
 def with_coordinates(rows: DataFrame) -> DataFrame:
@@ -159,7 +104,7 @@ class SparkRewriter:
             # What few tasks write, few tasks would read, and opening small files takes longer than what is in them.
             few = files < self._spark.sparkContext.defaultParallelism
             spread = rows.repartition(files) if few else rows.coalesce(files)
-            _parquet(spread, f"{self._folder.uri}/{temporary}")
+            write_parquet(spread, f"{self._folder.uri}/{temporary}")
             return self._taken(temporary, into)
         except (PySparkException, Py4JError) as error:
             raise SinkError(f"files could not be made in {self._folder.uri}/{above}: {essential_line(error)}") from None
@@ -196,7 +141,8 @@ def read_files(spark: SparkSession, paths: list[str], schema: str) -> DataFrame:
     return spark.read.schema(known).options(**strict).parquet(*paths)
 
 
-def _parquet(rows: DataFrame, uri: str) -> None:
+def write_parquet(rows: DataFrame, uri: str) -> None:
+    """Write rows into a new folder."""
     writer: DataFrameWriter = rows.write.option(_NO_MARK, "false")
     writer.mode("errorifexists").parquet(uri)
 

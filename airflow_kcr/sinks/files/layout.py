@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -38,7 +37,6 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupId, RegionId, RegionName, Timeline
-from airflow_kcr.spec import RegionSpec, SinkKind, resolve_environment
 
 OWNER: Final = "_kcr.json"
 TIMELINES: Final = "timelines"
@@ -175,37 +173,6 @@ class FileTarget:
 
     def __str__(self) -> str:
         return f"sink {self.sink} of group {self.group}"
-
-
-def file_targets(
-    spec: RegionSpec, environ: Mapping[str, str] = os.environ, *, region_id: RegionId
-) -> tuple[FileTarget, ...]:
-    """Return the file sinks of a region, of all its groups.
-
-    Whichever member publishes a checkpoint writes for all of them.
-
-    Args:
-        spec: the region's.
-        environ: where references of the paths are looked up.
-        region_id: the region's, or `UNDECLARED`.
-
-    Raises:
-        ConfigurationError: a variable is not set.
-    """
-    return tuple(
-        FileTarget(
-            region=RegionName(spec.region),
-            region_id=region_id,
-            group=GroupId(group.group_id),
-            sink=sink.name,
-            path=resolve_environment({f"sinks.{sink.name}.path": sink.path or ""}, environ)[f"sinks.{sink.name}.path"],
-            file_size=FILE_SIZE if sink.file_size_mib is None else sink.file_size_mib * MIB,
-            format=sink.format or FileFormat.PARQUET,
-        )
-        for group in spec.groups
-        for sink in group.sinks
-        if sink.kind is SinkKind.FILES
-    )
 
 
 PARQUET: Final = "parquet"

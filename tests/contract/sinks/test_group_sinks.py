@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 from sqlalchemy import URL, make_url
@@ -11,9 +11,10 @@ from airflow_kcr.cli.conventions import exit_status
 from airflow_kcr.errors import ConfigurationError, SinkError, SinkRefused
 from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionId
-from airflow_kcr.sinks.contract import NoSinks, SinkOutput
-from airflow_kcr.sinks.group import OpenedSinks, checked_sinks
-from airflow_kcr.spark.context import no_output
+from airflow_kcr.sinks.contract import DeclaredSink
+from airflow_kcr.sinks.group import GroupSinks, checked_sinks
+from airflow_kcr.sinks.kinds.postgres import DeclaredTable
+from airflow_kcr.sinks.postgres.sink import PostgresSink
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
 from tests.support.breaking_proxy import breaking_proxy
 from tests.support.sink_tables import Table
@@ -30,6 +31,11 @@ def sink(name: str = "x", table: str = "out", mode: SinkMode = SinkMode.APPEND, 
     return SinkSpec(name=name, kind=SinkKind.POSTGRES, table=table, url="${DB}", mode=mode, key=key)
 
 
+def opened(sinks: Iterable[DeclaredSink]) -> GroupSinks:
+    """Return sinks as a member has them, without Spark."""
+    return GroupSinks(own={one.spec.name: one.sink for one in sinks if isinstance(one, DeclaredTable)})
+
+
 @pytest.fixture
 def environ(empty_database_url: str) -> Iterator[dict[str, str]]:
     """An environment in which the database is reached as executors reach it."""
@@ -39,8 +45,9 @@ def environ(empty_database_url: str) -> Iterator[dict[str, str]]:
 
 def test_sinks_are_found_in_order_and_fenced(environ: dict[str, str], empty_database_url: str) -> None:
     region = spec(sink(), sink("y", "other", SinkMode.UPSERT, ("value",)))
-    sinks = checked_sinks(region, G, environ, region_id=RegionId("r"))
-    assert [(s.target.sink, s.target.table, s.target.mode, s.target.key) for s in sinks] == [
+    sinks = opened(checked_sinks(region, G, environ, region_id=RegionId("r")))
+    found = [sink.target for sink in sinks.own.values() if isinstance(sink, PostgresSink)]
+    assert [(target.sink, target.table, target.mode, target.key) for target in found] == [
         ("x", "out", SinkMode.APPEND, ()),
         ("y", "other", SinkMode.UPSERT, ("value",)),
     ]
@@ -48,14 +55,13 @@ def test_sinks_are_found_in_order_and_fenced(environ: dict[str, str], empty_data
         ("r", "g", "x"),
         ("r", "g", "y"),
     ]
-    assert OpenedSinks(group=G, tables=sinks).of_member(region).fenced
-    assert OpenedSinks(group=G, tables=sinks).output() is not no_output
+    assert sinks.fenced
 
 
 def test_a_group_without_sinks_writes_where_it_likes() -> None:
     assert checked_sinks(spec(), G, {}, region_id=UNDECLARED) == ()
-    assert isinstance(OpenedSinks(group=G).of_member(spec()), NoSinks)
-    assert OpenedSinks(group=G).output() is no_output
+    assert not GroupSinks(own={}).fenced
+    assert GroupSinks(own={}).output(Table(url="").call({0: (0, 1)})).writers == {}
 
 
 def test_a_table_that_does_not_fit_is_refused_before_anything_is_consumed(
@@ -99,10 +105,9 @@ def test_what_is_not_set_is_named() -> None:
 
 
 def test_each_batch_has_writers_of_its_own(environ: dict[str, str]) -> None:
-    make = OpenedSinks(group=G, tables=checked_sinks(spec(sink()), G, environ, region_id=UNDECLARED)).output()
+    make = opened(checked_sinks(spec(sink()), G, environ, region_id=UNDECLARED)).output
     call = Table(url=environ["DB"]).call({0: (0, 1)})
     one, other = make(call), make(call)
-    assert isinstance(one, SinkOutput)
     assert one.writers.keys() == {"x"}
     assert one.writers["x"] is not other.writers["x"]
 

@@ -11,7 +11,7 @@ import pytest
 from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.protocol.values import GroupId, RegionId, RegionName, Timeline
-from airflow_kcr.sinks.postgres import Column
+from airflow_kcr.sinks.postgres.staging import Column
 from tests.support.sink_tables import Table, libpq, records
 
 LOSSLESS = [Delivery.AT_LEAST_ONCE, Delivery.ALMOST_ONCE, Delivery.EXACTLY_ONCE]
@@ -44,7 +44,7 @@ class TestPublishing:
     def test_of_nothing_moves_progress(self, empty_database_url: str) -> None:
         out = table(empty_database_url)
         call = out.call({0: (0, 3)})
-        assert out.sink.publish(call, out.staged(call, [])).written == 0
+        assert out.sink.insert(call, out.staged(call, [])).written == 0
         assert (out.held(), out.progress()[0]) == ([], (1, 3))
 
     def test_moves_progress_past_what_was_skipped(self, empty_database_url: str) -> None:
@@ -55,15 +55,15 @@ class TestPublishing:
     def test_said_twice_is_done_once(self, empty_database_url: str) -> None:
         out = table(empty_database_url)
         call = out.call({0: (0, 3)})
-        out.sink.publish(call, out.staged(call))
-        assert out.sink.publish(call, out.staged(call)).written == 0
+        out.sink.insert(call, out.staged(call))
+        assert out.sink.insert(call, out.staged(call)).written == 0
         assert out.held() == records(p0=(0, 3))
 
     def test_writes_a_row_once_that_a_task_wrote_twice(self, empty_database_url: str) -> None:
         out = table(empty_database_url)
         call = out.call({0: (0, 3)})
         rows = out.rows_of(call)
-        published = out.sink.publish(call, out.staged(call, [*rows, *rows[1:]]))
+        published = out.sink.insert(call, out.staged(call, [*rows, *rows[1:]]))
         assert (published.staged, published.written) == (5, 3)
         assert out.held() == records(p0=(0, 3))
 
@@ -72,7 +72,7 @@ class TestPublishing:
         call = out.call({0: (0, 3)})
         rows = out.rows_of(call)
         with pytest.raises(SinkError, match="several rows for one record"):
-            out.sink.publish(call, out.staged(call, [*rows, (*rows[0][:-1], 99)]))
+            out.sink.insert(call, out.staged(call, [*rows, (*rows[0][:-1], 99)]))
         assert (out.held(), out.progress()[0]) == ([], (1, 0))
 
     @pytest.mark.parametrize("place", [("t", 0, 3), ("t", 1, 0), ("u", 0, 0)])
@@ -82,14 +82,14 @@ class TestPublishing:
         out = table(empty_database_url)
         call = out.call({0: (0, 3)})
         with pytest.raises(SinkError, match=r"rows name records that batch .* has not read, among offsets"):
-            out.sink.publish(call, out.staged(call, [("v", 1, *place, 0)]))
+            out.sink.insert(call, out.staged(call, [("v", 1, *place, 0)]))
         assert out.progress()[0] == (1, 0)
 
     def test_takes_nulls_and_large_values_as_they_are(self, empty_database_url: str) -> None:
         out = table(empty_database_url)
         call = out.call({0: (0, 2)})
         large = "é" * 5_000_000
-        out.sink.publish(call, out.staged(call, [(None, None, "t", 0, 0, 0), (large, 2**63 - 1, "t", 0, 1, 1)]))
+        out.sink.insert(call, out.staged(call, [(None, None, "t", 0, 0, 0), (large, 2**63 - 1, "t", 0, 1, 1)]))
         assert out.ask("SELECT value, size FROM out ORDER BY kcr_offset") == [(None, None), (large, 2**63 - 1)]
 
     def test_quotes_every_name(self, empty_database_url: str) -> None:
@@ -99,7 +99,7 @@ class TestPublishing:
         )
         out.reset({0: 0})
         call = out.call({0: (0, 1)})
-        out.sink.publish(call, out.sink.stage(call, [Column(name=odd, type="text")]))
+        out.sink.insert(call, out.sink.stage(call, [Column(name=odd, type="text")]))
         assert out.ask('SELECT count(*) FROM "Weird Table"') == [(0,)]
 
 
@@ -155,15 +155,15 @@ class TestUpsert:
     def test_replaces_the_row_of_the_same_key(self, empty_database_url: str) -> None:
         out = table(empty_database_url, **UPSERT)
         first, second = out.call({0: (0, 1)}), out.call({0: (1, 2)})
-        out.sink.publish(first, out.staged(first, [("old", 7, "t", 0, 0, 0)]))
-        out.sink.publish(second, out.staged(second, [("new", 7, "t", 0, 1, 0)]))
+        out.sink.insert(first, out.staged(first, [("old", 7, "t", 0, 0, 0)]))
+        out.sink.insert(second, out.staged(second, [("new", 7, "t", 0, 1, 0)]))
         assert out.ask("SELECT value, size, kcr_offset FROM out") == [("new", 7, 1)]
 
     def test_keeps_the_last_of_several_rows_of_one_batch(self, empty_database_url: str) -> None:
         out = table(empty_database_url, **UPSERT)
         call = out.call({0: (0, 2)})
         rows = [("a", 7, "t", 0, 0, 0), ("c", 7, "t", 0, 1, 2), ("b", 7, "t", 0, 1, 1), ("d", 8, "t", 0, 1, 3)]
-        assert out.sink.publish(call, out.staged(call, rows)).written == 2
+        assert out.sink.insert(call, out.staged(call, rows)).written == 2
         assert out.ask("SELECT value, size FROM out ORDER BY 2") == [("c", 7), ("d", 8)]
 
     def test_keeps_no_history_and_converges_when_the_replay_has_passed(self, empty_database_url: str) -> None:
@@ -265,7 +265,7 @@ class TestZombies:
         call = zombie.call({0: (0, 5)})
         staged = zombie.staged(call)
         with pytest.raises(SinkAhead, match="another process has taken over") as raised:
-            zombie.sink.publish(call, staged)
+            zombie.sink.insert(call, staged)
         assert (raised.value.fence, raised.value.timeline) == (2, 1)
         assert (heir.held(), heir.progress()[0]) == ([], (1, 0))
 
@@ -275,7 +275,7 @@ class TestZombies:
         staged = zombie.staged(call)
         heir.reset({0: 0, 1: 0})
         with pytest.raises(SinkError, match="a table is gone"):
-            zombie.sink.publish(call, staged)
+            zombie.sink.insert(call, staged)
         with pytest.raises(psycopg.errors.UndefinedTable):
             zombie.fill(staged, zombie.rows_of(call))
 
@@ -303,7 +303,7 @@ class TestZombies:
         staged = out.staged(late)
         out.run({0: (0, 6)})
         with pytest.raises(SinkError, match="the table is at 6"):
-            out.sink.publish(late, staged)
+            out.sink.insert(late, staged)
 
     def test_of_an_older_timeline_writes_nothing(self, empty_database_url: str) -> None:
         out = table(empty_database_url)
@@ -311,12 +311,12 @@ class TestZombies:
         out.timeline = 2
         out.reset({0: 0})
         with pytest.raises(SinkAhead, match="is of timeline 2"):
-            out.sink.publish(call, out.staged(call))
+            out.sink.insert(call, out.staged(call))
 
     def test_of_a_later_timeline_that_no_reset_announced_writes_nothing(self, empty_database_url: str) -> None:
         out = table(empty_database_url)
         with pytest.raises(SinkError, match="still of timeline 1"):
-            out.sink.publish(call := replace(out.call({0: (0, 5)}), timeline=Timeline(2)), out.staged(call))
+            out.sink.insert(call := replace(out.call({0: (0, 5)}), timeline=Timeline(2)), out.staged(call))
 
     def test_of_an_epoch_that_no_reset_announced_writes_nothing(self, empty_database_url: str) -> None:
         out = table(empty_database_url)

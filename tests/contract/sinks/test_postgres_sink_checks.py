@@ -11,7 +11,7 @@ from sqlalchemy.engine import make_url
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.rules import SinkMode
-from airflow_kcr.sinks.postgres import Column
+from airflow_kcr.sinks.postgres.staging import Column
 from tests.support.sink_tables import COLUMNS, Table
 
 OWN = (
@@ -233,7 +233,7 @@ class TestColumns:
         size = None if "NOT NULL" in constraint else 4
         staged = out.staged(call, [("hunter2", size, "t", 0, offset, offset) for offset in (0, 1)])
         with pytest.raises(SinkError) as raised:
-            out.sink.publish(call, staged)
+            out.sink.insert(call, staged)
         assert named in str(raised.value)
         assert "hunter2" not in str(raised.value)
         assert (out.held(), out.progress()[0]) == ([], (1, 0))
@@ -246,5 +246,5 @@ class TestColumns:
         staged = out.staged(call)
         out.ask("ALTER TABLE out DROP COLUMN size")
         with pytest.raises(SinkError, match="a column is gone"):
-            out.sink.publish(call, staged)
+            out.sink.insert(call, staged)
         assert out.progress()[0] == (1, 2)

@@ -60,7 +60,7 @@ def test_rows_that_a_trigger_does_not_replace_take_the_batch_with_them(empty_dat
     call = out.call({0: (10, 12)})
     again = [("0:3", 30, "t", 0, 10, 0), ("new", 31, "t", 0, 11, 1)]
     with pytest.raises(SinkError, match=r"took 1 of the 2 rows"):
-        out.sink.publish(call, out.staged(call, again))
+        out.sink.insert(call, out.staged(call, again))
     assert out.ask("SELECT count(*) FROM out") == [(10,)]
 
 
@@ -156,7 +156,7 @@ def test_a_key_that_may_be_null_is_refused_unless_its_index_knows_null(empty_dat
         out.reset({0: 0})
         for offset in (0, 1):
             call = out.call({0: (offset, offset + 1)})
-            out.sink.publish(call, out.staged(call, [(None, offset, "t", 0, offset, 0)]))
+            out.sink.insert(call, out.staged(call, [(None, offset, "t", 0, offset, 0)]))
         assert out.ask("SELECT size FROM out") == [(1,)]
     else:
         execute(empty_database_url, "ALTER TABLE out ALTER COLUMN value SET NOT NULL")
@@ -180,7 +180,7 @@ def test_any_name_of_a_table_a_schema_and_a_key_is_one(empty_database_url: str, 
         call = out.call({0: (0, 3)})
         staging = out.sink.stage(call, columns)
         out.fill(staging, out.rows_of(call))
-        out.sink.publish(call, staging)
+        out.sink.insert(call, staging)
     Table(url=empty_database_url, options={"table": f"{name}.t{name}", **keyed}).sink.check()
     assert out.ask(f'SELECT count(*) FROM "{quoted}"."t{quoted}"') == [(3,)]
 

@@ -16,8 +16,7 @@ import pytest
 
 from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.protocol.rules import Delivery, SinkMode
-from airflow_kcr.sinks import postgres
-from airflow_kcr.sinks.postgres import transactions
+from airflow_kcr.sinks.postgres import insertion, resets, sink
 from tests.support.breaking_proxy import Break, breaking_proxy
 from tests.support.sink_tables import Table, libpq, records
 from tests.support.tied import Postgres, start_postgres
@@ -95,7 +94,7 @@ class TestTwoAtOnce:
         calls = [out.call({0: (0, end), 1: (0, end)}) for end in (50, 60)]
         staged = [out.staged(call) for call in calls]
         with ThreadPoolExecutor(2) as pool:
-            done = list(pool.map(lambda n: outcome(lambda: out.sink.publish(calls[n], staged[n])), (0, 1)))
+            done = list(pool.map(lambda n: outcome(lambda: out.sink.insert(calls[n], staged[n])), (0, 1)))
         refused = [each for each in done if isinstance(each, SinkError)]
         assert len(refused) == (1 if delivery is Delivery.EXACTLY_ONCE else 0)
         reached = out.progress()[0][1]
@@ -107,7 +106,7 @@ class TestTwoAtOnce:
         calls = [out.call({5: (10, end)}) for end in (20, 30)]
         staged = [out.staged(call) for call in calls]
         with ThreadPoolExecutor(2) as pool:
-            done = list(pool.map(lambda n: outcome(lambda: out.sink.publish(calls[n], staged[n])), (0, 1)))
+            done = list(pool.map(lambda n: outcome(lambda: out.sink.insert(calls[n], staged[n])), (0, 1)))
         assert len([each for each in done if isinstance(each, SinkError)]) == 1
         assert out.held() == records(p5=(10, out.progress()[5][1]))
 
@@ -147,14 +146,14 @@ class TestTwoAtOnce:
         heir.sink.check()
         call = zombie.call({0: (0, 5)})
         staged = zombie.staged(call)
-        with ThreadPoolExecutor(2) as pool, stopped_before_commit(monkeypatch, transactions, "publish") as stop:
-            publishes = pool.submit(lambda: outcome(lambda: zombie.sink.publish(call, staged)))
+        with ThreadPoolExecutor(2) as pool, stopped_before_commit(monkeypatch, insertion, "insert") as stop:
+            publishes = pool.submit(lambda: outcome(lambda: zombie.sink.insert(call, staged)))
             stop.reached()
-            resets = pool.submit(lambda: heir.reset({0: 2, 1: 0}))
+            resetting = pool.submit(lambda: heir.reset({0: 2, 1: 0}))
             wait_for(empty_database_url, WAITS_FOR_A_LOCK)
-            assert not resets.done()
+            assert not resetting.done()
             stop.go()
-            resets.result(10)
+            resetting.result(10)
             assert not isinstance(publishes.result(10), SinkError)
         assert (heir.held(), heir.progress()[0]) == (records(p0=(0, 2)), (2, 2))
 
@@ -165,13 +164,13 @@ class TestTwoAtOnce:
         heir.sink.check()
         call = zombie.call({0: (0, 5)})
         staged = zombie.staged(call)
-        with ThreadPoolExecutor(2) as pool, stopped_before_commit(monkeypatch, postgres, "fence") as stop:
-            resets = pool.submit(lambda: heir.reset({0: 0, 1: 0}))
+        with ThreadPoolExecutor(2) as pool, stopped_before_commit(monkeypatch, resets, "fence") as stop:
+            resetting = pool.submit(lambda: heir.reset({0: 0, 1: 0}))
             stop.reached()
-            publishes = pool.submit(lambda: outcome(lambda: zombie.sink.publish(call, staged)))
+            publishes = pool.submit(lambda: outcome(lambda: zombie.sink.insert(call, staged)))
             wait_for(empty_database_url, WAITS_FOR_A_LOCK)
             stop.go()
-            resets.result(10)
+            resetting.result(10)
             assert isinstance(publishes.result(10), SinkAhead)
         assert (heir.held(), heir.progress()[0]) == ([], (1, 0))
 
@@ -185,8 +184,8 @@ class TestFrozen:
         heir.sink.check()
         call = zombie.call({0: (0, 5)})
         staged = zombie.staged(call)
-        with ThreadPoolExecutor(1) as pool, stopped_before_commit(monkeypatch, transactions, "publish") as stop:
-            publishes = pool.submit(lambda: outcome(lambda: zombie.sink.publish(call, staged)))
+        with ThreadPoolExecutor(1) as pool, stopped_before_commit(monkeypatch, insertion, "insert") as stop:
+            publishes = pool.submit(lambda: outcome(lambda: zombie.sink.insert(call, staged)))
             stop.reached()
             assert heir.reset(open={0: 0}) == {0: 0}
             stop.go()
@@ -200,7 +199,7 @@ class TestFrozen:
         with psycopg.connect(libpq(empty_database_url)) as task:
             task.execute(f"INSERT INTO {staged.table} VALUES ('late', 1, 't', 0, 0, 0)".encode())
             with ThreadPoolExecutor(1) as pool:
-                publishes = pool.submit(lambda: out.sink.publish(call, staged))
+                publishes = pool.submit(lambda: out.sink.insert(call, staged))
                 wait_for(empty_database_url, WAITS_FOR_A_LOCK)
                 heir = Table(url=empty_database_url, epoch=2)
                 assert heir.reset(open={0: 0}) == {0: 0}
@@ -217,7 +216,7 @@ class TestLostConnections:
             call = out.call({0: (0, 5)})
             staged = out.staged(call)
             proxy.break_next(broken)
-            out.sink.publish(call, staged)
+            out.sink.insert(call, staged)
             assert proxy.breaks == 1
             out.run({0: (5, 7)})
         assert Table(url=empty_database_url).held() == records(p0=(0, 7))
@@ -231,7 +230,7 @@ class TestLostConnections:
             out = table(through.render_as_string(hide_password=False))
             out.run({0: (0, 5)})
             out.epoch, out.timeline = 2, 2
-            original = postgres.reset
+            original = resets.reset
 
             def then_checkpoint(*arguments: Any) -> object:  # noqa: ANN401 (the function's)
                 answer = original(*arguments)
@@ -241,10 +240,10 @@ class TestLostConnections:
             if nth == 1:
                 proxy.break_next(broken)
             else:
-                monkeypatch.setattr(postgres, "reset", then_checkpoint)
+                monkeypatch.setattr(resets, "reset", then_checkpoint)
             with pytest.raises(SinkError, match="can't tell whether"):
                 out.reset({0: 2})
-            monkeypatch.setattr(postgres, "reset", original)
+            monkeypatch.setattr(resets, "reset", original)
             out.reset({0: 2})
             out.run({0: (2, 4)})
         assert Table(url=empty_database_url).held() == records(p0=(0, 4))
@@ -252,11 +251,11 @@ class TestLostConnections:
     @pytest.mark.parametrize(
         ("module", "step"),
         [
-            (transactions, "_checked"),
-            (transactions, "_require_fence"),
-            (transactions, "lock_progress"),
-            (transactions, "_insert"),
-            (transactions, "set_progress"),
+            (insertion, "_checked"),
+            (insertion, "_require_fence"),
+            (insertion, "lock_progress"),
+            (insertion, "_insert"),
+            (insertion, "set_progress"),
         ],
     )
     def test_a_publication_that_is_ended_at_any_step_leaves_nothing(
@@ -278,10 +277,10 @@ class TestLostConnections:
         staged = out.staged(call)
         monkeypatch.setattr(module, step, ended)
         with pytest.raises(SinkError):
-            out.sink.publish(call, staged)
+            out.sink.insert(call, staged)
         monkeypatch.setattr(module, step, original)
         assert (out.held(), out.progress()[0]) == ([], (1, 0))
-        out.sink.publish(call, staged)
+        out.sink.insert(call, staged)
         assert out.held() == records(p0=(0, 5))
 
 
@@ -291,12 +290,12 @@ def test_a_publication_that_a_lock_held_up_is_tried_again(empty_database_url: st
     staged = out.staged(call)
     with psycopg.connect(libpq(empty_database_url)) as other, ThreadPoolExecutor(1) as pool:
         other.execute("LOCK TABLE out IN EXCLUSIVE MODE")
-        publishes = pool.submit(lambda: out.sink.publish(call, staged))
+        publishes = pool.submit(lambda: out.sink.insert(call, staged))
         wait_for(empty_database_url, WAITS_FOR_A_LOCK)
         wait_for(empty_database_url, f"SELECT WHERE NOT EXISTS ({WAITS_FOR_A_LOCK})")
         other.rollback()
         assert publishes.result(20).written == 5
-    assert postgres.ATTEMPTS > 1
+    assert sink.ATTEMPTS > 1
 
 
 class TestCrash:
@@ -319,7 +318,7 @@ class TestCrash:
         server.kill()
         server.start()
         with pytest.raises(SinkError, match=r"has lost what batch .* had staged"):
-            out.sink.publish(call, staging)
+            out.sink.insert(call, staging)
         assert out.held() == records(p0=(0, 10), p1=(0, 5))
         assert out.progress() == {0: (1, 10), 1: (1, 5)}
         out.epoch += 1
@@ -337,7 +336,7 @@ class TestCrash:
         server.start()
         out.fill(staging, rows[5:])  # a task that Spark has tried again
         with pytest.raises(SinkError, match=r"has lost what batch .* had staged"):
-            out.sink.publish(call, staging)
+            out.sink.insert(call, staging)
         assert out.progress() == {0: (1, 0), 1: (1, 0)}
 
     def test_one_that_was_shut_down_and_started_again_has_what_was_staged(self, server: Postgres) -> None:
@@ -345,5 +344,5 @@ class TestCrash:
         call = out.call({0: (0, 10)})
         staging = out.staged(call)
         server.restart()
-        out.sink.publish(call, staging)
+        out.sink.insert(call, staging)
         assert out.held() == records(p0=(0, 10))

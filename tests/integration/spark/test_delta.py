@@ -24,11 +24,11 @@ from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import UNDECLARED, RegionName
 from airflow_kcr.sinks import clean_checkpoints, read_checkpoint
-from airflow_kcr.sinks.files import FileSink, FileTarget, layout
+from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.delta import delta_table, require_delta
 from airflow_kcr.sinks.files.folder import Table
-from airflow_kcr.sinks.files.frames import FilesWriter
-from airflow_kcr.sinks.files.layout import Manifest, Undone
+from airflow_kcr.sinks.files.layout import FileTarget, Manifest, Undone
+from airflow_kcr.sinks.files.sink import FileSink, FilesWriter
 from airflow_kcr.spark.session import DELTA
 from tests.support.driver import GROUP
 from tests.support.lake import READ, Lake, reset_order
@@ -322,7 +322,7 @@ def test_rows_that_do_not_fit_fail_their_batch_and_no_publication(lake: Lake) ->
             FilesWriter(lake.sink, call).write(lake.rows(call).selectExpr("*", sql))
     writer = FilesWriter(lake.sink, call)
     writer.write(lake.rows(call))
-    writer.publish()
+    writer.finish()
     lake.driver.finish_batch(call.batch)
     sequence = lake.checkpoint("n1")
     assert shown(lake) == {sequence: lake.everything()}

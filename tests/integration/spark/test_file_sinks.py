@@ -12,7 +12,7 @@ from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.frames import FilesWriter
+from airflow_kcr.sinks.files.sink import FilesWriter
 from tests.support.lake import Lake, reset_order
 
 if TYPE_CHECKING:
@@ -100,16 +100,16 @@ def test_of_two_batches_at_once_that_differ_the_second_is_refused(lake: Lake) ->
     one, two = (FilesWriter(sink, call) for sink, call in zip((lake.sink, other), calls, strict=True))
     one.write(lake.rows(calls[0]).selectExpr("*", "1 AS code"))
     two.write(lake.rows(calls[1]).selectExpr("*", "'1' AS code"))
-    one.publish()
+    one.finish()
     with pytest.raises(SinkError, match=r"column code is string, and .* has it as integer"):
-        two.publish()
+        two.finish()
 
 
 def test_a_batch_and_a_checkpoint_without_rows_are_fine(lake: Lake) -> None:
     batch = lake.driver.start_batch(lake.driver.member(0))
     writer = FilesWriter(lake.sink, lake.call(batch))
     writer.write(lake.rows(lake.call(batch)).where("false"))
-    writer.publish()
+    writer.finish()
     lake.driver.finish_batch(batch)
     first, second = lake.checkpoint("n1"), lake.checkpoint("n2")
     for sequence in (first, second):
@@ -121,7 +121,7 @@ def test_a_writer_asks_for_one_write_with_coordinates(lake: Lake) -> None:
     call = lake.call(lake.driver.start_batch(lake.driver.member(0)))
     writer = FilesWriter(lake.sink, call)
     with pytest.raises(SinkError, match="was not written to; write to each sink in every batch"):
-        writer.publish()
+        writer.finish()
     with pytest.raises(SinkError, match="have no column offset"):
         writer.write(lake.rows(call).drop("offset"))
     with pytest.raises(SinkError, match="column VALUE, value is there twice"):
@@ -174,7 +174,7 @@ def test_a_zombie_s_files_are_in_no_checkpoint(lake: Lake) -> None:
     lake.driver.recover()
     lake.batch(0)
     lake.batch(1)
-    writer.publish()
+    writer.finish()
     sequence = lake.checkpoint("n1")
     assert lake.read(sequence) == lake.everything()
 

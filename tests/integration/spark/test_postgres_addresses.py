@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.sinks.postgres import addresses
-from airflow_kcr.sinks.postgres.writer import TableWriter, require_reachable
+from airflow_kcr.sinks.postgres.sink import TableWriter
+from airflow_kcr.sinks.postgres.writer import reached
 from tests.support.sink_tables import Table, records
 from tests.support.tied import Postgres, start_postgres
 
@@ -38,12 +39,12 @@ def test_batches_go_to_the_server_that_takes_them_though_another_is_first(
 ) -> None:
     hosts = f"127.0.0.1:{reading.port},127.0.0.1:{writing.port}"
     table = Table(url=f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write")
-    require_reachable([table.sink])
+    reached(table.sink.database)
     table.reset({0: 0})
     for begin in (0, 5):
         writer = TableWriter(table.sink, table.call({0: (begin, begin + 5)}))
         writer.write(spark.range(begin, begin + 5).selectExpr("'t' topic", "0 partition", "id offset", "'v' value"))
-        writer.publish()
+        writer.finish()
     assert Table(url=writing.url()).held() == records(p0=(0, 10))
 
 

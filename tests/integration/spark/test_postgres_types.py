@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from airflow_kcr.protocol.rules import SinkMode
-from airflow_kcr.sinks.postgres.bookkeeping import OWN_COLUMNS
-from airflow_kcr.sinks.postgres.writer import TableWriter
+from airflow_kcr.sinks.postgres.sink import TableWriter
+from airflow_kcr.sinks.postgres.target import OWN_COLUMNS
 from tests.support.sink_tables import Table
 from tests.support.tied import Postgres, start_postgres
 
@@ -128,7 +128,7 @@ def write(table: Table, rows: DataFrame) -> None:
     """Write rows, one for each record, as a pipeline does."""
     writer = TableWriter(table.sink, table.call({0: (0, rows.count())}))
     writer.write(rows)
-    writer.publish()
+    writer.finish()
 
 
 def frame(spark: SparkSession, columns: Mapping[str, Sequence[str]]) -> DataFrame:

@@ -24,10 +24,10 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.commands import DeclareRegion, KillRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
-from airflow_kcr.sinks.contract import SinkOutput
-from airflow_kcr.sinks.postgres.bookkeeping import OWN_COLUMNS
-from airflow_kcr.sinks.postgres.writer import TableWriter
+from airflow_kcr.sinks.postgres.sink import TableWriter
+from airflow_kcr.sinks.postgres.target import OWN_COLUMNS
 from airflow_kcr.spark.causes import WORDS
+from airflow_kcr.spark.context import Output
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.pipelines import Pipeline
 from airflow_kcr.spark.pulse import Pulse
@@ -82,8 +82,8 @@ class Failing:
         table = Table(url=self._server.url(), options={"group": GROUP, "region": REGION, "beside": beside})
         table.reset()
 
-        def output(batch: BatchCall) -> SinkOutput:
-            return SinkOutput([("out", TableWriter(table.sink, batch))])
+        def output(batch: BatchCall) -> Output:
+            return Output({"out": TableWriter(table.sink, batch)})
 
         source = Source(region=REGION, member=MemberId(GROUP, 0), kafka=self._kafka.settings, options={})
         engine = SparkEngine(self._spark, pipeline, source, output)

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionName
-from airflow_kcr.sinks.files import FileTarget
 from airflow_kcr.sinks.files.delta import table_of
+from airflow_kcr.sinks.files.layout import FileTarget
 
 
 def main() -> None:

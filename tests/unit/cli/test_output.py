@@ -15,7 +15,8 @@ from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionId, RegionName
 from airflow_kcr.sinks.group import checked_sinks
-from airflow_kcr.sinks.outputs import emptied
+from airflow_kcr.sinks.kinds.files import emptied
+from airflow_kcr.sinks.kinds.postgres import DeclaredTable
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.postgres import PostgresTransactions
 from tests.support.breaking_proxy import breaking_proxy
@@ -55,9 +56,10 @@ def declared(store: PostgresTransactions) -> RegionId:
 
 def table(url: str, region_id: RegionId, taken: Collection[SinkPlace] = ()) -> Table:
     """The region's sink as a member has it, found to be in order."""
-    (sink,) = checked_sinks(SPEC, GROUP, region_id=region_id, taken=taken)
+    (declared,) = checked_sinks(SPEC, GROUP, region_id=region_id, taken=taken)
+    assert isinstance(declared, DeclaredTable)
     made = Table(url=url, options={"region": NAME, "region_id": region_id})
-    made.sink = sink
+    made.sink = declared.sink
     return made
 
 
@@ -168,7 +170,7 @@ def test_who_only_checks_a_spec_finds_nothing_wrong_with_the_regions_own_rows(
 ) -> None:
     lived(database_url, declared(store), 10)
     (sink,) = checked_sinks(SPEC, GROUP, region_id=UNDECLARED)  # as `kcr doctor` does, and a changed spec
-    assert sink.target.sink == "x"
+    assert sink.spec.name == "x"
 
 
 def test_output_stays_while_the_region_can_not_be_deleted(

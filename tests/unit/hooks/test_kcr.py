@@ -25,8 +25,8 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.protocol.region.rows import Requester
-from airflow_kcr.protocol.values import GroupId
-from airflow_kcr.sinks.group import sink_url
+from airflow_kcr.protocol.values import UNDECLARED, GroupId
+from airflow_kcr.sinks.kinds.postgres import DeclaredTable
 from airflow_kcr.spark import launch
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.postgres import connections
@@ -241,7 +241,8 @@ def test_a_member_s_environment_holds_the_postgres_connections_of_its_sinks(
     spec = parse(BY_CONNECTION.replace("'jobs:process'}", f"'jobs:process', {sinks}}}", 1))
     environ = KcrHook().environment(spec)
     assert sorted(environ) == ["KCR_KAFKA_TEAM_A", "KCR_POSTGRES_WAREHOUSE", "KCR_STORE_URL"]
-    assert make_url(sink_url(spec.group("g").sinks[0], environ)).password == "a/b"
+    sink = DeclaredTable(region=spec, region_id=UNDECLARED, group=G, spec=spec.group("g").sinks[0], environ=environ)
+    assert make_url(sink.url()).password == "a/b"
 
 
 def test_a_sink_behind_a_connection_of_another_type_is_refused(

@@ -1,32 +1,36 @@
 from __future__ import annotations
 
+from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Offset, Timeline
-from airflow_kcr.sinks.contract import MemberSinks, WithCheckpoints
+from airflow_kcr.sinks.group import GroupSinks
+from airflow_kcr.spark.context import BatchWriter
+from airflow_kcr.store.regions import RegionStore
 from tests.support.runtime_fakes import FakeSinks, p
 
 ORDER = ResetSinks(epoch=Epoch(3), timeline=Timeline(2), resume=EMPTY, open={}, target=None, skips={})
 
 
+class FakeSink(FakeSinks):
+    """A sink that notes what it is asked."""
+
+    def take(self, store: RegionStore) -> None:
+        raise AssertionError("it is open already")
+
+    def writer(self, call: BatchCall) -> BatchWriter:
+        raise AssertionError("nothing is written")
+
+
 def test_a_reset_reaches_every_sink_and_answers_what_one_of_them_knows() -> None:
-    one, other = FakeSinks(), FakeSinks(progress={p(0): Offset(7), p(1): None})
-    assert MemberSinks([one, other]).reset(ORDER) == {p(0): 7, p(1): None}
+    one, other = FakeSink(), FakeSink(progress={p(0): Offset(7), p(1): None})
+    assert GroupSinks(own={"x": one, "y": other}).reset(ORDER) == {p(0): 7, p(1): None}
     assert one.orders == other.orders == [ORDER]
 
 
-def test_checkpoints_ask_nothing_of_sinks_that_publish_batches() -> None:
-    sink = FakeSinks()
-    sinks = MemberSinks([sink])
-    sinks.prepare(CheckpointNumber(1))
-    sinks.publish(CheckpointNumber(1))
-    assert sink.asked == []
-    assert sinks.fenced
-
-
 def test_a_checkpoint_is_published_in_the_sinks_of_all_groups() -> None:
-    own, one, other = FakeSinks(progress={p(0): Offset(7)}), FakeSinks(), FakeSinks()
-    sinks = WithCheckpoints(own, [one, other])
+    own, one, other = FakeSink(progress={p(0): Offset(7)}), FakeSink(), FakeSink()
+    sinks = GroupSinks(own={"x": own}, of_others=(one, other))
     sinks.prepare(CheckpointNumber(1))
     sinks.publish(CheckpointNumber(1))
     assert sinks.reset(ORDER) == {p(0): 7}

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_kcr.embedded.jars import pyspark_jars
 from airflow_kcr.errors import ConfigurationError, ToolMissing
-from airflow_kcr.sinks.files.cleanup import file_session
+from airflow_kcr.sinks.outputs import file_session
 from airflow_kcr.spark import launch
 from airflow_kcr.spark.launch import no_pyspark, pyspark_trouble, require_pyspark, submit_environment
 from airflow_kcr.spark.session import SparkSettings, open_session

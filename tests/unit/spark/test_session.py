@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -9,9 +8,8 @@ import pytest
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.rules import FileFormat
-from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionName
-from airflow_kcr.sinks.files import FileTarget
-from airflow_kcr.sinks.files.delta import with_formats
+from airflow_kcr.sinks.contract import SparkNeeds
+from airflow_kcr.sinks.files.delta import needs_of
 from airflow_kcr.spark.session import (
     CATALOG,
     CONNECTOR,
@@ -88,11 +86,8 @@ def test_the_cache_of_consumers_has_room_for_every_partition_twice() -> None:
 
 
 def test_what_a_format_needs_is_added_beside_what_is_given() -> None:
-    target = FileTarget(
-        region=RegionName("r"), region_id=UNDECLARED, group=GroupId("g"), sink="out", path="/x", format=FileFormat.DELTA
-    )
-    assert with_formats(SETTINGS, [replace(target, format=FileFormat.PARQUET)]) == SETTINGS
-    settings = with_formats(SETTINGS, [target, target])
+    assert needs_of(FileFormat.PARQUET).beside(SETTINGS) == SETTINGS
+    settings = SparkNeeds.of([needs_of(FileFormat.DELTA), needs_of(FileFormat.DELTA)]).beside(SETTINGS)
     assert settings.packages == (DELTA,)
     assert missing_settings({}, settings)[EXTENSIONS] == DELTA_EXTENSION
     assert missing_settings({}, settings)[CATALOG] == DELTA_CATALOG

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -26,17 +27,14 @@ from airflow_kcr.protocol.values import (
     Timeline,
     TopicPartition,
 )
-from airflow_kcr.sinks.contract import WithCheckpoints
 from airflow_kcr.sinks.custom import CheckpointId, CompleteCheckpoint, CustomSink, Reset, SinkOwner
 from airflow_kcr.sinks.custom.adapters import (
-    CustomTarget,
     MemberCustomSink,
-    custom_targets,
-    opened_custom,
 )
 from airflow_kcr.sinks.files.contents import CheckpointContents
 from airflow_kcr.sinks.files.layout import CheckpointName
-from airflow_kcr.sinks.group import OpenedSinks
+from airflow_kcr.sinks.group import GroupSinks, checked_sinks, opened_sinks
+from airflow_kcr.sinks.kinds.custom import DeclaredCustom
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
 from tests.support.runtime_fakes import p
 
@@ -124,6 +122,9 @@ def contents(undone_by: int | None = None) -> CheckpointContents:
     )
 
 
+OWNER = SinkOwner(region=RegionName("flights"), region_id=RegionId("one"), group=GroupId("g"), sink="out")
+
+
 def spec(factory: str = "own_sink:make", options: Mapping[str, str] | None = None) -> RegionSpec:
     sink = SinkSpec(name="out", kind=SinkKind.CUSTOM, factory=factory, options=options)
     groups = (
@@ -188,26 +189,37 @@ def test_exactly_once_is_not_to_be_had() -> None:
         RegionSpec(region="flights", kafka={"bootstrap.servers": "localhost:9092"}, groups=(group,))
 
 
+def declared(spec: RegionSpec, environ: Mapping[str, str] = MappingProxyType({})) -> DeclaredCustom:
+    """Return the sink of a spec, as far as that needs no Spark."""
+    (one,) = checked_sinks(spec, GroupId("g"), environ, region_id=UNDECLARED)
+    assert isinstance(one, DeclaredCustom)
+    return one
+
+
+def taken(one: DeclaredCustom) -> MemberCustomSink:
+    """Return a sink as a member of its group has it."""
+    made = one.made(None, Ledger(contents()))  # type: ignore[arg-type]
+    made.take(None)  # type: ignore[arg-type]
+    return made
+
+
 # -- made ----------------------------------------------------------------------------------------------------------
 
 
 def test_it_is_made_by_its_function_with_the_references_filled_in(own_sink: Path) -> None:
-    targets = custom_targets(
-        spec(options={"path": "/lake", "token": "${TOKEN}"}), {"TOKEN": "hunter2"}, region_id=UNDECLARED
-    )
-    assert "hunter2" not in repr(targets)
-    (made,) = opened_custom(targets, None, Ledger(contents()), GroupId("g"))  # type: ignore[arg-type]
+    one = declared(spec(options={"path": "/lake", "token": "${TOKEN}"}), {"TOKEN": "hunter2"})
+    assert "hunter2" not in repr(one)
+    made = taken(one)
     assert made.sink.options == {"path": "/lake", "token": "hunter2"}  # type: ignore[attr-defined]
 
 
 def test_its_file_may_be_named(own_sink: Path) -> None:
-    (target,) = custom_targets(spec(f"{own_sink}:make"), {}, region_id=UNDECLARED)
-    assert isinstance(target.factory({}, None), CustomSink)  # type: ignore[arg-type]
+    assert isinstance(taken(declared(spec(f"{own_sink}:make"))).sink, CustomSink)
 
 
 def test_a_variable_that_is_not_set_is_named(own_sink: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"sinks\.out\.options\.token needs TOKEN"):
-        custom_targets(spec(options={"token": "${TOKEN}"}), {}, region_id=UNDECLARED)
+        declared(spec(options={"token": "${TOKEN}"}))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +232,7 @@ def test_a_variable_that_is_not_set_is_named(own_sink: Path) -> None:
 )
 def test_a_function_that_is_none_is_refused(own_sink: Path, factory: str, told: str) -> None:
     with pytest.raises(PipelineUnusable, match=told):
-        custom_targets(spec(factory), {}, region_id=UNDECLARED)
+        declared(spec(factory))
 
 
 @pytest.mark.parametrize(
@@ -234,30 +246,28 @@ def test_a_function_that_is_none_is_refused(own_sink: Path, factory: str, told: 
 def test_one_that_can_not_be_made_or_does_not_work_is_refused(
     own_sink: Path, factory: str, options: dict[str, str], told: str
 ) -> None:
-    targets = custom_targets(spec(factory, options), {}, region_id=UNDECLARED)
+    one = declared(spec(factory, options))
     with pytest.raises(ConfigurationError, match=told):
-        opened_custom(targets, None, Ledger(contents()), GroupId("g"))  # type: ignore[arg-type]
+        taken(one)
 
 
 def test_it_is_told_whose_output_it_writes() -> None:
-    owner = SinkOwner(region=RegionName("flights"), region_id=RegionId("one"), group=GroupId("g"), sink="out")
     sink = Told()
-    target = CustomTarget(owner=owner, factory=lambda options, spark: sink, options={})
-    opened_custom([target], None, Ledger(contents()), GroupId("g"))  # type: ignore[arg-type]
-    assert sink.told == [owner]
+    MemberCustomSink(OWNER, sink, Ledger(contents())).take(None)  # type: ignore[arg-type]
+    assert sink.told == [OWNER]
 
 
 def test_only_the_groups_own_is_checked(own_sink: Path) -> None:
-    targets = custom_targets(spec(options={"broken": "yes"}), {}, region_id=UNDECLARED)
-    assert len(opened_custom(targets, None, Ledger(contents()), GroupId("h"))) == 1  # type: ignore[arg-type]
+    one = declared(spec(options={"broken": "yes"}))
+    sinks = opened_sinks([one], GroupId("h"), None, None)  # type: ignore[arg-type]
+    assert len(sinks.of_others) == 1
 
 
 # -- told ----------------------------------------------------------------------------------------------------------
 
 
 def member(sink: Told, own_sink: Path, ledger: Ledger | None = None) -> MemberCustomSink:
-    (target,) = custom_targets(spec(), {}, region_id=UNDECLARED)
-    return MemberCustomSink(target, sink, ledger or Ledger(contents()))
+    return MemberCustomSink(OWNER, sink, ledger or Ledger(contents()))
 
 
 def order() -> ResetSinks:
@@ -309,9 +319,7 @@ def test_what_its_code_raises_is_tried_again(own_sink: Path) -> None:
 def test_a_member_of_its_group_writes_and_is_asked_one_of_another_only_publishes(own_sink: Path) -> None:
     sink = Told()
     one = member(sink, own_sink)
-    own = OpenedSinks(group=GroupId("g"), custom=(one,)).of_member(spec())
-    other = OpenedSinks(group=GroupId("h"), custom=(one,)).of_member(spec())
-    assert isinstance(own, WithCheckpoints)
+    own, other = GroupSinks(own={"out": one}), GroupSinks(own={}, of_others=(one,))
     assert not own.fenced
     own.prepare(CheckpointNumber(2))
     other.prepare(CheckpointNumber(2))
@@ -340,11 +348,11 @@ class Rows:
 
 def test_a_batch_writes_once_and_has_to(own_sink: Path) -> None:
     sink = Told()
-    output = OpenedSinks(group=GroupId("g"), custom=(member(sink, own_sink),)).output()(CALL)
+    output = GroupSinks(own={"out": member(sink, own_sink)}).output(CALL)
     with pytest.raises(SinkError, match="was not written to"):
-        output.publish()
+        output.finish()
     output.writers["out"].write(Rows())  # type: ignore[arg-type]
     with pytest.raises(SinkError, match="was written to already"):
         output.writers["out"].write(Rows())  # type: ignore[arg-type]
-    output.publish()
+    output.finish()
     assert sink.told == ["write"]

@@ -18,9 +18,10 @@ from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.scopes import EVERYTHING, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber
-from airflow_kcr.sinks.files import FileSink, layout
+from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.layout import Owner
+from airflow_kcr.sinks.files.sink import FileSink
 from tests.support.driver import Driver
 from tests.support.record_table import RecordTable, Rows
 from tests.support.sink_files import Files, Killed, LocalFolder, RecordRewriter

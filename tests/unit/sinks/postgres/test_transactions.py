@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.sinks.postgres.transactions import Database
+from airflow_kcr.sinks.postgres.database import Database
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,12 @@ from airflow_kcr.protocol.values import (
     RegionName,
     Timeline,
 )
-from airflow_kcr.sinks.contract import SinkOutput
-from airflow_kcr.sinks.postgres import PostgresSink, Staging, Target
 from airflow_kcr.sinks.postgres import writer as sinks
-from airflow_kcr.sinks.postgres.writer import TableWriter, columns_of, jdbc_options, require_reachable, sql_type
-from airflow_kcr.spark.context import no_output
+from airflow_kcr.sinks.postgres.sink import PostgresSink, TableWriter
+from airflow_kcr.sinks.postgres.staging import Staging
+from airflow_kcr.sinks.postgres.target import Target
+from airflow_kcr.sinks.postgres.writer import columns_of, jdbc_options, reached, sql_type
+from airflow_kcr.spark.context import Output
 
 CALL = BatchCall(
     region=RegionName("r"),
@@ -135,7 +136,7 @@ class TestWriterOptions:
 
     def test_are_refused_for_a_socket(self) -> None:
         with pytest.raises(ConfigurationError, match="write a host name"):
-            require_reachable([sink(), sink("postgresql:///d?host=/run/postgresql")])
+            reached(sink("postgresql:///d?host=/run/postgresql").database)
 
 
 @dataclass(slots=True)
@@ -149,8 +150,8 @@ class Recorder:
         self.done.append(f"stage {self.target.sink}")
         return STAGING
 
-    def publish(self, call: BatchCall, staging: Staging) -> None:
-        self.done.append(f"publish {self.target.sink}")
+    def insert(self, call: BatchCall, staging: Staging) -> None:
+        self.done.append(f"insert {self.target.sink}")
 
 
 class Rows:
@@ -192,25 +193,24 @@ class TestOutput:
         monkeypatch.setattr(sinks, "jdbc_options", options)
         monkeypatch.setattr(Recorder, "database", None, raising=False)
 
-    def output(self, *names: str) -> tuple[SinkOutput, list[str]]:
+    def output(self, *names: str) -> tuple[Output, list[str]]:
         done: list[str] = []
         recorders = [Recorder(sink(name=name).target, done) for name in names]
-        writers = [(one.target.sink, TableWriter(one, CALL)) for one in recorders]  # type: ignore[arg-type]
-        return SinkOutput(writers), done
+        return Output({one.target.sink: TableWriter(one, CALL) for one in recorders}), done  # type: ignore[arg-type]
 
-    def test_is_published_after_all_of_it_is_written(self) -> None:
+    def test_is_inserted_after_all_of_it_is_written(self) -> None:
         output, done = self.output("y", "x")
         for writer in output.writers.values():
             writer.write(Rows())  # type: ignore[arg-type]
         assert done == ["stage y", "stage x"]
-        output.publish()
-        assert done[2:] == ["publish x", "publish y"]
+        output.finish()
+        assert done[2:] == ["insert x", "insert y"]
 
     def test_that_was_not_written_is_no_output(self) -> None:
         output, done = self.output("x", "y")
         output.writers["y"].write(Rows())  # type: ignore[arg-type]
         with pytest.raises(SinkError, match="sink x of group g, batch b> was not written to"):
-            output.publish()
+            output.finish()
         assert done == ["stage y"]
 
     def test_is_written_once_to_each_sink(self) -> None:
@@ -220,8 +220,8 @@ class TestOutput:
             output.writers["x"].write(Rows())  # type: ignore[arg-type]
 
     def test_of_a_pipeline_without_sinks_is_nothing(self) -> None:
-        output = no_output(CALL)
-        output.publish()
+        output = Output()
+        output.finish()
         assert output.writers == {}
 
     def test_shows_no_url(self) -> None:

@@ -1,0 +1,594 @@
+"""A file sink: arranges the files of its checkpoints, and keeps them in its folder."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
+from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.member.messages import ResetSinks
+from airflow_kcr.protocol.offsets import SeekSource
+from airflow_kcr.protocol.values import (
+    BatchId,
+    CheckpointNumber,
+    Epoch,
+    GroupPartition,
+    Offset,
+    Range,
+    Timeline,
+    TopicPartition,
+)
+from airflow_kcr.sinks.contract import not_written, written_twice
+from airflow_kcr.sinks.files import layout
+from airflow_kcr.sinks.files.columns import Columns, require_one_type
+from airflow_kcr.sinks.files.contents import CheckpointContents, Ledger, Piece, brought_up_to_date, timelines_in
+from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, FolderRefused, Rewriter, Table
+from airflow_kcr.sinks.files.frames import with_coordinates, write_parquet
+from airflow_kcr.sinks.files.layout import (
+    LAYOUT,
+    BatchList,
+    CheckpointName,
+    DataFile,
+    FileTarget,
+    Manifest,
+    Owner,
+    Retired,
+    Timelines,
+    attempt,
+    batch_list,
+    compacted,
+)
+from airflow_kcr.store.regions import RegionStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FEWEST: Final = 16
+"""This many small files of one schema are left alone."""
+
+SMALL: Final = 4
+"""A file is small when it is less than this part of the size that is aimed at."""
+
+FILES_IN_ONE: Final = 256
+"""A task opens its files one after the other, so this many of them are split over several tasks, however small they
+are."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Arrangement:
+    """The files of a checkpoint, as they come together."""
+
+    schemas: list[str] = field(default_factory=list)
+    files: list[DataFile] = field(default_factory=list)
+    batches: list[BatchId] = field(default_factory=list)
+    superfluous: list[str] = field(default_factory=list)
+    """Folders that are no longer needed once the manifest is written."""
+
+    def schema(self, text: str) -> int:
+        """Return the number of a schema."""
+        if text not in self.schemas:
+            self.schemas.append(text)
+        return self.schemas.index(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arranger:
+    """Arranges a sink's checkpoints.
+
+    Args:
+        target: the sink.
+        folder: where its files are.
+        rewriter: makes new files of others.
+        since: the sequence from which on batches may have written; older ones had no such sink.
+    """
+
+    target: FileTarget
+    folder: Folder
+    rewriter: Rewriter
+    since: int
+
+    def arranged(
+        self, contents: CheckpointContents, undone: Sequence[Manifest], retired: Mapping[CheckpointName, Retired]
+    ) -> Arrangement:
+        """Return the files of a checkpoint.
+
+        Args:
+            contents: what is accepted.
+            undone: manifests since the checkpoint before, which resets have undone.
+            retired: checkpoints since the checkpoint before whose output was given up; it does not come back.
+
+        Raises:
+            SinkError: the list of an accepted batch is missing, or files can't be written.
+        """
+        found = Arrangement()
+        owners = _last_holders(undone, retired)
+        pieces = [p for p in contents.pieces if owners.get(p.batch.batch, p.batch.sequence >= self.since)]
+        found.batches = [p.batch.batch for p in pieces]
+        into = compacted(contents.checkpoint)
+        for manifest in undone:
+            rest = [p for p in pieces if owners.get(p.batch.batch) is manifest]
+            self._add_rest(found, manifest, rest, into)
+        own = [p for p in pieces if p.batch.batch not in owners]
+        small: dict[int, list[tuple[Piece, DataFile]]] = {}
+        for piece, listed in zip(own, self._lists(own), strict=True):
+            number = found.schema(listed.schema)
+            if not piece.is_whole:
+                name = f"{into}/{piece.batch.batch}"
+                found.files += self._rewritten(
+                    [f.path for f in listed.files], found.schemas, number, name, _kept([piece])
+                )
+                continue
+            for file in listed.files:
+                if file.bytes * SMALL < self.target.file_size:
+                    small.setdefault(number, []).append((piece, file))
+                else:
+                    found.files.append(DataFile(path=file.path, bytes=file.bytes, schema=number))
+        for number in sorted(small):
+            self._add_small(found, number, small[number], into)
+        return found
+
+    def _lists(self, pieces: Sequence[Piece]) -> Iterator[BatchList]:
+        folders = [attempt(p.stamp, p.batch.batch, p.batch.epoch) for p in pieces]
+        texts = self.folder.read_all([batch_list(folder) for folder in folders])
+        for piece, folder, text in zip(pieces, folders, texts, strict=True):
+            listed = BatchList.of(text)
+            if listed is None or listed.batch != piece.batch.batch:
+                wrong = "missing" if text is None else "damaged" if listed is None else f"that of batch {listed.batch}"
+                raise SinkError(
+                    f"{self.target}: batch {piece.batch.batch} is accepted, and the list of its files in "
+                    f"{self.folder.uri}/{folder} is {wrong}: the folder was changed; restore it, or reset the region "
+                    "to a checkpoint before this batch"
+                )
+            yield listed
+
+    def _add_rest(self, found: Arrangement, manifest: Manifest, rest: Sequence[Piece], into: str) -> None:
+        """Take over what is still accepted of a checkpoint that was undone."""
+        if not rest:
+            return
+        for place, text in enumerate(manifest.schemas):
+            sources = [f.path for f in manifest.files if f.schema == place]
+            if sources:
+                number = found.schema(text)
+                name = f"{into}/of-{manifest.checkpoint}-{place}"
+                found.files += self._rewritten(sources, found.schemas, number, name, _kept(rest))
+
+    def _add_small(self, found: Arrangement, number: int, small: Sequence[tuple[Piece, DataFile]], into: str) -> None:
+        if len(small) < FEWEST:
+            found.files += [DataFile(path=f.path, bytes=f.bytes, schema=number) for _, f in small]
+            return
+        sources, size = [file.path for _, file in small], sum(file.bytes for _, file in small)
+        found.files += self._rewritten(sources, found.schemas, number, f"{into}/small-{number}", None, size)
+        listed = {f.path.rpartition("/")[0] for f in found.files}
+        folders = dict.fromkeys(attempt(p.stamp, p.batch.batch, p.batch.epoch) for p, _ in small)
+        found.superfluous += [folder for folder in folders if folder not in listed]
+
+    def _rewritten(
+        self,
+        sources: Sequence[str],
+        schemas: Sequence[str],
+        number: int,
+        into: str,
+        kept: Mapping[TopicPartition, tuple[Range, ...]] | None,
+        size: int = 0,
+    ) -> list[DataFile]:
+        if not sources:
+            return []
+        wanted = size / self.target.file_size if self.target.file_size else 0
+        files = max(1, round(wanted), -(-len(sources) // FILES_IN_ONE))
+        made = self.rewriter.rewrite(sources, schemas[number], into, files=files, kept=kept)
+        return [DataFile(path=path, bytes=made[path], schema=number) for path in sorted(made)]
+
+
+def _last_holders(undone: Sequence[Manifest], retired: Mapping[CheckpointName, Retired]) -> dict[str, Manifest | None]:
+    """Return which undone manifest held what is accepted of a batch last; None: a checkpoint that was given up."""
+    held: dict[CheckpointName, tuple[tuple[str, ...], Manifest | None]] = {m.checkpoint: (m.batches, m) for m in undone}
+    held |= {checkpoint: (note.batches, None) for checkpoint, note in retired.items()}
+    found: dict[str, Manifest | None] = {}
+    for checkpoint in sorted(held):
+        batches, manifest = held[checkpoint]
+        found |= dict.fromkeys(batches, manifest)
+    return found
+
+
+def _kept(pieces: Iterable[Piece]) -> dict[TopicPartition, tuple[Range, ...]]:
+    """Return which records are accepted."""
+    found: dict[TopicPartition, list[Range]] = {}
+    for piece in pieces:
+        for partition, range_ in piece.kept.items():
+            found.setdefault(partition.topic_partition, []).append(range_)
+    return {p: tuple(_joined(found[p])) for p in sorted(found)}
+
+
+def _joined(ranges: list[Range]) -> Iterator[Range]:
+    """Yield ranges with those joined that follow each other."""
+    last: Range | None = None
+    for range_ in sorted(ranges):
+        if last is not None and range_.from_ == last.to:
+            last = Range(last.from_, range_.to)
+            continue
+        if last is not None:
+            yield last
+        last = range_
+    if last is not None:
+        yield last
+
+
+def emptied(uri: str, target: FileTarget) -> str:
+    """Return what is said of a folder that has lost its marker."""
+    return (
+        f"{uri} has lost its marker {layout.OWNER}: the folder was deleted, emptied or swapped for another one, and "
+        f"may lack output that was published; stop the region, then put it back as it was, or accept it as it is with "
+        f"`kcr region output {target.region} --take-over`, and reset the region to before the output that is missing"
+    )
+
+
+_LOG = logging.getLogger(__name__)
+
+ATTEMPTS: Final = 10
+"""Attempts at showing a checkpoint in a table that others write to at the same time."""
+
+
+class FileSink:
+    """Keeps the output of one group's pipeline in one folder; nothing is touched before `check`.
+
+    Args:
+        target: which folder, and in whose name.
+        folder: the same, as it is reached.
+        ledger: says what is accepted.
+        rewriter: makes new files of others.
+        table: in which whole checkpoints are shown beside the manifests.
+    """
+
+    def __init__(
+        self, target: FileTarget, folder: Folder, ledger: Ledger, rewriter: Rewriter, table: Table = NO_TABLE
+    ) -> None:
+        self.target, self.folder = target, folder
+        self._ledger, self._rewriter, self._table = ledger, rewriter, table
+        self._columns = Columns(folder)
+        self._checked_in: Epoch | None = None
+        self._known: Timelines | None = None
+
+    fenced: Final = True
+    """What a zombie writes is in no list that an accepted batch has, so in no manifest."""
+
+    def take(self, store: RegionStore) -> None:
+        """Claim the folder; see `check`."""
+        self.check()
+        _LOG.info("%s writes to %s", self.target, self.folder.uri)
+
+    def check(self) -> None:
+        """Check that the folder can be written to and isn't another sink's, and claim it; may be repeated.
+
+        Raises:
+            ConfigurationError: it is another sink's, holds something else, or may not be written to.
+            SinkError: it can't be reached.
+        """
+        probe = f"{layout.TEMPORARY}{uuid.uuid4().hex}"
+        try:
+            self.folder.put(probe, "")
+            self.folder.delete([probe])
+            self._take()
+            self._table.check()
+        except FolderRefused as error:
+            raise ConfigurationError(f"{self.target} can't write to {self.folder.uri}: {error}") from error
+
+    def _take(self) -> None:
+        owner = self._owner()
+        if owner is None:
+            strange = [name for name in self.folder.names("") if not name.startswith(("_", "."))]
+            if strange:
+                raise ConfigurationError(
+                    f"{self.target}: {self.folder.uri} holds {strange[0]!r}, and is no sink's folder; name an empty one"
+                )
+            if self._ledger.has_taken(self.target.place):
+                raise ConfigurationError(f"{self.target}: {emptied(self.folder.uri, self.target)}")
+            mine = Owner(
+                region=self.target.region,
+                region_id=self.target.region_id,
+                group=self.target.group,
+                sink=self.target.sink,
+                since=self._ledger.stamp(),
+                format=self.target.format,
+                layout=LAYOUT,
+            )
+            if not self.folder.create(layout.OWNER, mine.text()) and self._owner() is None:
+                self.folder.replace(layout.OWNER, mine.text())
+            owner = self._owner() or mine
+        if not owner.is_of(self.target):
+            raise ConfigurationError(
+                f"{self.target} of region {self.target.region} (id {self.target.region_id}): {self.folder.uri} is the "
+                f"folder of {owner}; each sink has a folder of its own: name another one in the spec, or delete all "
+                "that is in this one"
+            )
+        if owner.format != self.target.format:
+            raise ConfigurationError(
+                f"{self.target}: the folder {self.folder.uri} was created with format {owner.format}, and the spec "
+                f"says {self.target.format}; name another folder, or keep the format"
+            )
+        self._ledger.take(self.target.place)
+
+    def _require_marker(self) -> None:
+        """Refuse a folder that was emptied, or swapped for another one, under a running member.
+
+        Raises:
+            SinkError: its marker is missing, or another region's.
+        """
+        owner = self._owner()
+        if owner is None or not owner.is_of(self.target):
+            raise SinkError(f"{self.target}: {emptied(self.folder.uri, self.target)}")
+
+    def _owner(self) -> Owner | None:
+        return Owner.of(self.folder.read(layout.OWNER))
+
+    # -- batches -------------------------------------------------------------------------------------------------
+
+    def attempt(self, call: BatchCall) -> str:
+        """Return the folder, from the sink's, that a batch writes its files to."""
+        return layout.attempt(CheckpointName(call.timeline, call.sequence), call.batch, call.epoch)
+
+    def fit(self, schema: str) -> None:
+        """Have everything ready for rows of a schema, before a batch writes them.
+
+        Args:
+            schema: as Spark writes it in JSON.
+
+        Raises:
+            SinkError: a column has another type than before, the sink's table can't take them, or is away.
+        """
+        self._columns.require_fit(schema)
+        self._table.fit(schema)
+
+    def list_files(self, call: BatchCall, schema: str) -> BatchList:
+        """Write down which files a batch has written; none of its tasks runs any more.
+
+        Args:
+            call: the batch.
+            schema: of its rows, as Spark writes it in JSON.
+
+        Raises:
+            SinkError: it can't be written, or a batch at the same time has a column of another type; nothing of this
+                one counts.
+        """
+        if self._checked_in != call.epoch:
+            # What a reset undoes may have become known only after this sink was told of it: where its target was
+            # looked up in the logs. Now it is over.
+            self._note_undone()
+            self._checked_in = call.epoch
+        self._columns.note(schema)
+        where = self.attempt(call)
+        files = tuple(DataFile(path=f"{where}/{n}", bytes=size) for n, size in self.folder.sizes(where).items())
+        listed = BatchList(batch=call.batch, schema=schema, files=files)
+        # Only one process ever writes it, and the batch ends afterwards: it isn't read before it is complete.
+        self.folder.put(layout.batch_list(where), listed.text())
+        return listed
+
+    def writer(self, call: BatchCall) -> FilesWriter:
+        """Return what the pipeline writes one batch with."""
+        return FilesWriter(self, call)
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def prepare(self, sequence: CheckpointNumber) -> None:
+        """Do nothing: every batch that ended is durable."""
+
+    def publish(self, sequence: CheckpointNumber) -> None:
+        """Show a complete checkpoint in the table, then write its manifest; said again, it changes nothing.
+
+        The first publisher writes it; every publisher would write the same records. A checkpoint that a reset has
+        undone is noted as such instead, also when the reset came while it was published.
+
+        Raises:
+            SinkError: an accepted batch has no list, the folder, the table or the store is away, or the folder has
+                another checkpoint of this number.
+        """
+        self._require_marker()
+        for _ in range(ATTEMPTS):
+            # Before the ledger is asked: once it says that a checkpoint is undone, the table is written to.
+            seen = self._table.seen()
+            self._note_undone()
+            contents = self._ledger.contents(sequence, self.target.group)
+            if contents.undone_by is not None:
+                return
+            if self._publish(contents, seen):
+                self._note_undone()
+                return
+        raise SinkError(
+            f"{self.target}: checkpoint {sequence} is not in the table yet, others write to it all the time"
+        )
+
+    def _publish(self, contents: CheckpointContents, seen: int) -> bool:
+        """Publish what is accepted; False: the table was written to since it was asked, so the ledger has to be."""
+        if Retired.of(self.folder.read(layout.retired(contents.checkpoint))) is not None:
+            return True
+        where = layout.manifest(contents.checkpoint)
+        text = self.folder.read(where)
+        written = Manifest.of(text)
+        if written is not None:
+            self._require_same(written, contents)
+            return True
+        try:
+            found = self._arranged(contents)
+            manifest = self._manifest(contents, found)
+            if not self._table.show(manifest, seen):
+                return False
+        except SinkError:
+            written = Manifest.of(self.folder.read(where))
+            if written is None:
+                raise
+            # Another member has published the checkpoint meanwhile, and cleared away what this one was about to read.
+            self._require_same(written, contents)
+            return True
+        if text is not None:
+            _LOG.warning(
+                "%s: the manifest of checkpoint %s was half written; it is written again",
+                self.target,
+                contents.checkpoint,
+            )
+            self.folder.replace(where, manifest.text())
+        else:
+            self.folder.create(where, manifest.text())
+        written = Manifest.of(self.folder.read(where))
+        if written is None or not written.holds_as(manifest):
+            raise SinkError(
+                f"{self.target}: the manifest of checkpoint {contents.checkpoint} in {self.folder.uri} is not what "
+                "was written"
+            )
+        if written == manifest:
+            # Files that were merged into others; the manifest is there, so no reader is sent to them any more.
+            self.folder.delete(found.superfluous)
+        return True
+
+    def _arranged(self, contents: CheckpointContents) -> Arrangement:
+        owner = self._owner()
+        arranger = Arranger(
+            target=self.target,
+            folder=self.folder,
+            rewriter=self._rewriter,
+            since=0 if owner is None else owner.since,
+        )
+        found = arranger.arranged(contents, self._undone_before(contents), self._given_up_before(contents))
+        require_one_type(f"{self.target}: checkpoint {contents.checkpoint}", found.schemas)
+        return found
+
+    def _manifest(self, contents: CheckpointContents, found: Arrangement) -> Manifest:
+        return Manifest(
+            region=self.target.region,
+            region_id=self.target.region_id,
+            group=self.target.group,
+            sink=self.target.sink,
+            timeline=contents.checkpoint.timeline,
+            sequence=contents.checkpoint.sequence,
+            digest=contents.digest,
+            boundary=None if contents.boundary is None else contents.boundary.isoformat(),
+            previous=None if contents.previous is None else str(contents.previous),
+            batches=tuple(found.batches),
+            schemas=tuple(found.schemas) or self._schemas_of(contents.previous),
+            files=tuple(found.files),
+        )
+
+    def _require_same(self, written: Manifest, contents: CheckpointContents) -> None:
+        mine = [piece.batch.batch for piece in contents.pieces]
+        if written.digest != contents.digest or not set(written.batches) <= set(mine):
+            raise SinkError(
+                f"{self.target}: {self.folder.uri} has another checkpoint {contents.checkpoint}, of a region of the "
+                "same name that "
+                "was there before, or of a store that was restored since; name another folder, or move this one away"
+            )
+
+    def _schemas_of(self, checkpoint: CheckpointName | None) -> tuple[str, ...]:
+        """Return the schemas of a checkpoint before, for one without any batch."""
+        if checkpoint is None:
+            return ()
+        manifest = Manifest.of(self.folder.read(layout.manifest(checkpoint)))
+        found = manifest or Retired.of(self.folder.read(layout.retired(checkpoint)))
+        return () if found is None else found.schemas
+
+    def _undone_before(self, contents: CheckpointContents) -> list[Manifest]:
+        """Return the manifests of checkpoints before it that resets have undone, oldest first.
+
+        Not every one has any.
+        """
+        texts = self.folder.read_all([layout.manifest(checkpoint) for checkpoint in contents.undone])
+        return [manifest for manifest in map(Manifest.of, texts) if manifest is not None]
+
+    def _given_up_before(self, contents: CheckpointContents) -> dict[CheckpointName, Retired]:
+        """Return the checkpoints before it whose output was given up, and that a reset has undone since."""
+        texts = self.folder.read_all([layout.retired(checkpoint) for checkpoint in contents.undone])
+        noted = zip(contents.undone, map(Retired.of, texts), strict=True)
+        return {checkpoint: note for checkpoint, note in noted if note is not None}
+
+    def _note_undone(self) -> None:
+        self._known = brought_up_to_date(self.target, self.folder, self._ledger, self._table, self._known)
+
+    # -- resets --------------------------------------------------------------------------------------------------
+
+    def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
+        """Note what the reset has undone, and answer open entries with what the ledger has as done.
+
+        No fence is raised: what a zombie writes is in no list that an accepted batch has, so in no manifest.
+
+        Raises:
+            SinkError: the folder or the store is away.
+            SinkAhead: the folder knows of a later timeline.
+        """
+        newest = timelines_in(self.folder).timeline
+        if newest > order.timeline:
+            raise SinkAhead(
+                f"{self.target}: {self.folder.uri} knows of timeline {newest}, and the region is in timeline "
+                f"{order.timeline}: the store was restored, or another region of this name was here before; then name "
+                "another folder",
+                fence=order.epoch,
+                timeline=Timeline(newest),
+            )
+        self._note_undone()
+        asked = [p for p, target in order.open.items() if target.source is SeekSource.SINK_PROGRESS]
+        if not asked:
+            return {}
+        done = self._ledger.progress(order.timeline, self.target.group)
+        return {p: _past(done[p], order.skips.get(p, ())) if p in done else None for p in asked}
+
+
+def _past(offset: Offset, skips: tuple[Offset, ...]) -> Offset:
+    """Return the next offset at or after `offset` that a person did not choose to step over."""
+    for skipped in sorted(skips):
+        if skipped == offset:
+            offset = Offset(skipped + 1)
+    return offset
+
+
+class FilesWriter:
+    """One file sink, as a pipeline has it for one batch.
+
+    Args:
+        sink: where to.
+        call: the batch.
+    """
+
+    def __init__(self, sink: FileSink, call: BatchCall) -> None:
+        self._sink, self._call = sink, call
+        self._schema: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self._sink.target}, batch {self._call.batch}>"
+
+    @property
+    def schema(self) -> str:
+        """The schema of what was written, as Spark writes it in JSON.
+
+        Raises:
+            SinkError: nothing was written.
+        """
+        if self._schema is None:
+            raise not_written(self)
+        return self._schema
+
+    def write(self, rows: DataFrame) -> None:
+        """Write rows, each made of one record of this batch; a pipeline does so once for each of its sinks.
+
+        Args:
+            rows: with the columns `topic`, `partition` and `offset` of the batch as they are; the files have them with
+                `kcr_` before their names. One without any row is fine.
+
+        Raises:
+            SinkError: a coordinate is missing, a name is there twice, the columns don't fit the sink's table, or it
+                was written to before.
+        """
+        if self._schema is not None:
+            raise written_twice(self)
+        named = with_coordinates(rows)
+        schema = named.schema.json()
+        self._sink.fit(schema)
+        self._schema = schema
+        write_parquet(named, f"{self._sink.folder.uri}/{self._sink.attempt(self._call)}")
+
+    def finish(self) -> None:
+        """Write the list of what was written; it counts once the batch is accepted and its checkpoint published.
+
+        Raises:
+            SinkError: nothing was written, or the list can't be.
+        """
+        self._sink.list_files(self._call, self.schema)

@@ -1,0 +1,81 @@
+"""`kind: custom`: a sink of a user's own, declared by the function that makes it and that function's options."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
+
+from airflow_kcr.errors import ConfigurationError, PipelineUnusable
+from airflow_kcr.settings import resolve_environment
+from airflow_kcr.sinks.contract import Choice, DeclaredSink, FoundOutput
+from airflow_kcr.sinks.custom import CustomSink, SinkOwner
+from airflow_kcr.sinks.custom.adapters import Accepted, MemberCustomSink, unusable
+from airflow_kcr.sinks.files.contents import RegionLedger
+from airflow_kcr.spark.pipelines import NamedFunction, load_function
+from airflow_kcr.store.regions import RegionStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WANTED: str = "def make(options: Mapping[str, str], spark: SparkSession) -> CustomSink"
+_LOG = logging.getLogger(__name__)
+
+
+class DeclaredCustom(DeclaredSink):
+    """A sink of a user's own."""
+
+    shows_checkpoints: ClassVar[bool] = True
+    is_deletable: ClassVar[bool] = False
+
+    def check(self) -> None:
+        """Load the function, and fill in the references of its options."""
+        self._factory()
+        self._options()
+
+    def open(self, spark: SparkSession, store: RegionStore) -> MemberCustomSink:
+        """Have the function make the sink."""
+        return self.made(spark, RegionLedger(store, self.region_name))
+
+    def made(self, spark: SparkSession, ledger: Accepted) -> MemberCustomSink:
+        """Return the sink as the function makes it, with a ledger that says what is accepted."""
+        owner = SinkOwner(region=self.region_name, region_id=self.region_id, group=self.group, sink=self.spec.name)
+        factory, options = self._factory(), self._options()
+        with unusable(owner):
+            made = factory(options, spark)
+            if not isinstance(made, CustomSink):
+                raise PipelineUnusable(
+                    f"the factory of a sink {self.spec.factory!r} made a {type(made).__name__}, no CustomSink"
+                )
+        _LOG.info("%s is %s", owner.name, type(made).__name__)
+        return MemberCustomSink(owner, made, ledger)
+
+    def output(self) -> FoundOutput:
+        """Return the function's name; what the sink has written only its code knows."""
+        return self.found(self.spec.factory or "")
+
+    def settle(self, choice: Choice, store: RegionStore) -> FoundOutput | None:
+        """Return that there is nothing to choose."""
+        return None
+
+    def delete(self, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput:
+        """Refuse: only the user's own code knows what it has written."""
+        raise ConfigurationError(f"sink {self.spec.name} is a custom one, whose output only you can delete")
+
+    def _factory(self) -> Callable[[object, object], object]:
+        return load_function(factory_named(self.spec.factory or ""))
+
+    def _options(self) -> dict[str, str]:
+        """The options by their own names; a message about a variable has the place in the spec."""
+        before = f"sinks.{self.spec.name}.options."
+        given = {before + name: value for name, value in (self.spec.options or {}).items()}
+        found = resolve_environment(given, self.environ)
+        return {name.removeprefix(before): value for name, value in found.items()}
+
+
+def factory_named(name: str) -> NamedFunction:
+    """Return the function of that name that makes a sink, as messages call it; nothing is imported."""
+    return NamedFunction(what="factory of a sink", name=name, wanted=WANTED, called_with="options and a Spark session")
+
+
+KIND = DeclaredCustom

@@ -1,0 +1,131 @@
+"""What a reset does to a target: its fence is raised first, only then progress is read and newer rows go.
+
+Two transactions: when the first one is over, no older epoch inserts any more; what it inserted until then is seen by
+the second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import psycopg
+from psycopg import sql
+
+from airflow_kcr.errors import SinkAhead
+from airflow_kcr.protocol.member.messages import ResetSinks
+from airflow_kcr.protocol.offsets import SeekSource
+from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset, Timeline
+from airflow_kcr.sinks.postgres.bookkeeping import (
+    TargetProgress,
+    begin_progress,
+    highest_timeline,
+    lock_fence,
+    lock_progress,
+    raise_fence,
+    set_progress,
+)
+from airflow_kcr.sinks.postgres.earlier import require_gone
+from airflow_kcr.sinks.postgres.target import (
+    SOURCE,
+    Target,
+    TargetPlace,
+    columns_of,
+)
+
+_HINT = (
+    "the store was restored to an earlier state; resume the region with the later numbers (`kcr region resume`), or "
+    "write to another table"
+)
+
+
+def fence(connection: psycopg.Connection, target: Target, place: TargetPlace, epoch: Epoch, timeline: Timeline) -> None:
+    """Raise the fence to an epoch.
+
+    Raises:
+        SinkAhead: it stands higher, or progress is of a later timeline.
+    """
+    stands = raise_fence(connection, place, epoch)
+    newest = highest_timeline(connection, place)
+    if stands > epoch or newest > timeline:
+        raise SinkAhead(
+            f"{target}: the fence stands at {stands} and progress is of timeline {newest}, the region is at epoch "
+            f"{epoch} and timeline {timeline}: {_HINT}",
+            fence=stands,
+            timeline=max(newest, timeline),
+        )
+
+
+def reset(
+    connection: psycopg.Connection, target: Target, place: TargetPlace, order: ResetSinks
+) -> dict[GroupPartition, Offset | None]:
+    """Roll back what a new timeline begins before, step over what a person skipped, and answer the open entries.
+
+    Raises:
+        SinkAhead: the fence was raised further meanwhile.
+    """
+    stands = lock_fence(connection, place)
+    if stands != order.epoch:
+        raise SinkAhead(f"{target}: the fence stands at {stands} already", fence=stands, timeline=order.timeline)
+    asked = {p: t for p, t in order.open.items() if t.source is SeekSource.SINK_PROGRESS}
+    found = lock_progress(connection, place, target.group, {*order.resume, *asked})
+    here = {p: row for p, row in found.items() if row.timeline == order.timeline}
+    places = {p: t.fallback for p, t in asked.items() if t.fallback is not None}
+    begins = {p: offset for p, offset in {**places, **order.resume}.items() if p not in here}
+    _roll_back(connection, target, place, order, begins)
+    skipped = _past_skips(here, order.skips)
+    if skipped:
+        _set(connection, place, order, skipped)
+    return {p: skipped.get(p, here[p].offset) if p in here else None for p in asked}
+
+
+def _roll_back(
+    connection: psycopg.Connection,
+    target: Target,
+    place: TargetPlace,
+    order: ResetSinks,
+    begins: Mapping[GroupPartition, Offset],
+) -> None:
+    """Begin partitions again in this timeline: rows of older ones at or beyond the place go."""
+    if not begins:
+        return
+    if target.mode.restorable and SOURCE in columns_of(connection, place.schema, place.table):
+        wanted = sorted(begins)
+        undone = sql.SQL(
+            "unnest(%s::text[], %s::integer[], %s::bigint[]) AS r (topic, partition, begins) "
+            "WHERE t.kcr_source = %s AND t.kcr_topic = r.topic AND t.kcr_partition = r.partition "
+            "AND t.kcr_offset >= r.begins AND t.kcr_timeline < %s"
+        )
+        given = [
+            [p.topic for p in wanted],
+            [p.partition for p in wanted],
+            [begins[p] for p in wanted],
+            place.source,
+            order.timeline,
+        ]
+        connection.execute(sql.SQL("DELETE FROM {} AS t USING {}").format(place.target, undone), given)
+        require_gone(connection, place, sql.SQL("FROM {} AS t, {}").format(place.target, undone), given)
+    begin_progress(connection, place, order.timeline, order.epoch, begins)
+    _set(connection, place, order, begins)
+
+
+def _past_skips(
+    here: Mapping[GroupPartition, TargetProgress], skips: Mapping[GroupPartition, tuple[Offset, ...]]
+) -> dict[GroupPartition, Offset]:
+    """Return where progress goes that stands at a skipped record."""
+    moved: dict[GroupPartition, Offset] = {}
+    for partition, row in here.items():
+        offset = row.offset
+        for skipped in sorted(skips.get(partition, ())):
+            if skipped == offset:
+                offset = Offset(skipped + 1)
+        if offset != row.offset:
+            moved[partition] = offset
+    return moved
+
+
+def _set(
+    connection: psycopg.Connection, place: TargetPlace, order: ResetSinks, offsets: Mapping[GroupPartition, Offset]
+) -> None:
+    set_progress(
+        connection, place, timeline=order.timeline, epoch=order.epoch, batch="", offsets=offsets, stepped_over={}
+    )

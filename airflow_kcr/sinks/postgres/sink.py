@@ -1,0 +1,278 @@
+"""A Postgres sink: its transactions, as members and batches need them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from airflow_kcr.errors import SinkError
+from airflow_kcr.ports import BatchCall, SinkPlace
+from airflow_kcr.protocol.member.messages import ResetSinks
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
+from airflow_kcr.sinks.contract import not_written, written_twice
+from airflow_kcr.sinks.postgres import checks, insertion, resets, staging, writer
+from airflow_kcr.sinks.postgres.database import Database, OutcomeLost, SinkBusy
+from airflow_kcr.sinks.postgres.insertion import Inserted
+from airflow_kcr.sinks.postgres.staging import Column, Staging
+from airflow_kcr.sinks.postgres.target import Target, TargetPlace
+from airflow_kcr.spark.causes import WORDS, of_postgres
+from airflow_kcr.store.regions import RegionStore
+
+if TYPE_CHECKING:
+    import psycopg
+    from pyspark.sql import DataFrame
+
+    from airflow_kcr.spark.jvm import JavaObject
+
+ATTEMPTS: Final = 3
+"""How often a publication is tried that the database gave up: a lock that a frozen transaction held, a deadlock."""
+
+_SHORT: Final = timedelta(0)
+"""For statements that take no time: their timeout is the shortest that the region has."""
+
+_PARAMETER: Final = re.compile(r"parameter \$(\d+)")
+"""Of a statement with one or more rows, whose values are numbered through (Postgres 16)."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class PostgresSink:
+    """Writes the output of one group's pipeline into one table; nothing is opened before `check`.
+
+    Args:
+        target: which table, how, and in whose name.
+        url: of the database, with its password.
+        timeouts: of the region.
+        taken: where the region's sinks have written to before.
+
+    Raises:
+        ConfigurationError: the URL can't be read.
+    """
+
+    def __init__(
+        self, target: Target, url: str, timeouts: Timeouts, taken: Collection[SinkPlace] = frozenset()
+    ) -> None:
+        self.target = target
+        self._taken = taken
+        self.database = Database(url, timeouts=timeouts, who=str(target))
+        self._timeouts = timeouts
+        self._place: TargetPlace | None = None
+
+    def check(self) -> None:
+        """Check that the target can be written, and make the sink's own tables; may be repeated.
+
+        Raises:
+            ConfigurationError: a schema, right, column or index is missing; the message has the SQL that helps.
+            SinkError: the database can't be reached, or refuses.
+        """
+        try:
+            with self.database.transaction(_SHORT) as connection:
+                self._place = checks.checked(connection, self.target, is_known=self.where in self._taken)
+        except OutcomeLost:
+            raise self._lost("check the target") from None
+
+    fenced: Final = True
+
+    def take(self, store: RegionStore) -> None:
+        """Note where it writes to."""
+        store.take(self.target.region, self.where)
+
+    def prepare(self, sequence: CheckpointNumber) -> None:
+        """Do nothing: every batch that ended is durable."""
+
+    def publish(self, sequence: CheckpointNumber) -> None:
+        """Do nothing: rows are shown with their batch."""
+
+    def writer(self, call: BatchCall) -> TableWriter:
+        """Return what the pipeline writes one batch with."""
+        return TableWriter(self, call)
+
+    @property
+    def where(self) -> SinkPlace:
+        """Where it writes to, as the store notes it."""
+        return SinkPlace(self.target.group, self.target.sink, f"{self.target.table} at {self.database.address}")
+
+    @contextmanager
+    def deciding(self) -> Iterator[psycopg.Connection]:
+        """Lend a transaction in which a person's decision about the target is carried out.
+
+        Raises:
+            SinkError: the database can't be reached, or refuses.
+        """
+        try:
+            with self.database.transaction(self._timeouts.reset) as connection:
+                yield connection
+        except OutcomeLost:
+            raise self._lost("what was decided") from None
+
+    @property
+    def place(self) -> TargetPlace:
+        """Where the target is.
+
+        Raises:
+            SinkError: it was not checked yet, and that can't be done now.
+        """
+        if self._place is None:
+            self.check()
+        if self._place is None:
+            raise self._lost("find the target")
+        return self._place
+
+    def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
+        """Raise the fence, then roll back or skip; see `ports.Sinks`.
+
+        Raises:
+            SinkError: it could not; it may be tried again.
+            SinkAhead: the target has seen a later epoch or timeline.
+        """
+        place = self.place
+        try:
+            with self.database.transaction(_SHORT) as connection:
+                resets.fence(connection, self.target, place, order.epoch, order.timeline)
+            # A large table takes as long to roll back as a reset may take.
+            with self.database.transaction(self._timeouts.reset) as connection:
+                answer = resets.reset(connection, self.target, place, order)
+        except OutcomeLost:
+            raise self._lost(f"reset to epoch {order.epoch}") from None
+        self._tidy(place, order)
+        return answer
+
+    def stage(self, call: BatchCall, columns: Sequence[Column]) -> Staging:
+        """Make the table that executors write a batch's rows into, and the target if there is none yet.
+
+        Args:
+            call: the batch.
+            columns: what the pipeline writes, without the coordinates.
+
+        Raises:
+            SinkError: the columns don't fit the target, or the database refuses.
+        """
+        try:
+            with self.database.transaction(_SHORT) as connection:
+                return staging.make(connection, self.target, self.place, call.batch, call.epoch, columns)
+        except OutcomeLost:
+            raise self._lost(f"stage batch {call.batch}") from None
+
+    def insert(self, call: BatchCall, staged: Staging) -> Inserted:
+        """Insert what executors have staged, and drop the staging table in the same transaction.
+
+        Raises:
+            SinkAhead: this process is out of date.
+            SinkError: the delivery forbids it, the database refuses, or it is unknown whether it is published.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return self._insert(call, staged)
+            except SinkBusy as error:
+                if attempt == ATTEMPTS:
+                    raise
+                _LOG.warning("%s: batch %s is published again: %s", self.target, call.batch, error)
+        raise self._lost(f"publish batch {call.batch}")  # never reached: the last attempt raises
+
+    def _insert(self, call: BatchCall, staged: Staging) -> Inserted:
+        try:
+            with self.database.transaction(self._timeouts.batch) as connection:
+                inserted = insertion.insert(connection, self.target, self.place, call, staged)
+                staging.drop(connection, staged)
+                return inserted
+        except OutcomeLost:
+            _LOG.warning("%s: the answer to the publication of batch %s was lost", self.target, call.batch)
+        try:
+            with self.database.transaction(_SHORT) as connection:
+                known = insertion.is_inserted(connection, self.target, self.place, call)
+        except OutcomeLost:
+            raise self._lost(f"publish batch {call.batch}") from None
+        if not known:
+            raise SinkBusy(f"{self.target}: batch {call.batch} is not published: the connection was lost before")
+        return Inserted(staged=0, written=0)
+
+    def _discard(self, staged: Staging) -> None:
+        """Drop a staging table; where that fails, the next reset does it."""
+        try:
+            with self.database.transaction(_SHORT) as connection:
+                staging.drop(connection, staged)
+        except (SinkError, OutcomeLost) as error:
+            _LOG.info("%s: staging table %s is left for the next reset: %s", self.target, staged.table, error)
+
+    def _tidy(self, place: TargetPlace, order: ResetSinks) -> None:
+        try:
+            with self.database.transaction(_SHORT) as connection:
+                left = staging.leftovers(connection, place, order.epoch)
+        except (SinkError, OutcomeLost) as error:
+            _LOG.info("%s: what older epochs have staged is left for the next reset: %s", self.target, error)
+            return
+        for table in left:
+            self._discard(table)
+
+    def _lost(self, what: str) -> SinkError:
+        return SinkError(f"{self.target}: can't tell whether the database {self.database.address} did {what}")
+
+
+class TableWriter:
+    """One sink, as a pipeline has it for one batch: `context.sinks["flights"].write(rows)`.
+
+    Executors fill the staging table of the batch in parallel, through Spark's own JDBC writer, which was measured
+    faster than COPY from Python. The rows are inserted after the pipeline has returned and none of its tasks runs any
+    more, so a pipeline that fails after it has written leaves nothing behind.
+
+    Args:
+        sink: where to.
+        call: the batch.
+    """
+
+    def __init__(self, sink: PostgresSink, call: BatchCall) -> None:
+        self._sink, self._call = sink, call
+        self._staging: Staging | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self._sink.target}, batch {self._call.batch}>"
+
+    def write(self, rows: DataFrame) -> None:
+        """Write rows, each made of one record of this batch; a pipeline does so once for each of its sinks.
+
+        Args:
+            rows: with the columns `topic`, `partition` and `offset` of the batch as they are; the others are written
+                under their names. One without any row is fine.
+
+        Raises:
+            SinkError: columns are missing or don't fit the table, or it was written to before.
+        """
+        if self._staging is not None:
+            raise written_twice(self)
+        columns = writer.columns_of(
+            rows.schema.simpleString(), rows.columns, {f.name: f.dataType for f in rows.schema.fields}
+        )
+        self._staging = staging = self._sink.stage(self._call, columns)
+        named = writer.staged_columns(rows, [column.name for column in columns])
+        options = writer.jdbc_options(self._sink.database, staging)
+        try:
+            named.write.format("jdbc").options(**options).mode("append").save()
+        except Exception as error:
+            thrown = of_postgres(error)
+            if thrown is None:
+                raise
+            WORDS.error("%s was refused", self, exc_info=error)
+            raise self._refusal(thrown, named.columns) from None
+
+    def _refusal(self, thrown: JavaObject, columns: Sequence[str]) -> SinkError:
+        said = thrown.getServerErrorMessage()
+        column = None if said is None else said.getColumn()
+        if said is not None and column is None and (number := _PARAMETER.search(str(said.getWhere() or ""))):
+            column = columns[(int(number[1]) - 1) % len(columns)]
+        constraint = None if said is None else said.getConstraint()
+        return self._sink.database.refusal(str(thrown.getSQLState()), column=column, constraint=constraint)
+
+    def finish(self) -> Inserted:
+        """Insert what was written.
+
+        Raises:
+            SinkError: nothing was written, or the sink refuses.
+        """
+        if self._staging is None:
+            raise not_written(self)
+        return self._sink.insert(self._call, self._staging)
