@@ -3,7 +3,7 @@
     python -m tests.matrix --axis spark --only 4.2 --folder /tmp/matrix
 
 Each value has an environment of its own, made with uv, or the present one with other programs. A table in Markdown goes
-to standard output, as docs/reference/versions.md has it. What the tests print is left in the folder.
+to standard output, as tests/annex/versions-tried.md has it. What the tests print is left in the folder.
 
 CI has the defaults; `--turn COMMIT` tries one other value beside them, which the commit decides, with its quick tests.
 One that can't be had is told with the reason; in a turn it fails nothing, as it says nothing about the commit.

@@ -19,8 +19,10 @@ PACKAGE = Path(airflow_kcr.__file__).parent
 ARGUMENT = re.compile(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"\b(?:as|like) `kcr ([a-z ]+)`", re.IGNORECASE)
 
-_READ = "it only reads; in a task's own code: `KcrHook.region`"
-_MACHINE = "it is about one machine"
+_READS = "They only read. In a task's own code, use `KcrHook.region`; to wait, a sensor."
+_MACHINE = "They are about one machine."
+_STORE = "They belong to an installation. In a task's own code, use `KcrHook.store_status` and `KcrHook.upgrade_store`."
+_PERSON = "They delete for good, or show a person what to decide."
 
 WITHOUT_OPERATOR: Mapping[str, str] = {
     "demo": _MACHINE,
@@ -28,22 +30,22 @@ WITHOUT_OPERATOR: Mapping[str, str] = {
     "dev up": _MACHINE,
     "dev down": _MACHINE,
     "dev status": _MACHINE,
-    "store upgrade": "it belongs to an installation; in a task's own code: `KcrHook.upgrade_store`",
-    "store status": "it only reads; in a task's own code: `KcrHook.store_status`",
-    "region list": "it only reads; in a task's own code: `KcrHook.regions`",
-    "region show": f"{_READ}; to wait: `KcrRegionStateSensor`, `KcrProgressSensor`",
-    "region delete": "it deletes for ever, and asks a person first",
-    "region output": "a person says what becomes of an earlier region's rows",
-    "group assignment": "it previews a change of the spec, for a person",
-    "group describe": "it shows a person what a check of `KcrValidateGroupOperator` names",
-    "lag": f"{_READ}; to wait: `KcrLagSensor`",
-    "events": _READ,
-    "checkpoint list": _READ,
-    "checkpoint show": f"{_READ}; to wait: `KcrCheckpointSensor`",
-    "reset list": _READ,
-    "reset show": _READ,
-    "ledger record": _READ,
-    "ledger repeated": _READ,
+    "store upgrade": _STORE,
+    "store status": _STORE,
+    "region list": _READS,
+    "region show": _READS,
+    "region delete": _PERSON,
+    "region output": _PERSON,
+    "group assignment": _PERSON,
+    "group describe": _PERSON,
+    "lag": _READS,
+    "events": _READS,
+    "checkpoint list": _READS,
+    "checkpoint show": _READS,
+    "reset list": _READS,
+    "reset show": _READS,
+    "ledger record": _READS,
+    "ledger repeated": _READS,
 }
 """Why a command has no operator."""
 
@@ -104,12 +106,16 @@ def every_command() -> list[str]:
 
 
 def commands() -> str:
-    """Return every command with its operator, or why it has none; then the operators that no command has."""
+    """Return every command with its operator, then those without one by the reason, and the operators without one."""
     operator = {command: f"`{name}`" for name, command in operators()}
     lines = ["| Command | Operator |", "|---|---|"]
-    lines += [
-        f"| `kcr {name}` | {operator.get(name) or f'none: {WITHOUT_OPERATOR[name]}'} |" for name in every_command()
-    ]
+    lines += [f"| `kcr {name}` | {operator[name]} |" for name in every_command() if name in operator]
+    without: dict[str, list[str]] = {}
+    for name in every_command():
+        if name not in operator:
+            without.setdefault(WITHOUT_OPERATOR[name], []).append(f"`kcr {name}`")
+    lines += ["", "These have none:", ""]
+    lines += [f"- {', '.join(names)}: {reason[0].lower()}{reason[1:]}" for reason, names in without.items()]
     alone = ", ".join(f"`{name}`" for name, command in operators() if command is None)
     return "\n".join(lines) + f"\n\nOnly in Airflow: {alone}."
 

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from airflow_kcr import errors, settings
-from airflow_kcr.protocol import commands, offsets, rules, targets, timeouts
+from airflow_kcr.protocol import commands, offsets, targets, timeouts
 from airflow_kcr.protocol.invariants.proof import CHECKS
 from airflow_kcr.protocol.member import messages as member_effects
 from airflow_kcr.protocol.member import messages as member_events
@@ -583,7 +583,7 @@ def _set(at: dict[str, Any], path: str) -> None:
 
 _EFFECT = {
     TakesEffect.AT_ONCE: "at once",
-    TakesEffect.NEXT_CHECKPOINT: "at the next checkpoint",
+    TakesEffect.NEXT_CHECKPOINT: "next checkpoint",
     TakesEffect.REFUSED: "refused",
 }
 
@@ -667,13 +667,12 @@ HOLDS: Mapping[str, str] = {
 
 
 def store_tables() -> str:
-    """Return the tables of the store with their columns."""
+    """Return the tables of the store."""
     lines = []
     for found in tables.metadata.sorted_tables:
         keys = [column.name for column in found.primary_key]
-        others = [column.name for column in found.columns if column.name not in keys]
-        lines.append([code(found.name), HOLDS[found.name], ", ".join(map(code, keys)), ", ".join(map(code, others))])
-    return table(["Table", "Holds", "Key", "Other columns"], sorted(lines))
+        lines.append([code(found.name), HOLDS[found.name], ", ".join(map(code, keys))])
+    return table(["Table", "Holds", "Key"], sorted(lines))
 
 
 def connection_timeouts() -> str:
@@ -760,7 +759,6 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "timeout-rules": timeout_rules,
     "spec": spec_table,
     "refused-settings": refused_settings,
-    "deliveries": lambda: values_of(rules, rules.Delivery),
     "invariants": invariants,
     "invariant-claims": invariant_claims,
     "targets": target_table,

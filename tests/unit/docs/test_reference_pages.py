@@ -140,4 +140,5 @@ def test_values_with_one_text_are_explained_each_by_its_own() -> None:
 
 
 def test_every_delivery_is_explained() -> None:
-    assert all(delivery.value in docs_pages.BLOCKS["deliveries"]() for delivery in Delivery)
+    text = (docs_pages.DOCS / "explanation" / "delivery.md").read_text(encoding="utf-8")
+    assert all(f"| `{delivery.value}` |" in text for delivery in Delivery)
