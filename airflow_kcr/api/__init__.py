@@ -12,10 +12,11 @@ from airflow_kcr.api.ledger import RecordView, Repetition
 from airflow_kcr.api.partitions import Comparison, Lag
 from airflow_kcr.api.region import Region
 from airflow_kcr.api.regions import Applied, Change, Cluster, Clusters, opened, regions, store_url
-from airflow_kcr.api.reset_plans import PlanView, ResetRequest
+from airflow_kcr.api.reset_plans import PlanView
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.verdict import DroppedHistory, Verdict
 from airflow_kcr.api.views import MemberView, RegionSummary, RegionView
+from airflow_kcr.protocol.region.rows import ResetRequest
 
 __all__ = [
     "Applied",

@@ -14,13 +14,13 @@ from typing import Final, cast
 from airflow_kcr.api.regions import record_named, require_groups
 from airflow_kcr.api.views import View, document_of, run_of
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.invariants.accounting import OffsetDelivery, Redelivery, delivery_of, indexed, redeliveries
 from airflow_kcr.protocol.invariants.history import History, Index
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Requester
 from airflow_kcr.protocol.region.state import Region, universe
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, GroupPartition, Offset, RegionName
-from airflow_kcr.store.codec import to_json
 from airflow_kcr.store.regions import RegionStore
 
 _UNACCOUNTED: Final = "unaccounted"
@@ -287,7 +287,7 @@ def brief(event: Event, width: int) -> str:
 
 
 def _body(event: Event) -> dict[str, object]:
-    return cast("dict[str, object]", to_json(event.body, type(event.body)))
+    return cast("dict[str, object]", documents.write(event.body, type(event.body)))
 
 
 def _text(value: object) -> str:

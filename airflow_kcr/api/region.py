@@ -21,7 +21,7 @@ from airflow_kcr.api.checkpoints import (
 from airflow_kcr.api.goals import DEFAULT_TIMEOUT, Goal, OnProgress, Progress, silent
 from airflow_kcr.api.partitions import preview
 from airflow_kcr.api.regions import Applied, Clusters, connect, require_groups, store_url
-from airflow_kcr.api.reset_plans import PlanView, ResetRequest
+from airflow_kcr.api.reset_plans import PlanView
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.validation import real_reader
 from airflow_kcr.api.verdict import DroppedHistory, Verdict, drop_old, keep_of
@@ -38,15 +38,19 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import CheckpointsRetired, Event
 from airflow_kcr.protocol.region.plans import checkpoint_number_of_run, of_run
-from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPurpose, CheckpointRequest, Requester, ResetAnswer
+from airflow_kcr.protocol.region.rows import (
+    Checkpoint,
+    CheckpointPurpose,
+    CheckpointRequest,
+    Requester,
+    ResetAnswer,
+    ResetRequest,
+)
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of
 from airflow_kcr.protocol.rules import Assignor
-from airflow_kcr.protocol.scopes import EVERYTHING, Scope
-from airflow_kcr.protocol.targets import FromFile
 from airflow_kcr.protocol.validation import check_topics
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
@@ -525,13 +529,20 @@ class Region:
         region = self._read()
         return reset_views.counted(self._store, region, reset_views.found(region, reset_id))
 
-    def offsets_file(self, text: str, scope: Scope = EVERYTHING) -> FromFile:
-        """Return the target that the text of a reset CSV is; see `reset_plans.from_file`."""
-        return reset_plans.from_file(self._read(), text, scope)
-
-    def records_to_skip(self, texts: Iterable[str], scope: Scope = EVERYTHING) -> OffsetMap:
-        """Return the records that texts `TOPIC:PARTITION:OFFSET` name; see `reset_plans.skipped`."""
-        return reset_plans.skipped(self._read(), texts, scope)
+    def reset_request(
+        self,
+        option: str,
+        value: str | None = None,
+        *,
+        groups: Iterable[str] = (),
+        topics: Iterable[str] = (),
+        skip: Iterable[str] = (),
+        timezone: str = "",
+    ) -> ResetRequest:
+        """Return what the options of `kcr reset plan` ask for; see `reset_plans.requested`."""
+        return reset_plans.requested(
+            self._read(), option, value, groups=groups, topics=topics, skip=skip, timezone=timezone
+        )
 
     # -- beside Kafka --------------------------------------------------------------------------------------------
 

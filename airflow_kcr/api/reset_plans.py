@@ -16,25 +16,17 @@ from pendulum.tz.exceptions import AmbiguousTime, NonExistingTime
 from airflow_kcr.api.regions import record_named
 from airflow_kcr.api.views import View, document_of, run_of
 from airflow_kcr.errors import ConfigurationError, InvalidTarget, NumberOutOfRange
+from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.observations import LogBounds, LogView
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, read_offsets, write_offsets
+from airflow_kcr.protocol.offsets import OffsetMap, read_offsets, write_offsets
 from airflow_kcr.protocol.region.plans import Plan
-from airflow_kcr.protocol.region.rows import Requester
+from airflow_kcr.protocol.region.rows import Requester, ResetRequest
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import universe
 from airflow_kcr.protocol.rules import UpsertSink
-from airflow_kcr.protocol.scopes import EVERYTHING, Scope, scope_from_json, scope_to_json
+from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
 from airflow_kcr.protocol.target_resolution import PlanEntry
-from airflow_kcr.protocol.targets import (
-    ByDuration,
-    FromFile,
-    Target,
-    ToDatetime,
-    describe,
-    offsets_listed,
-    target_from_json,
-    target_to_json,
-)
+from airflow_kcr.protocol.targets import FromFile, Needs, Target, ToDatetime, parse_target
 from airflow_kcr.protocol.values import (
     Epoch,
     GroupId,
@@ -165,7 +157,7 @@ class PlanView(View):
 
     def finds_nothing(self, line: PlanLine) -> bool:
         """Return whether a time was asked for and the partition has no record since, so that it goes to its end."""
-        is_by_time = isinstance(self.request.target, ToDatetime | ByDuration)
+        is_by_time = Needs.TIME_INDEX in self.request.target.needs
         return is_by_time and line.in_scope and line.target is not None and line.target == line.log_end
 
     def notes(self, line: PlanLine) -> list[str]:
@@ -213,7 +205,7 @@ class PlanView(View):
     @property
     def target(self) -> str:
         """The target in words."""
-        return describe(self.request.target)
+        return str(self.request.target)
 
     @property
     def worst(self) -> tuple[PlanLine, ...]:
@@ -270,7 +262,7 @@ class PlanView(View):
             "made_at": self.made_at,
             "target": self.target,
             "scope": self.request.scope,
-            "request": self.request,
+            "request": documents.write(self.request, ResetRequest),
             "totals": self.totals,
             "undoes": self.undoes,
             "runs": [run_of(run) for run in self.runs],
@@ -312,7 +304,7 @@ class PlanView(View):
                         region=region_name(region),
                         epoch=epoch,
                         made_at=parse_instant(made_at),
-                        request=ResetRequest.from_json(request),
+                        request=documents.read(request, ResetRequest),
                         lines=tuple(_read_line(entry) for entry in entries),
                         totals=Totals(**{name: int(totals[name]) for name in Totals.__slots__}),
                         undoes=tuple(int(sequence) for sequence in undoes),
@@ -399,57 +391,47 @@ def _read_line(row: object) -> PlanLine:
     raise InvalidTarget(f"not a line of a plan: {row!r:.200}")
 
 
-# What a person asks of a reset: the target, which partitions it moves, and what is allowed to get there.
-#
-# A request is a value that goes through JSON unchanged: a plan contains it, so that applying the plan needs nothing
-# else and resolves the target again.
+def requested(
+    region: StoredRegion,
+    option: str,
+    value: str | None,
+    *,
+    groups: Iterable[str] = (),
+    topics: Iterable[str] = (),
+    skip: Iterable[str] = (),
+    timezone: str = "",
+) -> ResetRequest:
+    """Return what the options of `kcr reset plan` ask for.
+
+    Args:
+        region: as it was read.
+        option: the target's, without its dashes.
+        value: the value of that option, and of `from-file` the text of the file; None: it has none.
+        groups: the values of `--group`.
+        topics: the values of `--topic`.
+        skip: the values of `--skip`.
+        timezone: of a `to-datetime` without a zone.
+
+    Raises:
+        InvalidTarget, InvalidOffsetsFile, ConfigurationError: one of them can't be read.
+    """
+    scope = parse_scope(groups, topics)
+    if option == FromFile.option and value is not None:
+        target: Target = from_file(region, value, scope)
+    else:
+        target = read_target(option, value, timezone)
+    return ResetRequest(target=target, scope=scope, skip=skipped(region, skip, scope))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetRequest(View):
-    """Where to, and for which partitions."""
+def read_target(option: str, value: str | None, timezone: str = "") -> Target:
+    """Return a target whose value may be a local time.
 
-    target: Target
-    scope: Scope = EVERYTHING
-    skip: OffsetMap = EMPTY
-    """Single records to step over, by the offset of each."""
-
-    forward: bool = False
-    """Whether a checkpoint of another branch may be jumped to."""
-
-    allow_partial: bool = False
-    """Whether a checkpoint that was never complete may be used, its gaps filled and marked."""
-
-    def facts(self) -> Mapping[str, object]:
-        """Return the request as in a plan's `request`."""
-        return {
-            "target": target_to_json(self.target),
-            "scope": scope_to_json(self.scope),
-            "skip": [(*p, o) for p, o in self.skip.items()],
-            "forward": self.forward,
-            "allow_partial": self.allow_partial,
-        }
-
-    @classmethod
-    def from_json(cls, document: object) -> ResetRequest:
-        """Return the request that `to_json` has written; all but the target may be left out.
-
-        Raises:
-            InvalidTarget: the document is not of that form.
-        """
-        match document:
-            case {"target": target, **rest} if rest.keys() <= {"scope", "skip", "forward", "allow_partial"}:
-                forward, partial = rest.get("forward", False), rest.get("allow_partial", False)
-                skip = rest.get("skip", [])
-                if isinstance(forward, bool) and isinstance(partial, bool) and isinstance(skip, list):
-                    return cls(
-                        target=target_from_json(target),
-                        scope=scope_from_json(rest["scope"]) if "scope" in rest else EVERYTHING,
-                        skip=offsets_listed(skip),
-                        forward=forward,
-                        allow_partial=partial,
-                    )
-        raise InvalidTarget(f"not the request of a reset: {document!r:.200}")
+    Raises:
+        InvalidTarget, ConfigurationError: it can't be read.
+    """
+    if option == ToDatetime.option and value is not None:
+        return ToDatetime(instant=local_instant(value, timezone))
+    return parse_target(option, value)
 
 
 def from_file(region: StoredRegion, text: str, scope: Scope = EVERYTHING) -> FromFile:

@@ -20,7 +20,6 @@ from airflow_kcr.protocol.region.archive import ATTEMPTS, ResetPage
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, ResetAttempt, ResetState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of
-from airflow_kcr.protocol.targets import describe
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RegionName, RequestId, Timeline
 from airflow_kcr.store.regions import RegionStore
 
@@ -71,7 +70,7 @@ class ResetView(View):
     @property
     def target(self) -> str:
         """Where to, in words; an automatic one goes where each group's delivery says."""
-        return "automatic" if self.asked is None else describe(self.asked.target)
+        return "automatic" if self.asked is None else str(self.asked.target)
 
     @property
     def requester(self) -> Requester:

@@ -14,7 +14,7 @@ from typing import Final
 
 from airflow_kcr.api.checkpoints import reach_of
 from airflow_kcr.api.regions import Clusters
-from airflow_kcr.api.reset_plans import PlanView, ResetRequest
+from airflow_kcr.api.reset_plans import PlanView
 from airflow_kcr.api.reset_views import ResetView, of_plan
 from airflow_kcr.errors import (
     CheckpointNotUsable,
@@ -28,11 +28,10 @@ from airflow_kcr.protocol.commands import ApplyReset
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import plans
-from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, RegionState, Requester
+from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, RegionState, Requester, ResetRequest
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of, universe
-from airflow_kcr.protocol.target_resolution import times_needed
-from airflow_kcr.protocol.targets import ByDuration, FromFile, Needs
+from airflow_kcr.protocol.targets import ByDuration, Needs
 from airflow_kcr.protocol.values import GroupId, GroupPartition, RegionName, RequestId, few
 from airflow_kcr.runtime.leases import CommitNote
 from airflow_kcr.runtime.positions import bounds_and_times
@@ -260,7 +259,7 @@ def read_logs(region: StoredRegion, now: datetime, request: ResetRequest, cluste
         InvalidTarget: nothing is in scope, the instant is in the future, or Kafka has no such log.
         BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
     """
-    instant = times_needed(request.target, now)
+    instant = request.target.time_needed(now)
     spec = stored_spec(region.spec.text)
     bounds: dict[GroupPartition, LogBounds] = {}
     times: dict[GroupPartition, TimeAnswer] = {}
@@ -278,9 +277,7 @@ def read_logs(region: StoredRegion, now: datetime, request: ResetRequest, cluste
 def _wanted(region: StoredRegion, request: ResetRequest) -> dict[GroupId, list[GroupPartition]]:
     partitions = set(request.skip)
     if Needs.LOG_BOUNDS in request.target.needs:
-        partitions |= request.scope.select(universe(region))
-        if isinstance(request.target, FromFile):
-            partitions &= {*request.target.entries, *request.skip}
+        partitions |= {p for p in request.scope.select(universe(region)) if request.target.names(p)}
     found: dict[GroupId, list[GroupPartition]] = {}
     for partition in sorted(partitions):
         found.setdefault(partition.group, []).append(partition)

@@ -19,6 +19,7 @@ from typing import Final, Self
 from airflow_kcr.api.views import View
 from airflow_kcr.errors import KcrError
 from airflow_kcr.ports import Chronicle, Dropped, HistoryStart, Horizon
+from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.invariants.proof import Proof, beginning
@@ -26,7 +27,7 @@ from airflow_kcr.protocol.region.rows import CheckpointState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RegionName
 from airflow_kcr.spec import FOREVER, stored_spec
-from airflow_kcr.store.codec import from_json, to_json
+from airflow_kcr.store.codec import from_json
 from airflow_kcr.store.regions import RegionStore
 
 PIECE: Final = 1_000
@@ -119,8 +120,8 @@ class Judged:
     def starts_here(self) -> HistoryStart:
         """Return the start of the history that is kept if all that was judged is dropped."""
         document = {
-            "moment": to_json(self.proof.moment, Moment),
-            "checks": {check.invariant: to_json(check, type(check)) for check in self.proof.checks},
+            "moment": documents.write(self.proof.moment, Moment),
+            "checks": {check.invariant: documents.write(check, type(check)) for check in self.proof.checks},
             "doubted": self.proof.doubted,
         }
         # The order of keys counts: of requests, the oldest are forgotten first.

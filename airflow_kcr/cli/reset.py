@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -28,11 +31,11 @@ from airflow_kcr.cli.conventions import (
     text_in,
 )
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol import targets
 
 if TYPE_CHECKING:
-    from airflow_kcr.api import PlanView, Region, ResetView
+    from airflow_kcr.api import PlanView, ResetView
     from airflow_kcr.api.reset_plans import PlanLine
-    from airflow_kcr.protocol.targets import Scope, Target
 
 app = typer.Typer(
     name="reset",
@@ -44,34 +47,56 @@ TARGETS: Final = "Where to (exactly one)"
 SCOPE: Final = "Which partitions"
 
 
-def _target(help_: str, metavar: str | None = None) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(
-        help=help_, metavar=metavar, rich_help_panel=TARGETS, show_default=False
-    )
-    return option
+def _options() -> list[Parameter]:
+    """Return an option for each target: a text where it has a value, else a flag."""
+    return [
+        Parameter(
+            one.option.replace("-", "_"),
+            Parameter.KEYWORD_ONLY,
+            default=None if one.metavar else False,
+            annotation=Annotated[
+                str | None if one.metavar else bool,
+                typer.Option(help=one.help, metavar=one.metavar or None, rich_help_panel=TARGETS, show_default=False),
+            ],
+        )
+        for one in targets.TARGETS
+    ]
+
+
+def _with_targets(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with an option for each target in place of its `target`, which it gets as (option, value)."""
+    given = signature(command, eval_str=True)
+    options = _options()
+
+    @wraps(command)
+    def run(**arguments: Any) -> None:  # noqa: ANN401 (typer's)
+        values = {one.name.replace("_", "-"): arguments.pop(one.name) for one in options}
+        return command(**arguments, target=_only([(o, v) for o, v in values.items() if v not in {None, False}]))
+
+    parameters = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in given.parameters.values()]
+    place = [p.name for p in parameters].index("target")
+    parameters[place : place + 1] = options
+    run.__signature__ = given.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
+
+
+def _only(given: list[tuple[str, str | bool]]) -> tuple[str, str | None]:
+    if len(given) == 1:
+        [(option, value)] = given
+        return option, value if isinstance(value, str) else None
+    named = ", ".join(f"--{option}" for option, _ in given)
+    every = ", ".join(f"--{one.option}" for one in targets.TARGETS)
+    raise typer.BadParameter(f"{named} exclude each other" if given else f"name a target: one of {every}")
 
 
 @app.command()
 @reported
-def plan(  # noqa: PLR0913 - one option for each target, as Kafka's tool has it
+@_with_targets
+def plan(  # noqa: PLR0913 - one parameter for each option
     name: Name,
     store: Url,
-    to_checkpoint: Annotated[str | None, _target("The offsets of a checkpoint.", "SEQUENCE")] = None,
-    to_run: Annotated[str | None, _target("The checkpoint that belongs to a DAG run.", "DAG/RUN")] = None,
-    to_initial: Annotated[bool, _target("Where the region first started: reprocess everything.")] = False,
-    to_current: Annotated[bool, _target("The present positions: nothing moves.")] = False,
-    to_earliest: Annotated[bool, _target("The start of each log.")] = False,
-    to_latest: Annotated[bool, _target("The end of each log.")] = False,
-    to_datetime: Annotated[
-        str | None, _target("The first record at or after a past time, such as 2026-01-01T10:00:00Z.", "TIME")
-    ] = None,
-    by_duration: Annotated[str | None, _target("Back in time from now, such as 6h or PT6H.", "DURATION")] = None,
-    shift_by: Annotated[str | None, _target("Forward by N offsets, or back if negative (-100).", "RECORDS")] = None,
-    to_offset: Annotated[str | None, _target("One offset for every partition.", "OFFSET")] = None,
-    from_file: Annotated[
-        str | None,
-        _target("The offsets in a reset CSV from Kafka's tool or -o csv; - reads standard input.", "FILE"),
-    ] = None,
+    target: tuple[str, str | None],
     timezone: Annotated[
         str,
         typer.Option(help="The time zone of a --to-datetime without one, such as Europe/Zurich.", show_default=False),
@@ -115,66 +140,19 @@ def plan(  # noqa: PLR0913 - one option for each target, as Kafka's tool has it
 
     Example: kcr reset plan flights --by-duration 6h --topic flights:0,1 -o csv
     """
-    from airflow_kcr.api import ResetRequest
-    from airflow_kcr.protocol.scopes import parse_scope
-
-    texts = {
-        "to-checkpoint": to_checkpoint,
-        "to-run": to_run,
-        "to-datetime": to_datetime,
-        "by-duration": by_duration,
-        "shift-by": shift_by,
-        "to-offset": to_offset,
-        "from-file": from_file,
-    }
-    flags = {
-        "to-initial": to_initial,
-        "to-current": to_current,
-        "to-earliest": to_earliest,
-        "to-latest": to_latest,
-    }
-    kind, value = _only(
-        [*((k, v) for k, v in texts.items() if v is not None), *((k, None) for k, f in flags.items() if f)]
-    )
-    scope = parse_scope(group or (), topic or ())
+    option, value = target
+    if timezone and option != targets.ToDatetime.option:
+        raise typer.BadParameter("needs --to-datetime", param_hint="--timezone")
+    if option == targets.FromFile.option:
+        value = text_in(value or "")
     with region_of(name, store) as region:
-        request = ResetRequest(
-            target=_read_target(region, kind, value, scope, timezone),
-            scope=scope,
-            skip=region.records_to_skip(skip or (), scope),
-            forward=forward,
-            allow_partial=allow_partial,
+        request = region.reset_request(
+            option, value, groups=group or (), topics=topic or (), skip=skip or (), timezone=timezone
         )
-        found = region.plan_reset(request)
+        found = region.plan_reset(replace(request, forward=forward, allow_partial=allow_partial))
     if save is not None:
         _write(save, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
     _show_plan(found, save, output)
-
-
-def _only(given: list[tuple[str, str | None]]) -> tuple[str, str | None]:
-    from airflow_kcr.protocol.targets import TargetKind
-
-    if len(given) == 1:
-        return given[0]
-    named = ", ".join(f"--{kind}" for kind, _ in given)
-    raise typer.BadParameter(
-        f"{named} exclude each other" if given else f"name a target: one of {', '.join(f'--{k}' for k in TargetKind)}"
-    )
-
-
-def _read_target(region: Region, kind: str, value: str | None, scope: Scope, timezone: str) -> Target:
-    from airflow_kcr.api.reset_plans import local_instant
-    from airflow_kcr.protocol.targets import TargetKind, ToDatetime, parse_target
-
-    if timezone and kind != TargetKind.TO_DATETIME:
-        raise typer.BadParameter("needs --to-datetime", param_hint="--timezone")
-    match kind:
-        case TargetKind.FROM_FILE:
-            return region.offsets_file(text_in(value or ""), scope)
-        case TargetKind.TO_DATETIME:
-            return ToDatetime(instant=local_instant(value or "", timezone))
-        case _:
-            return parse_target(kind, value)
 
 
 def _write(file: Path, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
 
     from airflow_kcr.api import PlanView, Region, ResetRequest, WayBack
     from airflow_kcr.protocol.region.rows import ResetAnswer
-    from airflow_kcr.protocol.scopes import Scope
-    from airflow_kcr.protocol.targets import Target
 
 CHOOSE: Final = "Choose"
 CANCEL: Final = "Cancel"
@@ -313,16 +312,18 @@ class KcrPlanResetOperator(RegionOperator):
                 be refused.
             AirflowException: the store or a broker was away.
         """
-        from airflow_kcr.api import ResetRequest
-        from airflow_kcr.protocol.scopes import parse_scope
-
         with self.lent(context) as region:
-            scope = parse_scope(_texts(self.groups, "groups"), _texts(self.topics, "topics"))
             choice = given(self, context, None, "target") if self.target is None else {}
-            request = ResetRequest(
-                target=self._target(region, scope, choice),
-                scope=scope,
-                skip=region.records_to_skip(_texts(self.skip, "skip"), scope),
+            option, value = _option(self.target, choice)
+            request = region.reset_request(
+                option,
+                value,
+                groups=_texts(self.groups, "groups"),
+                topics=_texts(self.topics, "topics"),
+                skip=_texts(self.skip, "skip"),
+            )
+            request = replace(
+                request,
                 forward=truth(self.forward, "forward"),
                 allow_partial=truth(self.allow_partial, "allow_partial"),
             )
@@ -341,14 +342,6 @@ class KcrPlanResetOperator(RegionOperator):
             sinks = ", ".join(map(str, plan.upserts))
             self.log.warning("Not restored, as mode upsert keeps no history: %s; apply it with consent_upsert", sinks)
         return found.document()
-
-    def _target(self, region: Region, scope: Scope, choice: Mapping[str, object]) -> Target:
-        from airflow_kcr.protocol.targets import TargetKind, parse_target
-
-        kind, value = _option(self.target, choice)
-        if kind == TargetKind.FROM_FILE:
-            return region.offsets_file(value or "", scope)
-        return parse_target(kind, value)
 
 
 def _plan(region: Region, request: ResetRequest, context: Context) -> PlanView:

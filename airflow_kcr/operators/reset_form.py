@@ -22,8 +22,7 @@ import pendulum
 from airflow.sdk import Param, conf
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.targets import TargetKind, parse_target
-from airflow_kcr.protocol.values import format_instant
+from airflow_kcr.protocol.targets import TARGETS, FromFile, Target, target_named
 
 if TYPE_CHECKING:
     from datetime import datetime, tzinfo
@@ -36,30 +35,8 @@ if TYPE_CHECKING:
 CHOOSE_LATER: Final = "choose"
 """What the form has for a target if none was named: the next task shows the checkpoints."""
 
-VALUES: Final = {
-    TargetKind.TO_CHECKPOINT: "the sequence of a checkpoint, such as 12",
-    TargetKind.TO_RUN: "DAG/RUN, such as flights_checkpoint/scheduled__2026-01-01T10:00:00+00:00",
-    TargetKind.TO_DATETIME: "a past time, such as 2026-01-01T10:00",
-    TargetKind.BY_DURATION: "a time back from now, such as 6h",
-    TargetKind.SHIFT_BY: "a number of offsets, negative to go back, such as -100",
-    TargetKind.TO_OFFSET: "an offset, such as 1000",
-    TargetKind.FROM_FILE: "lines of GROUP,TOPIC,PARTITION,OFFSET, as kcr reset plan -o csv prints them",
-}
-"""What the value of a target is; those that are not here have none."""
-
-MEANINGS: Final = {
-    TargetKind.TO_CHECKPOINT: "a checkpoint",
-    TargetKind.TO_INITIAL: "where the region first started",
-    TargetKind.TO_RUN: "the checkpoint of a DAG run",
-    TargetKind.TO_EARLIEST: "the start of each log",
-    TargetKind.TO_LATEST: "the end of each log",
-    TargetKind.TO_DATETIME: "the first record since a time",
-    TargetKind.BY_DURATION: "back in time from now",
-    TargetKind.SHIFT_BY: "forward or back by a number of offsets",
-    TargetKind.TO_OFFSET: "one offset for every partition",
-    TargetKind.TO_CURRENT: "the present positions: nothing moves",
-    TargetKind.FROM_FILE: "the offsets of a reset CSV",
-}
+_VALUED: Final = [one for one in TARGETS if one.metavar]
+"""The targets that have a value."""
 
 
 def reset_params(groups: Sequence[str] = (), *, consent_upsert: bool = False) -> dict[str, Param]:
@@ -71,7 +48,7 @@ def reset_params(groups: Sequence[str] = (), *, consent_upsert: bool = False) ->
     """
     labels = {
         CHOOSE_LATER: "a checkpoint, chosen from a list in the next step",
-        **{str(kind): _label(kind) for kind in TargetKind},
+        **{one.option: _label(one) for one in TARGETS},
     }
     lists = ["array", "null"]
     return {
@@ -88,7 +65,7 @@ def reset_params(groups: Sequence[str] = (), *, consent_upsert: bool = False) ->
             type=["string", "null"],
             format="multiline",
             title="Value",
-            description=f"What the target names: {'; '.join(f'{kind}: {what}' for kind, what in VALUES.items())}. "
+            description=f"What the target names: {'; '.join(f'{one.option}: {one.wanted}' for one in _VALUED)}. "
             f"A time without a zone is in {zone_name()}.",
         ),
         "groups": Param(
@@ -153,8 +130,8 @@ def reason_param(reason: object) -> Param:
     return Param(reason or None, type=["null", "string"], title="Reason", description="Others find it in the history.")
 
 
-def _label(kind: TargetKind) -> str:
-    return f"{kind}: {MEANINGS[kind]}"
+def _label(target: type[Target]) -> str:
+    return f"{target.option}: {target.help[0].lower()}{target.help[1:].removesuffix('.')}"
 
 
 def target_of(target: object, value: object) -> tuple[str, str | None] | None:
@@ -172,22 +149,20 @@ def target_of(target: object, value: object) -> tuple[str, str | None] | None:
         if text is not None:
             raise ConfigurationError(
                 f"the value {text!r:.60} belongs to no target; trigger the DAG again, with the target that it is of "
-                f"({', '.join(VALUES)}), or without a value"
+                f"({', '.join(one.option for one in _VALUED)}), or without a value"
             )
         return None
-    kind = str(target).replace("_", "-")
+    option = str(target).replace("_", "-")
+    wanted = f"one of {', '.join(one.option for one in TARGETS)}"
     try:
-        if kind == TargetKind.TO_DATETIME and text is not None:
-            from airflow_kcr.api.reset_plans import local_instant
+        wanted = target_named(option).wanted
+        if option == FromFile.option and text is not None:
+            return option, text
+        from airflow_kcr.api.reset_plans import read_target
 
-            return kind, format_instant(local_instant(text, zone_name()))
-        if kind != TargetKind.FROM_FILE or text is None:
-            parse_target(kind, text)
+        return option, read_target(option, text, zone_name()).value or None
     except ConfigurationError as error:
-        known = next((one for one in TargetKind if one == kind), None)
-        wanted = f"one of {', '.join(TargetKind)}" if known is None else VALUES.get(known, "no value")
         raise ConfigurationError(f"{error.message}. Nothing was reset; trigger the DAG again, with {wanted}") from None
-    return kind, text
 
 
 def truth(answer: object, name: str) -> bool:

@@ -317,12 +317,15 @@ def write_offsets(offsets: Mapping[GroupPartition, Offset], *, with_group: bool 
     return text.getvalue()
 
 
-def read_offsets(text: str, *, partitions: Collection[GroupPartition], group: GroupId | None = None) -> OffsetMap:
+def read_offsets(
+    text: str, *, partitions: Collection[GroupPartition] | None = None, group: GroupId | None = None
+) -> OffsetMap:
     """Return the offsets that a reset CSV says.
 
     Args:
         text: the whole file; line feeds with or without carriage returns, a byte order mark is skipped.
-        partitions: every partition of the region; a line for another one is a finding.
+        partitions: every partition of the region; a line for another one is a finding. None: not known, and each line
+            has its group.
         group: the group that lines without one mean; None: the region's only one.
 
     Raises:
@@ -340,7 +343,7 @@ def read_offsets(text: str, *, partitions: Collection[GroupPartition], group: Gr
         if tuple(names) not in {ONE_GROUP, MANY_GROUPS}:
             findings.append((number, f"looks like a header; write none, as Kafka's tool does, or {_FORMS}"))
     if columns is ONE_GROUP and group is None:
-        group = _only_group(partitions)
+        group = _only_group(partitions or ())
     found: dict[GroupPartition, tuple[int, Offset]] = {}
     for number, row in rows:
         if len(row) != len(columns):
@@ -413,16 +416,16 @@ def _number(
 def _complaints(
     key: GroupPartition,
     columns: tuple[str, ...],
-    partitions: Collection[GroupPartition],
+    partitions: Collection[GroupPartition] | None,
     found: Mapping[GroupPartition, tuple[int, Offset]],
 ) -> list[str]:
     """Return what is wrong with a line whose cells can be read."""
     if key in found:
         return [f"column {columns.index('topic') + 1} (topic): {key} is in line {found[key][0]} already"]
-    if key in partitions:
-        return []
     if columns is ONE_GROUP and not key.group:
         return [f"column 1 (topic): the region has several groups; write {','.join(MANY_GROUPS)}"]
+    if partitions is None or key in partitions:
+        return []
     groups = sorted({p.group for p in partitions})
     if key.group not in groups:
         return [f"column 1 (group): {key.group!r} is not a group of this region: {', '.join(groups)}"]

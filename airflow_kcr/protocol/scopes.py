@@ -13,15 +13,13 @@ Rules (docs/reference/targets.md; the text form `topic:0,1` is that of `kafka-co
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from airflow_kcr.errors import InvalidIdentifier, InvalidTarget
-from airflow_kcr.protocol.values import GroupId, GroupPartition, TopicName, group_id, topic_name
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+from airflow_kcr.protocol.values import GroupId, GroupPartition, TopicName, by_group, group_id, topic_name
 
 LARGEST_PARTITION: Final = 2**31 - 1
 """Kafka numbers partitions with a signed 32-bit integer."""
@@ -29,7 +27,11 @@ LARGEST_PARTITION: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Which partitions a reset moves."""
+    """Which partitions a reset moves.
+
+    Raises:
+        InvalidTarget: a name is none that Kafka takes, or a topic is narrowed to no partition.
+    """
 
     groups: frozenset[GroupId] = frozenset()
     """Empty: every group of the region."""
@@ -42,6 +44,18 @@ class Scope:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "topics", MappingProxyType(dict(sorted(self.topics.items()))))
+        try:
+            for group in self.groups:
+                group_id(group)
+            for topic in self.topics:
+                topic_name(topic)
+        except InvalidIdentifier as error:
+            raise InvalidTarget(error.message) from None
+        for topic, numbers in self.topics.items():
+            if numbers is not None and not (numbers and 0 <= min(numbers) <= max(numbers) <= LARGEST_PARTITION):
+                raise InvalidTarget(
+                    f"topic {topic}: a partition is a number from 0 to {LARGEST_PARTITION}, got {sorted(numbers)}"
+                )
 
     def __hash__(self) -> int:
         return hash((self.groups, tuple(self.topics.items()), self.planned))
@@ -118,73 +132,21 @@ def parse_scope(groups: Iterable[str] = (), topics: Iterable[str] = ()) -> Scope
         InvalidTarget: a value is not of that form.
     """
     numbers_of: dict[TopicName, frozenset[int] | None] = {}
-    try:
-        for text in topics:
-            topic, numbers = _parse_topic(text)
-            known = numbers_of.get(topic, frozenset())
-            numbers_of[topic] = None if numbers is None or known is None else known | numbers
-        return Scope(groups=frozenset(group_id(text) for text in groups), topics=numbers_of)
-    except InvalidIdentifier as error:
-        raise InvalidTarget(error.message) from None
-
-
-def scope_to_json(scope: Scope) -> dict[str, object]:
-    """Return `scope` as JSON: `{"groups": [...], "topics": {"t": [0, 1], "u": null}}`.
-
-    Where it is limited to what was planned there is `"planned": {"g": {"t": [0, 1]}}` as well, by group and topic.
-    """
-    document: dict[str, object] = {
-        "groups": sorted(scope.groups),
-        "topics": {topic: None if numbers is None else sorted(numbers) for topic, numbers in scope.topics.items()},
-    }
-    if scope.planned is not None:
-        document["planned"] = _by_group(scope.planned)
-    return document
-
-
-def scope_from_json(document: object) -> Scope:
-    """Return the scope that `scope_to_json` has written.
-
-    Raises:
-        InvalidTarget: the document is not of that form.
-    """
-    match document:
-        case {"groups": list(groups), "topics": dict(topics), "planned": dict(planned), **rest} if not rest:
-            return replace(scope_from_json({"groups": groups, "topics": topics}), planned=_planned(planned))
-        case {"groups": list(groups), "topics": dict(topics), **rest} if not rest:
-            # Through the text form: it checks names and numbers, and there is only one set of rules.
-            texts = [_topic_text(topic, numbers) for topic, numbers in topics.items()]
-            if all(isinstance(group, str) for group in groups):
-                return parse_scope(groups, texts)
-    raise InvalidTarget(f"not a stored scope: {document!r:.200}")
-
-
-def _planned(document: dict[object, object]) -> frozenset[GroupPartition]:
-    found: set[GroupPartition] = set()
-    for group, topics in document.items():
-        match group, topics:
-            case str(), dict():
-                scope = parse_scope([group], [_topic_text(topic, numbers) for topic, numbers in topics.items()])
-            case _:
-                raise InvalidTarget(f"not the planned partitions of a group: {group!r:.100}: {topics!r:.100}")
-        for topic, numbers in scope.topics.items():
-            if numbers is None:
-                raise InvalidTarget(f"the planned partitions of {topic} in group {group} are not listed")
-            found.update(GroupPartition(GroupId(group), topic, number) for number in numbers)
-    return frozenset(found)
+    for text in topics:
+        topic, numbers = _parse_topic(text)
+        known = numbers_of.get(topic, frozenset())
+        numbers_of[topic] = None if numbers is None or known is None else known | numbers
+    return Scope(groups=frozenset(map(GroupId, groups)), topics=numbers_of)
 
 
 def _parse_topic(text: str) -> tuple[TopicName, frozenset[int] | None]:
     name, colon, listed = text.partition(":")
     if not colon:
-        return topic_name(name), None
+        return TopicName(name), None
     numbers = listed.split(",")
     if not all(number.isascii() and number.isdigit() and len(number) <= 10 for number in numbers):
         raise InvalidTarget(f"{text!r} is not a topic with partitions: write topic:0,1,2")
-    parsed = frozenset(map(int, numbers))
-    if max(parsed) > LARGEST_PARTITION:
-        raise InvalidTarget(f"{text!r}: {max(parsed)} is above {LARGEST_PARTITION}, the largest partition number")
-    return topic_name(name), parsed
+    return TopicName(name), frozenset(map(int, numbers))
 
 
 def _topic_options(scope: Scope) -> list[str]:
@@ -194,28 +156,12 @@ def _topic_options(scope: Scope) -> list[str]:
     ]
 
 
-def _topic_text(topic: object, numbers: object) -> str:
-    match topic, numbers:
-        case str(), None if ":" not in topic:
-            return topic
-        case str(), [_, *_] if ":" not in topic and all(type(number) is int for number in numbers):
-            return f"{topic}:{','.join(map(str, numbers))}"
-    raise InvalidTarget(f"not a topic's scope: {topic!r:.100}: {numbers!r:.100}")
-
-
 def _existing(partitions: Collection[GroupPartition]) -> str:
     """Return the region's partitions for a message: `g: t:0-2, u:0; h: …`."""
     return "; ".join(
         f"{group}: " + ", ".join(f"{topic}:{_spans(numbers)}" for topic, numbers in topics.items())
-        for group, topics in _by_group(partitions).items()
+        for group, topics in by_group(partitions).items()
     )
-
-
-def _by_group(partitions: Collection[GroupPartition]) -> dict[GroupId, dict[TopicName, list[int]]]:
-    found: dict[GroupId, dict[TopicName, list[int]]] = {}
-    for partition in sorted(partitions):
-        found.setdefault(partition.group, {}).setdefault(partition.topic, []).append(partition.partition)
-    return found
 
 
 def _spans(numbers: list[int]) -> str:

@@ -15,69 +15,19 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, assert_never
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from airflow_kcr.errors import InvalidTarget, ProtocolError
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, filled
-from airflow_kcr.protocol.rules import at_end, at_offset, at_start, at_time
-from airflow_kcr.protocol.targets import (
-    ByDuration,
-    FromFile,
-    Needs,
-    Scope,
-    ShiftBy,
-    Target,
-    ToCheckpoint,
-    ToCurrent,
-    ToDatetime,
-    ToEarliest,
-    ToInitial,
-    ToLatest,
-    ToOffset,
-    ToRun,
-    describe,
-)
-from airflow_kcr.protocol.values import MAX_NUMBER, GroupPartition, Offset, back_from, format_instant
+from airflow_kcr.errors import ProtocolError
+from airflow_kcr.protocol.offsets import EMPTY, SeekEntry, SeekMap, SeekSource, filled
+from airflow_kcr.protocol.scopes import Scope
+from airflow_kcr.protocol.targets import Needs, Situation, Target
+from airflow_kcr.protocol.values import GroupPartition, Offset
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from datetime import datetime
+    from collections.abc import Mapping
 
-    from airflow_kcr.protocol.observations import LogBounds, LogView
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
-    """What a target is resolved against.
-
-    The checkpoint's positions, what is stored, and the logs, all given by the caller.
-    """
-
-    partitions: Collection[GroupPartition]
-    """Every partition of the region."""
-
-    current: OffsetMap
-    """Their positions at the checkpoint; for a forced reset, the last done ones. One never claimed has none."""
-
-    initial: OffsetMap
-    """Their stored initial offsets."""
-
-    log: LogView
-    """What the target needs of the logs; log bounds beyond that are used to report what is unreachable."""
-
-    checkpoint: OffsetMap | None = None
-    """The offsets of the target checkpoint; None for targets that name none."""
-
-    fills: SeekMap = field(default_factory=lambda: SeekMap({}))
-    """What fills the gaps of a checkpoint, before the initial offsets do."""
-
-    recreated: Collection[GroupPartition] = ()
-    """Partitions whose log is of another topic than everything that is stored: only the log itself names a place."""
-
-    def position(self, partition: GroupPartition) -> Offset | None:
-        """Return where the partition stands: its position, else where its first owner would begin."""
-        return self.current.get(partition, self.initial.get(partition))
+    from airflow_kcr.protocol.observations import LogBounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,27 +86,6 @@ class Resolution:
         return SeekMap({line.partition: line.entry for line in self.entries})
 
 
-def times_needed(target: Target, read_at: datetime) -> datetime | None:
-    """Return the instant whose offsets must be looked up before `resolve`, in UTC; None: no look-up is needed.
-
-    Args:
-        target: any target.
-        read_at: the store's clock when the logs are read, as it will be in the log view.
-
-    Raises:
-        InvalidTarget: the instant is after `read_at`.
-    """
-    match target:
-        case ToDatetime(instant=instant):
-            if instant > read_at:
-                raise InvalidTarget(f"{describe(target)} is in the future; it is {format_instant(read_at)} now")
-            return instant
-        case ByDuration(back=back):
-            return back_from(read_at, back)
-        case _:
-            return None
-
-
 def resolve(target: Target, scope: Scope, situation: Situation) -> Resolution:
     """Return where every partition of the region resumes if `target` is applied to `scope`.
 
@@ -172,15 +101,16 @@ def resolve(target: Target, scope: Scope, situation: Situation) -> Resolution:
         KeyError: the log was read without what the target needs.
     """
     chosen = scope.select(situation.partitions)
-    times_needed(target, situation.log.read_at)
+    target.time_needed(situation.log.read_at)
     if Needs.CHECKPOINT in target.needs and situation.checkpoint is None:
-        raise ProtocolError(f"{describe(target)} can't be resolved without the offsets of its checkpoint")
-    if isinstance(target, FromFile):
-        _check_entries(target.entries, scope, situation.partitions)
+        raise ProtocolError(f"{target} can't be resolved without the offsets of its checkpoint")
+    target.require_fit(situation.partitions, scope)
     aimed: dict[GroupPartition, SeekEntry] = {}
     for partition in situation.partitions:
-        is_aimed = partition in chosen and not (isinstance(target, FromFile) and partition not in target.entries)
-        entry = _aim(target, partition, situation) if is_aimed else _kept(partition, situation)
+        if partition in chosen and target.names(partition):
+            entry = target.entry(partition, situation)
+        else:
+            entry = _kept(partition, situation)
         if entry is not None:
             aimed[partition] = entry
     seek = filled(SeekMap(aimed), initial=situation.initial, partitions=situation.partitions)
@@ -202,83 +132,20 @@ def resolve(target: Target, scope: Scope, situation: Situation) -> Resolution:
     )
 
 
-def _aim(target: Target, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
-    """Return the entry of one partition in scope; None: `filled` knows better."""
-    match target:
-        case ToCheckpoint() | ToRun():
-            return _restored(partition, situation)
-        case ToInitial():
-            return None
-        case ToCurrent():
-            return _entry(situation.current.get(partition), SeekSource.EXPLICIT)
-        case ToDatetime(instant=instant):
-            return at_time(partition, instant, situation.log, SeekSource.EXPLICIT)
-        case ByDuration(back=back):
-            return at_time(partition, back_from(situation.log.read_at, back), situation.log, SeekSource.EXPLICIT)
-        case _:
-            return _computed(target, partition, situation)
-
-
-def _computed(
-    target: ToEarliest | ToLatest | ToOffset | FromFile | ShiftBy, partition: GroupPartition, situation: Situation
-) -> SeekEntry:
-    """Return the entry of a target that the log bounds decide."""
-    bounds = situation.log.bounds[partition]
-    match target:
-        case ToEarliest():
-            return at_start(bounds, SeekSource.EXPLICIT)
-        case ToLatest():
-            return at_end(bounds, SeekSource.EXPLICIT)
-        case ToOffset(offset=offset):
-            return at_offset(offset, bounds, SeekSource.EXPLICIT)
-        case FromFile(entries=entries):
-            return at_offset(entries[partition], bounds, SeekSource.EXPLICIT)
-        case ShiftBy(by=by):
-            position = situation.position(partition)
-            if position is None or partition in situation.recreated:
-                raise InvalidTarget(
-                    f"{partition} has no position in this log that could be shifted; leave it out of the scope"
-                )
-            # What was asked for is stored with the entry, and the store's numbers have an end.
-            return at_offset(min(position + by, MAX_NUMBER), bounds, SeekSource.EXPLICIT)
-        case _:
-            assert_never(target)
-
-
-def _restored(partition: GroupPartition, situation: Situation) -> SeekEntry | None:
-    checkpoint = situation.checkpoint or EMPTY
-    if partition in checkpoint:
-        return SeekEntry(offset=checkpoint[partition], source=SeekSource.MERGED)
-    return situation.fills.get(partition)
-
-
 def _kept(partition: GroupPartition, situation: Situation) -> SeekEntry | None:
-    return _entry(situation.current.get(partition), SeekSource.DRAINED)
-
-
-def _entry(offset: Offset | None, source: SeekSource) -> SeekEntry | None:
-    return None if offset is None else SeekEntry(offset=offset, source=source)
-
-
-def _check_entries(entries: OffsetMap, scope: Scope, partitions: Collection[GroupPartition]) -> None:
-    strange = [str(p) for p in entries if p not in partitions]
-    outside = [str(p) for p in entries if p in partitions and p not in scope]
-    if strange:
-        raise InvalidTarget(f"the file names {', '.join(strange)}, which the region does not have; nothing was used")
-    if outside:
-        raise InvalidTarget(f"the file names {', '.join(outside)}, out of the scope {scope}; nothing was used")
+    current = situation.current.get(partition)
+    return None if current is None else SeekEntry(offset=current, source=SeekSource.DRAINED)
 
 
 def _unreachable(
     target: Target, entries: tuple[PlanEntry, ...], bounds: Mapping[GroupPartition, LogBounds]
 ) -> tuple[Unreachable, ...]:
     """Return the entries in scope that lie outside of their log; one whose log was not read can't be judged."""
-    is_stored = isinstance(target, ToCheckpoint | ToRun | ToInitial | ToCurrent)
     return tuple(
         Unreachable(
             partition=line.partition, offset=line.entry.offset, bounds=bounds[line.partition], is_recreated=is_of_old
         )
         for line in entries
         if line.in_scope and line.entry.offset is not None and line.partition in bounds
-        if (is_of_old := line.is_recreated and is_stored) or line.entry.offset not in bounds[line.partition]
+        if (is_of_old := line.is_recreated and target.is_stored) or line.entry.offset not in bounds[line.partition]
     )

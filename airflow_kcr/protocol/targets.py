@@ -1,10 +1,12 @@
 """Reset targets: where a person sends the partitions in scope.
 
-Eleven kinds: `to-checkpoint`, `to-initial` and `to-run` are ours; the other eight are those of
+Eleven classes: `to-checkpoint`, `to-initial` and `to-run` are ours; the other eight are those of
 `kafka-consumer-groups --reset-offsets`, with Kafka's meaning wherever it has one. A target is a value: it is stored
-with the reset, resolved for the plan, and resolved again when it is applied. What each resolves to is in
-`target_resolution`, the stored form in `target_json`, which partitions it moves in `scopes`.
+with the reset, resolved for the plan, and resolved again when it is applied. Each class says all there is to say of
+its target: its option and help, its text, what has to be read for it, and where it sends one partition. `TARGETS` is
+the list from which the command line, the form in Airflow and docs/reference/targets.md are made.
 
+- A target is its text, `to-offset 120`, wherever it is written down.
 - Nothing is symbolic or local: instants have a zone, offsets are numbers >= 0.
 - `needs` says what must have been read before a target can be resolved. `to-current` is the only one that depends on
   nothing but the checkpoint. Stored offsets need the log too, not to be found but to know that they can still be read.
@@ -12,21 +14,21 @@ with the reset, resolved for the plan, and resolved again when it is applied. Wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Flag, StrEnum
-from typing import TYPE_CHECKING, ClassVar, Final
+from dataclasses import dataclass, field
+from enum import Flag
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
-from airflow_kcr.errors import ConfigurationError, InvalidTarget, NumberOutOfRange, OverlappingOffsets
-from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
+from airflow_kcr.errors import ConfigurationError, InvalidTarget
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, read_offsets, write_offsets
+from airflow_kcr.protocol.rules import at_end, at_offset, at_start, at_time
 from airflow_kcr.protocol.values import (
     MAX_NUMBER,
     CheckpointNumber,
-    GroupId,
     GroupPartition,
     Offset,
-    TopicName,
+    back_from,
     checked_instant,
+    few,
     format_duration,
     format_instant,
     parse_duration,
@@ -34,45 +36,11 @@ from airflow_kcr.protocol.values import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from datetime import datetime, timedelta
 
-__all__ = [
-    "EVERYTHING",
-    "ByDuration",
-    "FromFile",
-    "Needs",
-    "Scope",
-    "ShiftBy",
-    "Target",
-    "TargetKind",
-    "ToCheckpoint",
-    "ToCurrent",
-    "ToDatetime",
-    "ToEarliest",
-    "ToInitial",
-    "ToLatest",
-    "ToOffset",
-    "ToRun",
-    "describe",
-    "parse_scope",
-    "parse_target",
-]
-
-
-class TargetKind(StrEnum):
-    """The name of a target: its command line option without the dashes."""
-
-    TO_CHECKPOINT = "to-checkpoint"
-    TO_INITIAL = "to-initial"
-    TO_RUN = "to-run"
-    TO_EARLIEST = "to-earliest"
-    TO_LATEST = "to-latest"
-    TO_DATETIME = "to-datetime"
-    BY_DURATION = "by-duration"
-    SHIFT_BY = "shift-by"
-    TO_OFFSET = "to-offset"
-    TO_CURRENT = "to-current"
-    FROM_FILE = "from-file"
+    from airflow_kcr.protocol.observations import LogView
+    from airflow_kcr.protocol.scopes import Scope
 
 
 class Needs(Flag):
@@ -85,70 +53,282 @@ class Needs(Flag):
     """Log start and end of every partition in scope."""
 
     TIME_INDEX = 2
-    """The offset at one instant, see `target_resolution.times_needed`."""
+    """The offset at one instant, see `Target.time_needed`."""
 
     CHECKPOINT = 4
     """The offsets of a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToCheckpoint:
+class Situation:
+    """What a target is resolved against.
+
+    The checkpoint's positions, what is stored, and the logs, all given by the caller.
+    """
+
+    partitions: Collection[GroupPartition]
+    """Every partition of the region."""
+
+    current: OffsetMap
+    """Their positions at the checkpoint; for a forced reset, the last done ones. One never claimed has none."""
+
+    initial: OffsetMap
+    """Their stored initial offsets."""
+
+    log: LogView
+    """What the target needs of the logs; log bounds beyond that are used to report what is unreachable."""
+
+    checkpoint: OffsetMap | None = None
+    """The offsets of the target checkpoint; None for targets that name none."""
+
+    fills: SeekMap = field(default_factory=lambda: SeekMap({}))
+    """What fills the gaps of a checkpoint, before the initial offsets do."""
+
+    recreated: Collection[GroupPartition] = ()
+    """Partitions whose log is of another topic than everything that is stored: only the log itself names a place."""
+
+    def position(self, partition: GroupPartition) -> Offset | None:
+        """Return where the partition stands: its position, else where its first owner would begin."""
+        return self.current.get(partition, self.initial.get(partition))
+
+
+class Target:
+    """Where a person sends the partitions in scope."""
+
+    __slots__ = ()
+
+    option: ClassVar[str]
+    """The name of its option on the command line, without the dashes."""
+
+    help: ClassVar[str]
+    metavar: ClassVar[str] = ""
+    """What stands for its value in the help; empty: it has no value."""
+
+    wanted: ClassVar[str] = "no value"
+    """What its value has to be, in words."""
+
+    needs: ClassVar[Needs] = Needs.LOG_BOUNDS
+    is_stored: ClassVar[bool] = False
+    """Whether its places are promises about what was processed, which are never clamped."""
+
+    takes_in_later: ClassVar[bool] = False
+    """Whether a partition that is found after a reset was accepted goes there too: back to its beginning.
+
+    A stored place speaks for the whole region: a checkpoint does not have that partition, so what was read of it since
+    is undone with the rest, in the sinks as well. A computed place was shown for the partitions of the plan; a later
+    one may be behind it, and would step over records that no plan has shown.
+    """
+
+    @classmethod
+    def of_value(cls, value: str) -> Self:
+        """Return the target with the value of its option; only for those that have one.
+
+        Raises:
+            ConfigurationError: it can't be read.
+        """
+        raise InvalidTarget(f"--{cls.option} has no value, got {value!r}")
+
+    @classmethod
+    def from_text(cls, text: str) -> Target:
+        """Return the target of a `text`.
+
+        Raises:
+            InvalidTarget: it is the text of none.
+        """
+        option, space, value = text.partition(" ")
+        return parse_target(option, value if space else None)
+
+    @property
+    def value(self) -> str:
+        """The value of its option; empty: it has none."""
+        return ""
+
+    @property
+    def text(self) -> str:
+        """The one text of the target, from which `from_text` makes it again."""
+        return f"{self.option} {self.value}" if self.metavar else self.option
+
+    def __str__(self) -> str:
+        """Return the target in words, for plans and events."""
+        return self.text
+
+    def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
+        """Return where a partition in scope goes.
+
+        None: to its initial offset; without one its entry stays open for its first owner.
+        """
+        raise NotImplementedError
+
+    def goes_back(self, partition: GroupPartition, current: Offset) -> bool:
+        """Return whether a partition may go back from where it is, as far as that is known before its log is read."""
+        return True
+
+    def time_needed(self, read_at: datetime) -> datetime | None:
+        """Return the instant whose offsets must be looked up, in UTC; None: no look-up is needed.
+
+        Args:
+            read_at: the store's clock when the logs are read, as it will be in the log view.
+
+        Raises:
+            InvalidTarget: the instant is after `read_at`.
+        """
+        return None
+
+    def anchored(self, now: datetime) -> Target:
+        """Return the target with a duration replaced by the instant that it means now.
+
+        Members read their logs at different moments; all of them have to use the same instant.
+        """
+        return self
+
+    def names(self, partition: GroupPartition) -> bool:
+        """Return whether it says where a partition goes; where it doesn't, the partition keeps its position."""
+        return True
+
+    def require_fit(self, partitions: Collection[GroupPartition], scope: Scope) -> None:
+        """Refuse a target that names partitions which are not in the region, or out of the scope.
+
+        Raises:
+            InvalidTarget: with those partitions.
+        """
+
+
+class _OfCheckpoint(Target):
+    """A target whose places a checkpoint holds."""
+
+    __slots__ = ()
+
+    needs = Needs.CHECKPOINT | Needs.LOG_BOUNDS
+    is_stored = takes_in_later = True
+
+    def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
+        checkpoint = situation.checkpoint or EMPTY
+        if partition in checkpoint:
+            return SeekEntry(offset=checkpoint[partition], source=SeekSource.MERGED)
+        return situation.fills.get(partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToCheckpoint(_OfCheckpoint):
     """The merge of a checkpoint; what it lacks goes to an earlier checkpoint's place, else to its initial offset."""
 
-    kind: ClassVar = TargetKind.TO_CHECKPOINT
-    needs: ClassVar = Needs.CHECKPOINT | Needs.LOG_BOUNDS
+    option = "to-checkpoint"
+    help = "The offsets of a checkpoint."
+    metavar = "SEQUENCE"
+    wanted = "the sequence of a checkpoint, such as 12"
 
     sequence: CheckpointNumber
 
     def __post_init__(self) -> None:
-        _whole(self.sequence, self.kind, "a checkpoint's sequence")
+        _require_storable(self.sequence, self, "a checkpoint's sequence")
+
+    @classmethod
+    def of_value(cls, value: str) -> Self:
+        return cls(sequence=CheckpointNumber(_integer(value, cls)))
+
+    @property
+    def value(self) -> str:
+        return str(self.sequence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToInitial:
-    """The stored initial offset of each partition: everything the region has ever read."""
-
-    kind: ClassVar = TargetKind.TO_INITIAL
-    needs: ClassVar = Needs.LOG_BOUNDS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToRun:
+class ToRun(_OfCheckpoint):
     """The newest complete current checkpoint that answered a request id of a DAG run; the caller finds it."""
 
-    kind: ClassVar = TargetKind.TO_RUN
-    needs: ClassVar = Needs.CHECKPOINT | Needs.LOG_BOUNDS
+    option = "to-run"
+    help = "The checkpoint that belongs to a DAG run."
+    metavar = "DAG/RUN"
+    wanted = "DAG/RUN, such as flights_checkpoint/scheduled__2026-01-01T10:00:00+00:00"
 
     dag_id: str
     run_id: str
 
     def __post_init__(self) -> None:
         if not self.dag_id or not self.run_id or "/" in self.dag_id:
-            raise InvalidTarget(f"--{self.kind} needs DAG/RUN, got {self.dag_id!r} and {self.run_id!r}")
+            raise InvalidTarget(f"--{self.option} needs DAG/RUN, got {self.dag_id!r} and {self.run_id!r}")
+
+    @classmethod
+    def of_value(cls, value: str) -> Self:
+        # A dag_id has no slash in it; a run_id may.
+        dag_id, _, run_id = value.partition("/")
+        return cls(dag_id=dag_id, run_id=run_id)
+
+    @property
+    def value(self) -> str:
+        return f"{self.dag_id}/{self.run_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToEarliest:
+class ToInitial(Target):
+    """The stored initial offset of each partition: everything the region has ever read."""
+
+    option = "to-initial"
+    help = "Where the region first started: reprocess everything."
+    is_stored = takes_in_later = True
+
+    def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToCurrent(Target):
+    """The current position: a new timeline without moving anything."""
+
+    option = "to-current"
+    help = "The present positions: nothing moves."
+    needs = Needs.NOTHING
+    is_stored = True
+
+    def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
+        current = situation.current.get(partition)
+        return None if current is None else SeekEntry(offset=current, source=SeekSource.EXPLICIT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToEarliest(Target):
     """The log start."""
 
-    kind: ClassVar = TargetKind.TO_EARLIEST
-    needs: ClassVar = Needs.LOG_BOUNDS
+    option = "to-earliest"
+    help = "The start of each log."
+
+    def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
+        return at_start(situation.log.bounds[partition], SeekSource.EXPLICIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToLatest:
+class ToLatest(Target):
     """The log end: the last stable offset, never the high watermark."""
 
-    kind: ClassVar = TargetKind.TO_LATEST
-    needs: ClassVar = Needs.LOG_BOUNDS
+    option = "to-latest"
+    help = "The end of each log."
+
+    def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
+        return at_end(situation.log.bounds[partition], SeekSource.EXPLICIT)
+
+    def goes_back(self, partition: GroupPartition, current: Offset) -> bool:
+        return False
+
+
+class _ByTime(Target):
+    """A target that the time index of the logs answers."""
+
+    __slots__ = ()
+
+    needs = Needs.TIME_INDEX | Needs.LOG_BOUNDS
+
+    def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
+        instant = self.time_needed(situation.log.read_at)
+        return None if instant is None else at_time(partition, instant, situation.log, SeekSource.EXPLICIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToDatetime:
+class ToDatetime(_ByTime):
     """The first record at or after an instant of the past; the log end if there is none."""
 
-    kind: ClassVar = TargetKind.TO_DATETIME
-    needs: ClassVar = Needs.TIME_INDEX | Needs.LOG_BOUNDS
+    option = "to-datetime"
+    help = "The first record at or after a past time, such as 2026-01-01T10:00:00Z."
+    metavar = "TIME"
+    wanted = "a past time, such as 2026-01-01T10:00"
 
     instant: datetime
     """Given in any zone, kept in UTC: equal instants are equal values, also where local clocks were turned back."""
@@ -157,15 +337,30 @@ class ToDatetime:
         try:
             object.__setattr__(self, "instant", checked_instant(self.instant))
         except ConfigurationError as error:
-            raise InvalidTarget(f"--{self.kind}: {error.message}") from None
+            raise InvalidTarget(f"--{self.option}: {error.message}") from None
+
+    @classmethod
+    def of_value(cls, value: str) -> Self:
+        return cls(instant=parse_instant(value))
+
+    @property
+    def value(self) -> str:
+        return format_instant(self.instant)
+
+    def time_needed(self, read_at: datetime) -> datetime | None:
+        if self.instant > read_at:
+            raise InvalidTarget(f"{self} is in the future; it is {format_instant(read_at)} now")
+        return self.instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ByDuration:
+class ByDuration(_ByTime):
     """The first record at or after this long before the log is read; the log end if there is none."""
 
-    kind: ClassVar = TargetKind.BY_DURATION
-    needs: ClassVar = Needs.TIME_INDEX | Needs.LOG_BOUNDS
+    option = "by-duration"
+    help = "Back in time from now, such as 6h or PT6H."
+    metavar = "DURATION"
+    wanted = "a time back from now, such as 6h"
 
     back: timedelta
     """>= 0."""
@@ -174,250 +369,196 @@ class ByDuration:
         try:
             format_duration(self.back)
         except ConfigurationError as error:
-            raise InvalidTarget(f"--{self.kind}: {error.message}") from None
+            raise InvalidTarget(f"--{self.option}: {error.message}") from None
+
+    @classmethod
+    def of_value(cls, value: str) -> Self:
+        return cls(back=parse_duration(value))
+
+    @property
+    def value(self) -> str:
+        return format_duration(self.back)
+
+    def time_needed(self, read_at: datetime) -> datetime | None:
+        return back_from(read_at, self.back)
+
+    def anchored(self, now: datetime) -> Target:
+        return ToDatetime(instant=back_from(now, self.back))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShiftBy:
+class ShiftBy(Target):
     """The current position moved by a number of offsets, clamped into the log."""
 
-    kind: ClassVar = TargetKind.SHIFT_BY
-    needs: ClassVar = Needs.LOG_BOUNDS
+    option = "shift-by"
+    help = "Forward by N offsets, or back if negative (-100)."
+    metavar = "RECORDS"
+    wanted = "a number of offsets, negative to go back, such as -100"
 
     by: int
     """Negative: back, to process again; positive: forward, to skip."""
 
     def __post_init__(self) -> None:
-        _whole(abs(self.by), self.kind, "a number of offsets")
+        _require_storable(abs(self.by), self, "a number of offsets")
+
+    @classmethod
+    def of_value(cls, value: str) -> Self:
+        return cls(by=_integer(value, cls))
+
+    @property
+    def value(self) -> str:
+        return str(self.by)
+
+    def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
+        position = situation.position(partition)
+        if position is None or partition in situation.recreated:
+            raise InvalidTarget(
+                f"{partition} has no position in this log that could be shifted; leave it out of the scope"
+            )
+        # What was asked for is stored with the entry, and the store's numbers have an end.
+        asked = min(position + self.by, MAX_NUMBER)
+        return at_offset(asked, situation.log.bounds[partition], SeekSource.EXPLICIT)
+
+    def goes_back(self, partition: GroupPartition, current: Offset) -> bool:
+        return self.by < 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToOffset:
+class ToOffset(Target):
     """One offset for every partition in scope, clamped into each log."""
 
-    kind: ClassVar = TargetKind.TO_OFFSET
-    needs: ClassVar = Needs.LOG_BOUNDS
+    option = "to-offset"
+    help = "One offset for every partition."
+    metavar = "OFFSET"
+    wanted = "an offset, such as 1000"
 
     offset: Offset
 
     def __post_init__(self) -> None:
-        _whole(self.offset, self.kind, "an offset")
+        _require_storable(self.offset, self, "an offset")
+
+    @classmethod
+    def of_value(cls, value: str) -> Self:
+        return cls(offset=Offset(_integer(value, cls)))
+
+    @property
+    def value(self) -> str:
+        return str(self.offset)
+
+    def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
+        return at_offset(self.offset, situation.log.bounds[partition], SeekSource.EXPLICIT)
+
+    def goes_back(self, partition: GroupPartition, current: Offset) -> bool:
+        return self.offset < current
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToCurrent:
-    """The current position: a new timeline without moving anything."""
-
-    kind: ClassVar = TargetKind.TO_CURRENT
-    needs: ClassVar = Needs.NOTHING
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FromFile:
+class FromFile(Target):
     """The offsets of a reset CSV, clamped into each log; partitions that the file lacks keep their position."""
 
-    kind: ClassVar = TargetKind.FROM_FILE
-    needs: ClassVar = Needs.LOG_BOUNDS
+    option = "from-file"
+    help = "The offsets in a reset CSV from Kafka's tool or -o csv; - reads standard input."
+    metavar = "FILE"
+    wanted = "lines of GROUP,TOPIC,PARTITION,OFFSET, as kcr reset plan -o csv prints them"
 
     entries: OffsetMap
     """What `offsets.read_offsets` has found; at least one."""
 
     def __post_init__(self) -> None:
         if not self.entries:
-            raise InvalidTarget(f"--{self.kind}: there is no offset in it")
+            raise InvalidTarget(f"--{self.option}: there is no offset in it")
+
+    @classmethod
+    def of_value(cls, value: str) -> Self:
+        return cls(entries=read_offsets(value))
+
+    @property
+    def value(self) -> str:
+        return write_offsets(self.entries, with_group=True)
+
+    def __str__(self) -> str:
+        return f"{self.option} of {len(self.entries)} partition(s)"
+
+    def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
+        return at_offset(self.entries[partition], situation.log.bounds[partition], SeekSource.EXPLICIT)
+
+    def goes_back(self, partition: GroupPartition, current: Offset) -> bool:
+        return self.entries.get(partition, current) < current
+
+    def names(self, partition: GroupPartition) -> bool:
+        return partition in self.entries
+
+    def require_fit(self, partitions: Collection[GroupPartition], scope: Scope) -> None:
+        strange = [p for p in self.entries if p not in partitions]
+        if strange:
+            raise InvalidTarget(f"the file names {few(strange)}, which the region does not have; nothing was used")
+        outside = [p for p in self.entries if p not in scope]
+        if outside:
+            raise InvalidTarget(f"the file names {few(outside)}, out of the scope {scope}; nothing was used")
 
 
-Target = (
-    ToCheckpoint
-    | ToInitial
-    | ToRun
-    | ToEarliest
-    | ToLatest
-    | ToDatetime
-    | ByDuration
-    | ShiftBy
-    | ToOffset
-    | ToCurrent
-    | FromFile
+TARGETS: Final[tuple[type[Target], ...]] = (
+    ToCheckpoint,
+    ToRun,
+    ToInitial,
+    ToCurrent,
+    ToEarliest,
+    ToLatest,
+    ToDatetime,
+    ByDuration,
+    ShiftBy,
+    ToOffset,
+    FromFile,
 )
-
-_PLAIN: Final[dict[TargetKind, Target]] = {
-    target.kind: target for target in (ToInitial(), ToEarliest(), ToLatest(), ToCurrent())
-}
-"""The targets that have no value."""
+"""Every target, in the order in which they are offered."""
 
 
-def parse_target(kind: str, value: str | None = None) -> Target:
+def target_named(option: str) -> type[Target]:
+    """Return the target of an option.
+
+    Args:
+        option: its name without the dashes.
+
+    Raises:
+        InvalidTarget: there is none.
+    """
+    found = next((one for one in TARGETS if one.option == option), None)
+    if found is None:
+        names = ", ".join(one.option for one in TARGETS)
+        raise InvalidTarget(f"{option!r} is not a target: use one of {names}")
+    return found
+
+
+def parse_target(option: str, value: str | None = None) -> Target:
     """Return the target that a command line option says.
 
     Args:
-        kind: the option without its dashes. A `from-file` target is built from the file's entries instead.
-        value: the option's value; None for the options that have none.
+        option: its name without the dashes.
+        value: its value; None for the options that have none. Of `from-file`, the text of the file.
 
     Raises:
         InvalidTarget: there is no such option, its value is missing or too much, or can't be read.
     """
+    kind = target_named(option)
+    if value is None and kind.metavar:
+        raise InvalidTarget(f"--{option} needs a value")
     try:
-        known = TargetKind(kind)
-    except ValueError:
-        raise InvalidTarget(f"{kind!r} is not a target: use one of {', '.join(TargetKind)}") from None
-    if known in _PLAIN:
-        if value is not None:
-            raise InvalidTarget(f"--{known} has no value, got {value!r}")
-        return _PLAIN[known]
-    if value is None:
-        raise InvalidTarget(f"--{known} needs a value")
-    try:
-        return _with_value(known, value)
+        return kind() if value is None else kind.of_value(value)
     except InvalidTarget:
         raise
     except ConfigurationError as error:
-        raise InvalidTarget(f"--{known}: {error.message}") from None
+        raise InvalidTarget(f"--{option}: {error.message}") from None
 
 
-def describe(target: Target) -> str:
-    """Return a target in words, for plans and events: its option's name and its value."""
-    match target:
-        case ToCheckpoint(sequence=value) | ShiftBy(by=value) | ToOffset(offset=value):
-            return f"{target.kind} {value}"
-        case ToRun(dag_id=dag_id, run_id=run_id):
-            return f"{target.kind} {dag_id}/{run_id}"
-        case ToDatetime(instant=instant):
-            return f"{target.kind} {format_instant(instant)}"
-        case ByDuration(back=back):
-            return f"{target.kind} {format_duration(back)}"
-        case FromFile(entries=entries):
-            return f"{target.kind} of {len(entries)} partition(s)"
-        case _:
-            return str(target.kind)
-
-
-def _with_value(kind: TargetKind, value: str) -> Target:
-    match kind:
-        case TargetKind.TO_CHECKPOINT:
-            return ToCheckpoint(sequence=CheckpointNumber(_integer(value, kind)))
-        case TargetKind.TO_RUN:
-            # A dag_id has no slash in it; a run_id may.
-            dag_id, _, run_id = value.partition("/")
-            return ToRun(dag_id=dag_id, run_id=run_id)
-        case TargetKind.TO_DATETIME:
-            return ToDatetime(instant=parse_instant(value))
-        case TargetKind.BY_DURATION:
-            return ByDuration(back=parse_duration(value))
-        case TargetKind.SHIFT_BY:
-            return ShiftBy(by=_integer(value, kind))
-        case TargetKind.TO_OFFSET:
-            return ToOffset(offset=Offset(_integer(value, kind)))
-        case _:
-            raise InvalidTarget(f"--{kind} is read from a file, not from {value!r}")
-
-
-def _integer(text: str, kind: TargetKind) -> int:
+def _integer(text: str, kind: type[Target]) -> int:
     digits = text[1:] if text[:1] in {"-", "+"} else text
     if not (digits.isascii() and digits.isdigit()):
-        raise InvalidTarget(f"--{kind} needs a whole number, got {text!r:.60}")
+        raise InvalidTarget(f"--{kind.option} needs a whole number, got {text!r:.60}")
     if len(digits.lstrip("0")) > len(str(MAX_NUMBER)):
-        raise InvalidTarget(f"--{kind} needs a number of at most {MAX_NUMBER}, got {text:.60}")
+        raise InvalidTarget(f"--{kind.option} needs a number of at most {MAX_NUMBER}, got {text:.60}")
     return int(text)
 
 
-def _whole(number: int, kind: TargetKind, what: str) -> None:
-    """Refuse what the store could not hold."""
+def _require_storable(number: int, target: Target, what: str) -> None:
     if not 0 <= number <= MAX_NUMBER:
-        raise InvalidTarget(f"--{kind} needs {what} between 0 and {MAX_NUMBER}, got {number}")
-
-
-# Reset targets as JSON, both ways: how they are stored with the reset.
-#
-# One object: `kind` and the target's own fields, which are texts, integers, or the list of a file's entries. Texts are
-# the canonical ones of `values`. Nothing is formatted by locale: a number of a thousand and
-# more would get separators, and could not be read again.
-
-_TEXT: Final = {TargetKind.TO_DATETIME: "instant", TargetKind.BY_DURATION: "duration"}
-
-
-def target_to_json(target: Target) -> dict[str, object]:
-    """Return `target` as an object that `json` writes as it is; `target_from_json` of it is `target` again."""
-    value: dict[str, object] = {}
-    match target:
-        case ToCheckpoint(sequence=sequence):
-            value = {"sequence": int(sequence)}
-        case ToRun(dag_id=dag_id, run_id=run_id):
-            value = {"dag_id": dag_id, "run_id": run_id}
-        case ToDatetime(instant=instant):
-            value = {_TEXT[target.kind]: format_instant(instant)}
-        case ByDuration(back=back):
-            value = {_TEXT[target.kind]: format_duration(back)}
-        case ShiftBy(by=by):
-            value = {"by": int(by)}
-        case ToOffset(offset=offset):
-            value = {"offset": int(offset)}
-        case FromFile(entries=entries):
-            value = {"entries": [[str(p.group), str(p.topic), p.partition, int(o)] for p, o in entries.items()]}
-        case _:
-            pass
-    return {"kind": str(target.kind), **value}
-
-
-def target_from_json(document: object) -> Target:
-    """Return the target that `target_to_json` has written.
-
-    Raises:
-        InvalidTarget: the document is not of that form: an unknown kind, or a field that is missing, of another type,
-            too much, or without meaning.
-    """
-    target: Target | None = None
-    match document:
-        case {"kind": "to-checkpoint", "sequence": int(number), **rest} if _only(rest, number):
-            target = ToCheckpoint(sequence=CheckpointNumber(number))
-        case {"kind": "to-run", "dag_id": str(dag_id), "run_id": str(run_id), **rest} if _only(rest):
-            target = ToRun(dag_id=dag_id, run_id=run_id)
-        case {"kind": "shift-by", "by": int(number), **rest} if _only(rest, number):
-            target = ShiftBy(by=number)
-        case {"kind": "to-offset", "offset": int(number), **rest} if _only(rest, number):
-            target = ToOffset(offset=Offset(number))
-        case {"kind": "from-file", "entries": list(entries), **rest} if _only(rest):
-            target = FromFile(entries=offsets_listed(entries))
-        case {"kind": str(kind), **rest}:
-            target = _by_text(kind, rest)
-    if target is None:
-        raise _not_stored(document)
-    return target
-
-
-def _by_text(kind: str, fields: dict[object, object]) -> Target | None:
-    """Return a target whose value is one text, or that has none."""
-    match [*fields.items()]:
-        case []:
-            return parse_target(kind)
-        case [(name, str(value))] if kind in _TEXT and name == _TEXT[TargetKind(kind)]:
-            return parse_target(kind, value)
-    return None
-
-
-def offsets_listed(rows: list[object]) -> OffsetMap:
-    """Return the offsets of `[group, topic, partition, offset]` rows.
-
-    Raises:
-        InvalidTarget: a row is not of that form, or two are about one partition.
-    """
-    pairs: list[tuple[GroupPartition, Offset]] = []
-    for row in rows:
-        match row:
-            case [str(group), str(topic), int(partition), int(offset)] if _only({}, partition, offset):
-                pairs.append((GroupPartition(GroupId(group), TopicName(topic), partition), Offset(offset)))
-            case _:
-                raise _not_stored(row)
-    try:
-        return OffsetMap(pairs)
-    except (NumberOutOfRange, OverlappingOffsets) as error:
-        raise InvalidTarget(error.message) from None
-
-
-def _only(rest: dict[object, object], *numbers: object) -> bool:
-    """Whether nothing is left over and no "number" is a truth value, which Python takes for an integer."""
-    return not rest and not any(isinstance(number, bool) for number in numbers)
-
-
-def _not_stored(document: object) -> InvalidTarget:
-    return InvalidTarget(f"not a stored target: {document!r:.200}")
+        raise InvalidTarget(f"--{target.option} needs {what} between 0 and {MAX_NUMBER}, got {number}")

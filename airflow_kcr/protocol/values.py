@@ -123,6 +123,14 @@ class GroupPartition(NamedTuple):
         return f"{self.group}:{self.topic}-{self.partition}"
 
 
+def by_group(partitions: Iterable[GroupPartition]) -> dict[GroupId, dict[TopicName, list[int]]]:
+    """Return the numbers of partitions by group and topic, in order."""
+    found: dict[GroupId, dict[TopicName, list[int]]] = {}
+    for group, topic, partition in sorted(partitions):
+        found.setdefault(group, {}).setdefault(topic, []).append(partition)
+    return found
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class MemberId:
     """One member of a region: its group and its index in it, from 0; stable over restarts."""

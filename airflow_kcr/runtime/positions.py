@@ -22,9 +22,7 @@ from airflow_kcr.protocol.rules import (
     resolve_start,
     start_time_needed,
 )
-from airflow_kcr.protocol.scopes import EVERYTHING
-from airflow_kcr.protocol.target_resolution import Situation, resolve, times_needed
-from airflow_kcr.protocol.targets import FromFile, Target
+from airflow_kcr.protocol.targets import Situation, Target
 from airflow_kcr.protocol.values import ClusterId, GroupPartition, few
 from airflow_kcr.runtime.leases import StoreClock
 
@@ -127,14 +125,17 @@ class Places:
         if target is None or not asked:
             return found
         read_at = self._store_clock.now()
-        view = self._view(asked, read_at, instant=times_needed(target, read_at), committed=False)
+        view = self._view(asked, read_at, instant=target.time_needed(read_at), committed=False)
         for partition in sorted(asked):
             fallback = open_[partition].fallback
             current = EMPTY if fallback is None else OffsetMap({partition: fallback})
             situation = Situation(partitions=[partition], current=current, initial=EMPTY, log=view)
-            entry = resolve(_for_one(target, partition), EVERYTHING, situation).seek[partition]
-            log = view.bounds[partition]
-            found[partition] = Found(offset=entry.offset, clamped_from=entry.clamped_from, log=log)
+            entry, log = target.entry(partition, situation), view.bounds[partition]
+            found[partition] = (
+                Found(offset=None, log=log)
+                if entry is None
+                else Found(offset=entry.offset, clamped_from=entry.clamped_from, log=log)
+            )
         return found
 
     def cluster(self) -> ClusterId:
@@ -179,8 +180,3 @@ class Places:
             times=Times(instant, answers),
             read_at=read_at,
         )
-
-
-def _for_one(target: Target, partition: GroupPartition) -> Target:
-    """Return what a target asks of one partition: a file names others too, whose owners answer for them."""
-    return FromFile(entries=target.entries.restrict([partition])) if isinstance(target, FromFile) else target

@@ -29,7 +29,8 @@ from airflow_kcr.protocol.region.rows import (
     ResetState,
 )
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
-from airflow_kcr.protocol.targets import ToCheckpoint, parse_scope
+from airflow_kcr.protocol.scopes import parse_scope
+from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, RequestId
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, group_rules

@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from airflow_kcr.errors import InvalidTarget
+from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap, SeekSource, read_offsets, write_offsets
 from airflow_kcr.protocol.rules import (
@@ -22,13 +23,13 @@ from airflow_kcr.protocol.rules import (
     parse_start,
     resolve_start,
 )
-from airflow_kcr.protocol.scopes import parse_scope, scope_from_json, scope_to_json
-from airflow_kcr.protocol.target_resolution import Situation, resolve
+from airflow_kcr.protocol.scopes import Scope, parse_scope
+from airflow_kcr.protocol.target_resolution import resolve
 from airflow_kcr.protocol.targets import (
     ByDuration,
     FromFile,
-    Scope,
     ShiftBy,
+    Situation,
     Target,
     ToCheckpoint,
     ToCurrent,
@@ -38,8 +39,6 @@ from airflow_kcr.protocol.targets import (
     ToLatest,
     ToOffset,
     ToRun,
-    target_from_json,
-    target_to_json,
 )
 from airflow_kcr.protocol.values import (
     EPOCH_START,
@@ -192,12 +191,12 @@ def test_a_start_position_always_lies_in_the_log(start: StartPosition, situation
 
 @given(targets)
 def test_a_stored_target_is_read_back(target: Target) -> None:
-    assert target_from_json(json.loads(json.dumps(target_to_json(target)))) == target
+    assert documents.read(json.loads(json.dumps(documents.write(target, Target))), Target) == target
 
 
 @given(scopes)
 def test_a_stored_scope_is_read_back_and_so_are_its_options(scope: Scope) -> None:
-    assert scope_from_json(json.loads(json.dumps(scope_to_json(scope)))) == scope
+    assert documents.read(json.loads(json.dumps(documents.write(scope, Scope))), Scope) == scope
     words = iter(str(scope).split()) if scope != Scope() else iter(())
     options = list(zip(words, words, strict=True))
     groups, topics = ([value for option, value in options if option == name] for name in ("--group", "--topic"))

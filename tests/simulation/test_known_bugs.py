@@ -24,7 +24,7 @@ from airflow_kcr.errors import (
     StaleEpoch,
     StrangeContribution,
 )
-from airflow_kcr.protocol import commands
+from airflow_kcr.protocol import commands, documents
 from airflow_kcr.protocol.commands import (
     Acknowledge,
     Reconcile,
@@ -49,7 +49,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
 )
 from airflow_kcr.protocol.rules import CheckpointRules, Delivery, RegionRules
-from airflow_kcr.protocol.targets import ToCheckpoint, ToLatest, ToOffset, target_from_json, target_to_json
+from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToLatest, ToOffset
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, Range
 from tests.support import answers
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
@@ -248,9 +248,9 @@ def test_171_numbers_are_written_without_separators_and_read_back(number: int) -
     assert text == f"t,0,{number}\n"
     assert dict(read_offsets(text, partitions=[q])) == {q: number}
     for target in (ToCheckpoint(sequence=CheckpointNumber(number)), ToOffset(offset=Offset(number))):
-        stored = json.dumps(target_to_json(target))
+        stored = json.dumps(documents.write(target, Target))
         assert str(number) in stored
-        assert target_from_json(json.loads(stored)) == target
+        assert documents.read(json.loads(stored), Target) == target
 
 
 def test_222_a_seek_is_a_decision_of_the_store_and_not_of_a_client_whose_partition_was_just_revoked() -> None:

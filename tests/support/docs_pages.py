@@ -628,10 +628,10 @@ def invariant_claims() -> str:
 def target_table() -> str:
     """Return the targets with what each needs to be resolved."""
     lines = []
-    for kind in get_args(targets.Target):
-        value = ", ".join(f.name for f in fields(kind)) or "none"
+    for kind in targets.TARGETS:
+        value = code(kind.metavar) if kind.metavar else "none"
         needs = ", ".join(str(n.name).lower().replace("_", " ") for n in kind.needs) or "nothing"
-        lines.append([code(f"--{kind.kind}"), value, sentence(kind), needs])
+        lines.append([code(f"--{kind.option}"), value, sentence(kind), needs])
     return table(["Target", "Value", "Where each partition in scope goes", "Has to be read"], lines)
 
 

@@ -19,19 +19,20 @@ from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary
 from airflow_kcr.api.ledger import Fate, RecordStart, RecordView, Repetition, event_to_json
 from airflow_kcr.api.partitions import Comparison, Lag
 from airflow_kcr.api.regions import Applied, Change
-from airflow_kcr.api.reset_plans import PlanLine, PlanView, ResetRequest, Totals
+from airflow_kcr.api.reset_plans import PlanLine, PlanView, Totals
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import GroupView, MemberView, RegionSummary, RegionView
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.operators.reset_form import Planned
 from airflow_kcr.ports import Replayed
+from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.invariants.accounting import OffsetDelivery, Redelivery
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.events import BODIES, Event
 from airflow_kcr.protocol.region.liveness import Liveness
 from airflow_kcr.protocol.region.rows import (
     Absence,
@@ -48,6 +49,7 @@ from airflow_kcr.protocol.region.rows import (
     RequestState,
     ResetAttempt,
     ResetCause,
+    ResetRequest,
     ResetState,
     StartFailure,
 )
@@ -99,7 +101,6 @@ from airflow_kcr.sinks.files.layout import (
     Undone,
 )
 from airflow_kcr.spec import Difference, TakesEffect
-from airflow_kcr.store.codec import BODIES, to_json
 from airflow_kcr.triggers.payloads import (
     CheckpointCommitted,
     CheckpointExists,
@@ -415,14 +416,14 @@ def _lines() -> Iterator[tuple[str, str, object]]:
         yield "answers", type(answer).__name__, answer.to_json()
     for kind, body in sorted(BODIES.items()):
         event = Event(number=EventNumber(1), at=SIX, epoch=Epoch(3), timeline=Timeline(1), body=sample(body))
-        yield "events", kind, to_json(event.body, body)
+        yield "events", kind, documents.write(event.body, body)
         yield "shown_events", kind, event_to_json(event)
     for row in (PersonReset, Checkpoint, ResetAttempt, CheckpointRequest, Halt, StartFailure):
-        yield "rows", row.__name__, to_json(sample(row), row)
+        yield "rows", row.__name__, documents.write(sample(row), row)
     for target in TARGETS:
-        yield "targets", type(target).__name__, to_json(target, Target)
+        yield "targets", type(target).__name__, documents.write(target, Target)
     for scope in SCOPES:
-        yield "targets", "Scope", to_json(scope, Scope)
+        yield "targets", "Scope", documents.write(scope, Scope)
     for wait in WAITS:
         yield "triggers", type(wait).__name__, wait.to_json()
     for status in Status:

@@ -75,8 +75,11 @@ def test_an_admin_client_is_made_where_no_member_lives() -> None:
     assert named == ADMIN_CLIENTS
 
 
-TWICE = {"Region"}
-"""What a program drives (`airflow_kcr.Region`), and what the rules decide about: both are the region to readers."""
+TWICE = {"Region", "Target"}
+"""What a program drives (`airflow_kcr.Region`), and what the rules decide about: both are the region to readers.
+
+Where a reset goes, and where a sink writes to.
+"""
 
 
 def test_a_public_class_name_is_defined_once() -> None:

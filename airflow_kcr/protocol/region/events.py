@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, TypeAlias
+from types import MappingProxyType
+from typing import Final, TypeAlias, get_args
 
 from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
@@ -520,6 +521,9 @@ Body: TypeAlias = (
     | Skipped
 )
 
+
+BODIES: Final[Mapping[str, type[Body]]] = MappingProxyType({body.__name__: body for body in get_args(Body)})
+"""The kinds of events, by the name that is stored."""
 
 PARTS: Final = (Contributed, CommitReadBack, Acknowledged)
 """What each of several members does, and the others need not look at: the last one's comes with an event of its own."""

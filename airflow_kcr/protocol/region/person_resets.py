@@ -48,7 +48,6 @@ from airflow_kcr.protocol.region.state import (
     request_of,
     universe,
 )
-from airflow_kcr.protocol.targets import describe
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, few, replace
 
 ANSWERS: Final = 100
@@ -158,7 +157,7 @@ def _awaited(region: Region, now: datetime) -> str:
 
 def _limited(reset: PersonReset, planned: frozenset[GroupPartition]) -> PersonReset:
     """Keep a computed place away from partitions that are found while the request drains or waits for its turn."""
-    if plans.takes_in_later_partitions(reset.target):
+    if reset.target.takes_in_later:
         return reset
     return replace(reset, scope=replace(reset.scope, planned=planned))
 
@@ -166,7 +165,7 @@ def _limited(reset: PersonReset, planned: frozenset[GroupPartition]) -> PersonRe
 def _accepted(region: Region, now: datetime, reset: PersonReset) -> Region:
     body = events.PersonResetAccepted(
         request_id=reset.request_id,
-        target=describe(reset.target),
+        target=str(reset.target),
         forced=reset.forced,
         scope=reset.scope,
         requester=reset.requester,
@@ -247,7 +246,7 @@ def _begin(
     seen: Mapping[GroupPartition, LogBounds],
 ) -> Region:
     # Members read their logs at different moments; the instant that a duration means is fixed here, once.
-    reset = replace(reset, target=plans.anchored(reset.target, now))
+    reset = replace(reset, target=reset.target.anchored(now))
     seek = plans.seek_map(region, now, reset, OffsetMap(current), seen)
     plans.require(region, reset, seek)
     region = _with_skips(region, now, reset)
@@ -257,7 +256,7 @@ def _begin(
         checkpoint=plans.target_checkpoint(region, reset),
         person=reset.request_id,
     )
-    return resets.begin(region, now, ResetCause.PERSON, opening=opening, detail=describe(reset.target))
+    return resets.begin(region, now, ResetCause.PERSON, opening=opening, detail=str(reset.target))
 
 
 def _begin_forced(region: Region, now: datetime, reset: PersonReset) -> Region:
@@ -305,7 +304,7 @@ def _begin_stopped(region: Region, now: datetime, reset: PersonReset, resolved: 
     region = _with_skips(resets.gone_back_for_output(region, now, ResetCause.PERSON), now, reset)
     region = _with(region, replace(reset, state=PersonResetState.STARTED, epoch=Epoch(region.epoch + 1)))
     opening = resets.Opening(seek=resolved, checkpoint=plans.target_checkpoint(region, reset), person=reset.request_id)
-    return resets.begin_stopped(region, now, opening, describe(reset.target))
+    return resets.begin_stopped(region, now, opening, str(reset.target))
 
 
 def _failed(region: Region, now: datetime, reset: PersonReset, why: str) -> Region:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from airflow_kcr.errors import CheckpointNotUsable, InvalidTarget, UnknownCheckpoint, UpsertNeedsConsent
+from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint, UpsertNeedsConsent
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region import resets, timelines
@@ -38,20 +38,8 @@ from airflow_kcr.protocol.region.state import (
     universe_in_order,
 )
 from airflow_kcr.protocol.rules import UpsertSink
-from airflow_kcr.protocol.target_resolution import PlanEntry, Situation, Unreachable, resolve, times_needed
-from airflow_kcr.protocol.targets import (
-    ByDuration,
-    FromFile,
-    Needs,
-    ShiftBy,
-    Target,
-    ToCheckpoint,
-    ToDatetime,
-    ToInitial,
-    ToLatest,
-    ToOffset,
-    ToRun,
-)
+from airflow_kcr.protocol.target_resolution import PlanEntry, Unreachable, resolve
+from airflow_kcr.protocol.targets import Needs, Situation, Target, ToCheckpoint, ToRun
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RegionName, few
 
 # The target
@@ -145,11 +133,8 @@ def require_usable(region: Region, now: datetime, reset: PersonReset) -> None:
     """
     partitions = universe(region)
     reset.scope.select(partitions)
-    if isinstance(reset.target, FromFile):
-        strange = [str(p) for p in reset.target.entries if p not in partitions or p not in reset.scope]
-        if strange:
-            raise InvalidTarget(f"the file names {few(strange)}, not in the region or out of the scope {reset.scope}")
-    times_needed(reset.target, now)
+    reset.target.require_fit(partitions, reset.scope)
+    reset.target.time_needed(now)
     sequence = target_checkpoint(region, reset)
     row = None if sequence is None else checkpoint_of(region, sequence)
     if sequence is None or row is None:
@@ -208,9 +193,8 @@ def seek_map(
     partitions = universe_in_order(region)
     in_scope = frozenset(p for p in partitions if p in reset.scope)
     if _needs_owners(reset.target, in_scope, seen):
-        asked = in_scope & reset.target.entries.keys() if isinstance(reset.target, FromFile) else in_scope
-        entries = {p: _still_open(p, current) if p in asked else _kept(region, p, current) for p in partitions}
-        return SeekMap(entries)
+        asked = {p for p in in_scope if reset.target.names(p)}
+        return SeekMap({p: _still_open(p, current) if p in asked else _kept(region, p, current) for p in partitions})
     offsets, fills = checkpoint_offsets(region, sequence, partitions)
     situation = Situation(
         partitions=partitions,
@@ -226,16 +210,6 @@ def seek_map(
             f"{len(found.unreachable)} partition(s) can't go there, the log has moved on: {found.unreachable[0]}"
         )
     return SeekMap({p: e.coming_from(current.get(p)) for p, e in found.seek.items()})
-
-
-def takes_in_later_partitions(target: Target) -> bool:
-    """Whether a partition that is found after a reset was accepted goes there too: back to its beginning.
-
-    A stored place speaks for the whole region: a checkpoint does not have that partition, so what was read of it since
-    is undone with the rest, in the sinks as well. A computed place was shown for the partitions of the plan; a later
-    one may be behind it, and would step over records that no plan has shown.
-    """
-    return Needs.CHECKPOINT in target.needs or isinstance(target, ToInitial)
 
 
 def _left_by_earlier(
@@ -267,17 +241,7 @@ def _needs_owners(
     """Whether only the partitions' owners can answer: a time, or a log whose bounds are unknown."""
     if Needs.TIME_INDEX in target.needs:
         return True
-    is_stored = takes_in_later_partitions(target)
-    return Needs.LOG_BOUNDS in target.needs and not is_stored and not in_scope <= seen.keys()
-
-
-def anchored(target: Target, now: datetime) -> Target:
-    """Return the target with a duration replaced by the instant that it means at `now`; others unchanged.
-
-    Members read their logs at different moments; all of them have to use the same instant.
-    """
-    instant = times_needed(target, now) if isinstance(target, ByDuration) else None
-    return target if instant is None else ToDatetime(instant=instant)
+    return Needs.LOG_BOUNDS in target.needs and not target.is_stored and not in_scope <= seen.keys()
 
 
 def _still_open(partition: GroupPartition, current: OffsetMap) -> SeekEntry:
@@ -434,14 +398,4 @@ def _goes_back(target: Target, partition: GroupPartition, entry: SeekEntry) -> b
     # If an owner looks a time up after the start, there is no one left to ask: it counts as going back.
     if entry.offset is not None and Needs.TIME_INDEX not in target.needs:
         return entry.offset < current
-    match target:
-        case ToLatest():
-            return False
-        case ToOffset(offset=offset):
-            return offset < current
-        case ShiftBy(by=by):
-            return by < 0
-        case FromFile(entries=entries):
-            return entries.get(partition, current) < current
-        case _:
-            return True
+    return target.goes_back(partition, current)

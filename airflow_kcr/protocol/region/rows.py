@@ -14,7 +14,8 @@ from typing import Final, TypeAlias
 
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
-from airflow_kcr.protocol.targets import Scope, Target
+from airflow_kcr.protocol.scopes import EVERYTHING, Scope
+from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
@@ -510,27 +511,40 @@ class ResetAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PersonReset:
-    """A person's accepted reset."""
+class ResetRequest:
+    """What a person asks of a reset: where to, for which partitions, and what is allowed to get there.
 
-    request_id: RequestId
+    It goes through JSON unchanged: a plan contains it, so that applying the plan needs nothing else and resolves the
+    target again.
+    """
+
     target: Target
-    scope: Scope
-    state: PersonResetState
-    requester: Requester
-    requested_at: datetime
-    order: int
-    forced: bool = False
+    scope: Scope = EVERYTHING
     skip: OffsetMap = EMPTY
     """Single records to step over: partition to the offset that is not to be processed again."""
 
     forward: bool = False
-    """An explicit jump to a checkpoint of another branch."""
+    """Whether a checkpoint of another branch may be jumped to."""
 
     allow_partial: bool = False
+    """Whether a checkpoint that was never complete may be used, its gaps filled and marked."""
+
+    forced: bool = False
+    """Without a drain, from the last done positions; the only way from a halted or starting region."""
+
     consent_upsert: bool = False
     """The requester knows that tables of mode `upsert` can't be restored."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonReset(ResetRequest):
+    """A person's accepted reset."""
+
+    request_id: RequestId
+    state: PersonResetState
+    requester: Requester
+    requested_at: datetime
+    order: int
     epoch: Epoch | None = None
     failure: str = ""
     finished_at: datetime | None = None

@@ -21,6 +21,7 @@ from psycopg.sql import SQL
 from sqlalchemy import text
 
 from airflow_kcr.ports import Replayed, Span
+from airflow_kcr.protocol.documents import storable
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.rows import (
@@ -50,7 +51,6 @@ from airflow_kcr.protocol.values import (
     RequestId,
     TopicId,
 )
-from airflow_kcr.store.codec import storable
 from airflow_kcr.store.postgres import tables
 from airflow_kcr.store.postgres.row_layout import (
     JsonLayout,

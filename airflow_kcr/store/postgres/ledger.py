@@ -14,6 +14,7 @@ from typing import Any, Final, assert_never
 from psycopg.sql import SQL, Literal
 from sqlalchemy import text
 
+from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import (
     BatchClosed,
@@ -37,7 +38,7 @@ from airflow_kcr.protocol.values import (
     Range,
     TopicPartition,
 )
-from airflow_kcr.store.codec import from_json, to_json
+from airflow_kcr.store.codec import from_json
 from airflow_kcr.store.postgres import layouts
 from airflow_kcr.store.postgres.row_layout import document, member_of, named, partition_columns, partition_of
 from airflow_kcr.store.postgres.session import Found, Session, composed
@@ -307,7 +308,7 @@ def readers(session: Session, partition: TopicPartition) -> list[GroupPartition]
 
 def registered(session: Session, member: MemberId, incarnation: Incarnation) -> str:
     """Return how the process of an incarnation called itself; empty: no event tells of it."""
-    found = session.rows(_REGISTERED, member=document(to_json(member, MemberId)), incarnation=incarnation)
+    found = session.rows(_REGISTERED, member=document(documents.write(member, MemberId)), incarnation=incarnation)
     return found[0][0] if found else ""
 
 

@@ -43,7 +43,7 @@ from airflow_kcr.protocol.values import (
     RegionName,
     replace,
 )
-from airflow_kcr.store.codec import Unclaimed, from_json
+from airflow_kcr.store.codec import from_json
 from airflow_kcr.store.postgres import archive, ledger
 from airflow_kcr.store.postgres.layouts import (
     BOUNDARY_OFFSETS,
@@ -450,7 +450,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         reset_answers,
     ) = row[2 : HEAD_WIDTH - 1]
     unclaimed: Mapping[GroupPartition, datetime | Absence] = (
-        {} if unowned is None else from_json(unowned, Mapping[GroupPartition, Unclaimed])  # type: ignore[type-abstract]
+        {} if unowned is None else from_json(unowned, Mapping[GroupPartition, datetime | Absence])  # type: ignore[type-abstract]
     )
     return Region(
         name=name,

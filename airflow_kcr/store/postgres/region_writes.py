@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from functools import cache, lru_cache
 from typing import Any, Final, Generic, TypeVar
 
 from psycopg.sql import SQL, Composed, Identifier
 from sqlalchemy import Table, TextClause, text
 
+from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
-from airflow_kcr.protocol.region.rows import Contribution, Halt, Lease, ResetAnswer, StartFailure
+from airflow_kcr.protocol.region.rows import Absence, Contribution, Halt, Lease, ResetAnswer, StartFailure
 from airflow_kcr.protocol.region.state import Region, without_forgotten
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, RegionName
-from airflow_kcr.store.codec import Unclaimed, to_json
 from airflow_kcr.store.postgres import layouts, ledger, tables
 from airflow_kcr.store.postgres.layouts import (
     BOUNDARY_OFFSETS,
@@ -225,13 +226,17 @@ def head_values(region: Region) -> dict[str, object]:
         "spec_revision": region.spec.revision,
         "next_spec": region.next_spec and region.next_spec.text,
         "next_spec_revision": region.next_spec and region.next_spec.revision,
-        "halt": None if region.halt is None else to_json(region.halt, Halt),
-        "foreign_consumers": to_json(region.foreign_consumers, tuple[ForeignConsumer, ...])
+        "halt": None if region.halt is None else documents.write(region.halt, Halt),
+        "foreign_consumers": documents.write(region.foreign_consumers, tuple[ForeignConsumer, ...])
         if region.foreign_consumers
         else None,
-        "start_failures": to_json(region.start_failures, tuple[StartFailure, ...]) if region.start_failures else None,
-        "reset_answers": to_json(region.reset_answers, tuple[ResetAnswer, ...]) if region.reset_answers else None,
-        "unowned": to_json({**region.unowned, **region.absent}, Mapping[GroupPartition, Unclaimed])
+        "start_failures": documents.write(region.start_failures, tuple[StartFailure, ...])
+        if region.start_failures
+        else None,
+        "reset_answers": documents.write(region.reset_answers, tuple[ResetAnswer, ...])
+        if region.reset_answers
+        else None,
+        "unowned": documents.write({**region.unowned, **region.absent}, Mapping[GroupPartition, datetime | Absence])
         if region.unowned or region.absent
         else None,
     }
@@ -409,7 +414,7 @@ def _events(after: Region) -> Iterator[Write]:
     if not after.events:
         return
     rows: list[Values] = [
-        (e.number, e.at, e.epoch, e.timeline, e.kind, to_json(e.body, type(e.body))) for e in after.events
+        (e.number, e.at, e.epoch, e.timeline, e.kind, documents.write(e.body, type(e.body))) for e in after.events
     ]
     yield Write(_INSERT_EVENTS, {event.name: as_json(_EVENT, rows)})
 

@@ -20,8 +20,8 @@ from psycopg.sql import SQL, Composable, Composed, Identifier
 from sqlalchemy import BigInteger, Boolean, DateTime, Interval, Table
 from sqlalchemy.dialects.postgresql import JSONB
 
+from airflow_kcr.protocol.documents import codec_of, storable
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, TopicName
-from airflow_kcr.store.codec import codec_of, storable
 from airflow_kcr.store.postgres.tables import SCHEMA
 
 K = TypeVar("K")

@@ -17,13 +17,12 @@ import psycopg
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.api.reset_plans import ResetRequest
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE, TABLE_VARIABLE, exactly_once_text
 from airflow_kcr.embedded.flights.producer import Order
 from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, ResetCause
+from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, ResetCause, ResetRequest
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, RegionName

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.api.reset_plans import ResetRequest
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE, exactly_once_text
 from airflow_kcr.embedded.flights.producer import Order
 from airflow_kcr.errors import CheckpointNotUsable
-from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.region.rows import RegionState, ResetRequest
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, RegionName
 from airflow_kcr.sinks import read_checkpoint

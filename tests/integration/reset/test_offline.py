@@ -13,7 +13,7 @@ from airflow_kcr.api.goals import STOPPED
 from airflow_kcr.errors import GroupNotEmpty
 from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import Committed
-from airflow_kcr.protocol.targets import ToEarliest, ToOffset
+from airflow_kcr.protocol.targets import FromFile, ToEarliest, ToOffset
 from airflow_kcr.protocol.values import GroupId, Offset, RequestId
 from tests.support.faults import group_size
 from tests.support.kafka import Kafka
@@ -56,7 +56,7 @@ def test_kafkas_tool_and_a_plan_understand_each_other(kafka: Kafka, stopped: Liv
         theirs = consumer_groups(
             kafka.bootstrap_servers, *reset, "--topic", f"{topic}:0,2", "--to-offset", "60", "--dry-run", "--export"
         )
-        applied = region.plan_reset(ResetRequest(target=region.offsets_file(theirs.out)))
+        applied = region.plan_reset(region.reset_request("from-file", theirs.out))
         assert [line.target for line in applied.lines] == [60, 100, 60]
         region.apply_reset(applied, "to see")
         assert kafka.committed(group, topic) == {(topic, 0): 60, (topic, 1): 100, (topic, 2): 60}
@@ -159,7 +159,8 @@ def test_a_file_of_several_groups_goes_both_ways(kafka: Kafka, database_url: str
         theirs = consumer_groups(
             kafka.bootstrap_servers, *reset, "--topic", f"{topic}:1", "--to-offset", "30", "--dry-run", "--export"
         )
-        read = region.offsets_file(theirs.out)
+        read = region.reset_request("from-file", theirs.out).target
+        assert isinstance(read, FromFile)
         assert {(p.group, p.partition): o for p, o in read.entries.items()} == {(GroupId(g), 1): 30 for g in groups}
         plan = region.plan_reset(ResetRequest(target=read))
         assert [line.target for line in plan.lines] == [0, 30, 0, 30]

@@ -87,7 +87,13 @@ def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, data
         assert set(reset(ToLatest()).values()) == {300}
         assert set(reset(ToCurrent()).values()) == {300}
         assert set(reset(ByDuration(back=timedelta(hours=1))).values()) == {0}
-        assert reset(region.offsets_file(f"{one.topic},1,250\n{one.topic},3,20\n")) == {0: 300, 1: 250, 2: 300, 3: 20}
+        file = region.reset_request("from-file", f"{one.topic},1,250\n{one.topic},3,20\n").target
+        assert reset(file) == {
+            0: 300,
+            1: 250,
+            2: 300,
+            3: 20,
+        }
         assert reset(ToEarliest(), scope=parse_scope([one.group], [f"{one.topic}:0"])) == {0: 0, 1: 300, 2: 300, 3: 300}
         assert set(reset(ToInitial()).values()) == {0}
 
@@ -147,7 +153,7 @@ def test_a_poison_record_halts_and_is_skipped_by_name(kafka: Kafka, database_url
         one.start(0, 1, poison=((0, 120),))
         one.until(lambda: one.region().state is RegionState.HALTED, "halted")
         scope = parse_scope([], [one.topic])
-        skip = region.records_to_skip([f"{one.topic}:0:120"])
+        skip = region.reset_request("to-current", skip=[f"{one.topic}:0:120"]).skip
         plan = region.plan_reset(ResetRequest(target=ToCurrent(), scope=scope, skip=skip))
         view = applied(region, plan, forced=True)
         assert (view.state, view.asked is not None and view.asked.forced) == ("done", True)

@@ -88,13 +88,21 @@ def since_a_moment_ago(region: Region) -> Target:
     return ToDatetime(instant=datetime.now(UTC) - timedelta(hours=1))
 
 
+def from_file(region: Region, offset: int) -> Target:
+    text = "".join(f"{topic_of(region)},{partition},{offset}\n" for partition in (0, 1))
+    return region.reset_request("from-file", text).target
+
+
 TARGETS: dict[str, tuple[Callable[[Region], Target], int]] = {
     "to-earliest": (lambda _: ToEarliest(), 0),
     "to-latest": (lambda _: ToLatest(), NEW),
     "to-offset": (lambda _: ToOffset(offset=Offset(20)), 20),
     "to-datetime": (since_a_moment_ago, 0),
     "by-duration": (lambda _: ByDuration(back=timedelta(hours=1)), 0),
-    "from-file": (lambda region: region.offsets_file(f"{topic_of(region)},0,10\n{topic_of(region)},1,10\n"), 10),
+    "from-file": (
+        lambda region: region.reset_request("from-file", f"{topic_of(region)},0,10\n{topic_of(region)},1,10\n").target,
+        10,
+    ),
 }
 
 

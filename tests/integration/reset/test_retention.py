@@ -62,7 +62,7 @@ def test_it_is_warned_of_then_refused_and_its_csv_goes_to_what_is_left(
 
         lost = region.plan_reset(target)
         assert [line.is_unreachable for line in lost.lines] == [True, False]
-        left = region.plan_reset(ResetRequest(target=region.offsets_file(lost.to_csv())))
+        left = region.plan_reset(region.reset_request("from-file", lost.to_csv()))
         assert [(line.target, line.asked) for line in left.lines] == [(130, 100), (100, None)]
         region.apply_reset(left, "without what is lost")
         assert region.wait_for_reset(left.plan, WITHIN).state == "done"

@@ -102,7 +102,9 @@ class Resets:
     def _file(self, positions: list[int]) -> Target:
         rows = [(n, self.random.randrange(min(positions) + 1)) for n in range(PARTITIONS)]
         lines = self.random.sample(rows, self.random.randrange(1, PARTITIONS))
-        return self.region.offsets_file("".join(f"{self.one.topic},{n},{offset}\n" for n, offset in lines))
+        return self.region.reset_request(
+            "from-file", "".join(f"{self.one.topic},{n},{offset}\n" for n, offset in lines)
+        ).target
 
 
 @pytest.mark.parametrize(

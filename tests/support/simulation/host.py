@@ -26,8 +26,8 @@ from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region.rows import Batch, OpenTarget
 from airflow_kcr.protocol.rules import Delivery, GroupProtocol
 from airflow_kcr.protocol.scopes import EVERYTHING
-from airflow_kcr.protocol.target_resolution import Situation, resolve
-from airflow_kcr.protocol.targets import Target
+from airflow_kcr.protocol.target_resolution import resolve
+from airflow_kcr.protocol.targets import Situation, Target
 from airflow_kcr.protocol.values import AssignmentId, BatchId, ClusterId, GroupPartition, RegionName
 from airflow_kcr.runtime.effects import TRY_AGAIN
 from airflow_kcr.store.regions import RegionStore

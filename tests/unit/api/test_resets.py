@@ -114,7 +114,7 @@ def test_each_target_is_planned(region: Region, cluster: FakeCluster, target: Ta
 
 
 def test_a_file_moves_what_it_names_and_nothing_else(region: Region) -> None:
-    plan = region.plan_reset(ResetRequest(target=region.offsets_file("t,1,7\n")))
+    plan = region.plan_reset(region.reset_request("from-file", "t,1,7\n"))
     assert targets(plan) == [300, 7, 300, 300]
 
 
@@ -158,7 +158,7 @@ def test_what_is_left_of_an_unreachable_checkpoint_is_had_by_way_of_its_csv(
     lost = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
     with pytest.raises(CheckpointNotUsable, match=r"plan the same with -o csv, and then that file with --from-file"):
         region.apply_reset(lost, "to see")
-    plan = region.plan_reset(ResetRequest(target=region.offsets_file(lost.to_csv())))
+    plan = region.plan_reset(region.reset_request("from-file", lost.to_csv()))
     assert [(line.target, line.asked) for line in plan.lines] == [(100, None), (100, None), (150, 100), (100, None)]
     assert (plan.totals.clamped, plan.totals.unreachable) == (1, 0)
     driver.grow(driver.partition(2), start=150, end=1_000)
@@ -336,7 +336,7 @@ def test_a_plan_with_a_broken_field_is_refused(region: Region, field: str, value
 def test_the_csv_of_a_plan_is_its_own_target_again(region: Region) -> None:
     plan = region.plan_reset(request(ToOffset(offset=Offset(50)), "t:0,1"))
     assert plan.to_csv() == "t,0,50\nt,1,50\n"
-    again = region.plan_reset(ResetRequest(target=region.offsets_file(plan.to_csv())))
+    again = region.plan_reset(region.reset_request("from-file", plan.to_csv()))
     assert targets(again) == targets(plan)
 
 

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import ParamValidationError
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.reset_form import CHOOSE_LATER, reset_params, shown, target_of, truth
-from airflow_kcr.protocol.targets import TargetKind
+from airflow_kcr.protocol.targets import TARGETS
 
 ZONE = "AIRFLOW__CORE__DEFAULT_TIMEZONE"
 
@@ -40,7 +40,7 @@ def test_nothing_has_to_be_answered() -> None:
 
 def test_each_of_the_eleven_targets_is_in_the_list_with_what_it_means() -> None:
     target = reset_params()["target"]
-    assert target.schema["enum"] == [CHOOSE_LATER, *map(str, TargetKind)]
+    assert target.schema["enum"] == [CHOOSE_LATER, *(one.option for one in TARGETS)]
     assert target.schema["values_display"].keys() == set(target.schema["enum"])
     json.dumps({name: param.serialize() for name, param in reset_params(["g"]).items()})
 
@@ -85,7 +85,7 @@ def test_without_a_target_a_checkpoint_is_chosen_later(target: str | None) -> No
         ("to-checkpoint", 12, ("to-checkpoint", "12")),
         ("to_run", "d/r/1", ("to-run", "d/r/1")),
         ("to-earliest", "", ("to-earliest", None)),
-        ("by-duration", "6h", ("by-duration", "6h")),
+        ("by-duration", "6h", ("by-duration", "PT6H")),
         ("shift-by", "-100", ("shift-by", "-100")),
         ("from-file", "g,t,0,7\n", ("from-file", "g,t,0,7")),
         ("to-datetime", "2026-01-01T10:00:00+02:00", ("to-datetime", "2026-01-01T08:00:00Z")),

@@ -9,18 +9,18 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from airflow_kcr.errors import InvalidTarget, ProtocolError
+from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.target_resolution import Resolution, Situation, resolve, times_needed
+from airflow_kcr.protocol.scopes import EVERYTHING, Scope
+from airflow_kcr.protocol.target_resolution import Resolution, resolve
 from airflow_kcr.protocol.targets import (
-    EVERYTHING,
     ByDuration,
     FromFile,
     Needs,
-    Scope,
     ShiftBy,
+    Situation,
     Target,
-    TargetKind,
     ToCheckpoint,
     ToCurrent,
     ToDatetime,
@@ -29,10 +29,7 @@ from airflow_kcr.protocol.targets import (
     ToLatest,
     ToOffset,
     ToRun,
-    describe,
     parse_target,
-    target_from_json,
-    target_to_json,
 )
 from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber, GroupId, GroupPartition, Offset, TopicName
 
@@ -115,13 +112,13 @@ ALL_TARGETS: list[Target] = [
 
 class TestValues:
     def test_only_to_current_needs_nothing_but_the_checkpoint(self) -> None:
-        assert [t.kind for t in ALL_TARGETS if t.needs is Needs.NOTHING] == [TargetKind.TO_CURRENT]
+        assert [t.option for t in ALL_TARGETS if t.needs is Needs.NOTHING] == ["to-current"]
 
     def test_times_need_the_time_index_and_checkpoints_a_checkpoint(self) -> None:
-        by_time = {t.kind for t in ALL_TARGETS if Needs.TIME_INDEX in t.needs}
-        stored = {t.kind for t in ALL_TARGETS if Needs.CHECKPOINT in t.needs}
-        assert by_time == {TargetKind.TO_DATETIME, TargetKind.BY_DURATION}
-        assert stored == {TargetKind.TO_CHECKPOINT, TargetKind.TO_RUN}
+        by_time = {t.option for t in ALL_TARGETS if Needs.TIME_INDEX in t.needs}
+        stored = {t.option for t in ALL_TARGETS if Needs.CHECKPOINT in t.needs}
+        assert by_time == {"to-datetime", "by-duration"}
+        assert stored == {"to-checkpoint", "to-run"}
 
     @pytest.mark.parametrize(
         ("make", "why"),
@@ -175,7 +172,7 @@ class TestText:
     @pytest.mark.parametrize(
         ("kind", "value", "why"),
         [
-            ("to-newest", None, "not a target: use one of to-checkpoint, to-initial"),
+            ("to-newest", None, "not a target: use one of to-checkpoint, to-run"),
             ("to-latest", "5", "has no value"),
             ("to-offset", None, "needs a value"),
             ("to-offset", "-5", "between 0 and"),
@@ -191,7 +188,7 @@ class TestText:
             ("to-run", "hourly", "DAG/RUN"),
             ("to-datetime", "2026-01-01T00:00:00", "no zone"),
             ("by-duration", "P1M", "--by-duration: .*months"),
-            ("from-file", "offsets.csv", "read from a file"),
+            ("from-file", "offsets.csv", "--from-file: the offsets file can't be used"),
         ],
     )
     def test_what_cannot_be_read_says_why(self, kind: str, value: str | None, why: str) -> None:
@@ -199,7 +196,7 @@ class TestText:
             parse_target(kind, value)
 
     def test_a_target_describes_itself_by_option_and_value(self) -> None:
-        assert [describe(target) for target in ALL_TARGETS] == [
+        assert [str(target) for target in ALL_TARGETS] == [
             "to-checkpoint 12",
             "to-initial",
             "to-run hourly_checkpoint/scheduled__2026-01-01T00:00:00+00:00",
@@ -214,25 +211,22 @@ class TestText:
         ]
 
 
-class TestJson:
-    @pytest.mark.parametrize("target", ALL_TARGETS, ids=describe)
-    def test_what_is_stored_is_read_back(self, target: Target) -> None:
-        assert target_from_json(json.loads(json.dumps(target_to_json(target)))) == target
+class TestDocument:
+    @pytest.mark.parametrize("target", ALL_TARGETS, ids=str)
+    def test_what_is_written_is_read_back(self, target: Target) -> None:
+        document = json.loads(json.dumps(documents.write(target, Target)))
+        assert documents.read(document, Target) == target == Target.from_text(target.text)
 
     @pytest.mark.parametrize("number", [999, 1000, 1_234_567, 2**31, MAX_NUMBER])
     def test_large_numbers_stay_plain_digits(self, number: int) -> None:
-        text = json.dumps(target_to_json(ToCheckpoint(sequence=CheckpointNumber(number))))
-        assert text == f'{{"kind": "to-checkpoint", "sequence": {number}}}'
-        assert target_from_json(json.loads(text)) == ToCheckpoint(sequence=CheckpointNumber(number))
+        target = ToCheckpoint(sequence=CheckpointNumber(number))
+        assert documents.write(target, Target) == f"to-checkpoint {number}"
+        assert documents.read(f"to-checkpoint {number}", Target) == target
 
-    def test_the_stored_form_is_plain(self) -> None:
-        assert target_to_json(FromFile(entries=offsets({E0: 5}))) == {
-            "kind": "from-file",
-            "entries": [["etl", "flights", 0, 5]],
-        }
-        assert target_to_json(ByDuration(back=timedelta(days=1))) == {"kind": "by-duration", "duration": "P1D"}
-        assert target_to_json(ToDatetime(instant=MORNING)) == {"kind": "to-datetime", "instant": "2026-01-01T06:00:00Z"}
-        assert target_to_json(ToLatest()) == {"kind": "to-latest"}
+    def test_a_target_is_its_text(self) -> None:
+        assert documents.write(FromFile(entries=offsets({E0: 5})), Target) == "from-file etl,flights,0,5\n"
+        assert documents.write(ByDuration(back=timedelta(days=1)), Target) == "by-duration P1D"
+        assert documents.write(ToLatest(), Target) == "to-latest"
 
     @pytest.mark.parametrize(
         "document",
@@ -240,27 +234,28 @@ class TestJson:
             None,
             [],
             {},
-            {"kind": 5},
-            {"kind": "to-newest"},
-            {"kind": "to-latest", "offset": 5},
-            {"kind": "to-offset"},
-            {"kind": "to-offset", "offset": "5"},
-            {"kind": "to-offset", "offset": True},
-            {"kind": "to-offset", "offset": -5},
-            {"kind": "to-offset", "offset": 5, "by": 1},
-            {"kind": "to-datetime", "duration": "PT5M"},
-            {"kind": "by-duration", "duration": 5},
-            {"kind": "by-duration", "duration": "P1M"},
-            {"kind": "from-file", "entries": []},
-            {"kind": "from-file", "entries": [["etl", "flights", 0]]},
-            {"kind": "from-file", "entries": [["etl", "flights", 0, True]]},
-            {"kind": "from-file", "entries": [["etl", "flights", 0, -1]]},
-            {"kind": "from-file", "entries": [["etl", "flights", 0, 1], ["etl", "flights", 0, 1]]},
+            {"kind": "to-latest"},
+            "",
+            "to-newest",
+            "to-latest 5",
+            "to-offset",
+            "to-offset ",
+            "to-offset -5",
+            "to-offset 5 1",
+            "to-datetime PT5M",
+            "by-duration 5",
+            "by-duration P1M",
+            "from-file",
+            "from-file ",
+            "from-file etl,flights,0",
+            "from-file flights,0,1",
+            "from-file etl,flights,0,-1",
+            "from-file etl,flights,0,1\netl,flights,0,1",
         ],
     )
-    def test_what_was_not_stored_by_us_is_refused(self, document: object) -> None:
-        with pytest.raises(InvalidTarget):
-            target_from_json(document)
+    def test_what_was_not_written_by_us_is_refused(self, document: object) -> None:
+        with pytest.raises((InvalidTarget, ValueError)):
+            documents.read(document, Target)
 
 
 class TestLogTargets:
@@ -343,18 +338,18 @@ class TestTimeTargets:
 
     def test_the_future_is_refused_and_now_is_not_the_future(self) -> None:
         with pytest.raises(InvalidTarget, match=r"is in the future; it is 2026-01-01T12:00:00Z now"):
-            times_needed(ToDatetime(instant=NOW + timedelta(microseconds=1)), NOW)
+            ToDatetime(instant=NOW + timedelta(microseconds=1)).time_needed(NOW)
         with pytest.raises(InvalidTarget, match="is in the future"):
             resolve(ToDatetime(instant=NOW + timedelta(days=1)), EVERYTHING, situation())
-        assert times_needed(ToDatetime(instant=NOW), NOW) == NOW
+        assert ToDatetime(instant=NOW).time_needed(NOW) == NOW
 
     def test_one_instant_is_looked_up_and_only_for_times(self) -> None:
-        needed = {target.kind: times_needed(target, NOW) for target in ALL_TARGETS}
+        needed = {target.option: target.time_needed(NOW) for target in ALL_TARGETS}
         assert {kind for kind, instant in needed.items() if instant is not None} == {
-            TargetKind.TO_DATETIME,
-            TargetKind.BY_DURATION,
+            "to-datetime",
+            "by-duration",
         }
-        assert needed[TargetKind.TO_DATETIME] == needed[TargetKind.BY_DURATION] == MORNING
+        assert needed["to-datetime"] == needed["by-duration"] == MORNING
 
 
 class TestCheckpointTargets:

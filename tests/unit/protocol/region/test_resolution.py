@@ -134,10 +134,10 @@ def test_a_scope_or_file_that_names_what_the_region_does_not_have_is_refused() -
     with pytest.raises(InvalidTarget, match="topic u"):
         usable(driver, wanted(driver, ToInitial(), scope=parse_scope(topics=["u"])))
     strange = FromFile(entries=OffsetMap({driver.partition(9): Offset(1)}))
-    with pytest.raises(InvalidTarget, match="the file names g:t-9, not in the region"):
+    with pytest.raises(InvalidTarget, match="the file names g:t-9, which the region does not have"):
         usable(driver, wanted(driver, strange))
     outside = FromFile(entries=OffsetMap({driver.partition(1): Offset(1)}))
-    with pytest.raises(InvalidTarget, match="the file names g:t-1, not in the region or out of the scope"):
+    with pytest.raises(InvalidTarget, match="the file names g:t-1, out of the scope"):
         usable(driver, wanted(driver, outside, scope=parse_scope(topics=["t:0"])))
     usable(driver, wanted(driver, outside))
 
@@ -264,9 +264,9 @@ def test_a_checkpoint_that_the_log_no_longer_has_is_not_clamped_but_refused() ->
 
 def test_a_duration_is_fixed_once_and_other_targets_stay_as_they_are() -> None:
     now = boundary(5)
-    assert plans.anchored(ByDuration(back=5 * MINUTE), now) == ToDatetime(instant=now - 5 * MINUTE)
+    assert ByDuration(back=5 * MINUTE).anchored(now) == ToDatetime(instant=now - 5 * MINUTE)
     for target in (ToDatetime(instant=boundary(1)), ToInitial()):
-        assert plans.anchored(target, now) is target
+        assert target.anchored(now) is target
 
 
 def test_under_the_regions_lock_nobody_asks_a_broker() -> None:
