@@ -243,6 +243,7 @@ def gather(
         earlier_ends=ends or {},
         committed=None if held is None else {p: row.offset for p, row in held.items()},
         noted=noted(region, held or {}),
+        inherited=inherited(region, held or {}),
         unreadable=unreadable or (),
         refused=tuple(calls.refused),
         silent=tuple(calls.silent),
@@ -272,6 +273,16 @@ def noted(
     """Return what committed offsets say they are of, where this region has written them."""
     notes = {p: read_note(row.metadata) for p, row in held.items()}
     return {p: note.sequence for p, note in notes.items() if note is not None and note.region_id == region.region_id}
+
+
+def inherited(region: StoredRegion, held: Mapping[GroupPartition, CommittedOffset]) -> dict[GroupPartition, str]:
+    """Return which other region committed offsets say they are of: its name may be the same."""
+    notes = {p: read_note(row.metadata) for p, row in held.items()}
+    return {
+        p: f"region {note.region} (id {note.region_id})"
+        for p, note in notes.items()
+        if note is not None and note.region_id != region.region_id
+    }
 
 
 def participants(region: StoredRegion, group: GroupId, names: Names, client: str | None = None) -> Participants:

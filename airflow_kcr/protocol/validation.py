@@ -20,7 +20,13 @@ from airflow_kcr.protocol.region import coverage, liveness, lost_logs, specs, ti
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, LogEnd, Seen
 from airflow_kcr.protocol.region.rows import RESET_STATES, Committed, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, live_members, restore_point_offsets, universe
-from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupProtocol, GroupRules, RegionRules
+from airflow_kcr.protocol.rules import (
+    CommittedOrEarliest,
+    ForeignConsumerPolicy,
+    GroupProtocol,
+    GroupRules,
+    RegionRules,
+)
 from airflow_kcr.protocol.timeouts import BROKER_DEFAULTS, BrokerTimes, Timeouts, check, check_consumer_protocol
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
@@ -137,6 +143,9 @@ class Evidence:
 
     noted: Mapping[GroupPartition, CheckpointNumber] = field(default_factory=dict)
     """The checkpoint or reset that a committed offset says it is of; absent: the region has not written it."""
+
+    inherited: Mapping[GroupPartition, str] = field(default_factory=dict)
+    """The other region that a committed offset says it is of: one that was deleted, or one of another store."""
 
     times: BrokerTimes | None = None
     """What the brokers say of sessions."""
@@ -569,9 +578,21 @@ def offsets(region: Region, evidence: Evidence) -> Findings | None:
         for p, offset in restore_point.items()
         if offset < logs[p].start and p not in lost
     ]
-    warnings = [*_closing_in(region, evidence), *_foreign_commits(region, evidence)]
+    warnings = [*_inheritance(region, evidence), *_closing_in(region, evidence), *_foreign_commits(region, evidence)]
     fine = f"{len(logs)} log(s): positions, restore point and committed offsets are inside"
     return Findings(failed=(*outside, *overtaken), warnings=tuple(warnings), fine=fine)
+
+
+def _inheritance(region: Region, evidence: Evidence) -> Iterator[str]:
+    """Yield the other regions whose committed offsets this one begins at; every other start looks at none of them."""
+    if region.initialised or not isinstance(evidence.rules.start, CommittedOrEarliest):
+        return
+    for other in sorted(set(evidence.inherited.values())):
+        found = [f"{p} at {(evidence.committed or {})[p]}" for p, of in evidence.inherited.items() if of == other]
+        yield (
+            f"start: committed begins where {other} has committed, {few(found)}, and processes nothing before; to "
+            "process what the logs have, write start: earliest"
+        )
 
 
 def _closing_in(region: Region, evidence: Evidence) -> Iterator[str]:

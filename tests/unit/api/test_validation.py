@@ -51,14 +51,18 @@ from airflow_kcr.protocol.values import (
     NO_CLUSTER,
     CheckpointNumber,
     ClusterId,
+    Epoch,
     GroupId,
     GroupPartition,
     MemberId,
     Offset,
+    RegionId,
     RegionName,
+    Timeline,
     TopicName,
     TopicPartition,
 )
+from airflow_kcr.runtime.leases import CommitNote
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import BEGINNING, Clock, Driver
@@ -435,6 +439,34 @@ def test_partitions_and_members_that_came_while_kafka_was_asked_are_not_missed(d
         assert "is alive but not in the group" not in details[Question.PARTICIPANTS]
 
 
+# -- an earlier region of the name -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Inheriting(FakeCluster):
+    """A cluster whose group has offsets that an earlier region of the name has committed."""
+
+    def committed(
+        self, group: GroupId, partitions: Collection[GroupPartition]
+    ) -> Mapping[GroupPartition, CommittedOffset]:
+        note = CommitNote(
+            region=NAME,
+            region_id=RegionId("the first"),
+            timeline=Timeline(1),
+            sequence=CheckpointNumber(7),
+            epoch=Epoch(1),
+        )
+        return {p: CommittedOffset(offset=Offset(5), metadata=note.text()) for p in partitions}
+
+
+def test_members_that_begin_where_an_earlier_region_has_committed_are_told_so_before_they_join() -> None:
+    store = store_of(spec_text=SPEC.replace("members: 2", "members: 2, start: committed"))
+    found = preflight(store, NAME, [MemberId(G, 0)], Inheriting(), kafka_names)
+    (check,) = [c for c in found.checks if c.question is Question.OFFSETS]
+    assert check.verdict is CheckVerdict.WARNING
+    assert "begins where region flights (id the first) has committed, g:t-0 at 5, g:t-1 at 5" in check.detail
+
+
 # -- the watch ---------------------------------------------------------------------------------------------------------
 
 
@@ -442,11 +474,11 @@ def test_partitions_and_members_that_came_while_kafka_was_asked_are_not_missed(d
     ("one", "other", "same"),
     [
         (
-            "stalled: records since 2026-01-01T00:00:10Z: 1,000 of g/t-3 can be read, and no batch reads them",
-            "stalled: records since 2026-01-01T00:00:20.5Z: 12 of g/t-3 can be read, and no batch reads them",
+            "stalled: records since 2026-01-01T00:00:10Z: 1,000 of g:t-3 can be read, and no batch reads them",
+            "stalled: records since 2026-01-01T00:00:20.5Z: 12 of g:t-3 can be read, and no batch reads them",
             True,
         ),
-        ("12 of g/t-3 can be read", "12 of g/t-4 can be read", False),
+        ("12 of g:t-3 can be read", "12 of g:t-4 can be read", False),
         ("g[0] is not there (no lease)", "g[1] is not there (no lease)", False),
         ("a batch of g[0] has been running for 61 s", "a batch of g[0] has been running for 71 s", True),
         ("stalled: records since 2026-01-01T00:00:10Z: …", "stalled: members since 2026-01-01T00:00:10Z: …", False),
@@ -459,7 +491,7 @@ def test_the_substance_of_a_finding_is_all_but_the_numbers_that_move(one: str, o
 def test_what_lasts_is_said_once_though_since_when_moves(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lasting = [f"stalled: records since 2026-01-01T00:00:{n:02}Z: {9 - n} of g/t-0 can be read" for n in range(3)]
+    lasting = [f"stalled: records since 2026-01-01T00:00:{n:02}Z: {9 - n} of g:t-0 can be read" for n in range(3)]
     details, over = iter([*lasting, "", lasting[0]]), threading.Event()
 
     def found(*_: object) -> Validation:

@@ -14,7 +14,17 @@ from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import Committed, RegionState
 from airflow_kcr.protocol.region.state import put, restore_point_offsets
-from airflow_kcr.protocol.rules import Assignor, ForeignConsumerPolicy, GroupProtocol, GroupRules, RegionRules
+from airflow_kcr.protocol.rules import (
+    COMMITTED,
+    EARLIEST,
+    LATEST,
+    Assignor,
+    ForeignConsumerPolicy,
+    GroupProtocol,
+    GroupRules,
+    RegionRules,
+    StartPosition,
+)
 from airflow_kcr.protocol.timeouts import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.validation import (
     Check,
@@ -541,6 +551,32 @@ def test_retention_behind_a_restore_point_at_the_end_of_its_log_harms_nothing() 
 def own(here: World) -> dict[GroupPartition, Offset]:
     """What the region has committed."""
     return dict.fromkeys(here.evidence().bounds or (), Offset(10))
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [
+        (COMMITTED, "start: committed begins where region flights (id 1) has committed, g:t-0 at 10, g:t-1 at 20, and"),
+        (EARLIEST, ""),
+        (LATEST, ""),
+    ],
+)
+def test_a_start_at_what_another_region_has_committed_is_told_before_it(start: StartPosition, told: str) -> None:
+    rules = replace(group_rules(), start=start)
+    here = World(driver=Driver(rules=RegionRules(groups={GROUP: rules}), partitions=2))
+    of, held = here.driver.partition, {0: 10, 1: 20}
+    evidence = here.evidence(
+        committed={of(n): Offset(offset) for n, offset in held.items()},
+        inherited={of(n): "region flights (id 1)" for n in held},
+    )
+    check = here.check(Question.OFFSETS, evidence)
+    assert (check.verdict is CheckVerdict.WARNING, told in check.detail) == (bool(told), True)
+
+
+def test_a_region_that_has_begun_inherits_nothing() -> None:
+    here = world(group=replace(group_rules(), start=COMMITTED))
+    inherited = dict.fromkeys(here.driver.logs, "region flights (id 1)")
+    assert here.verdict(Question.OFFSETS, here.evidence(inherited=inherited)) is OK
 
 
 def test_a_committed_offset_that_is_not_the_regions_is_a_warning() -> None:
