@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr import __version__
-from airflow_kcr.api.validation import GroupWatch, preflight, real_reader
+from airflow_kcr.api.validation import GroupReader, GroupWatch, preflight, reader_with
 from airflow_kcr.api.verdict import HistoryKeeper
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parts import Parts, StartFailures, load
@@ -104,15 +104,19 @@ class Prepared:
     parts: Parts
     """What the members are built from."""
 
+    cluster: GroupReader
+    """The group's, open for as long as the run is lent."""
+
     store_clock: StoreClock
     fetch: int = LARGEST_FETCH
     """How many bytes of a partition to fetch at a time, known once Spark runs; options may say otherwise."""
 
 
-def prepare(
+@contextmanager
+def preparing(
     store: RegionStore, run: MemberRun, failures: StartFailures, environ: Mapping[str, str] = os.environ
-) -> Prepared:
-    """Check everything that a run needs; nothing is consumed, and no JVM is started.
+) -> Iterator[Prepared]:
+    """Check everything that a run needs, and lend it; nothing is consumed, and no JVM is started.
 
     Args:
         store: where the region is.
@@ -140,24 +144,26 @@ def prepare(
     if not run.takeover:
         refuse_held(store, run)
     spec, revision, digest = stored_spec(region.spec.text), region.spec.revision, region.spec.digest
-    with failures.told(revision, digest):
-        parts = load(spec, run.group, environ, region_id=region.region_id, taken=store.taken(run.region))
-        # Before anything joins: in a group that is another region's, these members would be the foreign consumers.
-        with real_reader(spec, run.group) as cluster:
+    with ExitStack() as stack:
+        with failures.told(revision, digest):
+            parts = load(spec, run.group, environ, region_id=region.region_id, taken=store.taken(run.region))
+            cluster = stack.enter_context(reader_with(parts.kafka))
+            # Before anything joins: in a group that is another region's, these members would be the foreign consumers.
             store.handle(run.region, ReportClusters(found={run.group: cluster.logs.cluster_id()}))
-        found = preflight(store, run.region, run.members, real_reader, kafka_names)
-    for check in found.checks:
-        if check.verdict is not CheckVerdict.OK:
-            _LOG.warning("group %s: %s", check.group, check.detail)
-    return Prepared(
-        run=run,
-        spec=spec,
-        region_id=region.region_id,
-        revision=revision,
-        digest=digest,
-        parts=parts,
-        store_clock=store_clock,
-    )
+            found = preflight(store, run.region, run.members, lambda *_: nullcontext(cluster), kafka_names)
+        for check in found.checks:
+            if check.verdict is not CheckVerdict.OK:
+                _LOG.warning("group %s: %s", check.group, check.detail)
+        yield Prepared(
+            run=run,
+            spec=spec,
+            region_id=region.region_id,
+            revision=revision,
+            digest=digest,
+            parts=parts,
+            cluster=cluster,
+            store_clock=store_clock,
+        )
 
 
 def refuse_held(store: RegionStore, run: MemberRun) -> None:
@@ -248,10 +254,9 @@ def hosting(
     """
     run, spec = prepared.run, prepared.spec
     with ExitStack() as stack:
-        # Not the watch's: a call about a group may take all of its time, and no checkpoint waits for that.
+        # Not the reader's: a call about a group may take all of its time, and no checkpoint waits for that.
         process = stack.enter_context(AdminProcess(admin_settings(prepared.parts.kafka)))
         logs = BrokerLogs(process)
-        reader = stack.enter_context(real_reader(spec, run.group))
         with failures.told(prepared.revision, prepared.digest):
             partitions = _partitions(prepared, logs)
             spark = _session(prepared, partitions)
@@ -276,7 +281,7 @@ def hosting(
             store,
             run.region,
             [run.group],
-            lambda spec, group: nullcontext(reader),
+            lambda *_: nullcontext(prepared.cluster),
             kafka_names,
             member_pool.newest_checkpoint,
         )

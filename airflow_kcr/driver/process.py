@@ -27,7 +27,7 @@ from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
-from airflow_kcr.driver.application import Hosted, MemberRun, Prepared, follow, hosting, prepare, still_wanted
+from airflow_kcr.driver.application import Hosted, MemberRun, Prepared, follow, hosting, preparing, still_wanted
 from airflow_kcr.driver.member_pool import MemberPool, ParentWatchdog
 from airflow_kcr.driver.parts import StartFailures
 from airflow_kcr.driver.starting import START_WITHIN, StartPatience
@@ -67,7 +67,7 @@ def run_members(
         start_within: how long each start waits while the store, a broker or a sink's database is away.
 
     Raises:
-        KcrError: what was wrong before anything was consumed (see `application.prepare`); or why a member could not
+        KcrError: what was wrong before anything was consumed (see `application.preparing`); or why a member could not
             stay: it was refused, another process took its place, or it failed.
     """
     console = Console(stderr=True)
@@ -104,9 +104,12 @@ def _host(
     with ExitStack() as stack:
 
         def start() -> tuple[Prepared, Hosted]:
-            prepared = prepare(store, run, failures)
-            watch.begin(prepared.spec.rules().timeouts.lease)
-            return prepared, stack.enter_context(hosting(store, prepared, failures, watch.pulse, end_at_once))
+            with ExitStack() as opened:
+                prepared = opened.enter_context(preparing(store, run, failures))
+                watch.begin(prepared.spec.rules().timeouts.lease)
+                hosted = opened.enter_context(hosting(store, prepared, failures, watch.pulse, end_at_once))
+                stack.push(opened.pop_all())
+            return prepared, hosted
 
         prepared, hosted = patience.answered(start)
         member_pool = hosted.member_pool

@@ -16,7 +16,7 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from airflow_kcr.driver import application
-from airflow_kcr.driver.application import MemberRun, hosting, prepare
+from airflow_kcr.driver.application import MemberRun, hosting, preparing
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parts import StartFailures
 from airflow_kcr.protocol.commands import DeclareRegion, KillRegion
@@ -162,8 +162,8 @@ class Lab:
             spark=SparkSettings(app_name="benchmarks", consumers=1),
         )
         failures = StartFailures(self.store, name, run.members)
-        prepared = prepare(self.store, run, failures)
         with ExitStack() as stack:
+            prepared = stack.enter_context(preparing(self.store, run, failures))
             # What `kcr member run` runs, but for the session: it is one for the whole run, and its JVM is warm.
             stack.enter_context(patch.object(application, "open_session", lambda settings: self.spark))
             stack.enter_context(patch.object(self.spark, "stop", lambda: None))

@@ -17,7 +17,7 @@ import pytest
 from airflow_kcr.api import Region
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.driver import application
-from airflow_kcr.driver.application import MemberRun, hosting, prepare
+from airflow_kcr.driver.application import MemberRun, hosting, preparing
 from airflow_kcr.driver.parts import StartFailures
 from airflow_kcr.errors import BatchFailed
 from airflow_kcr.ports import BatchCall
@@ -260,7 +260,8 @@ def test_what_a_member_leaves_in_its_store_quotes_nothing(
         stack.enter_context(patch.object(application, "open_session", lambda settings: spark))
         stack.enter_context(patch.object(spark, "stop", lambda: None))
         failures = StartFailures(store, run.region, run.members)
-        pool = stack.enter_context(hosting(store, prepare(store, run, failures), failures, Pulse(), _fail)).member_pool
+        prepared = stack.enter_context(preparing(store, run, failures))
+        pool = stack.enter_context(hosting(store, prepared, failures, Pulse(), _fail)).member_pool
         with Region(name, store) as region:
             wait_until(lambda: "failed: SparkRuntimeException" in str(region.newest_events(100)), "a failed batch")
             shown = f"{region.show().to_json()} {region.newest_events(1000)}"

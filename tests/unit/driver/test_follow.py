@@ -24,6 +24,8 @@ from tests.support.runtime_fakes import SharedTransactions
 if TYPE_CHECKING:
     import pytest
 
+    from airflow_kcr.api.validation import GroupReader
+
 FLIGHTS = RegionName("flights")
 
 
@@ -60,6 +62,7 @@ def prepared(of: RegionSpec) -> Prepared:
         revision=1,
         digest="",
         parts=Parts(kafka={"bootstrap.servers": "broker:9092"}, pipeline=lambda batch, context: None),
+        cluster=cast("GroupReader", None),
         store_clock=StoreClock(lambda: 0.0, datetime.now(UTC)),
     )
 

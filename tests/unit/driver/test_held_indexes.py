@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.driver.application import MemberRun, prepare, refuse_held
+from airflow_kcr.driver.application import MemberRun, preparing, refuse_held
 from airflow_kcr.driver.parts import StartFailures
 from airflow_kcr.errors import MemberInUse
 from airflow_kcr.protocol.commands import DeclareRegion, Leave, Register, Renew, StartRegion
@@ -81,8 +81,9 @@ def test_nothing_else_is_looked_at_before(store: RegionStore) -> None:
     with (
         living(lambda: store.handle(FLIGHTS, Renew(member=MEMBER, incarnation=incarnation, lease=TIMES.lease))),
         pytest.raises(MemberInUse),
+        preparing(store, run(0), StartFailures(store, FLIGHTS, [MEMBER])),
     ):
-        prepare(store, run(0), StartFailures(store, FLIGHTS, [MEMBER]))
+        pass
 
 
 def test_the_lease_of_a_process_that_is_dead_refuses_nobody(store: RegionStore) -> None:

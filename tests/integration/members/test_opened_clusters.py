@@ -1,0 +1,76 @@
+"""How often a start opens its cluster: each time is an interpreter, and connections to every broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_kcr.api import validation
+from airflow_kcr.driver import application
+from airflow_kcr.driver.application import MemberRun, hosting, preparing
+from airflow_kcr.driver.parts import StartFailures
+from airflow_kcr.driver.task import RunningApplication
+from airflow_kcr.kafka import admin_process
+from airflow_kcr.kafka.admin_process import Child
+from airflow_kcr.protocol.commands import KillRegion
+from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.values import GroupId
+from airflow_kcr.spark.pulse import Pulse
+from airflow_kcr.spark.session import SparkSettings
+from tests.support.kafka import Kafka
+from tests.support.members import live
+
+if TYPE_CHECKING:
+    import pytest
+
+POLLS = 3
+
+
+def fail(why: str) -> None:
+    raise AssertionError(why)
+
+
+def test_a_start_opens_its_cluster_once_for_the_logs_and_once_for_the_group(
+    kafka: Kafka, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    described: list[str] = []
+
+    class Counted(Child):
+        def __init__(self, module: str, first: dict[str, Any]) -> None:
+            made.append(module)
+            super().__init__(module, first)
+
+        def ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
+            described.extend(["once"] if message.get("call") == "describe" else [])
+            return super().ask(message, seconds)
+
+    monkeypatch.setattr(admin_process, "Child", Counted)
+    for name in ("DEBOUNCE", "PERIOD"):
+        monkeypatch.setattr(validation, name, 0.1)
+    without_spark: dict[str, Callable[..., Any]] = {
+        "open_session": lambda settings: None,
+        "stop_session": lambda spark: None,
+        "executor_memory": lambda spark: 2**30,
+        "warm_up": lambda *_: 100,
+        "SparkEngine": lambda *_: None,
+        "_application": lambda spark: RunningApplication(application="none"),
+    }
+    for name, instead in without_spark.items():
+        monkeypatch.setattr(application, name, instead)
+
+    pipeline = "tests.support.spark_gated_pipeline:process"
+    with live(kafka, database_url, tmp_path, members=1, partitions=2, pipeline=pipeline) as one, ExitStack() as stack:
+        run = MemberRun(
+            region=one.name, group=GroupId(one.group), indexes=(0,), spark=SparkSettings(app_name="counted")
+        )
+        failures = StartFailures(one.store, run.region, run.members)
+        prepared = stack.enter_context(preparing(one.store, run, failures))
+        pool = stack.enter_context(hosting(one.store, prepared, failures, Pulse({}), fail)).member_pool
+        one.until(lambda: one.region().state is RegionState.RUNNING, "running")
+        one.until(lambda: len(described) > POLLS, "groups watched")
+        assert len(made) == 2
+        one.handle(KillRegion())
+        assert pool.wait(30)
