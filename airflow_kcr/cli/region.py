@@ -323,14 +323,15 @@ def output_(
         bool,
         typer.Option("--take-over", help="Make an earlier sink's rows, or the table that is there now, this sink's."),
     ] = False,
+    conf: Conf = None,
     output: Output = None,
 ) -> None:
     """Show what a region's sinks have written, and what an earlier region of the name has left; or settle that.
 
     A table may have rows of a region that was deleted, of one of the same name in another store, or of a sink that was
     renamed. Members refuse to start until you say what becomes of them. With --take-over, the first reset deletes those
-    rows that the region processes again. The region must be stopped to settle it. Folders of file sinks can't be
-    shared: name another folder, or delete its files.
+    rows that the region processes again. The region must be stopped to settle it. Folders of file sinks, which Spark
+    reaches, can't be shared: name another folder, or delete its files.
 
     Example: kcr region output flights --delete
     """
@@ -343,7 +344,8 @@ def output_(
     if len(chosen) > 1:
         raise typer.BadParameter("give one of --keep, --delete and --take-over")
     with opened(store) as found:
-        rows = settle(found, region_name(name), chosen[0]) if chosen else outputs(found, region_name(name))
+        place, settings = region_name(name), settings_of(conf)
+        rows = settle(found, place, chosen[0], settings) if chosen else outputs(found, place, settings)
     shown = [{c: getattr(row, c) for c in OUTPUT} for row in rows]
     answer = Answer(
         document={"region": name, "sinks": [row | {"earlier": list(row["earlier"])} for row in shown]},

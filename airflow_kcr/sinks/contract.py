@@ -134,12 +134,22 @@ class DeclaredSink(ABC):
         """
 
     @abstractmethod
-    def output(self) -> FoundOutput:
-        """Return what is where it writes to."""
+    def output(self, spark: Callable[[], SparkSession]) -> FoundOutput:
+        """Return what is where it writes to.
+
+        Args:
+            spark: starts a session, for a kind that reaches its place by one.
+        """
 
     @abstractmethod
-    def settle(self, choice: Choice, store: RegionStore) -> FoundOutput | None:
-        """Do what a person chose with what others have left there; None: this kind has nothing to choose."""
+    def settle(self, choice: Choice, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput | None:
+        """Do what a person chose with what others have left there; None: this kind has nothing to choose.
+
+        Args:
+            choice: of the person.
+            store: where the region is.
+            spark: as of `output`.
+        """
 
     @abstractmethod
     def delete(self, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput:
@@ -147,7 +157,7 @@ class DeclaredSink(ABC):
 
         Args:
             store: where the region is.
-            spark: starts a session, for a kind that reaches its place by one.
+            spark: as of `output`.
         """
 
     @property

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.api import opened
@@ -29,26 +30,36 @@ if TYPE_CHECKING:
 
 _CLEANING: Final = "kcr checkpoint clean"
 _NOTHING: Final = SparkNeeds()
+_NO_CONF: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def outputs(store: RegionStore, name: RegionName, environ: Mapping[str, str] = os.environ) -> tuple[FoundOutput, ...]:
+def outputs(
+    store: RegionStore, name: RegionName, conf: Mapping[str, str] = _NO_CONF, environ: Mapping[str, str] = os.environ
+) -> tuple[FoundOutput, ...]:
     """Return what a region's sinks have written, and what others have left there.
 
     Args:
         store: where the region is.
         name: its name.
+        conf: settings of Spark, which reaches the folders of file sinks.
         environ: where references of the sinks are looked up.
 
     Raises:
         UnknownRegion: there is none of that name.
         ConfigurationError: a variable is not set, a table can't be used at all.
-        SinkError: a database can't be reached.
+        SinkError: a database or a folder can't be reached.
     """
-    return tuple(sink.output() for sink in _declared(store, name, environ))
+    sinks = _declared(store, name, environ)
+    with _lent_session(conf, sinks) as spark:
+        return tuple(sink.output(spark) for sink in sinks)
 
 
 def settle(
-    store: RegionStore, name: RegionName, choice: Choice, environ: Mapping[str, str] = os.environ
+    store: RegionStore,
+    name: RegionName,
+    choice: Choice,
+    conf: Mapping[str, str] = _NO_CONF,
+    environ: Mapping[str, str] = os.environ,
 ) -> tuple[FoundOutput, ...]:
     """Do with what others have left where a region's sinks write what a person chose; return what was done.
 
@@ -56,17 +67,20 @@ def settle(
         store: where the region is.
         name: its name.
         choice: of the person.
+        conf: settings of Spark, which reaches the folders of file sinks.
         environ: where references of the sinks are looked up.
 
     Raises:
         UnknownRegion: there is none of that name.
         RegionInState: the region is not stopped, or a member still holds a lease.
-        ConfigurationError: a variable is not set.
-        SinkError: a database refuses; of the other sinks, those before are settled.
+        ConfigurationError: a variable is not set, or a folder is another sink's.
+        SinkError: a database or a folder refuses; of the other sinks, those before are settled.
     """
     _require_stopped(store, name)
-    found = (sink.settle(choice, store) for sink in _declared(store, name, environ))
-    return tuple(one for one in found if one is not None)
+    sinks = _declared(store, name, environ)
+    with _lent_session(conf, sinks) as spark:
+        found = (sink.settle(choice, store, spark) for sink in sinks)
+        return tuple(one for one in found if one is not None)
 
 
 def delete_outputs(
@@ -94,6 +108,13 @@ def delete_outputs(
             f"sink {', '.join(one.name for one in kept)} is a {kept[0].kind} one, whose output only you can delete; "
             "delete it, then delete the region without --with-output"
         )
+    with _lent_session(conf, sinks) as spark:
+        return tuple(sink.delete(store, spark) for sink in sinks)
+
+
+@contextmanager
+def _lent_session(conf: Mapping[str, str], sinks: Iterable[DeclaredSink]) -> Iterator[Callable[[], SparkSession]]:
+    """Lend what starts a session, for whichever sink asks for it first."""
     with ExitStack() as stack:
 
         @cache
@@ -101,7 +122,7 @@ def delete_outputs(
             needs = SparkNeeds.of(sink.needs(sink.spec) for sink in _folders(sinks))
             return stack.enter_context(file_session(conf, needs))
 
-        return tuple(sink.delete(store, spark) for sink in sinks)
+        yield spark
 
 
 def _declared(store: RegionStore, name: RegionName, environ: Mapping[str, str]) -> tuple[DeclaredSink, ...]:

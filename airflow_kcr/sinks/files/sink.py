@@ -226,6 +226,14 @@ def emptied(uri: str, target: FileTarget) -> str:
     )
 
 
+def taken(uri: str, target: FileTarget, owner: Owner) -> str:
+    """Return what is said of a folder that is another sink's."""
+    return (
+        f"{target} of region {target.region} (id {target.region_id}): {uri} is the folder of {owner}; each sink has a "
+        "folder of its own: name another one in the spec, or delete all that is in this one"
+    )
+
+
 _LOG = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 10
@@ -299,11 +307,7 @@ class FileSink:
                 self.folder.replace(layout.OWNER, mine.text())
             owner = self._owner() or mine
         if not owner.is_of(self.target):
-            raise ConfigurationError(
-                f"{self.target} of region {self.target.region} (id {self.target.region_id}): {self.folder.uri} is the "
-                f"folder of {owner}; each sink has a folder of its own: name another one in the spec, or delete all "
-                "that is in this one"
-            )
+            raise ConfigurationError(taken(self.folder.uri, self.target, owner))
         if owner.format != self.target.format:
             raise ConfigurationError(
                 f"{self.target}: the folder {self.folder.uri} was created with format {owner.format}, and the spec "

@@ -50,11 +50,11 @@ class DeclaredCustom(DeclaredSink):
         _LOG.info("%s is %s", owner.name, type(made).__name__)
         return MemberCustomSink(owner, made, ledger)
 
-    def output(self) -> FoundOutput:
+    def output(self, spark: Callable[[], SparkSession]) -> FoundOutput:
         """Return the function's name; what the sink has written only its code knows."""
         return self.found(self.spec.factory or "")
 
-    def settle(self, choice: Choice, store: RegionStore) -> FoundOutput | None:
+    def settle(self, choice: Choice, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput | None:
         """Return that there is nothing to choose."""
         return None
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
+from airflow_kcr.errors import ConfigurationError, ToolMissing
 from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.sinks.contract import Choice, DeclaredSink, FoundOutput, SparkNeeds
 from airflow_kcr.sinks.files import layout
@@ -15,7 +16,7 @@ from airflow_kcr.sinks.files.delta import needs_of, table_of
 from airflow_kcr.sinks.files.folder import Folder, HadoopFolder
 from airflow_kcr.sinks.files.frames import SparkRewriter
 from airflow_kcr.sinks.files.layout import FILE_SIZE, MIB, FileTarget, Owner
-from airflow_kcr.sinks.files.sink import FileSink
+from airflow_kcr.sinks.files.sink import FileSink, taken
 from airflow_kcr.spec import SinkSpec
 from airflow_kcr.store.regions import RegionStore
 
@@ -61,16 +62,36 @@ class DeclaredFolder(DeclaredSink):
         ledger = RegionLedger(store, self.region_name)
         return FileSink(self.target, folder, ledger, SparkRewriter(spark, folder), table_of(spark, self.target))
 
-    def output(self) -> FoundOutput:
-        """Return the folder as the spec has it; it is not looked into."""
-        return self.found(self.spec.path or "")
+    def output(self, spark: Callable[[], SparkSession]) -> FoundOutput:
+        """Return the folder with whose it is, if that is another's; where there is no Spark, it is not looked into."""
+        try:
+            folder = HadoopFolder(spark(), self.target.path)
+        except ToolMissing as missing:
+            return self.found(self.target.place.place, note=f"not looked into: {missing.message}")
+        owner = Owner.of(folder.read(layout.OWNER))
+        if owner is None:
+            is_known = self.target.place in self.taken
+            return self.found(folder.uri, note="emptied since it was written to" if is_known else "")
+        if owner.is_of(self.target):
+            return self.found(folder.uri)
+        return self.found(folder.uri, earlier=(f"{owner.group}/{owner.sink} of region id {owner.region_id}",))
 
-    def settle(self, choice: Choice, store: RegionStore) -> FoundOutput | None:
-        """Accept a folder that was emptied with `TAKE_OVER`; folders are never shared, so there is nothing else."""
+    def settle(self, choice: Choice, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput | None:
+        """Accept a folder that was emptied with `TAKE_OVER`; folders are never shared, so there is nothing else.
+
+        Raises:
+            ConfigurationError: it is another sink's.
+        """
         if choice is not Choice.TAKE_OVER:
             return None
+        folder = HadoopFolder(spark(), self.target.path)
+        owner = Owner.of(folder.read(layout.OWNER))
+        if owner is not None:
+            if not owner.is_of(self.target):
+                raise ConfigurationError(taken(folder.uri, self.target, owner))
+            return self.found(folder.uri, note="nothing to do")
         store.let_go(self.region_name, self.target.place)
-        return self.found(self.target.place.place, note="the folder is the sink's as it is")
+        return self.found(folder.uri, note="the folder is the sink's as it is")
 
     def delete(self, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput:
         """Delete all that is in the folder, if its marker says that it is the sink's."""

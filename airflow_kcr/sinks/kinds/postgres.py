@@ -85,7 +85,7 @@ class DeclaredTable(DeclaredSink):
         require_driver(spark)
         return self.sink
 
-    def output(self) -> FoundOutput:
+    def output(self, spark: Callable[[], SparkSession]) -> FoundOutput:
         """Return how many rows the table has of this sink, and whose others."""
         with self._located() as (connection, place):
             known = bookkeeping.source_of(connection, place, self.sink.target)
@@ -97,7 +97,7 @@ class DeclaredTable(DeclaredSink):
                 note="" if bookkeeping.is_same(connection, place, known) else "another table than was written to",
             )
 
-    def settle(self, choice: Choice, store: RegionStore) -> FoundOutput:
+    def settle(self, choice: Choice, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput:
         """Do with the rows of earlier sinks what a person chose.
 
         A table that took the place of another, or was emptied, is accepted with `TAKE_OVER`.
@@ -105,10 +105,11 @@ class DeclaredTable(DeclaredSink):
         with self._located() as (connection, place):
             own = bookkeeping.source_of(connection, place, self.sink.target)
             done = self._settled(connection, place, own, choice)
-            if choice is Choice.TAKE_OVER and own is None and not done and self.sink.where in self.taken:
-                store.let_go(self.region_name, self.sink.where)
-                done.append("the table is the sink's as it is")
-            return self.found(self._shown(place), note="; ".join(done) or "nothing to do")
+        if choice is Choice.TAKE_OVER and own is None and not done and self.sink.where in self.taken:
+            # Only once that is committed: a place that is forgotten is taken as a new one.
+            store.let_go(self.region_name, self.sink.where)
+            done.append("the table is the sink's as it is")
+        return self.found(self._shown(place), note="; ".join(done) or "nothing to do")
 
     def _settled(
         self, connection: psycopg.Connection, place: TargetPlace, own: int | None, choice: Choice

@@ -247,6 +247,7 @@ def test_no_checkpoint_of_the_second_region_reads_as_one_of_the_first(
         said = again.refused()
         assert "is the folder of sink out" in said
         assert "name another one in the spec, or delete all that is in this one" in said
+        assert "out of region id" in again.kcr("region", "output", again.live.name)
         mended(again)
     again.lives()
     spark = request.getfixturevalue("spark")

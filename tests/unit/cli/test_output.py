@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.errors import ConfigurationError, SinkError, ToolMissing
 from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
 from airflow_kcr.protocol.region.rows import Requester
@@ -17,13 +20,17 @@ from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionId, RegionNam
 from airflow_kcr.sinks.group import checked_sinks
 from airflow_kcr.sinks.kinds.files import emptied
 from airflow_kcr.sinks.kinds.postgres import DeclaredTable
-from airflow_kcr.spec import RegionSpec, parse
+from airflow_kcr.sinks.postgres.sink import PostgresSink
+from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec, parse
 from airflow_kcr.store.postgres import PostgresTransactions
 from tests.support.breaking_proxy import breaking_proxy
 from tests.support.driver import Driver
-from tests.support.sink_files import Files
+from tests.support.sink_files import Files, LocalFolder
 from tests.support.sink_tables import Table
 from tests.unit.cli.conftest import Kcr
+
+if TYPE_CHECKING:
+    import psycopg
 
 NAME, GROUP = RegionName("again"), GroupId("g")
 SPEC = parse("""
@@ -180,6 +187,69 @@ def test_output_stays_while_the_region_can_not_be_deleted(
     store.handle(NAME, StartRegion(requester=Requester(who="me")))
     assert "stop it before" in kcr.refused("region", "delete", "again", "--yes", "--with-output", status=3)
     assert out.ask("SELECT count(*) FROM out") == [(100,)]
+
+
+def test_a_place_is_not_forgotten_where_the_decision_is_not_committed(
+    kcr: Kcr, store: PostgresTransactions, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = lived(database_url, declared(store), 100)
+    store.take(NAME, out.sink.where)
+    out.url = database_url
+    out.ask("DROP TABLE out, kcr_fence, kcr_progress")
+    deciding = PostgresSink.deciding
+
+    @contextmanager
+    def lost(self: PostgresSink) -> Iterator[psycopg.Connection]:
+        with deciding(self) as connection:
+            yield connection
+            raise SinkError("the connection is lost before the commit")
+
+    monkeypatch.setattr(PostgresSink, "deciding", lost)
+    kcr.refused("region", "output", "again", "--take-over", status=1)
+    assert store.taken(NAME) == {out.sink.where}
+
+
+@pytest.fixture
+def folder(store: PostgresTransactions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
+    """The folder of an earlier region, which the spec of the present one names."""
+    monkeypatch.setattr("airflow_kcr.sinks.outputs.file_session", lambda conf, needs: nullcontext(None))
+    monkeypatch.setattr("airflow_kcr.sinks.kinds.files.HadoopFolder", lambda spark, path: LocalFolder(Path(path)))
+    driver = Driver(name=NAME, region_id=RegionId("the first"))
+    driver.up()
+    files = Files(driver, tmp_path / "out")
+    files.process_batch(driver.member(0))
+    group = replace(SPEC.groups[0], sinks=(SinkSpec(name="out", kind=SinkKind.FILES, path=str(tmp_path / "out")),))
+    spec = replace(SPEC, groups=(group,))
+    store.handle(NAME, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
+    return files
+
+
+def test_a_folder_is_shown_with_whose_it_is_and_taken_over_by_nobody(kcr: Kcr, folder: Files) -> None:
+    (row,) = kcr.json("region", "output", "again")["sinks"]
+    assert (row["kind"], row["rows"], row["earlier"]) == ("files", None, ["g/out of region id the first"])
+    assert "is the folder of sink out" in kcr.refused("region", "output", "again", "--take-over", status=2)
+
+
+def test_a_folder_that_was_emptied_says_so_until_it_is_accepted(
+    kcr: Kcr, folder: Files, store: PostgresTransactions, tmp_path: Path
+) -> None:
+    shutil.rmtree(tmp_path / "out")
+    assert kcr.json("region", "output", "again")["sinks"][0]["note"] == ""
+    store.take(NAME, SinkPlace(GROUP, "out", str(tmp_path / "out")))
+    assert kcr.json("region", "output", "again")["sinks"][0]["note"] == "emptied since it was written to"
+    assert "the folder is the sink's as it is" in kcr("region", "output", "again", "--take-over").stdout
+    assert kcr.json("region", "output", "again")["sinks"][0]["note"] == ""
+
+
+def test_a_folder_is_not_looked_into_where_there_is_no_spark(
+    kcr: Kcr, folder: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> AbstractContextManager[None]:
+        raise ToolMissing("PySpark is not installed; install airflow-kcr[spark]")
+
+    monkeypatch.setattr("airflow_kcr.sinks.outputs.file_session", missing)
+    (row,) = kcr.json("region", "output", "again")["sinks"]
+    assert row["note"] == "not looked into: PySpark is not installed; install airflow-kcr[spark]"
 
 
 def test_a_folder_is_emptied_only_by_the_sink_that_has_taken_it(tmp_path: Path) -> None:
