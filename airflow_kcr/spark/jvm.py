@@ -7,8 +7,14 @@ used for it is there in 4.0 and 4.2; each use says what it becomes without it. T
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -19,25 +25,58 @@ JavaObject: TypeAlias = Any
 """An object in the JVM, of which py4j knows no type; never leaves this package's modules that talk to the JVM."""
 
 
-def launch(conf: SparkConf, errors: int) -> None:
+def launch(conf: SparkConf, errors: int, within: float) -> None:
     """Start the JVM of this process, or use the one that `spark-submit` has started.
 
     Args:
         conf: what the JVM must know as it starts; ignored if it runs already.
         errors: descriptor of what becomes its standard error.
+        within: seconds that it may take.
+
+    Raises:
+        TimeoutError: it took longer, and was killed.
     """
     from pyspark import SparkContext
-    from pyspark.java_gateway import launch_gateway
 
     # SparkContext would do it with all settings at once, and give it the standard error of this process.
-    gateway = None if launched() else launch_gateway(conf, {"stderr": errors})  # type: ignore[no-untyped-call]
+    gateway = None if launched() else _started(conf, errors, within)
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
+
+
+def _started(conf: SparkConf, errors: int, within: float) -> JavaObject:
+    """Return the gateway to a JVM that is started in a thread: PySpark's launcher waits for a frozen one for ever."""
+    from pyspark.java_gateway import launch_gateway
+
+    found: Future[JavaObject] = Future()
+
+    def start() -> None:
+        try:
+            found.set_result(launch_gateway(conf, {"stderr": errors}))  # type: ignore[no-untyped-call]
+        except Exception as error:  # noqa: BLE001 - the caller's to know
+            found.set_exception(error)
+
+    starter = threading.Thread(target=start, name="starts Spark's JVM", daemon=True)
+    starter.start()
+    try:
+        return found.result(within)
+    except TimeoutError:
+        for process in _children(Path(f"/proc/self/task/{starter.native_id}")):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        raise
+
+
+def _children(thread: Path) -> Iterator[int]:
+    """Yield the processes that a thread has started, and those that they have; none where the system doesn't say."""
+    with suppress(FileNotFoundError):
+        for child in map(int, (thread / "children").read_text().split()):
+            yield child
+            for one in Path(f"/proc/{child}/task").glob("*"):
+                yield from _children(one)
 
 
 def launched() -> bool:
     """Whether the JVM of this process runs, or `spark-submit` has started one for it."""
-    import os
-
     from pyspark import SparkContext
 
     return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ  # noqa: SLF001

@@ -71,6 +71,9 @@ _TELLING: Final = re.compile(
     r"^(?:Exception in thread|Error\b|Unrecognized|Invalid|.*[a-z]Error:|.*unresolved dependency)"
 )
 _STANDARD_ERROR: Final = 2
+LAUNCHED_WITHIN: Final = 120.0
+"""Seconds that the JVM may take until it answers, where it has no jars to fetch."""
+
 _ENDS_WITHIN: Final = 5.0
 """Seconds in which the last words of a JVM that has ended are read."""
 
@@ -84,21 +87,26 @@ def launch(conf: SparkConf) -> None:
     Raises:
         ToolMissing: there is no Java.
         ConfigurationError: JAVA_HOME leads nowhere, or jars can't be stored where they are fetched to.
-        ServiceFailed: the JVM ended as it started; the message has its own words.
+        ServiceFailed: the JVM ended as it started, or did not start in time; the message has its own words.
     """
     from pyspark.errors import PySparkRuntimeError
 
     if jvm.launched():
-        jvm.launch(conf, _STANDARD_ERROR)
+        jvm.launch(conf, _STANDARD_ERROR, LAUNCHED_WITHIN)
         return
     settings = dict(conf.getAll())
+    within = FETCHED_WITHIN if settings.get(PACKAGES) else LAUNCHED_WITHIN
     with fetched_alone(settings):
         overheard = _Overheard()
         try:
-            jvm.launch(conf, overheard.end)
+            jvm.launch(conf, overheard.end, within)
+        except TimeoutError as late:
+            overheard.close()
+            what = f"did not start within {within:g} s, and was killed"
+            raise _failure(settings, what, overheard.last()) from late
         except (PySparkRuntimeError, OSError) as error:
             overheard.close()
-            raise _failure(settings, overheard.last()) from error
+            raise _failure(settings, "did not start", overheard.last()) from error
         overheard.close()
 
 
@@ -132,12 +140,12 @@ class _Overheard:
             self._lines.append(rest.decode(errors="replace"))
 
 
-def _failure(conf: Mapping[str, str], lines: tuple[str, ...]) -> KcrError:
+def _failure(conf: Mapping[str, str], what: str, lines: tuple[str, ...]) -> KcrError:
     try:
         require_java(os.environ)
     except KcrError as missing:
         return missing
-    told = f"Spark's JVM did not start: {_reason(lines)}"
+    told = f"Spark's JVM {what}: {_reason(lines)}"
     if conf.get(PACKAGES):
         told += (
             f"\nIt fetches {conf[PACKAGES]}: check that a Maven repository can be reached from here, or name the jars "

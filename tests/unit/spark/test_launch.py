@@ -5,12 +5,16 @@ from __future__ import annotations
 import gc
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
+from airflow_kcr.spark import launch as launch_module
 from airflow_kcr.spark.launch import fetched_alone, folder_of, launch
 from airflow_kcr.spark.session import SparkSettings, open_session
 
@@ -85,6 +89,28 @@ def test_a_jvm_that_says_nothing_is_told_as_that(says: Callable[[str], None], tm
     says("exit 1")
     with pytest.raises(ServiceFailed, match="it said nothing"):
         start(tmp_path / "ivy", "")
+
+
+@pytest.mark.parametrize(
+    "frozen", ["kill -STOP $$", "sh -c 'kill -STOP $$' & wait", "exit 0"], ids=["itself", "its launcher", "ended well"]
+)
+def test_a_jvm_that_is_frozen_as_it_starts_is_killed_in_time(
+    says: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frozen: str
+) -> None:
+    # PySpark's launcher waits for ever, also for one that ends without an error and without having started anything.
+    monkeypatch.setattr(launch_module, "LAUNCHED_WITHIN", 1.0)
+    says(f"echo 'Picked up JAVA_TOOL_OPTIONS' >&2; {frozen}")
+    began, before = time.monotonic(), running()
+    with pytest.raises(ServiceFailed, match=r"did not start within 1 s, and was killed: Picked up JAVA_TOOL_OPTIONS$"):
+        start(tmp_path / "ivy", "")
+    assert time.monotonic() - began < 10
+    assert happened(lambda: running() <= before, within=5)
+
+
+def running() -> set[int]:
+    """The processes that this one has started, and those that they have."""
+    children = psutil.Process().children(recursive=True)
+    return {one.pid for one in children if one.is_running() and one.status() != psutil.STATUS_ZOMBIE}
 
 
 def test_java_is_missed_only_where_it_is_missing(
