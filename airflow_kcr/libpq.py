@@ -1,4 +1,8 @@
-"""Connections to a Postgres whose transactions run under the settings asked for, also behind a pooler.
+"""Connections to a Postgres whose transactions run under the settings asked for, and what it says as one fails.
+
+Store and sinks have their own sentences; the SQLSTATEs are judged here. The one question that matters to a caller is
+what became of its transaction: before COMMIT was sent nothing was changed, whatever failed; while it was on its way, a
+lost connection leaves that open (`CommitLost`), an answer of the server does not.
 
 A connection that was not made is recognised by its text, as libpq has no SQLSTATE for that. No text of libpq's own is
 passed on, since it may quote values. What the server itself says as it refuses is, in its language: it knows no
@@ -25,6 +29,34 @@ READ_ONLY: Final = (
     "target_session_attrs=read-write"
 )
 NOT_NOW: Final = "the server does not take connections now"
+
+LOCK_NOT_AVAILABLE: Final = "55P03"
+
+BUSY: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        LOCK_NOT_AVAILABLE: "it waited too long for a lock",
+        "57014": "a statement took too long",
+        "40P01": "it was chosen to end a deadlock",
+        "40001": "it could not be serialised",
+        "25P03": "it was idle for too long, so the server ended it",
+        "25P04": "it took too long, so the server ended it",
+    }
+)
+"""By SQLSTATE: the server gave the transaction up, so nothing was changed."""
+
+AWAY: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "57P01": "the server ended the connection",
+        "57P02": "the server crashed",
+        "57P03": NOT_NOW,
+        "57P05": "the server ended the idle connection",
+        "53300": FULL,
+        "53100": "the server's disk is full",
+        "53200": "the server is out of memory",
+        "25006": READ_ONLY,
+    }
+)
+"""By SQLSTATE: the server can't be used at the moment."""
 
 DIRECTLY: Final = "give the address of Postgres itself, not that of a pooler (PgBouncer)"
 
@@ -122,6 +154,20 @@ _OPTION: Final = re.compile(r"(?:-c\s*|--)(?P<name>[A-Za-z_][\w.-]*)=(?P<value>(
 """One setting among the options that a connection is started with; blanks in its value are escaped."""
 
 
+def sqlstate_of(error: BaseException | None) -> str:
+    """Return the five characters that the server classified an error with; empty where it never reached one."""
+    return (error.sqlstate or "") if isinstance(error, psycopg.Error) else ""
+
+
+def is_lost(error: BaseException | None) -> bool:
+    """Return whether the connection is gone, rather than a statement refused."""
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not error.sqlstate
+
+
+class CommitLost(Exception):
+    """COMMIT was sent, and no answer says whether it counts; its cause is what the driver raised."""
+
+
 class Unsuitable(Exception):
     """A server answers but can't be used until it is changed; its text says how."""
 
@@ -180,6 +226,22 @@ class Connection(psycopg.Connection[TupleRow]):
         level = IsolationLevel(self.isolation_level or IsolationLevel.READ_COMMITTED).name.replace("_", " ")
         access = {None: "", True: " READ ONLY", False: " READ WRITE"}[self.read_only]
         self.execute(f"BEGIN ISOLATION LEVEL {level}{access};".encode() + self.of_each_transaction, prepare=False)
+
+    def settle(self) -> None:
+        """Commit.
+
+        Raises:
+            CommitLost: whether it counts is open.
+            psycopg.Error: nothing was changed.
+        """
+        try:
+            self.commit()
+        except psycopg.Error as error:
+            state = sqlstate_of(error)
+            # A pooler that loses the server tells so itself, by a state of class 08.
+            if state not in BUSY and (not state or state in AWAY or state.startswith("08") or self.closed):
+                raise CommitLost from error
+            raise
 
 
 def connect(parameters: Mapping[str, object], settings: Mapping[str, str]) -> Connection:

@@ -22,7 +22,7 @@ from airflow_kcr import libpq
 from airflow_kcr.errors import StoreBusy, StoreRefused
 from airflow_kcr.floods import unflooded
 from airflow_kcr.store.postgres.connections import connect_under, driver_of
-from airflow_kcr.store.postgres.session import LOCK_NOT_AVAILABLE, Address, before_commit, sqlstate_of
+from airflow_kcr.store.postgres.failures import Address, before_commit, cause_of
 from airflow_kcr.store.postgres.tables import HEAD, SCHEMA, revision_of, too_new
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _migrate(connection: Connection, config: Config) -> None:
             command.upgrade(config, "head")
         except DBAPIError as error:
             connection.rollback()
-            if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
+            if libpq.sqlstate_of(cause_of(error)) != libpq.LOCK_NOT_AVAILABLE:
                 raise
             in_use = _in_use(connection)
             if attempt == _LOCK_ATTEMPTS:

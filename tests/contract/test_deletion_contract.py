@@ -11,7 +11,7 @@ from airflow_kcr.protocol.commands import DeclareRegion, DeleteRegion, KillRegio
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import CheckpointNumber, RegionName
-from airflow_kcr.store.postgres import region_writes
+from airflow_kcr.store.postgres import deletion
 from airflow_kcr.store.postgres.session import Session
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_ledger import Statistics, fill
@@ -50,14 +50,14 @@ def filled_tables(url: str) -> set[str]:
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Let a deletion end after N pieces, as if its process had been killed."""
     pieces = iter(range(after))
-    forget_some = region_writes.Deletion.forget_some
+    forget_some = deletion.Deletion.forget_some
 
-    def forget(self: region_writes.Deletion, session: Session) -> bool:
+    def forget(self: deletion.Deletion, session: Session) -> bool:
         if next(pieces, None) is None:
             raise StoreBusy("killed")
         return forget_some(self, session)
 
-    monkeypatch.setattr(region_writes.Deletion, "forget_some", forget)
+    monkeypatch.setattr(deletion.Deletion, "forget_some", forget)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def rules() -> RegionRules:
 def test_a_deletion_that_was_interrupted_is_told_by_every_verb_and_goes_on(
     database_url: str, monkeypatch: pytest.MonkeyPatch, rules: RegionRules, pieces: int
 ) -> None:
-    monkeypatch.setattr(region_writes, "PIECE", 3)
+    monkeypatch.setattr(deletion, "PIECE", 3)
     with postgres_store(database_url, lambda _: rules) as transactions:
         driver = Driver(partitions=3, rules=rules, transactions=transactions)
         lived(driver)
@@ -129,7 +129,7 @@ def test_a_batch_costs_as_much_to_delete_however_long_the_ledger(
     database_url: str, monkeypatch: pytest.MonkeyPatch, rules: RegionRules, statistics: Statistics
 ) -> None:
     keep_unknown(database_url)
-    monkeypatch.setattr(region_writes, "PIECE", 120)
+    monkeypatch.setattr(deletion, "PIECE", 120)
     most = []
     for batches in (100, 800):
         with postgres_store(database_url, lambda _: rules) as transactions:

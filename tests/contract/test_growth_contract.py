@@ -27,7 +27,7 @@ from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, Offset
 from airflow_kcr.spec import parse
-from airflow_kcr.store.postgres import chronicle
+from airflow_kcr.store.postgres import history
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.support.long_ledger import Statistics, fill
@@ -125,7 +125,7 @@ def test_twenty_thousand_batches_are_undone_in_the_time_that_a_statement_has(
 def test_ten_times_as_many_batches_are_judged_in_the_same_memory(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chronicle, "LEDGER_PAGE", 100)
+    monkeypatch.setattr(history, "LEDGER_PAGE", 100)
     peaks = []
     for batches in (500, 5_000):
         with driver_over(database_url, 6, members=1) as driver:

@@ -17,7 +17,7 @@ from airflow_kcr.protocol.invariants import verify
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import EventNumber, RegionName
-from airflow_kcr.store.postgres import chronicle, ledger, transactions
+from airflow_kcr.store.postgres import history, ledger, transactions
 from airflow_kcr.store.postgres.session import Session
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
@@ -46,7 +46,7 @@ def test_a_history_is_all_events_and_the_whole_ledger(drive: Drive) -> None:
 
 
 def test_a_history_longer_than_a_page_is_read_to_its_end(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "EVENT_PAGE", 3)
+    monkeypatch.setattr(history, "EVENT_PAGE", 3)
     driver = lived(drive())
     assert tuple(driver.store.history(driver.name).events) == driver.events
 
@@ -73,8 +73,8 @@ def as_ended(batch: Batch) -> Batch:
 def test_a_chronicle_tells_all_events_and_all_batches_as_they_ended(
     drive: Drive, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
-    monkeypatch.setattr(chronicle, "EVENT_PAGE", page)
-    monkeypatch.setattr(chronicle, "LEDGER_PAGE", page)
+    monkeypatch.setattr(history, "EVENT_PAGE", page)
+    monkeypatch.setattr(history, "LEDGER_PAGE", page)
     driver = lived(drive())
     driver.crash(driver.member(0))
     driver.recover()
@@ -129,7 +129,7 @@ def test_a_region_that_goes_on_between_two_pages_gives_no_false_report(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, batches = driver.events, driver.batches
-    monkeypatch.setattr(chronicle, "LEDGER_PAGE", 1)
+    monkeypatch.setattr(history, "LEDGER_PAGE", 1)
     told = driver.store.chronicle(driver.name)
     pages = told.batches
 

@@ -25,6 +25,7 @@ from airflow_kcr.sinks.postgres.database import Database, OutcomeLost
 from airflow_kcr.store import schema_upgrade
 from airflow_kcr.store.postgres import PostgresTransactions, build_engine
 from airflow_kcr.store.postgres.connections import NO_LOCK, driver_of, server_at
+from airflow_kcr.store.postgres.statements import Statement
 from tests.support.breaking_proxy import Break, breaking_proxy
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.pgbouncer import needs_pgbouncer, pooled
@@ -41,7 +42,7 @@ RULES = RegionRules(groups={GROUP: group_rules()})
 QUICK = Timeouts(lease=timedelta(seconds=3), renew=timedelta(seconds=1))
 
 SHORT = timedelta(0)
-SLEEP = text("SELECT pg_sleep(20)")
+SLEEP = Statement("SELECT pg_sleep(20)")
 
 IN_FORCE = """
     SELECT current_setting('idle_in_transaction_session_timeout'), current_setting('lock_timeout'),
@@ -164,7 +165,7 @@ def test_a_statement_a_lock_and_an_idle_transaction_are_ended(dropping: str) -> 
             other.execute("SELECT pg_advisory_xact_lock(7)")
             with (
                 pytest.raises(StoreBusy, match="it waited too long for a lock"),
-                store._connections.transaction(text("SELECT pg_advisory_xact_lock(7)")),
+                store._connections.transaction(Statement("SELECT pg_advisory_xact_lock(7)")),
             ):
                 pass
         with engine.connect() as idle:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, TextClause, create_engine, event, text
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
@@ -71,14 +70,14 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.store.postgres import (
     PostgresTransactions,
-    admission,
     build_engine,
-    connections,
-    layouts,
+    leases,
+    ledger,
+    listeners,
     region_reads,
-    transactions,
 )
 from airflow_kcr.store.postgres.session import Found, Session
+from airflow_kcr.store.postgres.statements import Statement
 from airflow_kcr.store.regions import RegionStore
 from tests.support.breaking_proxy import Break, BreakingProxy, breaking_proxy
 from tests.support.driver import GROUP, Driver, group_rules
@@ -298,7 +297,7 @@ def test_a_read_that_this_process_was_kept_from_going_on_with_begins_anew(
     read, rows = READS[what], Session.rows
     expected, kept = read(driver), list[object]()
 
-    def later(session: Session, statement: Any, **parameters: object) -> Sequence[Found]:  # noqa: ANN401 (SQLAlchemy's)
+    def later(session: Session, statement: Statement, **parameters: object) -> Sequence[Found]:
         if not kept:
             kept.append(statement)
             assert happened(lambda: not in_transaction(database_url), within=60)
@@ -577,9 +576,9 @@ def test_a_lease_that_was_written_since_a_renewal_began_is_judged_as_it_is_now(
     asked = _renewal(driver.name, driver.member(0))
     asked = replace(asked, command=replace(asked.command, lease=timedelta(hours=1)))
     gate = " CROSS JOIN (SELECT pg_advisory_xact_lock_shared(1)) AS gate"
-    statement, regions = transactions._RENEW.text, "JOIN kcr.region r ON r.name = u.region"
+    statement, regions = leases.SQL["renew"].sql, "JOIN kcr.region r ON r.name = u.region"
     assert statement.count(regions) == 1
-    monkeypatch.setattr(transactions, "_RENEW", text(statement.replace(regions, regions + gate)))
+    monkeypatch.setitem(leases.SQL, "renew", Statement(statement.replace(regions, regions + gate)))
     with (
         PostgresTransactions.connect(database_url, lambda _: rules, timeouts=PATIENT) as store,
         psycopg.connect(_dsn(database_url), autocommit=True) as other,
@@ -787,7 +786,7 @@ def test_a_waiter_sleeps_until_something_comes(
 def test_where_nobody_can_listen_waiting_is_waiting(
     driver: Driver, engine: Engine, rules: RegionRules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "_LISTEN", b"LISTEN")
+    monkeypatch.setattr(listeners, "_LISTEN", b"LISTEN")
     with PostgresTransactions(engine, lambda _: rules) as deaf:
         started = monotonic()
         deaf.wait(driver.name, driver.held.counter, timedelta(seconds=0.3))
@@ -935,13 +934,13 @@ A_LONG_LEDGER = """
 @pytest.mark.parametrize(
     "statement",
     [
-        pytest.param(admission.BEGIN, id="claims of a begin"),
-        pytest.param(text(admission.MOVE), id="positions moved"),
-        pytest.param(layouts.LOWEST, id="lowest places"),
+        pytest.param(region_reads.SQL["admit_start"], id="claims of a start"),
+        pytest.param(ledger.SQL["move"], id="positions moved"),
+        pytest.param(ledger.SQL["lowest"], id="lowest places"),
     ],
 )
 def test_arrays_are_walked_through_once_where_a_table_has_no_statistics(
-    database_url: str, driver: Driver, statement: TextClause
+    database_url: str, driver: Driver, statement: Statement
 ) -> None:
     driver.process()
     execute(database_url, A_LONG_LEDGER)
@@ -950,11 +949,11 @@ def test_arrays_are_walked_through_once_where_a_table_has_no_statistics(
     given = {"groups": groups, "topics": topics, "partitions": partitions, "offsets": offsets, "region": 1}
     given |= {"positions": offsets, "started": offsets, "numbers": offsets, "epochs": offsets}
     given |= {"name": driver.name, "group": GROUP, "index": 0, "batch": "b"}
-    names = sorted(statement._bindparams)
-    numbered = re.sub(r"(?<!:):(\w+)", lambda found: f"${names.index(found[1]) + 1}", statement.text)
     # As it is planned the first few times, for these values, and then once for all.
-    first = execute(database_url, f"EXPLAIN (FORMAT JSON) {statement.text}", **{name: given[name] for name in names})
-    later = execute(database_url, f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {numbered}")
+    first = execute(
+        database_url, f"EXPLAIN (FORMAT JSON) {statement.sql}", **{name: given[name] for name in statement.names}
+    )
+    later = execute(database_url, f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {statement.numbered.decode()}")
     for ((plans,),) in (first, later):
         assert isinstance(plans, list)
         again = [node for side in _inner_sides(plans[0]["Plan"]) for node in _nodes(side)]

@@ -15,7 +15,6 @@ import pytest
 from airflow_kcr.api import Region
 from airflow_kcr.protocol.commands import ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.archive import Tables, Whole
 from airflow_kcr.protocol.region.completion import RETIRED_AT_ONCE
 from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.plans import checkpoint_number_of_run
@@ -28,6 +27,7 @@ from airflow_kcr.store.postgres import archive
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_history import keep, live_through, number_beyond
 from tests.support.long_ledger import Statistics
+from tests.support.past import Tables, Whole
 from tests.support.plans import keep_unknown, nothing_pruned, statements, touched
 from tests.support.scripts import checkpoints_of_ten
 from tests.support.stores import postgres_store

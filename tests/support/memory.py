@@ -37,7 +37,6 @@ from airflow_kcr.protocol.commands import EventMark, Heartbeat
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import SeekMap
 from airflow_kcr.protocol.region import lost_logs
-from airflow_kcr.protocol.region.archive import Tables
 from airflow_kcr.protocol.region.events import Event, MemberRegistered
 from airflow_kcr.protocol.region.rows import Batch, DesiredState, Lease, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (
@@ -54,7 +53,6 @@ from airflow_kcr.protocol.region.state import (
     stored,
     without,
     without_forgotten,
-    working,
 )
 from airflow_kcr.protocol.region.timelines import Rewinds
 from airflow_kcr.protocol.values import (
@@ -71,6 +69,7 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.store.regions import RegionStore
+from tests.support.past import Tables, working
 
 A = TypeVar("A")
 V = TypeVar("V")

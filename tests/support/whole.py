@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from psycopg.sql import SQL
-from sqlalchemy import text
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.store.postgres.archive import PostgresArchive
+from airflow_kcr.store.postgres.layouts import (
+    BOUNDARY_OFFSETS,
+    CHECKPOINTS,
+    PERSON_RESETS,
+    REQUESTS,
+    RESETS,
+    offset_map,
+    seek_map,
+)
+from airflow_kcr.store.postgres.row_layout import JsonLayout, Layout, partition_of
+from airflow_kcr.store.postgres.statements import Statement
+from tests.support.past import Tables, Whole, working
 
-from airflow_kcr.protocol.region.archive import Tables, Whole
-from airflow_kcr.protocol.region.state import Region, working
-from airflow_kcr.store.postgres.archive import PostgresArchive, lookup, offset_map, seek_map
-from airflow_kcr.store.postgres.layouts import BOUNDARY_OFFSETS, CHECKPOINTS, PERSON_RESETS, REQUESTS, RESETS
-from airflow_kcr.store.postgres.row_layout import partition_of
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def everything(region: Region) -> Region:
@@ -35,17 +45,17 @@ def as_stored(region: Region) -> Region:
 
 
 def _tables(archive: PostgresArchive) -> Tables:
-    checkpoints = dict(archive._rows(lookup(CHECKPOINTS, SQL("true"))))
-    resets = dict(archive._rows(lookup(RESETS, SQL("true"))))
+    checkpoints = _rows(archive, CHECKPOINTS)
+    resets = _rows(archive, RESETS)
     complete = [s for s, row in checkpoints.items() if row.is_complete]
     frozen = _grouped(archive, "sequence", "checkpoint_partition", "group_id, topic, partition")
     read_backs = _grouped(archive, "sequence", "read_back", "group_id, topic, partition, next_offset")
     columns = "group_id, topic, partition, next_offset, source, current_offset, clamped_from, recreated"
     seeks = _grouped(archive, "epoch", "seek_offset", columns)
-    contributed = archive._session.rows(text("SELECT DISTINCT sequence FROM kcr.contribution WHERE region_id=:region"))
+    contributed = _read(archive, "SELECT DISTINCT sequence FROM kcr.contribution WHERE region_id = :region")
     return Tables(
-        boundary_offsets=dict(archive._rows(lookup(BOUNDARY_OFFSETS, SQL("true")))),
-        requests=dict(archive._rows(lookup(REQUESTS, SQL("true")))),
+        boundary_offsets=_rows(archive, BOUNDARY_OFFSETS),
+        requests=_rows(archive, REQUESTS),
         checkpoints=checkpoints,
         offsets=dict(archive.offsets(complete)),
         frozen={s: frozenset(partition_of(*row) for row in rows) for s, rows in frozen.items()},
@@ -53,13 +63,22 @@ def _tables(archive: PostgresArchive) -> Tables:
         read_backs={s: offset_map(rows) for s, rows in read_backs.items()},
         resets=resets,
         seek_maps={epoch: seek_map(seeks.get(epoch, [])) for epoch in resets},
-        person_resets=dict(archive._rows(lookup(PERSON_RESETS, SQL("true")))),
+        person_resets=_rows(archive, PERSON_RESETS),
     )
+
+
+def _read(archive: PostgresArchive, sql: str) -> Sequence[tuple[Any, ...]]:
+    return archive._session.rows(Statement(sql))
+
+
+def _rows(archive: PostgresArchive, layout: Layout[K, V]) -> dict[K, V]:
+    table = layout.table.fullname
+    found = _read(archive, f"SELECT {layout.selected('t')} FROM {table} t WHERE t.region_id = :region")
+    return dict(layout.join(row[0] if isinstance(layout, JsonLayout) else row) for row in found)
 
 
 def _grouped(archive: PostgresArchive, number: str, table: str, columns: str) -> dict[Any, list[Any]]:
     found: dict[Any, list[Any]] = {}
-    rows = archive._session.rows(text(f"SELECT {number}, {columns} FROM kcr.{table} WHERE region_id = :region"))
-    for key, *row in rows:
+    for key, *row in _read(archive, f"SELECT {number}, {columns} FROM kcr.{table} WHERE region_id = :region"):
         found.setdefault(key, []).append(row)
     return found

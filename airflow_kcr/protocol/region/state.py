@@ -19,7 +19,7 @@ from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StaleInc
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekMap
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.archive import ACTIVE, NOTHING, WAITING, Archive, Named, Tables, Whole
+from airflow_kcr.protocol.region.archive import NOTHING, Archive, Named
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
     Absence,
@@ -28,7 +28,6 @@ from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     Checkpoint,
     CheckpointRequest,
-    CheckpointState,
     Claim,
     Contribution,
     DesiredState,
@@ -554,46 +553,3 @@ def digest(offsets: OffsetMap) -> str:
     """Return a short hash over an offset map, to recognise it by."""
     text = "\n".join(f"{p.group}\0{p.topic}\0{p.partition}\0{o}" for p, o in offsets.items())
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def working(region: Region, tables: Tables) -> Region:
-    """Return a region with the rows that decisions work on, of all that it has; see `Region`.
-
-    Args:
-        region: its own row, and the tables that don't grow with time.
-        tables: the others, whole.
-    """
-    archive = Whole(tables)
-    complete = (s for s, row in tables.checkpoints.items() if row.state is CheckpointState.COMPLETE)
-    newest = archive.newest_usable(None)
-    sequences = {region.open_checkpoint, region.restore_point, region.stopping, region.aligned, *complete}
-    if newest is not None:
-        sequences.add(newest.sequence)
-    requests = {request_id: row for request_id, row in tables.requests.items() if row.state in WAITING}
-    checkpoint = None if region.open_checkpoint is None else tables.checkpoints[region.open_checkpoint]
-    bounds = {
-        region.next_boundary,
-        None if checkpoint is None else checkpoint.boundary,
-        *(row.boundary for row in requests.values()),
-    }
-    epochs = {region.epoch, region.restore_point_epoch}
-    opened = None if region.restore_point_epoch is None else tables.resets.get(region.restore_point_epoch)
-    mapped = {region.restore_point_epoch, region.epoch if region.state in RESET_STATES else None}
-    return replace(
-        region,
-        archive=archive,
-        boundary_offsets={key: row for key, row in tables.boundary_offsets.items() if key[2] in bounds},
-        requests=requests,
-        checkpoints={s: row for s, row in tables.checkpoints.items() if s in sequences},
-        offsets={s: held for s, held in tables.offsets.items() if s == region.restore_point},
-        frozen={s: held for s, held in tables.frozen.items() if s == region.open_checkpoint},
-        contributions={key: part for key, part in tables.contributions.items() if key[0] == region.open_checkpoint},
-        read_backs={s: held for s, held in tables.read_backs.items() if s == region.restore_point},
-        resets={epoch: row for epoch, row in tables.resets.items() if epoch in epochs},
-        seek_maps={epoch: held for epoch, held in tables.seek_maps.items() if epoch in mapped},
-        person_resets={
-            request_id: row
-            for request_id, row in tables.person_resets.items()
-            if row.state in ACTIVE or (opened is not None and request_id == opened.person)
-        },
-    )

@@ -1,17 +1,10 @@
-"""Connections of the store's engine, lent for one transaction or one statement, and those that LISTEN for a region.
+"""Connections of the store's engine, lent for one transaction or one statement.
 
-Every failure leaves here as an error of this project, which says whether anything can have changed (`session`).
-
-A notification only wakes waiters. Who waits reads the counter first, so one sent before it listened is not missed; one
-that is lost costs the timeout. Behind a pooler, where LISTEN would be of a session that others use, the counter is
-polled.
+Every failure leaves here as an error of this project, which says whether anything can have changed (`failures`).
 """
 
 from __future__ import annotations
 
-import logging
-import selectors
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,30 +13,25 @@ from functools import wraps
 from time import monotonic
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-import psycopg
 from psycopg import IsolationLevel
-from sqlalchemy import Connection, Engine, TextClause, create_engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_kcr import libpq
 from airflow_kcr.errors import StoreBusy, StoreRefused
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import EventNumber, RegionName
-from airflow_kcr.store.postgres.session import (
+from airflow_kcr.store.postgres.failures import (
     FAILURES,
     UNDEFINED,
     Address,
-    Found,
-    Session,
     before_commit,
-    during_commit,
-    execute,
-    is_lost,
-    sqlstate_of,
+    cause_of,
+    outcome_unknown,
     unstorable,
 )
+from airflow_kcr.store.postgres.session import Found, Session
+from airflow_kcr.store.postgres.statements import Statement
 from airflow_kcr.store.postgres.tables import require_current
 
 if TYPE_CHECKING:
@@ -148,10 +136,8 @@ class Server:
     """Its clock, as it answered; with zone."""
 
 
-# name: server — what `kcr doctor` reads.
-_SERVER: Final = text("""
-    SELECT current_setting('server_version'), pg_is_in_recovery(), clock_timestamp()
-""")
+_SERVER: Final = text("SELECT current_setting('server_version'), pg_is_in_recovery(), clock_timestamp()")
+"""What `kcr doctor` reads."""
 
 
 def server_at(url: str | URL) -> Server:
@@ -182,8 +168,8 @@ _SNAPSHOT: Final = libpq.Mode(isolation=IsolationLevel.REPEATABLE_READ, read_onl
 _ALONE: Final = libpq.Mode(autocommit=True)
 """A statement by itself."""
 
-# name: no_lock — the first statement of a transaction that needs no lock.
-NO_LOCK: Final = text("SELECT 1")
+NO_LOCK: Final = Statement("SELECT 1")
+"""The first statement of a transaction that needs no lock."""
 
 IDLE: Final = "25P03"
 """The server's message about a transaction that stood idle for too long."""
@@ -208,7 +194,7 @@ def read_again(read: Callable[P, A]) -> Callable[P, A]:
         try:
             return read(*args, **kwargs)
         except StoreBusy as busy:
-            if busy.__cause__ is None or sqlstate_of(busy.__cause__) != IDLE:
+            if libpq.sqlstate_of(cause_of(busy.__cause__)) != IDLE:
                 raise
         return read(*args, **kwargs)
 
@@ -230,82 +216,88 @@ class Connections:
         self._schema_is_current = False
 
     @contextmanager
-    def transaction(self, first: TextClause, **parameters: object) -> Iterator[Session]:
+    def transaction(self, first: Statement, **parameters: object) -> Iterator[Session]:
         """Run the body in one transaction that begins with the statement `first`, and commit it.
 
         Raises:
-            StoreError: see `session`; before COMMIT was sent, nothing was changed.
+            StoreError: see `failures`; before COMMIT was sent, nothing was changed.
         """
         started = monotonic()
-        with self._lent(libpq.WRITING, first, parameters) as session:
+        with self._begun(libpq.WRITING, first, parameters) as (session, driver):
             yield session
             try:
-                session.commit()
-            except FAILURES as error:
-                raise during_commit(error, self._address, monotonic() - started) from error
+                driver.settle()
+            except libpq.CommitLost as lost:
+                raise outcome_unknown(self._address, monotonic() - started) from lost
 
     @contextmanager
-    def snapshot(self, first: TextClause, **parameters: object) -> Iterator[Session]:
+    def snapshot(self, first: Statement, **parameters: object) -> Iterator[Session]:
         """Run the body in a transaction that only reads, all of it as of one moment: that of the statement `first`.
 
         What was read is true whatever becomes of the transaction: a server may have ended it while the body worked on
         what it had read. It is committed all the same, because the driver forgets its prepared statements with a
         rollback.
         """
-        with self._lent(_SNAPSHOT, first, parameters) as session:
+        with self._begun(_SNAPSHOT, first, parameters) as (session, driver):
             yield session
             with suppress(*FAILURES):
-                session.commit()
+                driver.commit()
+
+    def answer(self, statement: Statement, **parameters: object) -> Sequence[Found]:
+        """Return the rows of one statement in autocommit, which may be repeated without harm; one round trip."""
+        with self._begun(_ALONE, statement, parameters) as (session, driver):
+            # Behind a pooler there is a transaction, for its settings; else this sends nothing.
+            driver.commit()
+            return session.first
 
     @contextmanager
-    def _lent(self, mode: libpq.Mode, first: TextClause, parameters: Mapping[str, object]) -> Iterator[Session]:
+    def _begun(
+        self, mode: libpq.Mode, first: Statement, parameters: Mapping[str, object]
+    ) -> Iterator[tuple[Session, libpq.Connection]]:
+        """Lend a session in a transaction whose first statement was run, and the connection that it is over."""
         self.require_schema()
         started = monotonic()
-        lent, rows = self._begun(mode, first, parameters, started)
-        session = Session(driver_of(lent), self.answer, self._read_rules, rows)
-        try:
-            with self._translating(started):
-                yield session
-        finally:
-            session.end()
-            _give_back(lent)
+        with self._translating(started):
+            lent, rows = self._with_first(mode, first, parameters)
+            driver = driver_of(lent)
+            session = Session(driver, self.answer, self._read_rules, rows)
+            try:
+                yield session, driver
+            finally:
+                session.end()
+                _give_back(lent)
 
-    def _begun(
-        self, mode: libpq.Mode, first: TextClause, parameters: Mapping[str, object], started: float
+    def _with_first(
+        self, mode: libpq.Mode, first: Statement, parameters: Mapping[str, object], *, is_again: bool = False
     ) -> tuple[PoolProxiedConnection, Sequence[Found]]:
         """Return a connection in a transaction whose first statement was run, and the rows of that.
 
         A pooled connection may have died since it was used last. It is found here, before anything was asked that
         changes something, and replaced once, with all that are as old.
         """
-        with self._translating(started):
-            try:
-                return _with_first(self._engine.raw_connection(), mode, first, parameters)
-            except FAILURES as error:
-                if not is_lost(error) and sqlstate_of(error) not in _REPLACED:
-                    raise
-            self._engine.dispose()
-            return _with_first(self._engine.raw_connection(), mode, first, parameters)
-
-    def answer(self, statement: TextClause, **parameters: object) -> Sequence[Found]:
-        """Return the rows of one statement in autocommit, which may be repeated without harm; one round trip."""
-        self.require_schema()
-        started = monotonic()
-        lent, rows = self._begun(_ALONE, statement, parameters, started)
         try:
-            with self._translating(started):
-                # Behind a pooler there is a transaction, for its settings; else this sends nothing.
-                driver_of(lent).commit()
-        finally:
-            _give_back(lent)
-        return rows
+            lent = self._engine.raw_connection()
+            try:
+                driver = driver_of(lent)
+                driver.take_mode(mode)
+                driver.begin()
+                return lent, driver.run(first.numbered, first.bound(parameters)).fetchall()
+            except BaseException:
+                _give_back(lent)
+                raise
+        except FAILURES as error:
+            cause = cause_of(error)
+            if is_again or not (libpq.is_lost(cause) or libpq.sqlstate_of(cause) in _REPLACED):
+                raise
+        self._engine.dispose()
+        return self._with_first(mode, first, parameters, is_again=True)
 
     @contextmanager
     def _translating(self, started: float) -> Iterator[None]:
         try:
             yield
         except FAILURES as error:
-            if sqlstate_of(error) in UNDEFINED:
+            if libpq.sqlstate_of(cause_of(error)) in UNDEFINED:
                 self._schema_is_current = False
                 self.require_schema()
             raise before_commit(error, self._address, monotonic() - started) from error
@@ -324,19 +316,6 @@ class Connections:
         self._schema_is_current = True
 
 
-def _with_first(
-    lent: PoolProxiedConnection, mode: libpq.Mode, first: TextClause, parameters: Mapping[str, object]
-) -> tuple[PoolProxiedConnection, Sequence[Found]]:
-    try:
-        driver = driver_of(lent)
-        driver.take_mode(mode)
-        driver.begin()
-        return lent, execute(driver, first, parameters).fetchall()
-    except BaseException:
-        _give_back(lent)
-        raise
-
-
 def _give_back(lent: PoolProxiedConnection) -> None:
     """Give a connection back to the pool, what was not committed rolled back; a broken one is thrown away."""
     try:
@@ -346,173 +325,3 @@ def _give_back(lent: PoolProxiedConnection) -> None:
     except FAILURES:
         lent.invalidate()
     lent.close()
-
-
-# Listeners
-
-CHANNEL: Final = "kcr"
-
-# name: notify — delivered by Postgres after the commit, and only then.
-NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', :payload)"
-
-_POLL_PERIOD: Final = 1.0
-"""Seconds after which a waiter checks whether the store was closed."""
-
-POLL: Final = 1.0
-"""Seconds between two reads of a region's counter if nothing can listen."""
-
-_LOG = logging.getLogger(__name__)
-
-_DIGITS: Final = 19
-"""Of the largest number that the store has."""
-
-_LISTEN: Final = f"LISTEN {CHANNEL}".encode()
-
-
-def payload(name: RegionName, counter: EventNumber) -> str:
-    """Return what a transition tells its waiters."""
-    return f"{name}:{counter}"
-
-
-def counter_in(notified: str, name: RegionName) -> EventNumber | None:
-    """Return the region's counter as a notification says it; None if it is about another region, or strange."""
-    region, _, counter = notified.rpartition(":")
-    # Every user of the database may notify; a number of thousands of digits doesn't count.
-    return EventNumber(int(counter)) if region == name and counter.isdecimal() and len(counter) <= _DIGITS else None
-
-
-def _until_readable(connection: libpq.Connection, seconds: float) -> None:
-    """Wait for what the server sends; the driver's own wait wakes up ten times a second."""
-    with selectors.PollSelector() as selector:
-        selector.register(connection, selectors.EVENT_READ)
-        selector.select(seconds)
-
-
-class Listeners:
-    """Connections that listen, kept between waits; each waiter uses one alone.
-
-    Args:
-        engine: makes them.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._idle: list[libpq.Connection] = []
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._is_told = False
-
-    def wait(
-        self,
-        name: RegionName,
-        after: EventNumber,
-        timeout: timedelta,
-        counter: Callable[[libpq.Connection], EventNumber],
-    ) -> EventNumber:
-        """Return the region's counter once it is beyond `after`; else `after`, in the end or when all is closed.
-
-        Args:
-            name: the region.
-            after: the counter that the caller has seen.
-            timeout: how long at most.
-            counter: reads the region's counter; raises if there is no such region.
-        """
-        deadline = monotonic() + timeout.total_seconds()
-        with suppress(SQLAlchemyError, psycopg.Error):
-            connection = self._take()
-            if connection is None:
-                return self._poll(after, deadline, counter)
-            try:
-                known = max(counter(connection), after)
-                if known == after:
-                    known = self._listen(connection, name, after, deadline, counter)
-                if known > after:
-                    return known
-            except BaseException:
-                connection.close()
-                raise
-            finally:
-                self._keep(connection)
-        # What is left of the time: none, unless listening failed.
-        self._closed.wait(max(deadline - monotonic(), 0))
-        return after
-
-    def close(self) -> None:
-        """Close the connections; those that wait notice within their timeout."""
-        self._closed.set()
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-    def _listen(
-        self,
-        connection: libpq.Connection,
-        name: RegionName,
-        after: EventNumber,
-        deadline: float,
-        counter: Callable[[libpq.Connection], EventNumber],
-    ) -> EventNumber:
-        """Return the region's counter once a notification says that it is beyond `after`, else `after`.
-
-        It is read then: every user of the database may notify, and a number that the region never had would keep its
-        waiters from hearing of real ones.
-        """
-        while (left := deadline - monotonic()) > 0 and not self._closed.is_set():
-            # All of them before anything is asked: the driver holds the connection's lock while it yields them.
-            notices = list(connection.notifies(timeout=0))
-            numbers = [known for notice in notices if (known := counter_in(notice.payload, name)) is not None]
-            if max(numbers, default=after) > after and (read := counter(connection)) > after:
-                return read
-            if not notices:
-                _until_readable(connection, min(left, _POLL_PERIOD))
-        return after
-
-    def _poll(
-        self, after: EventNumber, deadline: float, counter: Callable[[libpq.Connection], EventNumber]
-    ) -> EventNumber:
-        """Return the region's counter once it is beyond `after`, else `after`; the pool's connections stay free."""
-        while True:
-            with self._engine.connect() as lent, lent.begin():
-                known = counter(driver_of(lent.connection))
-            left = deadline - monotonic()
-            if known > after or left <= 0 or self._closed.wait(min(left, POLL)):
-                return max(known, after)
-
-    def _take(self) -> libpq.Connection | None:
-        """Return a connection that listens; None: a pooler is in between."""
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        lent = self._engine.raw_connection()
-        connection = driver_of(lent)
-        if connection.is_pooled:
-            lent.close()
-            self._tell()
-            return None
-        # Outside the pool: waiters must not keep others from working.
-        lent.detach()
-        try:
-            connection.autocommit = True
-            connection.execute(_LISTEN)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _tell(self) -> None:
-        with self._lock:
-            was, self._is_told = self._is_told, True
-        if not was:
-            _LOG.warning(
-                "a pooler is between here and the store, so nothing can LISTEN: changes are found by reading a "
-                "region's counter every %g s",
-                POLL,
-            )
-
-    def _keep(self, connection: libpq.Connection) -> None:
-        with self._lock:
-            if not self._closed.is_set() and not connection.closed:
-                self._idle.append(connection)
-                return
-        connection.close()

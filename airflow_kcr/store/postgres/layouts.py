@@ -1,36 +1,31 @@
-"""Which columns a row of the region becomes, and back; and what resets have undone of batches that were read.
+"""Which columns a row of the region becomes, and back: one declaration for each class, for reading and for writing.
 
-**Rewinds.** Of all resets after a batch two kinds can hold the lowest place of a partition: the next one, and any that
-sent it further back than the reset just before it had. All others went to where it was before or beyond, and are passed
-over. So resets that a region does by itself, whose places only move on, cost a reader nothing, however many there were;
-`seek_offset.rewinds` says which kind an entry is of. It is true as long as that is not known.
-
-A row class whose fields are the columns is laid out by its type hints (`row_layout`); the few whose columns differ say
-so themselves.
+A row class whose fields are the columns is laid out by its type hints (`row_layout`); those of which there may be tens
+of thousands, and those whose columns differ, say so themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Row
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from psycopg.sql import SQL
-from sqlalchemy import text
-
-from airflow_kcr.ports import Replayed, Span
-from airflow_kcr.protocol.documents import storable
+from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region import timelines
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.region.archive import Archive
+from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import (
+    Absence,
     Batch,
     BoundaryKey,
     BoundaryOffset,
     Checkpoint,
     CheckpointRequest,
     Claim,
+    Contribution,
     InitialOffset,
     Lease,
     Member,
@@ -38,7 +33,8 @@ from airflow_kcr.protocol.region.rows import (
     PersonReset,
     ResetAttempt,
 )
-from airflow_kcr.protocol.region.state import InitialKey
+from airflow_kcr.protocol.region.state import InitialKey, Region, Spec
+from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     ClusterId,
@@ -48,161 +44,93 @@ from airflow_kcr.protocol.values import (
     Incarnation,
     MemberId,
     Offset,
+    Range,
+    RegionId,
+    RegionName,
     RequestId,
     TopicId,
 )
+from airflow_kcr.store.codec import event_from_json, from_json
 from airflow_kcr.store.postgres import tables
 from airflow_kcr.store.postgres.row_layout import (
     JsonLayout,
     Layout,
+    MapLayout,
     Values,
+    fields_of,
+    json_row,
     member_of,
+    named,
     of_dataclass,
-    partition_columns,
     partition_of,
 )
-from airflow_kcr.store.postgres.session import Found, Session, composed
-from airflow_kcr.store.postgres.tables import PARTITION, TURN
+from airflow_kcr.store.postgres.session import Found
+from airflow_kcr.store.postgres.tables import PARTITION
 
-if TYPE_CHECKING:
-    from psycopg.sql import Composable
-    from sqlalchemy import Table
+# The region's own row
 
+HEAD_COLUMNS: Final = tuple(c for c in tables.region.c.keys() if c not in {"id", "name"})  # noqa: SIM118 (not a dict)
+"""The columns of the region's own row, after id and name."""
 
-# Rewinds
+SPEC_COLUMNS: Final = ("uid", "spec", "spec_revision", "next_spec", "next_spec_revision")
+"""Those that seldom change, and are written only then: a spec is long."""
 
-# name: rewinds — of an entry `n` that is written: whether it is, or may be, before the one of the reset just before.
-REWINDS: Final = SQL("""
-    coalesce(n.next_offset < (
-        SELECT s.next_offset FROM kcr.seek_offset s
-        WHERE s.region_id = :region AND s.group_id = n.group_id AND s.topic = n.topic AND s.partition = n.partition
-          AND s.epoch = (SELECT max(r.epoch) FROM kcr.reset r WHERE r.region_id = :region AND r.epoch < n.epoch)
-    ), true)
-""")
+HEAD: Final = json_row(tables.region, HEAD_COLUMNS, "r")
 
-# name: lowest_after — of each partition and epoch the lowest place that a later reset sent it to; only if there is one.
-LOWEST: Final = composed(
-    SQL("""
-    SELECT q.number, q.lowest FROM (
-        SELECT n.number, least(
-            (SELECT s.next_offset FROM kcr.seek_offset s
-             WHERE s.region_id = :region AND s.group_id = n.group_id AND s.topic = n.topic
-               AND s.partition = n.partition AND s.next_offset IS NOT NULL AND {turn} > n.epoch
-             ORDER BY {turn} LIMIT 1),
-            (SELECT min(o.next_offset) FROM (
-                SELECT s.next_offset FROM kcr.seek_offset s
-                WHERE s.region_id = :region AND s.group_id = n.group_id AND s.topic = n.topic
-                  AND s.partition = n.partition AND s.next_offset IS NOT NULL AND {turn} < -n.epoch
-                ORDER BY {turn} OFFSET 0) o)
-        ) AS lowest
-        FROM unnest(CAST(:numbers AS bigint[]), CAST(:groups AS text[]), CAST(:topics AS text[]),
-                    CAST(:partitions AS bigint[]), CAST(:epochs AS bigint[]))
-            AS n (number, group_id, topic, partition, epoch)
-    ) q
-    WHERE q.lowest IS NOT NULL
-""").format(turn=SQL(TURN))
+_ELSEWHERE: Final = {*SPEC_COLUMNS, "unowned"}
+_PLAIN: Final = fields_of(
+    Region, [f.name for f in fields(Region) if f.name in HEAD_COLUMNS and f.name not in _ELSEWHERE]
 )
+"""The fields of a region that are columns; the others are made of several, or one of several."""
 
-# name: in_order — for what is left of the transaction, by the one index that has the order asked for: of several that
-# fit, a planner that knows nothing of a table may take one that finds the region and then walks through all of it.
-IN_ORDER: Final = text("SELECT set_config('enable_sort', 'off', true)")
+_UNCLAIMED: Final = dict[GroupPartition, datetime | Absence]
 
-# name: replays — where each partition was when a reset began, by its position and by the batches that were not accepted
-# since the reset before; where it went, at the furthest and at last; and how far it came, by the resets that follow and
-# by its claim, as long as it stays in one log: a reset to a recreated topic goes back over nothing. Each is
-# looked up by itself (OFFSET 0), or a planner that knows little of the tables joins them whole.
-REPLAYS: Final = text("""
-    WITH here AS MATERIALIZED (
-        SELECT id FROM kcr.region WHERE name = :name
-    ), span AS (
-        SELECT * FROM unnest(CAST(:since AS bigint[]), CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[]))
-            AS u (since, first, last)
-    ), went AS (
-        SELECT n.first, n.last, s.group_id, s.topic, s.partition,
-               bool_or(s.recreated <> '') AS is_anew,
-               max(s.current_offset) FILTER (WHERE s.epoch = n.first) AS place,
-               min(s.next_offset) AS back, max(s.next_offset) FILTER (WHERE s.epoch = n.last) AS resumed
-        FROM span n CROSS JOIN LATERAL (
-            SELECT * FROM kcr.seek_offset e
-            WHERE e.region_id = (SELECT id FROM here) AND e.epoch BETWEEN n.first AND n.last OFFSET 0
-        ) s
-        GROUP BY n.first, n.last, s.group_id, s.topic, s.partition
-    ), lost AS (
-        SELECT n.first, r.group_id, r.topic, r.partition, max(r.to_offset) AS place
-        FROM span n CROSS JOIN LATERAL (
-            SELECT b.number FROM kcr.batch b
-            WHERE b.region_id = (SELECT id FROM here) AND b.epoch >= n.since AND b.epoch < n.first
-              AND b.outcome IN ('unknown', 'discarded') OFFSET 0
-        ) u CROSS JOIN LATERAL (SELECT * FROM kcr.batch_range q WHERE q.batch_number = u.number OFFSET 0) r
-        GROUP BY n.first, r.group_id, r.topic, r.partition
-    ), placed AS (
-        SELECT w.*, greatest(w.place, l.place) AS left_at, count(*) FILTER (WHERE w.is_anew) OVER (
-                   PARTITION BY w.group_id, w.topic, w.partition ORDER BY w.first
-                   ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS log
-        FROM went w LEFT JOIN lost l USING (first, group_id, topic, partition)
-    ), reached AS (
-        SELECT p.first, p.back, p.resumed, CASE WHEN NOT p.is_anew THEN p.left_at END AS place,
-               greatest(c.started_to, max(p.left_at) OVER (
-                   PARTITION BY p.group_id, p.topic, p.partition, p.log ORDER BY p.first
-                   ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)) AS later
-        FROM placed p LEFT JOIN kcr.claim c
-            ON c.region_id = (SELECT id FROM here) AND c.group_id = p.group_id AND c.topic = p.topic
-            AND c.partition = p.partition
-            AND NOT EXISTS (SELECT FROM kcr.seek_offset s
-                            WHERE s.region_id = (SELECT id FROM here) AND s.group_id = p.group_id
-                              AND s.topic = p.topic AND s.partition = p.partition AND s.recreated <> ''
-                              AND s.epoch > p.last)
-    )
-    SELECT first, CAST(coalesce(sum(greatest(place - back, 0)), 0) AS bigint),
-           CAST(coalesce(sum(greatest(least(place, coalesce(later, resumed)) - resumed, 0))
-                         FILTER (WHERE place IS NOT NULL), 0) AS bigint)
-    FROM reached GROUP BY first
-""")
+RulesOf: TypeAlias = Callable[[str], RegionRules]
 
 
-def bound(spans: Collection[Span]) -> dict[str, object]:
-    """Return resets as parameters of `REPLAYS`."""
+def head_values(region: Region) -> dict[str, object]:
+    """Return the values of the region's own row, by column, as they are written in JSON."""
+    unclaimed = {**region.unowned, **region.absent}
+    held = {part: getattr(region, part.name) for part in _PLAIN}
     return {
-        "since": [span.since for span in spans],
-        "firsts": [span.first for span in spans],
-        "lasts": [span.last for span in spans],
+        "uid": region.region_id,
+        "spec": region.spec.text,
+        "spec_revision": region.spec.revision,
+        "next_spec": region.next_spec and region.next_spec.text,
+        "next_spec_revision": region.next_spec and region.next_spec.revision,
+        "unowned": documents.write(unclaimed, _UNCLAIMED) if unclaimed else None,
+        **{part.column: None if value == () else part.written(value) for part, value in held.items()},
     }
 
 
-def replays(rows: Sequence[Found], spans: Collection[Span]) -> dict[Epoch, Replayed]:
-    """Return what `REPLAYS` has read of resets; see `ports.Transactions.replays`."""
-    counted = {first: Replayed(rewound=rewound, replayed=replayed) for first, rewound, replayed in rows}
-    return {span.first: counted.get(span.first, Replayed()) for span in spans}
-
-
-def seen(session: Session, batches: list[Batch]) -> list[Batch]:
-    """Return batches as the ledger shows them: with what resets have undone of them.
+def region_from(name: RegionName, head: Row[Any], rules: RulesOf, archive: Archive) -> Region:
+    """Return the region of its own row, its tables unread.
 
     Args:
-        session: the transaction that has read them.
-        batches: as they are stored.
+        name: the region's.
+        head: what `HEAD` has read.
+        rules: makes them of the text of a spec.
+        archive: what is over in the region.
     """
-    done = {b.batch: b.accepted_in for b in batches if b.outcome is Outcome.DONE}
-    asked: list[tuple[GroupPartition, Epoch]] = list(
-        dict.fromkeys((p, done[b.batch]) for b in batches if b.batch in done for p in b.ranges)
+    row = dict(zip(HEAD_COLUMNS, head, strict=True))
+    spec, next_spec, unowned = row["spec"], row["next_spec"], row["unowned"]
+    unclaimed: Mapping[GroupPartition, datetime | Absence] = {} if unowned is None else from_json(unowned, _UNCLAIMED)
+    plain: dict[str, Any] = {part.name: part.read(row[part.column]) for part in _PLAIN if row[part.column] is not None}
+    return Region(
+        name=name,
+        region_id=RegionId(row["uid"]),
+        spec=Spec(text=spec, rules=rules(spec), revision=row["spec_revision"]),
+        next_spec=None
+        if next_spec is None
+        else Spec(text=next_spec, rules=rules(next_spec), revision=row["next_spec_revision"]),
+        unowned={p: seen for p, seen in unclaimed.items() if isinstance(seen, datetime)},
+        absent={p: seen for p, seen in unclaimed.items() if isinstance(seen, Absence)},
+        archive=archive,
+        **plain,
     )
-    if not asked:
-        return batches
-    session.rows(IN_ORDER)
-    rows = session.rows(
-        LOWEST,
-        numbers=list(range(len(asked))),
-        **partition_columns([partition for partition, _ in asked]),
-        epochs=[epoch for _, epoch in asked],
-    )
-    lowest: dict[Epoch, dict[GroupPartition, Offset]] = {}
-    for number, offset in rows:
-        partition, epoch = asked[number]
-        lowest.setdefault(epoch, {})[partition] = offset
-    return [timelines.undone(b, lowest.get(b.accepted_in, {})) for b in batches]
 
 
-# Layouts
+# Few and wide rows
 
 _MEMBER: Final = ("group_id", "member_index")
 
@@ -211,54 +139,36 @@ def _member_key(member: MemberId) -> Values:
     return (member.group, member.index)
 
 
-def _one(key: object) -> Values:
-    return (key,)
+def _read_member(columns: Row[Any]) -> MemberId:
+    return member_of(columns[0], columns[1])
 
 
-MEMBERS: Final[JsonLayout[MemberId, Member]] = of_dataclass(
-    tables.member, Member, field="member", key=_MEMBER, key_values=_member_key, read_key=lambda c: member_of(*c)
-)
-REQUESTS: Final[JsonLayout[RequestId, CheckpointRequest]] = of_dataclass(
-    tables.checkpoint_request,
-    CheckpointRequest,
-    field="request_id",
-    key=("request_id",),
-    key_values=_one,
-    read_key=lambda c: RequestId(c[0]),
-)
-CHECKPOINTS: Final[JsonLayout[CheckpointNumber, Checkpoint]] = of_dataclass(
-    tables.checkpoint,
-    Checkpoint,
-    field="sequence",
-    key=("sequence",),
-    key_values=_one,
-    read_key=lambda c: CheckpointNumber(c[0]),
-)
-RESETS: Final[JsonLayout[Epoch, ResetAttempt]] = of_dataclass(
-    tables.reset, ResetAttempt, field="epoch", key=("epoch",), key_values=_one, read_key=lambda c: Epoch(c[0])
-)
-PERSON_RESETS: Final[JsonLayout[RequestId, PersonReset]] = of_dataclass(
-    tables.person_reset,
-    PersonReset,
-    field="request_id",
-    key=("request_id",),
-    key_values=_one,
-    read_key=lambda c: RequestId(c[0]),
-)
-LEASES: Final[JsonLayout[MemberId, Lease]] = of_dataclass(
-    tables.lease, Lease, field=None, key=_MEMBER, key_values=_member_key, read_key=lambda c: member_of(*c)
-)
-
-GROUPS: Final[Layout[GroupId, ClusterId]] = Layout(
+GROUPS: Final[JsonLayout[GroupId, ClusterId]] = JsonLayout(
     tables.consumer_group,
     key=("group_id",),
     values=("cluster_id",),
     split=lambda group, cluster: (group, cluster),
     join=lambda c: (GroupId(c[0]), ClusterId(c[1])),
-    key_values=_one,
+    key_values=lambda key: (key,),
+)
+MEMBERS: Final[JsonLayout[MemberId, Member]] = of_dataclass(
+    tables.member, Member, field="member", key=_MEMBER, key_values=_member_key, read_key=_read_member
+)
+LEASES: Final[JsonLayout[MemberId, Lease]] = of_dataclass(
+    tables.lease, Lease, field=None, key=_MEMBER, key_values=_member_key, read_key=_read_member
+)
+REQUESTS: Final[JsonLayout[RequestId, CheckpointRequest]] = of_dataclass(
+    tables.checkpoint_request, CheckpointRequest, field="request_id", key=("request_id",)
+)
+CHECKPOINTS: Final[JsonLayout[CheckpointNumber, Checkpoint]] = of_dataclass(
+    tables.checkpoint, Checkpoint, field="sequence", key=("sequence",)
+)
+RESETS: Final[JsonLayout[Epoch, ResetAttempt]] = of_dataclass(tables.reset, ResetAttempt, field="epoch", key=("epoch",))
+PERSON_RESETS: Final[JsonLayout[RequestId, PersonReset]] = of_dataclass(
+    tables.person_reset, PersonReset, field="request_id", key=("request_id",)
 )
 
-# -- rows by partition, written out: there may be tens of thousands -------------------------------------------------
+# Rows by partition, written out: there may be tens of thousands
 
 
 def _split_claim(key: GroupPartition, value: Claim) -> Values:
@@ -276,8 +186,7 @@ def _split_claim(key: GroupPartition, value: Claim) -> Values:
     )
 
 
-def join_claim(columns: Row[Any]) -> tuple[GroupPartition, Claim]:
-    """Return one partition's claim from its columns."""
+def _join_claim(columns: Row[Any]) -> tuple[GroupPartition, Claim]:
     group, topic, partition, owner, incarnation, epoch, last, topic_id, leader_epoch, resume, position, begun = columns
     return partition_of(group, topic, partition), Claim(
         owner=None if owner is None else member_of(group, owner),
@@ -304,7 +213,7 @@ CLAIM_VALUES: Final = (
     "started_to",
 )
 CLAIMS: Final[Layout[GroupPartition, Claim]] = Layout(
-    tables.claim, PARTITION, CLAIM_VALUES, _split_claim, join_claim, tuple
+    tables.claim, PARTITION, CLAIM_VALUES, _split_claim, _join_claim, tuple
 )
 
 
@@ -333,7 +242,7 @@ INITIAL: Final[Layout[InitialKey, InitialOffset]] = Layout(
 
 def _split_boundary(key: BoundaryKey, value: BoundaryOffset) -> Values:
     partition, topic_id, boundary = key
-    return (*partition, topic_id, boundary, value.offset, storable(value.inexact), value.leader_epoch)
+    return (*partition, topic_id, boundary, value.offset, documents.storable(value.inexact), value.leader_epoch)
 
 
 def _join_boundary(columns: Row[Any]) -> tuple[BoundaryKey, BoundaryOffset]:
@@ -351,7 +260,56 @@ BOUNDARY_OFFSETS: Final[Layout[BoundaryKey, BoundaryOffset]] = Layout(
     lambda key: (*key[0], key[1], key[2]),
 )
 
-# -- contributions: one row for the member, one for each partition ---------------------------------------------------
+# Maps by partition: the offsets of one checkpoint, the seek map of one epoch
+
+OFFSETS: Final = MapLayout(tables.checkpoint_offset, "sequence", ("next_offset",))
+READ_BACKS: Final = MapLayout(tables.read_back, "sequence", ("next_offset",))
+FROZEN: Final = MapLayout(tables.checkpoint_partition, "sequence", ())
+
+_REWINDS: Final = """coalesce(n.next_offset < (
+        SELECT s.next_offset FROM kcr.seek_offset s
+        WHERE s.region_id = :region AND s.group_id = n.group_id AND s.topic = n.topic AND s.partition = n.partition
+          AND s.epoch = (SELECT max(r.epoch) FROM kcr.reset r WHERE r.region_id = :region AND r.epoch < n.epoch)
+    ), true)"""
+"""Of an entry `n` that is written: whether it is, or may be, before the one of the reset just before (`undone`)."""
+
+SEEKS: Final = MapLayout(
+    tables.seek_offset,
+    "epoch",
+    ("next_offset", "source", "current_offset", "clamped_from", "recreated"),
+    derived=(("rewinds", _REWINDS),),
+)
+
+_SOURCES: Final = {str(source): source for source in SeekSource}
+
+
+def offset_map(rows: Iterable[Row[Any]]) -> OffsetMap:
+    """Return offsets by partition from their four columns."""
+    return OffsetMap([(partition_of(g, t, p), Offset(o)) for g, t, p, o in rows])
+
+
+def seek_map(rows: Iterable[Row[Any]]) -> SeekMap:
+    """Return a seek map from the columns of a partition, and those of `SEEKS`."""
+    return SeekMap(
+        {
+            partition_of(g, t, p): SeekEntry(
+                offset=offset,
+                source=_SOURCES[source],
+                current=current,
+                clamped_from=clamped_from,
+                recreated=TopicId(recreated),
+            )
+            for g, t, p, offset, source, current, clamped_from, recreated in rows
+        }
+    )
+
+
+def seek_values(entry: SeekEntry) -> Values:
+    """Return an entry as the values of `SEEKS`."""
+    return entry.offset, str(entry.source), entry.current, entry.clamped_from, entry.recreated
+
+
+# Contributions: one row for the member, one for each partition
 
 ContributionKey: TypeAlias = tuple[CheckpointNumber, MemberId]
 
@@ -372,32 +330,6 @@ CONTRIBUTORS: Final[JsonLayout[ContributionKey, Contributor]] = of_dataclass(
     key_values=lambda key: (key[0], key[1].group, key[1].index),
     read_key=lambda c: (CheckpointNumber(c[0]), member_of(c[1], c[2])),
 )
-
-# -- maps: the offsets of one checkpoint, the seek map of one epoch ---------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class MapLayout:
-    """How a map by partition is kept beneath its number: one row for each partition."""
-
-    table: Table
-    number: str
-    """The column of the sequence or epoch that the map belongs to."""
-
-    values: tuple[str, ...]
-    derived: tuple[tuple[str, Composable], ...] = ()
-    """Columns that only the database reads, each with the SQL that makes it of a written row `n`."""
-
-
-OFFSETS: Final = MapLayout(tables.checkpoint_offset, "sequence", ("next_offset",))
-READ_BACKS: Final = MapLayout(tables.read_back, "sequence", ("next_offset",))
-FROZEN: Final = MapLayout(tables.checkpoint_partition, "sequence", ())
-SEEKS: Final = MapLayout(
-    tables.seek_offset,
-    "epoch",
-    ("next_offset", "source", "current_offset", "clamped_from", "recreated"),
-    derived=(("rewinds", REWINDS),),
-)
 CONTRIBUTED: Final = MapLayout(
     tables.contribution_offset,
     "sequence",
@@ -412,4 +344,120 @@ CONTRIBUTED: Final = MapLayout(
     ),
 )
 
-Rows: TypeAlias = Mapping[GroupPartition, Values]
+CONTRIBUTIONS: Final = f"""json_agg(json_build_array({CONTRIBUTORS.selected("k")}, (
+        SELECT json_agg(json_build_array({named(("topic", "partition", *CONTRIBUTED.values[1:]), "o")}))
+        FROM kcr.contribution_offset o
+        WHERE o.region_id = k.region_id AND o.sequence = k.sequence AND o.group_id = k.group_id
+          AND o.member_index = k.member_index)))"""
+"""All of contributions `k`."""
+
+
+def contributions_from(found: list[Any] | None) -> dict[MemberId, Contribution]:
+    """Return what `CONTRIBUTIONS` has read, by member in order."""
+    return dict(sorted(_contribution(whole, rows or []) for whole, rows in found or []))
+
+
+def _contribution(whole: list[Any], rows: Iterable[Row[Any]]) -> tuple[MemberId, Contribution]:
+    (_, member), by = CONTRIBUTORS.join(whole)
+    parts = [(partition_of(member.group, topic, partition), *held) for topic, partition, *held in rows]
+    return member, Contribution(
+        incarnation=by.incarnation,
+        contributed_at=by.contributed_at,
+        offsets=OffsetMap([(p, offset) for p, offset, *_ in parts]),
+        committed=OffsetMap([(p, committed) for p, _, committed, *_ in parts if committed is not None]),
+        bounds={
+            p: LogBounds(start=start, end=end, topic_id=topic_id, leader_epoch=leader_epoch)
+            for p, _, _, start, end, topic_id, leader_epoch in parts
+            if start is not None
+        },
+    )
+
+
+def contributed_rows(sequence: CheckpointNumber, member: MemberId, part: Contribution) -> Iterable[Values]:
+    """Yield the rows of a contribution by partition: number, partition, and the values of `CONTRIBUTED`."""
+    for p, offset in part.offsets.items():
+        log = part.bounds.get(p)
+        seen = (None,) * 4 if log is None else (log.start, log.end, log.topic_id, log.leader_epoch)
+        yield sequence, *p, member.index, offset, part.committed.get(p), *seen
+
+
+# Batches and events
+
+BATCH_COLUMNS: Final = (
+    "number",
+    "batch_id",
+    "group_id",
+    "member_index",
+    "incarnation",
+    "epoch",
+    "timeline",
+    "sequence",
+    "started_at",
+    "started_after",
+    "outcome",
+    "finished_at",
+    "finished_after",
+    "quiesced_after",
+    "proven_in",
+)
+
+BATCH: Final = f"""json_build_array({named(BATCH_COLUMNS, "b")}, (
+        SELECT json_agg(json_build_array(q.group_id, q.topic, q.partition, q.from_offset, q.to_offset))
+        FROM kcr.batch_range q WHERE q.batch_number = b.number))"""
+"""A batch `b` with its ranges, as JSON: they are five columns of a million rows otherwise."""
+
+_OUTCOMES: Final[Mapping[str | None, Outcome | None]] = {None: None, **{str(outcome): outcome for outcome in Outcome}}
+
+
+def batch_from(found: Row[Any]) -> Batch:
+    """Return a batch that `BATCH` has read, as it is stored."""
+    _, batch, group, index, incarnation, epoch, timeline, sequence, started_at, started_after, *rest = found
+    outcome, finished_at, finished_after, quiesced_after, proven_in, ranges = rest
+    return Batch(
+        batch=batch,
+        member=member_of(group, index),
+        incarnation=incarnation,
+        epoch=epoch,
+        timeline=timeline,
+        sequence=sequence,
+        ranges={partition_of(g, t, p): Range(begin, end) for g, t, p, begin, end in sorted(ranges or ())},
+        started_at=datetime.fromisoformat(started_at),
+        started_after=started_after,
+        outcome=_OUTCOMES[outcome],
+        finished_at=finished_at and datetime.fromisoformat(finished_at),
+        finished_after=finished_after,
+        proven_in=proven_in,
+        quiesced_after=quiesced_after and datetime.fromisoformat(quiesced_after),
+    )
+
+
+def started_columns(batch: Batch) -> dict[str, object]:
+    """Return the parameters that store a batch, but for the partitions of its ranges."""
+    return {
+        "batch": batch.batch,
+        "group": batch.member.group,
+        "index": batch.member.index,
+        "incarnation": batch.incarnation,
+        "epoch": batch.epoch,
+        "timeline": batch.timeline,
+        "sequence": batch.sequence,
+        "started_at": batch.started_at,
+        "started_after": batch.started_after,
+        "froms": [r.from_ for r in batch.ranges.values()],
+        "tos": [r.to for r in batch.ranges.values()],
+    }
+
+
+EVENT_COLUMNS: Final = ("number", "at", "epoch", "timeline", "kind", "body")
+
+
+def event_values(event: Event) -> Values:
+    """Return an event as the values of its columns."""
+    body = documents.write(event.body, type(event.body))
+    return event.number, event.at, event.epoch, event.timeline, event.kind, body
+
+
+def event_from(found: Found) -> Event:
+    """Return an event from its columns."""
+    number, at, epoch, timeline, kind, body = found
+    return Event(number=number, at=at, epoch=epoch, timeline=timeline, body=event_from_json(kind, body))

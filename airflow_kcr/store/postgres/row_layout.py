@@ -1,4 +1,4 @@
-"""How rows become columns and back: what a layout is, and the one that a row class has by its type hints.
+"""How rows become columns and back: what a layout is, the one that a row class has by its type hints, and its SQL.
 
 There are two kinds. Rows of one partition each are many and narrow: they are bound as one array for each column, and
 read column by column. The others are few and wide: they cross as JSON, all rows in one value, because what a statement
@@ -8,21 +8,19 @@ costs the driver grows with its parameters and with the columns of its answer.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, fields
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import NoneType, UnionType
 from typing import Any, Final, Generic, NewType, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from psycopg.sql import SQL, Composable, Composed, Identifier
 from sqlalchemy import BigInteger, Boolean, DateTime, Interval, Table
 from sqlalchemy.dialects.postgresql import JSONB
 
 from airflow_kcr.protocol.documents import codec_of, storable
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, TopicName
-from airflow_kcr.store.postgres.tables import SCHEMA
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -36,7 +34,7 @@ _FOR_PEOPLE: Final = frozenset({"label", "detail", "refusal", "abort_reason", "f
 """Texts that are never compared: they are made storable, while a name that can't be stored is refused."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Layout(Generic[K, V]):
     """How one mapping of the region is kept: its table, its columns in order, and both directions.
 
@@ -52,7 +50,7 @@ class Layout(Generic[K, V]):
     """Return key and value as the columns' values."""
 
     join: Callable[[Row[Any]], tuple[K, V]]
-    """Return key and value from what `selected` reads of a row."""
+    """Return key and value from the columns of a row."""
 
     key_values: Callable[[K], Values]
 
@@ -61,25 +59,19 @@ class Layout(Generic[K, V]):
         """Every column but the region's."""
         return self.key + self.values
 
-    @property
-    def width(self) -> int:
-        """How many expressions `selected`, or `gathered`, are."""
-        return len(self.columns)
-
-    def selected(self, alias: str) -> Composed:
+    def selected(self, alias: str) -> str:
         """Return the expressions that read a row of the table under an alias."""
         return named(self.columns, alias)
 
-    def gathered(self, alias: str) -> Composed:
-        """Return the expressions that read all rows at once, as aggregates."""
+    def gathered(self, alias: str) -> str:
+        """Return the expressions that read all rows at once, each column as one array."""
         return arrays_of(self.columns, alias)
 
-    def scattered(self, gathered: Row[Any]) -> Iterable[Row[Any]]:
-        """Return the rows, for `join`, of what `gathered` has read."""
-        held = [column for column in gathered if column is not None]  # without rows, there are no arrays
-        return zip(*held, strict=True)
+    def rows(self, gathered: Row[Any]) -> dict[K, V]:
+        """Return the rows that `gathered` has read."""
+        return dict(map(self.join, scattered(gathered)))
 
-    def given(self) -> Composed:
+    def given(self) -> str:
         """Return the query of rows that are bound."""
         return given_arrays(self.table, self.columns)
 
@@ -88,59 +80,61 @@ class Layout(Generic[K, V]):
         return arrays(self.table.name, zip(*rows, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class JsonLayout(Layout[K, V]):
-    """How a mapping is kept whose rows are few and wide: each crosses as one JSON array."""
+    """How a mapping is kept whose rows are few and wide: each crosses as one JSON array, which `join` is given."""
 
-    @property
-    def width(self) -> int:
-        """See `Layout.width`."""
-        return 1
+    def selected(self, alias: str) -> str:
+        """Return the expression that reads a row of the table under an alias."""
+        return json_row(self.table, self.columns, alias)
 
-    def selected(self, alias: str) -> Composed:
-        """See `Layout.selected`."""
-        read = listed(_read_as_json(self.table, column, alias) for column in self.columns)
-        return SQL("json_build_array({})").format(read)
+    def rows(self, gathered: Row[Any] | None) -> dict[K, V]:
+        """Return the rows that a `json_agg` of `selected` has read."""
+        return dict(map(self.join, gathered or ()))
 
-    def gathered(self, alias: str) -> Composed:
-        """See `Layout.gathered`."""
-        return SQL("json_agg({})").format(self.selected(alias))
-
-    def scattered(self, gathered: Row[Any]) -> Iterable[Row[Any]]:
-        """See `Layout.scattered`."""
-        (rows,) = gathered
-        return ((row,) for row in rows or ())
-
-    def given(self) -> Composed:
-        """See `Layout.given`."""
+    def given(self) -> str:
+        """Return the query of rows that are bound as one JSON value, named after the table."""
         return given_json(self.table, self.columns)
 
     def bound(self, rows: Iterable[Values]) -> dict[str, object]:
-        """See `Layout.bound`."""
+        """Return rows as the parameter of `given`."""
         return {self.table.name: as_json(self.columns, rows)}
 
 
-def listed(parts: Iterable[Composable]) -> Composed:
+# The SQL of columns
+
+
+def listed(parts: Iterable[str]) -> str:
     """Return parts with commas between them."""
-    return SQL(", ").join(parts)
+    return ", ".join(parts)
 
 
-def named(columns: Iterable[str], alias: str | None = None) -> Composed:
+def named(columns: Iterable[str], alias: str = "") -> str:
     """Return the names of columns with commas between them, each under an alias where one is given."""
-    return listed(Identifier(column) if alias is None else Identifier(alias, column) for column in columns)
+    return listed(f"{alias}.{column}" if alias else column for column in columns)
 
 
-def arrays_of(columns: Iterable[str], alias: str) -> Composed:
+def arrays_of(columns: Iterable[str], alias: str) -> str:
     """Return each of these columns as one array of all rows, with commas between them."""
-    return listed(SQL("array_agg({})").format(Identifier(alias, column)) for column in columns)
+    return listed(f"array_agg({alias}.{column})" for column in columns)
 
 
-def name_of(table: Table) -> Identifier:
-    """Return the name of a table, with its schema."""
-    return Identifier(SCHEMA, table.name)
+def scattered(gathered: Row[Any]) -> Iterable[Row[Any]]:
+    """Return the rows of what `arrays_of` has read; without rows, there are no arrays."""
+    return () if gathered[0] is None else zip(*gathered, strict=True)
 
 
-def given_arrays(table: Table, columns: tuple[str, ...], derived: Iterable[Composable] = ()) -> Composed:
+def json_row(table: Table, columns: Iterable[str], alias: str) -> str:
+    """Return the expression that reads these columns of a row as one JSON array."""
+    return f"json_build_array({listed(_read_as_json(table, column, alias) for column in columns)})"
+
+
+def assigned(columns: Iterable[str], alias: str) -> str:
+    """Return what an UPDATE sets: each of these columns to that of the same name under an alias."""
+    return listed(f"{c} = {alias}.{c}" for c in columns)
+
+
+def given_arrays(table: Table, columns: tuple[str, ...], derived: Iterable[str] = ()) -> str:
     """Return the query of rows of a table that are bound as one array for each column, named as in `arrays`.
 
     Args:
@@ -148,15 +142,8 @@ def given_arrays(table: Table, columns: tuple[str, ...], derived: Iterable[Compo
         columns: those that are bound.
         derived: what else each row `n` has, in SQL.
     """
-    return SQL("SELECT :region, {chosen} FROM {rows}").format(
-        chosen=listed((*(Identifier("n", c) for c in columns), *derived)), rows=unnested(table, columns, table.name)
-    )
-
-
-def unnested(table: Table, columns: tuple[str, ...], name: str) -> Composed:
-    """Return rows that are bound as arrays, as a table `n`."""
-    bound = (SQL(f"CAST(:{name}_{n} AS {_type(table, c)}[])") for n, c in enumerate(columns))
-    return SQL("unnest({bound}) AS n ({columns})").format(bound=listed(bound), columns=named(columns))
+    chosen = listed((*(f"n.{c}" for c in columns), *derived))
+    return f"SELECT :region, {chosen} FROM {_unnested(table, columns, table.name)}"
 
 
 def arrays(name: str, columns: Iterable[tuple[object, ...]]) -> dict[str, object]:
@@ -164,24 +151,44 @@ def arrays(name: str, columns: Iterable[tuple[object, ...]]) -> dict[str, object
     return {f"{name}_{n}": list(column) for n, column in enumerate(columns)}
 
 
-def given_json(table: Table, columns: tuple[str, ...]) -> Composed:
+def given_json(table: Table, columns: tuple[str, ...]) -> str:
     """Return the query of rows of a table that are bound as one JSON value, named after the table."""
-    return SQL("SELECT :region, {chosen} FROM json_to_recordset(CAST({rows} AS json)) AS {record}").format(
-        chosen=listed(_written_from_json(table, c) for c in columns),
-        rows=SQL(f":{table.name}"),
-        record=record(table, columns),
+    chosen = listed(_written_from_json(table, c) for c in columns)
+    return f"SELECT :region, {chosen} FROM json_to_recordset(CAST(:{table.name} AS json)) AS {record(table, columns)}"
+
+
+def record(table: Table, columns: tuple[str, ...]) -> str:
+    """Return the alias `n` of rows that are read from JSON, with the types of their columns."""
+    return f"n ({listed(f'{c} {_json_type(table, c)}' for c in columns)})"
+
+
+def insert(table: Table, columns: tuple[str, ...], given: str) -> str:
+    """Return what stores new rows, and fails where one is there already."""
+    return f"INSERT INTO {table.fullname} (region_id, {named(columns)}) {given}"
+
+
+def upsert(table: Table, key: tuple[str, ...], columns: tuple[str, ...], given: str) -> str:
+    """Return what stores rows, each new or in the place of the one with its key."""
+    values = [c for c in columns if c not in key]
+    replaced = f"DO UPDATE SET {assigned(values, 'excluded')}" if values else "DO NOTHING"
+    return f"{insert(table, columns, given)} ON CONFLICT ON CONSTRAINT {table.name}_pkey {replaced}"
+
+
+@cache
+def delete(table: Table, key: tuple[str, ...]) -> str:
+    """Return what deletes rows by their keys, bound as the arrays `…_gone`; fenced as in `admit_start`."""
+    same = " AND ".join(f"t.{c} = n.{c}" for c in ("region_id", *key))
+    gone = _unnested(table, key, f"{table.name}_gone")
+    return (
+        f"DELETE FROM {table.fullname} t USING (SELECT CAST(:region AS bigint) AS region_id, n.* FROM {gone} OFFSET 0) "
+        f"n WHERE {same}"
     )
 
 
-def record(table: Table, columns: tuple[str, ...]) -> Composed:
-    """Return the alias `n` of rows that are read from JSON, with the types of their columns."""
-    types = (SQL("{} {}").format(Identifier(c), SQL(_json_type(table, c))) for c in columns)
-    return SQL("n ({})").format(listed(types))
-
-
-def as_json(columns: tuple[str, ...], rows: Iterable[Values]) -> str:
-    """Return rows as the JSON that `given_json` reads."""
-    return document([dict(zip(columns, row, strict=True)) for row in rows])
+def _unnested(table: Table, columns: tuple[str, ...], name: str) -> str:
+    """Return rows that are bound as arrays, as a table `n`."""
+    bound = listed(f"CAST(:{name}_{n} AS {_type(table, c)}[])" for n, c in enumerate(columns))
+    return f"unnest({bound}) AS n ({named(columns)})"
 
 
 def _type(table: Table, column: str) -> str:
@@ -210,16 +217,23 @@ def _json_type(table: Table, column: str) -> str:
     return "bigint" if kind == _SPAN else kind
 
 
-def _written_from_json(table: Table, column: str) -> Composable:
-    value = Identifier("n", column)
-    return SQL("{} * interval '1 microsecond'").format(value) if _type(table, column) == _SPAN else value
+def _written_from_json(table: Table, column: str) -> str:
+    return f"n.{column} * interval '1 microsecond'" if _type(table, column) == _SPAN else f"n.{column}"
 
 
-def _read_as_json(table: Table, column: str, alias: str) -> Composable:
-    value = Identifier(alias, column)
+def _read_as_json(table: Table, column: str, alias: str) -> str:
+    value = f"{alias}.{column}"
     if _type(table, column) != _SPAN:
         return value
-    return SQL("CAST(extract(epoch FROM {}) * 1000000 AS bigint)").format(value)
+    return f"CAST(extract(epoch FROM {value}) * 1000000 AS bigint)"
+
+
+# Values
+
+
+def as_json(columns: tuple[str, ...], rows: Iterable[Values]) -> str:
+    """Return rows as the JSON that `given_json` reads."""
+    return document([dict(zip(columns, row, strict=True)) for row in rows])
 
 
 def document(value: object) -> str:
@@ -247,17 +261,36 @@ def member_of(group: str, index: int) -> MemberId:
     return MemberId(GroupId(group), index)
 
 
+# Row classes
+
+
 @dataclass(frozen=True, slots=True)
-class _Field:
+class Field:
+    """A field of a row class that is a column."""
+
     name: str
     column: str
-    write: Callable[[Any], object] | None
+    encode: Callable[[Any], object] | None
     """Makes JSON of a value; None if it is that already."""
 
-    read: Callable[[Any], object] | None
+    decode: Callable[[Any], object] | None
+
+    def written(self, value: object) -> object:
+        """Return a value of the field as that of its column in JSON."""
+        return value if value is None or self.encode is None else self.encode(value)
+
+    def read(self, value: object) -> object:
+        """Return the value of the field from that of its column in JSON."""
+        return value if value is None or self.decode is None else self.decode(value)
 
 
-def _field(name: str, hint: object) -> _Field:
+def fields_of(row: type[object], names: Collection[str]) -> tuple[Field, ...]:
+    """Return fields of a dataclass as columns, by their type hints."""
+    hints = get_type_hints(row)
+    return tuple(_field(name, hints[name]) for name in names)
+
+
+def _field(name: str, hint: object) -> Field:
     column = _RENAMED.get(name, name)
     plain = hint
     if get_origin(hint) in {Union, UnionType}:  # a NewType makes the former
@@ -265,11 +298,11 @@ def _field(name: str, hint: object) -> _Field:
     if isinstance(plain, NewType):
         plain = plain.__supertype__
     if name in _FOR_PEOPLE and plain is str:
-        return _Field(name, column, storable, None)
+        return Field(name, column, storable, None)
     if plain in {str, int, bool}:
-        return _Field(name, column, None, None)
+        return Field(name, column, None, None)
     codec = codec_of(hint)
-    return _Field(name, column, codec.encode, codec.decode)
+    return Field(name, column, codec.encode, codec.decode)
 
 
 def of_dataclass(
@@ -278,8 +311,8 @@ def of_dataclass(
     *,
     field: str | None,
     key: tuple[str, ...],
-    key_values: Callable[[K], Values],
-    read_key: Callable[[Row[Any]], K],
+    key_values: Callable[[K], Values] = lambda key: (key,),
+    read_key: Callable[[Any], K] = lambda columns: columns[0],
 ) -> JsonLayout[K, V]:
     """Return the layout of a row class by its type hints.
 
@@ -291,23 +324,19 @@ def of_dataclass(
         key_values: a key as their values.
         read_key: the key from their values.
     """
-    hints = get_type_hints(row)
-    parts = [_field(f.name, hints[f.name]) for f in fields(row) if f.name != field]  # type: ignore[arg-type]
+    parts = fields_of(row, [f.name for f in fields(row) if f.name != field])  # type: ignore[arg-type]
     names = tuple(part.name for part in parts)
-    readers = [(part.name, part.read) for part in parts if part.read is not None]
+    readers = [(part.name, part.read) for part in parts if part.decode is not None]
     width = len(key)
 
     def split(key: K, value: V) -> Values:
-        return (*key_values(key), *(_written(part, getattr(value, part.name)) for part in parts))
+        return (*key_values(key), *(part.written(getattr(value, part.name)) for part in parts))
 
     def join(columns: Row[Any]) -> tuple[K, V]:
-        (whole,) = columns
-        found = read_key(whole[:width])
-        values = dict(zip(names, whole[width:], strict=True))
+        found = read_key(columns[:width])
+        values = dict(zip(names, columns[width:], strict=True))
         for name, read in readers:
-            held = values[name]
-            if held is not None:
-                values[name] = read(held)
+            values[name] = read(values[name])
         if field is not None:
             values[field] = found
         return found, row(**values)
@@ -315,5 +344,18 @@ def of_dataclass(
     return JsonLayout(table, key, tuple(p.column for p in parts), split, join, key_values)
 
 
-def _written(part: _Field, value: object) -> object:
-    return value if value is None or part.write is None else part.write(value)
+Rows: TypeAlias = Mapping[GroupPartition, Values]
+"""Rows of a map by partition, without their keys."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MapLayout:
+    """How a map by partition is kept beneath its number: one row for each partition."""
+
+    table: Table
+    number: str
+    """The column of the sequence or epoch that the map belongs to."""
+
+    values: tuple[str, ...]
+    derived: tuple[tuple[str, str], ...] = ()
+    """Columns that only the database reads, each with the SQL that makes it of a written row `n`."""

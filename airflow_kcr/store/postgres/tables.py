@@ -2,7 +2,7 @@
 
 Everything is in the schema `kcr`. Numbers are `bigint`, instants `timestamptz`. A partition is always the three columns
 `group_id`, `topic`, `partition`; an offset is the next one to read, concrete and not negative. Constraints are named,
-and their names are what errors are recognised by (`session`).
+and their names are what errors are recognised by (`failures`).
 """
 
 from __future__ import annotations
@@ -466,7 +466,7 @@ reset: Final = table(
 )
 
 TURN: Final = "CASE WHEN rewinds THEN -epoch ELSE epoch END"
-"""Tells the two kinds of seek entries apart, each in the order of the epochs: what `layouts` looks them up by.
+"""Tells the two kinds of seek entries apart, each in the order of the epochs: what `lowest` looks them up by.
 
 No column and nothing that another index could answer, or a planner that knows little of the table would take that.
 """

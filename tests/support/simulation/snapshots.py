@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from airflow_kcr.protocol.region.archive import Tables
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import BatchId, RegionName
 from tests.support.memory import MemoryTransactions
+from tests.support.past import Tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

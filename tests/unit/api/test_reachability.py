@@ -8,10 +8,11 @@ import pytest
 
 from airflow_kcr.api import checkpoints
 from airflow_kcr.api.checkpoints import CheckpointSummary, Reach, reach
-from airflow_kcr.protocol.region.archive import CheckpointPage, Whole
+from airflow_kcr.protocol.region.archive import CheckpointPage
 from airflow_kcr.protocol.targets import ToEarliest
 from airflow_kcr.protocol.values import CheckpointNumber
 from tests.support.driver import BEGINNING, Driver
+from tests.support.past import Whole
 
 MINUTE = timedelta(minutes=1)
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from airflow_kcr.store.postgres.session import array
+from airflow_kcr.store.postgres.statements import array
 
 
 @pytest.mark.parametrize(

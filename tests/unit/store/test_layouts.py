@@ -11,13 +11,12 @@ from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.postgres import layouts, tables
-from airflow_kcr.store.postgres.region_reads import HEAD_COLUMNS
-from airflow_kcr.store.postgres.region_writes import head_values
-from airflow_kcr.store.postgres.row_layout import Layout
-from airflow_kcr.store.postgres.session import array
+from airflow_kcr.store.postgres.layouts import HEAD_COLUMNS, head_values
+from airflow_kcr.store.postgres.row_layout import Layout, MapLayout
+from airflow_kcr.store.postgres.statements import array
 
 LAYOUTS = {name: found for name, found in vars(layouts).items() if isinstance(found, Layout)}
-MAPS = {name: found for name, found in vars(layouts).items() if isinstance(found, layouts.MapLayout)}
+MAPS = {name: found for name, found in vars(layouts).items() if isinstance(found, MapLayout)}
 
 
 @pytest.mark.parametrize("name", sorted(LAYOUTS))

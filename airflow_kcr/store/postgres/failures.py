@@ -1,0 +1,165 @@
+"""What Postgres and its driver report of the store, as errors of this project.
+
+Failures are recognised by SQLSTATE and by the names of constraints, and by the text of a message only where a
+connection was never made, of which there is nothing else (`libpq`). No text of the driver is passed on, since it may
+quote values. Each says whether anything can have changed: nothing has (`StoreBusy`, `StoreUnavailable`), or that is
+open (`OutcomeUnknown`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from airflow_kcr import libpq
+from airflow_kcr.errors import (
+    BatchRefused,
+    GroupInOtherRegion,
+    InvalidIdentifier,
+    KcrError,
+    NumberOutOfRange,
+    OffsetOutsideLog,
+    OutcomeUnknown,
+    OverlappingOffsets,
+    RegionExists,
+    StoreBusy,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
+
+_REFUSED: Final[Mapping[str, str]] = MappingProxyType(
+    {**libpq.REFUSALS, "42501": "this user may not use the kcr schema"}
+)
+"""Every further try is refused too, until the server or the address is changed."""
+
+UNDEFINED: Final = frozenset({"42P01", "42703", "3F000", "42883"})
+"""Undefined table, column, schema or function: the schema is not the one that this program was written for."""
+
+_BY_CONSTRAINT: Final[Mapping[str, type[KcrError]]] = MappingProxyType(
+    {
+        "region_name_key": RegionExists,
+        "consumer_group_cluster_id_group_id_key": GroupInOtherRegion,
+        "batch_region_id_batch_id_key": BatchRefused,
+        "contribution_offset_pkey": OverlappingOffsets,
+        "initial_offset_inside_log": OffsetOutsideLog,
+    }
+)
+
+_SENTENCES: Final[Mapping[type[KcrError], str]] = MappingProxyType(
+    {
+        BatchRefused: "a batch of this id exists already; make a new id for every batch",
+        OverlappingOffsets: "two members contributed one partition to the same checkpoint",
+        OffsetOutsideLog: "an initial offset lies outside of its log",
+    }
+)
+
+
+class Address:
+    """Where a store is, for messages: never its password.
+
+    Args:
+        url: the engine's URL.
+    """
+
+    def __init__(self, url: URL) -> None:
+        socket = url.query.get("host")
+        host = url.host or (socket if isinstance(socket, str) else "") or "localhost"
+        port = f":{url.port}" if url.port else ""
+        self._text = f"{url.username or ''}@{host}{port}/{url.database or ''}".removeprefix("@")
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def cause_of(error: BaseException | None) -> BaseException | None:
+    """Return what the driver raised, of what it or SQLAlchemy did."""
+    return error.orig if isinstance(error, DBAPIError) else error
+
+
+def before_commit(error: Exception, address: Address, seconds: float) -> KcrError:
+    """Return the error for a failure before COMMIT was sent: nothing was changed.
+
+    Args:
+        error: what SQLAlchemy or the driver raised.
+        address: the store's.
+        seconds: how long the call has been trying.
+    """
+    if isinstance(error, PoolTimeout):
+        return StoreBusy(f"no connection to the store at {address} became free in {seconds:.1f} s; nothing was changed")
+    cause = cause_of(error)
+    state = libpq.sqlstate_of(cause)
+    if isinstance(cause, psycopg.Error) and cause.diag.constraint_name:
+        return _by_constraint(cause.diag.constraint_name)
+    if state in libpq.BUSY:
+        return StoreBusy(
+            f"the store at {address} gave the transaction up after {seconds:.1f} s: {libpq.BUSY[state]}; "
+            "nothing was changed, ask again"
+        )
+    if state in libpq.AWAY:
+        return StoreUnavailable(
+            f"the store at {address} can't be used ({libpq.AWAY[state]}); tried for {seconds:.1f} s, "
+            "nothing was changed"
+        )
+    if state in _REFUSED:
+        return StoreRefused(f"the store at {address} can't be used: {_REFUSED[state]}; nothing was changed")
+    if libpq.is_lost(cause) or state.startswith("08"):
+        return _not_reached(cause, address, seconds)
+    return _by_value(cause, state) or StoreError(
+        f"the store at {address} refused a statement (SQLSTATE {state or 'none'}, {type(error).__name__}); "
+        "nothing was changed"
+    )
+
+
+def _not_reached(cause: BaseException | None, address: Address, seconds: float) -> StoreUnavailable:
+    """Return the error for a connection that is lost, or was never made."""
+    known = libpq.not_made(str(cause))
+    if known is not None and known.is_refusal:
+        return StoreRefused(f"the store at {address} can't be used: {known.why}; nothing was changed")
+    reason = "" if known is None else f" ({known.why})"
+    return StoreUnavailable(
+        f"the store at {address} can't be reached{reason}; tried for {seconds:.1f} s, nothing was changed"
+    )
+
+
+def outcome_unknown(address: Address, seconds: float) -> OutcomeUnknown:
+    """Return the error for a COMMIT whose answer was lost."""
+    return OutcomeUnknown(
+        f"the connection to the store at {address} was lost while COMMIT was on its way, after {seconds:.1f} s; "
+        "read what became of it before asking again"
+    )
+
+
+def unstorable() -> InvalidIdentifier:
+    """Return the error for a name that no text of Postgres can be."""
+    return InvalidIdentifier("a name in this request holds NUL or half of a surrogate pair; the store can't keep it")
+
+
+def _by_constraint(name: str) -> KcrError:
+    kind = _BY_CONSTRAINT.get(name)
+    if kind is not None:
+        return kind(_SENTENCES.get(kind))
+    if name.endswith(("_not_negative", "_not_empty")):
+        return NumberOutOfRange(f"the store refused a number (constraint {name}); nothing was changed")
+    return StoreError(f"the store refused a row (constraint {name}); nothing was changed")
+
+
+def _by_value(cause: BaseException | None, state: str) -> KcrError | None:
+    if state == "22003":
+        return NumberOutOfRange("a number does not fit into the store's 64 bits; nothing was changed")
+    # NUL is found by the driver, which then has no SQLSTATE; a wrong encoding by the server.
+    if state in {"22021", "22P05"} or (isinstance(cause, psycopg.DataError) and not state):
+        return unstorable()
+    return None
+
+
+FAILURES: Final = (SQLAlchemyError, psycopg.Error)
+"""What a statement may raise; everything else is a mistake in the code."""

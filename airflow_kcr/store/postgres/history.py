@@ -1,0 +1,164 @@
+"""What is recorded of a region, page by page: events and ledger as `kcr verify` reads them.
+
+A page is one statement and one short transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Final
+
+from typing_extensions import override
+
+from airflow_kcr.ports import Chronicle, Dropped, HistoryStart, Horizon
+from airflow_kcr.protocol import documents
+from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.rows import Batch
+from airflow_kcr.protocol.values import (
+    MAX_NUMBER,
+    BatchId,
+    CheckpointNumber,
+    EventNumber,
+    Incarnation,
+    MemberId,
+)
+from airflow_kcr.store.postgres import ledger
+from airflow_kcr.store.postgres.connections import read_again
+from airflow_kcr.store.postgres.layouts import batch_from, event_from
+from airflow_kcr.store.postgres.row_layout import document
+from airflow_kcr.store.postgres.session import Found, Session
+from airflow_kcr.store.postgres.statements import Statement, load
+
+SQL: Final = load("events")
+
+EVENT_PAGE: Final = 1000
+"""Events per page: a statement of bounded length, whatever the region has been through."""
+
+LEDGER_PAGE: Final = 2000
+"""Batches per page."""
+
+PIECE: Final = 10_000
+"""Rows of a table that a transaction drops."""
+
+
+def events(session: Session, after: EventNumber, limit: int) -> tuple[Event, ...]:
+    """Return up to `limit` events after a number, in commit order."""
+    return tuple(map(event_from, session.rows(SQL["page"], after=after, upto=MAX_NUMBER, limit=limit)))
+
+
+def all_events(session: Session) -> list[Event]:
+    """Return every event, read page by page, so that no more rows than a page's are held beside them."""
+    found: list[Event] = []
+    while page := events(session, found[-1].number if found else EventNumber(0), EVENT_PAGE):
+        found.extend(page)
+    return found
+
+
+def registered(session: Session, member: MemberId, incarnation: Incarnation) -> str:
+    """Return how the process of an incarnation called itself; empty: no event tells of it."""
+    given = {"member": document(documents.write(member, MemberId)), "incarnation": incarnation}
+    return next((label for (label,) in session.rows(SQL["registered"], **given)), "")
+
+
+class PostgresChronicle(Chronicle):
+    """What is recorded of a region in Postgres.
+
+    Args:
+        about: lends a session that reads about the region.
+        alone: lends one that holds the region's lock, so that nothing happens meanwhile.
+        beside: lends one that writes without that lock: no other transaction writes the same.
+    """
+
+    def __init__(
+        self,
+        about: Callable[[], AbstractContextManager[Session]],
+        alone: Callable[[], AbstractContextManager[Session]],
+        beside: Callable[[], AbstractContextManager[Session]],
+    ) -> None:
+        self._about = about
+        self._alone = alone
+        self._beside = beside
+
+    @override
+    def horizon(self) -> Horizon:
+        with self._alone() as session:
+            ((counter, newest),) = session.rows(SQL["horizon"])
+            return Horizon(counter=EventNumber(counter), ledger=newest)
+
+    @override
+    def events(self, after: EventNumber, upto: EventNumber) -> Iterator[Event]:
+        while after < upto:
+            found = self._page(SQL["page"], after=after, upto=upto, limit=EVENT_PAGE)
+            yield from map(event_from, found)
+            if len(found) < EVENT_PAGE:
+                return
+            after = found[-1][0]
+
+    @override
+    def batches(self, after: int, upto: int) -> Iterator[Batch]:
+        while after < upto:
+            found = self._page(ledger.SQL["page"], after=after, upto=upto, limit=LEDGER_PAGE)
+            yield from (batch_from(row) for (row,) in found)
+            if len(found) < LEDGER_PAGE:
+                return
+            after = found[-1][0][0]
+
+    @read_again
+    def _page(self, statement: Statement, **limits: int) -> Sequence[Found]:
+        with self._about() as session:
+            return session.rows(statement, **limits)
+
+    @override
+    @read_again
+    def rows(self, batches: Collection[BatchId]) -> tuple[Batch, ...]:
+        if not batches:
+            return ()
+        with self._about() as session:
+            return tuple(batch_from(row) for (row,) in session.rows(ledger.SQL["some"], batches=sorted(batches)))
+
+    @override
+    @read_again
+    def start(self) -> HistoryStart | None:
+        with self._about() as session:
+            found = session.rows(SQL["start"])
+        if not found:
+            return None
+        ((counter, newest, still_open, proof),) = found
+        return HistoryStart(horizon=Horizon(counter=counter, ledger=newest), open=tuple(still_open), proof=bytes(proof))
+
+    @override
+    @read_again
+    def horizon_before(self, instant: datetime, after: Horizon, events: int) -> Horizon | None:
+        with self._about() as session:
+            found = session.rows(
+                SQL["horizon_before"], instant=instant, after=after.counter, ledger=after.ledger, limit=events
+            )
+        return next((Horizon(counter=counter, ledger=newest) for counter, newest in found), None)
+
+    @override
+    def move_start(self, earlier: HistoryStart | None, start: HistoryStart) -> bool:
+        row = {"counter": start.horizon.counter, "ledger": start.horizon.ledger, "proof": start.proof}
+        with self._beside() as session:
+            if earlier is None:
+                return session.run(SQL["first_start"], open=list(start.open), **row) == 1
+            return session.run(SQL["next_start"], open=list(start.open), earlier=earlier.horizon.counter, **row) == 1
+
+    @override
+    def drop(self, start: HistoryStart, floor: CheckpointNumber) -> Iterator[Dropped]:
+        dropped = PIECE
+        while dropped == PIECE:
+            with self._beside() as session:
+                dropped = session.run(SQL["drop_events"], upto=start.horizon.counter, limit=PIECE)
+            yield Dropped(events=dropped, batches=0)
+        within = {"ledger": start.horizon.ledger, "floor": floor, "open": list(start.open)}
+        after, limit = 0, max(PIECE // 100, 1)
+        while True:
+            with self._beside() as session:
+                batches = [number for (number,) in session.rows(SQL["droppable"], after=after, limit=limit, **within)]
+                if not batches:
+                    return
+                ranges = ledger.delete(session, batches)
+            after, limit = batches[-1], max(PIECE * len(batches) // max(ranges, len(batches)), 1)
+            yield Dropped(events=0, batches=len(batches))
