@@ -394,6 +394,7 @@ def source_of(prepared: Prepared, member: MemberId) -> Source:
     kafka["client.id"] = client_id(prepared.run.region, member, prefix)
     return Source(
         region=prepared.run.region,
+        region_id=prepared.region_id,
         member=member,
         kafka=kafka,
         options=prepared.run.reading,

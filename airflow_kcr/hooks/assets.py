@@ -1,4 +1,8 @@
-"""Regions as assets: `kcr://REGION`, whose events are published checkpoints."""
+"""Regions as assets: `kcr://REGION`, whose events are published checkpoints.
+
+A DAG is scheduled by a name, so an asset has the name alone. Each event has the region's id, by which
+`checkpoints.gone` tells one of a region that was deleted and declared again.
+"""
 
 from __future__ import annotations
 

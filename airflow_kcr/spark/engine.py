@@ -142,6 +142,7 @@ class SparkEngine:
             self._interrupt_later(running)
 
     def _run(self, call: BatchCall, context: BatchContext, output: Output) -> BatchReport:
+        # A batch's id is never used again, whatever the region's name is.
         group = JobGroup(self._spark, f"{call.region}/{call.member}/{call.batch}")
         running = _Running(batch=call.batch, group=group, thread=self._current_thread())
         number, self._started_batches = self._started_batches, self._started_batches + 1

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.timeouts import LONGEST_STORE_GRACE
-from airflow_kcr.protocol.values import GroupPartition, MemberId, Range, RegionName, Timeline, checked_range
+from airflow_kcr.protocol.values import GroupPartition, MemberId, Range, RegionId, RegionName, Timeline, checked_range
 from airflow_kcr.settings import secrets_in
 from airflow_kcr.spark.throttling import throttle_time
 
@@ -151,6 +151,7 @@ class Source:
 
     Args:
         region: for the executors' group id.
+        region_id: likewise: the timelines of another region of the name begin anew, and a process may host both.
         member: likewise.
         kafka: client settings as Kafka's Java client names them (`bootstrap.servers`, `security.protocol`, …), secrets
             filled in, without the prefix `kafka.`.
@@ -165,6 +166,7 @@ class Source:
     """
 
     region: RegionName
+    region_id: RegionId
     member: MemberId
     kafka: Mapping[str, str] = field(repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -187,7 +189,7 @@ class Source:
 
     def executor_group(self, timeline: Timeline) -> str:
         """The group id of the executors' consumers; they are assigned partitions, so no broker ever sees a group."""
-        settings = json.dumps(sorted(self._settings().items())).encode()
+        settings = json.dumps([self.region_id, sorted(self._settings().items())]).encode()
         digest = hashlib.blake2b(settings, key=_PROCESS_KEY, digest_size=6).hexdigest()
         return f"kcr-{self.region}-{self.member.group}-{self.member.index}-{timeline}-{digest}"
 

@@ -30,6 +30,7 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
+    RegionId,
     RegionName,
     Timeline,
     TopicName,
@@ -116,7 +117,9 @@ class Walk:
     def __init__(self, lab: Lab, topic: Filled) -> None:
         self.lab, self.topic = lab, topic
         self._member = MemberId(GroupId("bench"), 0)
-        source = Source(region=RegionName(topic.name), member=self._member, kafka=lab.kafka.settings)
+        source = Source(
+            region_id=RegionId("1"), region=RegionName(topic.name), member=self._member, kafka=lab.kafka.settings
+        )
         self._engine = SparkEngine(lab.spark, noop, source)
         self._numbers = count()
         self._cores = lab.spark.sparkContext.defaultParallelism

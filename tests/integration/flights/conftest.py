@@ -31,6 +31,7 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
+    RegionId,
     RegionName,
     Timeline,
     TopicName,
@@ -72,7 +73,7 @@ class Run:
         return [GroupPartition(GROUP, self.topic, number) for number in sorted(self.ends)]
 
     def read(self, ranges: Mapping[GroupPartition, Range]) -> DataFrame:
-        source = reads.Source(region=REGION, member=MEMBER, kafka=self.kafka)
+        source = reads.Source(region=REGION, region_id=RegionId("1"), member=MEMBER, kafka=self.kafka)
         return reads.Reader(self.spark, source).read(ranges, Timeline(1))
 
     def work(self, row: Batch) -> None:

@@ -20,6 +20,7 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
+    RegionId,
     RegionName,
     Timeline,
     TopicName,
@@ -77,6 +78,7 @@ class Bench:
             self.spark,
             pipeline,
             Source(
+                region_id=RegionId("1"),
                 region=RegionName(region),
                 member=MemberId(GROUP, index),
                 kafka=self.kafka.settings,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_kcr.driver.application import fetch_for
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.protocol.values import MemberId
+from airflow_kcr.protocol.values import MemberId, RegionId
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.reads import Source
@@ -31,6 +31,7 @@ def main() -> None:
     broker, topic, partitions, conf = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])
     spark = open_session(SparkSettings(app_name="kcr", master="local[2,2]", conf=conf))
     source = Source(
+        region_id=RegionId("1"),
         region=REGION,
         member=MemberId(GROUP, 0),
         kafka={"bootstrap.servers": broker},

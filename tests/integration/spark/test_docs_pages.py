@@ -18,6 +18,7 @@ from airflow_kcr.errors import BatchFailed
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.targets import ToInitial
+from airflow_kcr.protocol.values import RegionId
 from airflow_kcr.spark.context import Output
 from airflow_kcr.spark.decoding import decoded, decoding
 from airflow_kcr.spark.engine import SparkEngine
@@ -90,7 +91,7 @@ def test_the_pipelines_of_the_page_about_decoding_do_what_it_says(bench: Bench) 
     assert member.group == GROUP
 
     def engine() -> SparkEngine:
-        source = Source(region=REGION, member=member, kafka=kafka.settings, options={})
+        source = Source(region=REGION, region_id=RegionId("1"), member=member, kafka=kafka.settings, options={})
         return SparkEngine(bench.spark, names["process"], source, lambda _: Output({"delays": kept}))
 
     exec(failing, names)
@@ -150,7 +151,7 @@ def test_the_page_decodes_protobuf_with_its_python_library(bench: Bench, delay_p
     member = call(topic, {0: (0, 1)}).member
 
     def engine(process: Callable[[DataFrame, BatchContext], None]) -> SparkEngine:
-        source = Source(region=REGION, member=member, kafka=kafka.settings, options={})
+        source = Source(region=REGION, region_id=RegionId("1"), member=member, kafka=kafka.settings, options={})
         return SparkEngine(bench.spark, process, source, lambda _: Output({"delays": kept, "dead": poison}))
 
     def setting_aside(batch: DataFrame, context: BatchContext) -> None:

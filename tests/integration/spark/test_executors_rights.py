@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kcr.errors import BatchFailed
 from airflow_kcr.kafka.settings import spark_options
-from airflow_kcr.protocol.values import MemberId
+from airflow_kcr.protocol.values import MemberId, RegionId
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.reads import Source
 from tests.conftest import StartKafka
@@ -33,7 +33,7 @@ def read(spark: SparkSession, kafka: KafkaSet) -> Callable[[str], list[int]]:
     """Reads ten records of a topic on Spark."""
     login = {"bootstrap.servers": kafka.sasl_bootstrap_servers, **LOGIN, "sasl.password": PASSWORD}
     client = {name.removeprefix("kafka."): value for name, value in spark_options(login).items()}
-    source = Source(region=REGION, member=MemberId(GROUP, 0), kafka=client, options={})
+    source = Source(region=REGION, region_id=RegionId("1"), member=MemberId(GROUP, 0), kafka=client, options={})
 
     def read(topic: str) -> list[int]:
         collected = Collected()

@@ -9,7 +9,7 @@ import pytest
 from py4j.java_gateway import get_field  # type: ignore[import-untyped]
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionId, RegionName
 from airflow_kcr.settings import names_secret, secrets_in
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.reads import Source
@@ -41,6 +41,7 @@ def test_every_secret_of_kafka_s_client_is_refused_as_an_option_and_hidden_by_sp
     assert set(secrets_in(options)) == set(options)
     with pytest.raises(ConfigurationError) as raised:
         Source(
+            region_id=RegionId("1"),
             region=RegionName("r"),
             member=MemberId(GroupId("g"), 0),
             kafka={"bootstrap.servers": "b:9092", "sasl.jaas.config": "from the spec"},

@@ -10,7 +10,7 @@ import pytest
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BatchFailed
 from airflow_kcr.kafka.settings import spark_options
-from airflow_kcr.protocol.values import MemberId
+from airflow_kcr.protocol.values import MemberId, RegionId
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.reads import Source
 from tests.integration.spark.batches import GROUP, REGION, Collected, call
@@ -36,7 +36,9 @@ def test_executors_log_in_renew_their_tokens_and_say_why_they_are_not_let_in(
             client = spark_options(login(kafka, tokens, mechanism, USER, secret))
             options = {name.removeprefix("kafka."): value for name, value in client.items()}
             collected = Collected()
-            source = Source(region=REGION, member=MemberId(GROUP, 0), kafka=options, options={})
+            source = Source(
+                region=REGION, region_id=RegionId("1"), member=MemberId(GROUP, 0), kafka=options, options={}
+            )
             SparkEngine(spark, collected, source).run(call(topic, {0: (begin, begin + 10)}))
             return collected.offsets()
 

@@ -23,7 +23,7 @@ from airflow_kcr.errors import BatchFailed
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.commands import DeclareRegion, KillRegion
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionId, RegionName
 from airflow_kcr.sinks.postgres.sink import TableWriter
 from airflow_kcr.sinks.postgres.target import OWN_COLUMNS
 from airflow_kcr.spark.causes import WORDS
@@ -85,7 +85,9 @@ class Failing:
         def output(batch: BatchCall) -> Output:
             return Output({"out": TableWriter(table.sink, batch)})
 
-        source = Source(region=REGION, member=MemberId(GROUP, 0), kafka=self._kafka.settings, options={})
+        source = Source(
+            region=REGION, region_id=RegionId("1"), member=MemberId(GROUP, 0), kafka=self._kafka.settings, options={}
+        )
         engine = SparkEngine(self._spark, pipeline, source, output)
         with pytest.raises(BatchFailed) as raised:
             engine.run(call(self._topic, {0: (0, 1)}))

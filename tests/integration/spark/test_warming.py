@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, RegionName, TopicName
+from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, RegionId, RegionName, TopicName
 from airflow_kcr.spark.pipelines import warm_up
 from airflow_kcr.spark.reads import Source
 from tests.integration.spark.batches import GROUP, REGION, Bench
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def source(kafka: Kafka) -> Source:
-    return Source(region=RegionName(REGION), member=MemberId(GROUP, 0), kafka=kafka.settings)
+    return Source(region=RegionName(REGION), region_id=RegionId("1"), member=MemberId(GROUP, 0), kafka=kafka.settings)
 
 
 def logs(kafka: Kafka, topic: str) -> dict[GroupPartition, LogBounds]:

@@ -16,6 +16,7 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
+    RegionId,
     RegionName,
     Timeline,
     TopicName,
@@ -39,9 +40,16 @@ ONE = Timeline(1)
 KAFKA = {"bootstrap.servers": "127.0.0.1:9092"}
 
 
-def source(kafka: Mapping[str, str] = KAFKA, options: Mapping[str, str] | None = None, index: int = 0) -> Source:
-    member = MemberId(GroupId("etl"), index)
-    return Source(region=RegionName("flights"), member=member, kafka=kafka, options=options or {})
+def source(
+    kafka: Mapping[str, str] = KAFKA, options: Mapping[str, str] | None = None, index: int = 0, region_id: str = "1"
+) -> Source:
+    return Source(
+        region=RegionName("flights"),
+        region_id=RegionId(region_id),
+        member=MemberId(GroupId("etl"), index),
+        kafka=kafka,
+        options=options or {},
+    )
 
 
 def ranges(*widths: int, topic: str = "t") -> dict[GroupPartition, Range]:
@@ -245,16 +253,17 @@ def test_an_option_that_holds_a_secret_is_refused_by_its_name(name: str) -> None
     assert "hidden" not in caught.value.message
 
 
-def test_the_group_of_the_executors_is_stable_and_changes_with_member_settings_and_timeline() -> None:
+def test_the_group_of_the_executors_is_stable_and_changes_with_region_member_settings_and_timeline() -> None:
     group = source().executor_group(ONE)
     assert group == source().executor_group(ONE)
     assert group.startswith("kcr-flights-etl-0-")
     others = {
         source(index=1).executor_group(ONE),
+        source(region_id="another of the name").executor_group(ONE),
         source(options={"kafka.max.poll.records": "7"}).executor_group(ONE),
         source({**KAFKA, "client.rack": "a"}).executor_group(ONE),
     }
-    assert len({group, *others, source().executor_group(Timeline(2))}) == 5
+    assert len({group, *others, source().executor_group(Timeline(2))}) == 6
 
 
 @pytest.mark.parametrize(
