@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from typing import Final, cast
@@ -15,10 +14,10 @@ from airflow_kcr.api.regions import record_named, require_groups
 from airflow_kcr.api.views import View, document_of, run_of
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol import documents
-from airflow_kcr.protocol.invariants.accounting import OffsetDelivery, Redelivery, delivery_of, indexed, redeliveries
-from airflow_kcr.protocol.invariants.history import History, Index
+from airflow_kcr.protocol.invariants.accounting import Redelivery, redeliveries
+from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.rows import Batch, Requester
+from airflow_kcr.protocol.region.rows import Batch, Outcome, Requester
 from airflow_kcr.protocol.region.state import Region, universe
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, GroupPartition, Offset, RegionName
 from airflow_kcr.store.regions import RegionStore
@@ -49,9 +48,10 @@ class Fate(StrEnum):
 class RecordStart(View):
     """One time that a record was started."""
 
-    delivery: OffsetDelivery
-    started_at: datetime
-    finished_at: datetime | None
+    batch: Batch
+    outcome: Outcome | None
+    """Of the batch at this record: UNDONE where a reset went back to it or before; None: it still runs."""
+
     process: str
     """Host, process and application of the member."""
 
@@ -66,7 +66,7 @@ class RecordStart(View):
 
     def facts(self) -> Mapping[str, object]:
         """Return it as in `ledger record`."""
-        of = self.delivery
+        of = self.batch
         return {
             "batch": of.batch,
             "member_id": of.member,
@@ -75,9 +75,9 @@ class RecordStart(View):
             "epoch": of.epoch,
             "timeline": of.timeline,
             "sequence": of.sequence,
-            "started_at": self.started_at,
-            "finished_at": self.finished_at,
-            "outcome": of.outcome,
+            "started_at": of.started_at,
+            "finished_at": of.finished_at,
+            "outcome": self.outcome,
             "cause": self.cause or None,
             "checkpoint": self.checkpoint,
             "runs": [run_of(run) for run in self.runs],
@@ -104,18 +104,17 @@ class RecordView(View):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Repetition(View):
     """Offsets of one partition that a batch has started again."""
 
     redelivery: Redelivery
-    detail: str
-    """What the reset said that went back."""
 
     @property
     def cause(self) -> str:
         """Why the region went back."""
-        return _cause(self.redelivery)
+        reset = self.redelivery.reset
+        return _UNACCOUNTED if reset is None else reset.cause
 
     @property
     def offsets(self) -> int:
@@ -131,8 +130,8 @@ class Repetition(View):
             "to_offset": of.range.to,
             "offsets": self.offsets,
             "cause": self.cause,
-            "epoch": of.epoch,
-            "detail": self.detail,
+            "epoch": None if of.reset is None else of.reset.epoch,
+            "detail": "" if of.reset is None else of.reset.detail,
             "batch": of.batch,
             "earlier": of.earlier,
         }
@@ -178,9 +177,8 @@ def repeated(history: History, group: str | None) -> tuple[Repetition, ...]:
     # Of what was started again before the kept events, nothing says why.
     first = history.events[0].number if history.events else EventNumber(1)
     told = {b.batch for b in history.batches if b.started_after >= first - 1}
-    index = indexed(history)
-    found = [r for r in redeliveries(index) if r.batch in told and group in (None, r.partition.group)]
-    return tuple(Repetition(redelivery=again, detail=_detail(index, again)) for again in found)
+    found = (r for r in redeliveries(history) if r.batch in told and group in (None, r.partition.group))
+    return tuple(map(Repetition, found))
 
 
 def by_cause(repetitions: tuple[Repetition, ...]) -> Mapping[str, int]:
@@ -189,15 +187,6 @@ def by_cause(repetitions: tuple[Repetition, ...]) -> Mapping[str, int]:
     for one in repetitions:
         found[one.cause] += one.offsets
     return dict(sorted(found.items()))
-
-
-def _cause(of: Redelivery) -> str:
-    return _UNACCOUNTED if of.cause is None else of.cause
-
-
-def _detail(index: Index, of: Redelivery) -> str:
-    attempt = None if of.epoch is None else index.attempts.get(of.epoch)
-    return "" if attempt is None else attempt.begun.detail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,12 +215,13 @@ class _Record:
             batch: of it.
             earlier: the epoch in which the record was started last before it; None: it is the first time.
         """
-        delivery = delivery_of(batch, self.partition, self.offset)
-        checkpoint = self._checkpoint(delivery)
+        mark = batch.undone_from.get(self.partition)
+        is_undone = batch.outcome is Outcome.DONE and mark is not None and mark <= self.offset
+        outcome = Outcome.UNDONE if is_undone else batch.outcome
+        checkpoint = self._checkpoint(batch) if outcome is Outcome.DONE else None
         return RecordStart(
-            delivery=delivery,
-            started_at=batch.started_at,
-            finished_at=batch.finished_at,
+            batch=batch,
+            outcome=outcome,
             process=self._process(batch),
             cause="" if earlier is None else self._cause(batch, earlier),
             checkpoint=checkpoint,
@@ -243,11 +233,9 @@ class _Record:
         back = self.region.archive.went_back(self.partition, self.offset, earlier)
         return _UNACCOUNTED if back is None or back.epoch > batch.epoch else str(back.cause)
 
-    def _checkpoint(self, delivery: OffsetDelivery) -> CheckpointNumber | None:
+    def _checkpoint(self, batch: Batch) -> CheckpointNumber | None:
         """Return the checkpoint that has what a batch did: the first on the current timeline that lies beyond it."""
-        if not delivery.is_accepted:
-            return None
-        found = self.region.archive.holding(self.partition, self.offset, delivery.sequence)
+        found = self.region.archive.holding(self.partition, self.offset, batch.sequence)
         return None if found is None else found.sequence
 
     def _runs(self, checkpoint: CheckpointNumber) -> tuple[Requester, ...]:
@@ -261,9 +249,9 @@ class _Record:
         return self.store.registered(self.region.name, batch.member, batch.incarnation)
 
     def _fate(self, starts: list[RecordStart]) -> Fate:
-        if any(start.delivery.is_accepted for start in starts):
+        if any(start.outcome is Outcome.DONE for start in starts):
             return Fate.PROCESSED
-        if any(start.delivery.outcome is None for start in starts):
+        if any(start.outcome is None for start in starts):
             return Fate.RUNNING
         if self.offset in self.region.skips.get(self.partition, ()):
             return Fate.SKIPPED

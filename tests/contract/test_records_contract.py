@@ -10,10 +10,11 @@ import pytest
 
 from airflow_kcr.api import Region
 from airflow_kcr.api.ledger import RecordStart
-from airflow_kcr.protocol.invariants.accounting import delivery_of, indexed, redeliveries
-from airflow_kcr.protocol.invariants.history import Index
+from airflow_kcr.protocol.invariants.accounting import redeliveries
+from airflow_kcr.protocol.invariants.history import History
+from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.rows import Requester, ResetCause
+from airflow_kcr.protocol.region.rows import Outcome, Requester, ResetCause
 from airflow_kcr.protocol.rules import Delivery, RegionRules
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import GroupPartition, Offset, Range
@@ -58,36 +59,39 @@ def lived(driver: Driver, seed: int) -> None:
 
 
 def told(start: RecordStart) -> tuple[object, ...]:
-    return start.delivery, start.cause, start.checkpoint, start.process
+    return start.batch.batch, start.outcome, start.cause, start.checkpoint, start.process
 
 
-def expected(index: Index, partition: GroupPartition, offset: int) -> list[tuple[object, ...]]:
+def expected(history: History, partition: GroupPartition, offset: int) -> list[tuple[object, ...]]:
     """Return what the whole history says of a record."""
-    labels = {
-        (e.body.member, e.body.incarnation): e.body.label
-        for e in index.history.events
-        if isinstance(e.body, events.MemberRegistered)
-    }
+    labels, completed, moment = {}, {}, Moment()
+    for event in history.events:
+        moment.take(event)
+        match event.body:
+            case events.MemberRegistered(member=member, incarnation=incarnation, label=label):
+                labels[member, incarnation] = label
+            case events.CheckpointCompleted(sequence=sequence, offsets=offsets):
+                completed[sequence] = offsets
     again = {
-        r.batch: "unaccounted" if r.cause is None else str(r.cause)
-        for r in redeliveries(index)
+        r.batch: "unaccounted" if r.reset is None else str(r.reset.cause)
+        for r in redeliveries(history)
         if r.partition == partition and r.range.from_ <= offset < r.range.to
     }
     found: list[tuple[object, ...]] = []
-    for handled in index.begun.get(partition, ()):
-        if handled.range.from_ <= offset < handled.range.to:
-            delivery = delivery_of(handled.batch, partition, Offset(offset))
-            checkpoints = [
-                s
-                for s, checkpoint in sorted(index.checkpoints.items())
-                if s >= delivery.sequence
-                and checkpoint.completed is not None
-                and checkpoint.undone is None
-                and checkpoint.completed[1].offsets.get(partition, 0) > offset
-            ]
-            checkpoint = checkpoints[0] if checkpoints and delivery.is_accepted else None
-            by = (handled.batch.member, handled.batch.incarnation)
-            found.append((delivery, again.get(delivery.batch, ""), checkpoint, labels[by]))
+    for batch in sorted(history.batches, key=lambda b: b.started_after):
+        range_ = batch.ranges.get(partition)
+        if range_ is None or not range_.from_ <= offset < range_.to:
+            continue
+        is_undone = batch.outcome is Outcome.DONE and batch.undone_from.get(partition, offset + 1) <= offset
+        outcome = Outcome.UNDONE if is_undone else batch.outcome
+        checkpoints = [
+            sequence
+            for sequence, offsets in completed.items()
+            if sequence >= batch.sequence and moment.is_current(sequence) and offsets.get(partition, 0) > offset
+        ]
+        checkpoint = min(checkpoints, default=None) if outcome is Outcome.DONE else None
+        by = labels[batch.member, batch.incarnation]
+        found.append((batch.batch, outcome, again.get(batch.batch, ""), checkpoint, by))
     return found
 
 
@@ -96,13 +100,13 @@ def expected(index: Index, partition: GroupPartition, offset: int) -> list[tuple
 def test_a_record_is_told_as_the_whole_history_tells_it(drive: Drive, seed: int, delivery: Delivery) -> None:
     driver = drive(delivery=delivery)
     lived(driver, seed)
-    index = indexed(driver.store.history(driver.name))
+    history = driver.store.history(driver.name)
     region = Region(driver.name, driver.store)
     repeated = 0
     for number in range(4):
         for offset in (*range(0, 120, 7), 5_000):
             (found,) = region.record(f"t:{number}:{offset}")
-            assert [told(start) for start in found.starts] == expected(index, driver.partition(number), offset)
+            assert [told(start) for start in found.starts] == expected(history, driver.partition(number), offset)
             repeated += len(found.starts) > 1
     assert repeated > 3 or delivery is not Delivery.AT_LEAST_ONCE
 
@@ -133,7 +137,7 @@ def test_ranges_of_any_length_are_found_at_their_ends(drive: Drive) -> None:
     for width, batch in zip((*WIDE, 2**61), driver.batches, strict=True):
         for offset in (at, at + width - 1):
             (found,) = Region(driver.name, driver.store).record(f"t:0:{offset}")
-            assert [start.delivery.batch for start in found.starts] == [batch.batch]
+            assert [start.batch.batch for start in found.starts] == [batch.batch]
         at += width
     assert Region(driver.name, driver.store).record(f"t:0:{at}")[0].starts == ()
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import psycopg
 
-from airflow_kcr.protocol.invariants.accounting import indexed, redeliveries
+from airflow_kcr.protocol.invariants.accounting import redeliveries
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.invariants.proof import verify
 from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetCause
@@ -171,11 +171,11 @@ class _Witnesses:
             writers.setdefault((row.topic, row.partition, row.offset), []).append(BatchId(row.batch))
         again: dict[Place, dict[BatchId, ResetCause | None]] = {}
         ledger = 0
-        for one in redeliveries(indexed(history)):
+        for one in redeliveries(history):
             ledger += one.range.width
             for offset in range(one.range.from_, one.range.to):
                 place = (one.partition.topic, one.partition.partition, offset)
-                again.setdefault(place, {})[one.batch] = one.cause
+                again.setdefault(place, {})[one.batch] = None if one.reset is None else one.reset.cause
         return cls(
             batches={batch.batch: batch for batch in history.batches},
             order=order,

@@ -27,15 +27,16 @@ from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.operators.reset_form import Planned
 from airflow_kcr.ports import Replayed
 from airflow_kcr.protocol import documents
-from airflow_kcr.protocol.invariants.accounting import OffsetDelivery, Redelivery
+from airflow_kcr.protocol.invariants.accounting import Redelivery
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.region.events import BODIES, Event
+from airflow_kcr.protocol.region.events import BODIES, Event, ResetBegun
 from airflow_kcr.protocol.region.liveness import Liveness
 from airflow_kcr.protocol.region.rows import (
     Absence,
+    Batch,
     Checkpoint,
     CheckpointPurpose,
     CheckpointRequest,
@@ -177,19 +178,19 @@ REQUEST: Final = ResetRequest(
 LINE: Final = PlanLine(
     partition=P2, current=10, target=7, source="record", in_scope=True, asked=5, log_start=7, log_end=20
 )
-DELIVERY: Final = OffsetDelivery(
+BATCH: Final = Batch(
     batch=BatchId("b11"),
     member=MEMBER,
     incarnation=Incarnation(2),
     epoch=Epoch(3),
     timeline=Timeline(1),
     sequence=CheckpointNumber(4),
+    ranges={P2: Range(Offset(7), Offset(10))},
+    started_at=SIX,
     started_after=EventNumber(8),
     outcome=Outcome.DONE,
 )
-START: Final = RecordStart(
-    delivery=DELIVERY, started_at=SIX, finished_at=None, process="host 1", cause="", checkpoint=None, runs=(RUN,)
-)
+START: Final = RecordStart(batch=BATCH, outcome=Outcome.DONE, process="host 1", cause="", checkpoint=None, runs=(RUN,))
 PINNED: Final[tuple[Document, ...]] = (
     Applied(
         region="r", change=Change.CHANGED, differences=(Difference("groups[g].members", TakesEffect.NEXT_CHECKPOINT),)
@@ -258,10 +259,19 @@ PINNED: Final[tuple[Document, ...]] = (
             range=Range(Offset(7), Offset(10)),
             batch=BatchId("b12"),
             earlier=(BatchId("b11"),),
-            epoch=Epoch(5),
-            cause=ResetCause.PERSON,
+            reset=ResetBegun(
+                epoch=Epoch(5),
+                sequence=CheckpointNumber(4),
+                timeline=Timeline(2),
+                cause=ResetCause.PERSON,
+                attempt=1,
+                restore_point=None,
+                seek=SeekMap({}),
+                undoes=(),
+                person=None,
+                detail="me",
+            ),
         ),
-        detail="me",
     ),
     Verdict(
         region=RegionName("r"),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from airflow_kcr.protocol.invariants.accounting import indexed, redeliveries
+from airflow_kcr.protocol.invariants.accounting import redeliveries
 from airflow_kcr.protocol.invariants.history import History, Violation
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.values import BatchId, Range
@@ -63,10 +63,10 @@ def judged(
     """
     order = {batch.batch: number for number, batch in enumerate(history.batches)}
     again: dict[tuple[BatchId, str, int], list[tuple[Range, str]]] = {}
-    for one in redeliveries(indexed(history)):
-        if one.epoch is not None:
+    for one in redeliveries(history):
+        if one.reset is not None:
             again.setdefault((one.batch, one.partition.topic, one.partition.partition), []).append(
-                (one.range, str(one.cause))
+                (one.range, str(one.reset.cause))
             )
     accepted = {
         (b.batch, p.topic, p.partition, o)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
 
 from airflow_kcr.protocol.invariants.checkpoints import AT_ONCE, begin_flaw
-from airflow_kcr.protocol.invariants.history import Holder, Start
-from airflow_kcr.protocol.invariants.moment import Invariant, Moment, Person, Violations
+from airflow_kcr.protocol.invariants.moment import Holder, Invariant, Moment, Person, Violations
 from airflow_kcr.protocol.invariants.tiling import add
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import events
@@ -307,6 +306,14 @@ class Resumed(Invariant):
                 findings.add(f"{begins}, its seek entry is open", place.number, batch.started_after)
             elif range_.from_ not in {place.offset, moment.past_skips(partition, place.offset)}:
                 findings.add(f"{begins}, it resumes at {place.offset}", place.number, batch.started_after)
+
+
+class Start(NamedTuple):
+    """An initial offset that was stored."""
+
+    number: EventNumber
+    offset: Offset
+    topic_id: TopicId
 
 
 @dataclass(slots=True, kw_only=True)

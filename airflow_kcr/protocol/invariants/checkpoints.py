@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Final, NamedTuple
 
-from airflow_kcr.protocol.invariants.history import Holder
-from airflow_kcr.protocol.invariants.moment import Invariant, LatestAttempt, Moment, OpenCheckpoint, Violations
+from airflow_kcr.protocol.invariants.moment import Holder, Invariant, LatestAttempt, Moment, OpenCheckpoint, Violations
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.region.events import (

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
 
-from airflow_kcr.protocol.invariants.history import Holder, Violation
+from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.events import Event
@@ -35,6 +35,14 @@ from airflow_kcr.protocol.values import (
     RequestId,
     Timeline,
 )
+
+
+class Holder(NamedTuple):
+    """Whose a claim is."""
+
+    member: MemberId
+    incarnation: Incarnation
+    epoch: Epoch
 
 
 class HeldClaim(NamedTuple):
