@@ -12,10 +12,10 @@ from airflow_kcr.api.ledger import RecordView, Repetition
 from airflow_kcr.api.partitions import Comparison, Lag
 from airflow_kcr.api.region import Region
 from airflow_kcr.api.regions import Applied, Change, Cluster, Clusters, opened, regions, store_url
-from airflow_kcr.api.reset_plans import PlanView
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.verdict import DroppedHistory, Verdict
 from airflow_kcr.api.views import MemberView, RegionSummary, RegionView
+from airflow_kcr.protocol.region.plans import Plan
 from airflow_kcr.protocol.region.rows import ResetRequest
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "Goal",
     "Lag",
     "MemberView",
-    "PlanView",
+    "Plan",
     "Progress",
     "RecordView",
     "Region",

@@ -21,7 +21,6 @@ from airflow_kcr.api.checkpoints import (
 from airflow_kcr.api.goals import DEFAULT_TIMEOUT, Goal, OnProgress, Progress, silent
 from airflow_kcr.api.partitions import preview
 from airflow_kcr.api.regions import Applied, Clusters, connect, require_groups, store_url
-from airflow_kcr.api.reset_plans import PlanView
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.validation import real_reader
 from airflow_kcr.api.verdict import DroppedHistory, Verdict, drop_old, keep_of
@@ -38,8 +37,9 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
+from airflow_kcr.protocol.region import plans
 from airflow_kcr.protocol.region.events import CheckpointsRetired, Event
-from airflow_kcr.protocol.region.plans import checkpoint_number_of_run, of_run
+from airflow_kcr.protocol.region.plans import Plan, checkpoint_number_of_run, of_run
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointPurpose,
@@ -415,20 +415,22 @@ class Region:
 
     # -- resets --------------------------------------------------------------------------------------------------
 
-    def plan_reset(self, request: ResetRequest, *, request_id: str = "") -> PlanView:
+    def plan_reset(self, request: ResetRequest, *, request_id: str = "", requester: Requester | None = None) -> Plan:
         """Return what a reset would do if it were applied now; changes nothing.
 
         Args:
             request: where to, for which partitions.
             request_id: the plan's name, under which it is applied once; absent: a new one.
+            requester: who chose the target, and why, if not the requester that the region was opened with.
 
         Raises:
             InvalidTarget, UnknownCheckpoint, CheckpointNotUsable: it could not be applied.
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
         """
-        return resets.plan(self._store, self.name, request, self._clusters, request_id=request_id)
+        who = requester or self._requester
+        return resets.plan(self._store, self.name, request, self._clusters, request_id=request_id, requester=who)
 
-    def require_current(self, plan: PlanView) -> None:
+    def require_fresh(self, plan: Plan) -> None:
         """Refuse a plan that `apply_reset` would find stale.
 
         Args:
@@ -437,11 +439,11 @@ class Region:
         Raises:
             StalePlan: the region has another epoch, or other partitions, than when it was made.
         """
-        resets.require_current(self._read(), plan)
+        plans.require_fresh(self._read(), plan.epoch, plan.totals.partitions)
 
     def apply_reset(
         self,
-        plan: PlanView,
+        plan: Plan,
         reason: str,
         *,
         forced: bool = False,
@@ -471,14 +473,17 @@ class Region:
         if not reason.strip():
             raise ConfigurationError("a reset needs a reason: it is what others will find in the history")
         asked_by = replace(requester or self._requester, reason=reason.strip())
+        request = replace(
+            plan.request,
+            forced=plan.request.forced or forced,
+            consent_upsert=plan.request.consent_upsert or consent_upsert,
+        )
         return resets.apply(
             self._store,
             self.name,
-            plan,
+            replace(plan, request=request),
             asked_by,
             self._clusters,
-            forced=forced,
-            consent_upsert=consent_upsert,
             approved_digest=approved_digest,
         )
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Final
 
 from airflow_kcr.api.checkpoints import reach_of
 from airflow_kcr.api.regions import Clusters
-from airflow_kcr.api.reset_plans import PlanView
 from airflow_kcr.api.reset_views import ResetView, of_plan
 from airflow_kcr.errors import (
     CheckpointNotUsable,
@@ -22,12 +21,12 @@ from airflow_kcr.errors import (
     GroupNotEmpty,
     InvalidTarget,
     KcrError,
-    StalePlan,
 )
 from airflow_kcr.protocol.commands import ApplyReset
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import plans
+from airflow_kcr.protocol.region.plans import Plan
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, RegionState, Requester, ResetRequest
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of, universe
@@ -37,6 +36,8 @@ from airflow_kcr.runtime.leases import CommitNote
 from airflow_kcr.runtime.positions import bounds_and_times
 from airflow_kcr.spec import stored_spec
 from airflow_kcr.store.regions import RegionStore, uncollected
+
+NOBODY: Final = Requester()
 
 WITHOUT_WHAT_IS_LOST: Final = (
     "choose a later checkpoint, or go on without what the log has lost: plan the same with -o csv, and then that file "
@@ -50,15 +51,20 @@ IN_THE_NEW_LOG: Final = (
 """What to do about a target that is of a topic which was deleted and created again."""
 
 
-def way_out(plan: PlanView) -> str:
+def way_out(plan: Plan) -> str:
     """Return what to do about a plan whose target the logs do not have."""
-    anew = any(line.is_unreachable and line.is_recreated for line in plan.lines)
-    return IN_THE_NEW_LOG if anew else WITHOUT_WHAT_IS_LOST
+    return IN_THE_NEW_LOG if any(line.recreated for line in plan.unreachable) else WITHOUT_WHAT_IS_LOST
 
 
 def plan(
-    store: RegionStore, name: RegionName, request: ResetRequest, clusters: Clusters, *, request_id: str = ""
-) -> PlanView:
+    store: RegionStore,
+    name: RegionName,
+    request: ResetRequest,
+    clusters: Clusters,
+    *,
+    request_id: str = "",
+    requester: Requester = NOBODY,
+) -> Plan:
     """Return what a reset would do if it were applied now; changes nothing.
 
     Args:
@@ -67,27 +73,26 @@ def plan(
         request: what is asked for.
         clusters: how Kafka is reached; asked only for what the target needs.
         request_id: the plan's name; absent: a new one, with the region before it.
+        requester: who chose the target, and why.
 
     Raises:
         InvalidTarget, UnknownCheckpoint, CheckpointNotUsable: it could not be applied.
         BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
     """
     region, now = store.read(name)
-    found, log = _planned(region, now, _asked(request, now, request_id or f"{name}/{uuid.uuid4().hex[:12]}"), clusters)
-    named = plans.target_checkpoint(region, found.reset)
+    found, _ = _planned(region, now, RequestId(request_id or f"{name}/{uuid.uuid4().hex[:12]}"), request, clusters)
+    named = plans.target_checkpoint(region, request)
     soon = None if named is None or found.unreachable else reach_of(region, named).overtaken_at
-    return replace(PlanView.of(found, request, log), overtaken_at=soon)
+    return replace(found, requester=requester, overtaken_at=soon)
 
 
 def apply(
     store: RegionStore,
     name: RegionName,
-    approved: PlanView,
+    approved: Plan,
     requester: Requester,
     clusters: Clusters,
     *,
-    forced: bool = False,
-    consent_upsert: bool = False,
     approved_digest: str = "",
 ) -> ResetView:
     """Apply a plan and return where its reset stands: with members on its way, in a stopped region done.
@@ -101,8 +106,6 @@ def apply(
         approved: the plan; its partitions are ignored, its request is resolved again.
         requester: who asks, and why.
         clusters: how Kafka is reached.
-        forced: without a drain, from the last done positions; the only way from a halted or starting region.
-        consent_upsert: tables of mode `upsert` that it goes back behind are not restored, and that is acceptable.
         approved_digest: of the plan that the store must have an approval of; empty: none is needed.
 
     Raises:
@@ -119,102 +122,58 @@ def apply(
     if approved.region != name:
         raise ConfigurationError(f"the plan is of region {approved.region}, this is {name}")
     region, now = store.read(name)
-    known = person_reset_of(region, approved.request_id)
+    known = person_reset_of(region, approved.plan)
     if known is None:
-        asked = replace(
-            _asked(approved.request, now, approved.plan),
-            requester=requester,
-            forced=forced,
-            consent_upsert=consent_upsert,
-        )
-        _accept(store, region, now, approved, asked, clusters, approved_digest)
+        command = _resolved(region, now, approved, requester, clusters)
+        store.handle(name, replace(command, approved_digest=approved_digest))
         region, _ = store.read(name)
-        known = person_reset_of(region, approved.request_id)
+        known = person_reset_of(region, approved.plan)
     else:
         _require_same(known, approved.request)
     if known is not None and is_told_from_outside(region, known):
         tell_kafka(region, clusters)
-    return of_plan(region, approved.request_id)
+    return of_plan(region, approved.plan)
 
 
-def require_current(region: StoredRegion, made: PlanView) -> None:
-    """Refuse a plan that was made for another region than there is now.
-
-    Args:
-        region: as it is now.
-        made: the plan; its logs are ignored.
-
-    Raises:
-        StalePlan: the region has another epoch, or other partitions.
-    """
-    if made.epoch != region.epoch:
-        raise StalePlan(
-            f"the plan was made in epoch {made.epoch}, region {region.name} is in epoch {region.epoch}: "
-            "something was reset or started since; plan again and check what has changed"
-        )
-    if len(universe(region)) != made.totals.partitions:
-        raise StalePlan(
-            f"the plan is of {made.totals.partitions} partition(s), region {region.name} has "
-            f"{len(universe(region))} now; plan again and check what has changed"
-        )
-
-
-def _accept(
-    store: RegionStore,
-    region: StoredRegion,
-    now: datetime,
-    approved: PlanView,
-    asked: PersonReset,
-    clusters: Clusters,
-    approved_digest: str,
-) -> None:
-    require_current(region, approved)
-    found, log = _planned(region, now, asked, clusters)
+def _resolved(
+    region: StoredRegion, now: datetime, approved: Plan, requester: Requester, clusters: Clusters
+) -> ApplyReset:
+    """Return what asks the store for a plan's reset, resolved as the region and the logs are now."""
+    plans.require_fresh(region, approved.epoch, approved.totals.partitions)
+    request = approved.request
+    found, log = _planned(region, now, approved.plan, request, clusters)
     if found.unreachable:
-        named = few(found.unreachable, separator="; ")
+        named = few((line.loss for line in found.unreachable), separator="; ")
         raise CheckpointNotUsable(
             f"{len(found.unreachable)} partition(s) can't go there, the log does not have it: {named}. Nothing "
-            f"was changed; {way_out(PlanView.of(found, approved.request, log))}"
+            f"was changed; {way_out(found)}"
         )
-    if region.state is RegionState.STOPPED and not asked.forced:
+    if region.state is RegionState.STOPPED and not request.forced:
         require_empty(region, clusters)
-    command = ApplyReset(
-        reset=asked,
-        epoch=approved.made_under,
-        resolved=found.seek,
-        logs=log.bounds,
-        approved_digest=approved_digest,
-    )
-    store.handle(region.name, command)
-
-
-def _asked(request: ResetRequest, now: datetime, request_id: str) -> PersonReset:
-    return PersonReset(
-        request_id=RequestId(request_id),
-        target=request.target,
-        scope=request.scope,
+    reset = PersonReset(
+        **{field.name: getattr(request, field.name) for field in fields(ResetRequest)},
+        request_id=approved.plan,
         state=PersonResetState.WAITING,
-        requester=Requester(),
+        requester=requester,
         requested_at=now,
         order=0,
-        skip=request.skip,
-        forward=request.forward,
-        allow_partial=request.allow_partial,
     )
+    return ApplyReset(reset=reset, epoch=approved.epoch, resolved=found.seek, logs=log.bounds)
 
 
-def _planned(region: StoredRegion, now: datetime, asked: PersonReset, clusters: Clusters) -> tuple[plans.Plan, LogView]:
-    plans.require_usable(region, now, asked)
-    strange = sorted(str(p) for p in asked.skip if p not in universe(region))
+def _planned(
+    region: StoredRegion, now: datetime, request_id: RequestId, request: ResetRequest, clusters: Clusters
+) -> tuple[Plan, LogView]:
+    plans.require_usable(region, now, request)
+    strange = sorted(str(p) for p in request.skip if p not in universe(region))
     if strange:
         raise InvalidTarget(f"records of {', '.join(strange)} can't be skipped: the region has no such partition")
-    request = ResetRequest(target=asked.target, scope=asked.scope, skip=asked.skip)
     log = read_logs(region, now, request, clusters)
-    outside = [f"{p} at {o}" for p, o in asked.skip.items() if not log.bounds[p].start <= o < log.bounds[p].end]
+    outside = [f"{p} at {o}" for p, o in request.skip.items() if not log.bounds[p].start <= o < log.bounds[p].end]
     if outside:
         raise InvalidTarget(f"there is no record to skip in the log: {', '.join(outside)}")
     with uncollected():
-        return plans.plan(region, now, asked, log), log
+        return plans.plan(region, now, request_id, request, log), log
 
 
 def _require_same(known: PersonReset, request: ResetRequest) -> None:

@@ -34,8 +34,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol import targets
 
 if TYPE_CHECKING:
-    from airflow_kcr.api import PlanView, ResetView
-    from airflow_kcr.api.reset_plans import PlanLine
+    from airflow_kcr.api import Plan, ResetView
 
 app = typer.Typer(
     name="reset",
@@ -162,7 +161,7 @@ def _write(file: Path, text: str) -> None:
         raise ConfigurationError(f"{file} can't be written: {error}") from None
 
 
-def _show_plan(found: PlanView, save: Path | None, output: Output) -> None:
+def _show_plan(found: Plan, save: Path | None, output: Output) -> None:
     if chosen(output) is OutputFormat.CSV:
         typer.echo(found.to_csv(), nl=False)
     else:
@@ -231,15 +230,15 @@ def apply(
         show(shown(view), output)
 
 
-def _read_plan(file: str) -> PlanView:
-    from airflow_kcr.api import PlanView
+def _read_plan(file: str) -> Plan:
+    from airflow_kcr.api import Plan
 
     text = text_in(file)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
         raise ConfigurationError(f"{file} is not JSON; `kcr reset plan … --save {file}` writes a plan") from None
-    return PlanView.from_json(document)
+    return Plan.from_json(document)
 
 
 @app.command("list")
@@ -335,33 +334,19 @@ _NUMBERS: Final = frozenset(
 )
 
 
-def planned(plan: PlanView) -> Answer:
+def planned(plan: Plan) -> Answer:
     """Lay out a plan."""
     totals = plan.totals
-    is_big = len(plan.lines) > SHOWN
-    lines = plan.worst[:SHOWN] if is_big else plan.lines
+    is_big = len(plan.entries) > SHOWN
+    lines = plan.worst[:SHOWN] if is_big else plan.entries
     shown = f"the worst {len(lines)} of {totals.partitions}; -o json has all" if is_big and lines else ""
     return Answer(
         document=plan.to_json(),
         columns=PLANNED,
-        rows=[_row(plan, line) for line in lines],
+        rows=[line.to_json() | {"note": "; ".join(plan.notes(line))} for line in lines],
         facts={"region": plan.region, "plan": plan.plan, "epoch": plan.epoch, **plan.heading(), "shown": shown},
         numbers=_NUMBERS,
     )
-
-
-def _row(plan: PlanView, line: PlanLine) -> dict[str, object]:
-    return {
-        "group": line.partition.group,
-        "topic": line.partition.topic,
-        "partition": line.partition.partition,
-        "current": line.current,
-        "target": line.target,
-        "source": line.source,
-        "replay": line.replay,
-        "skip": line.skip,
-        "note": "; ".join(plan.notes(line)),
-    }
 
 
 def listed(found: Sequence[ResetView], region: str, before: int | None) -> Answer:

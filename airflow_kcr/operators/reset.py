@@ -24,7 +24,6 @@ from airflow_kcr.hooks.kcr import KcrHook, translated
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.operators.base import RegionOperator, WaitingOperator
 from airflow_kcr.operators.reset_form import (
-    Planned,
     answered,
     asking,
     given,
@@ -44,8 +43,8 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
     from airflow.sdk.definitions.param import DagParam
 
-    from airflow_kcr.api import PlanView, Region, ResetRequest, WayBack
-    from airflow_kcr.protocol.region.rows import ResetAnswer
+    from airflow_kcr.api import Plan, Region, ResetRequest, WayBack
+    from airflow_kcr.protocol.region.rows import Requester, ResetAnswer
 
 CHOOSE: Final = "Choose"
 CANCEL: Final = "Cancel"
@@ -312,6 +311,8 @@ class KcrPlanResetOperator(RegionOperator):
                 be refused.
             AirflowException: the store or a broker was away.
         """
+        from airflow_kcr.protocol.region.rows import Requester
+
         with self.lent(context) as region:
             choice = given(self, context, None, "target") if self.target is None else {}
             option, value = _option(self.target, choice)
@@ -326,39 +327,34 @@ class KcrPlanResetOperator(RegionOperator):
                 request,
                 forward=truth(self.forward, "forward"),
                 allow_partial=truth(self.allow_partial, "allow_partial"),
-            )
-            found = Planned(
-                plan=_plan(region, request, context),
-                by=str(choice.get("by") or ""),
-                reason=str(choice.get("reason") or ""),
                 forced=truth(self.forced, "forced"),
                 consent_upsert=truth(self.consent_upsert, "consent_upsert"),
             )
-        plan = found.plan
+            who = Requester(who=str(choice.get("by") or ""), reason=str(choice.get("reason") or ""))
+            plan = _plan(region, request, who, context)
         totals = plan.totals
         self.log.info("Plan %s of region %s, epoch %d: %s", plan.plan, plan.region, plan.epoch, plan.target)
         self.log.info("It moves %s; %d record(s) again", plan.moves, totals.replay)
         if plan.upserts:
             sinks = ", ".join(map(str, plan.upserts))
             self.log.warning("Not restored, as mode upsert keeps no history: %s; apply it with consent_upsert", sinks)
-        return found.document()
+        return plan.summary()
 
 
-def _plan(region: Region, request: ResetRequest, context: Context) -> PlanView:
+def _plan(region: Region, request: ResetRequest, who: Requester, context: Context) -> Plan:
     """Return a plan that could be applied, with the name of run, task and try.
 
     Raises:
         CheckpointNotUsable: the logs do not have the target any more.
     """
-    plan = region.plan_reset(request, request_id=f"{kcr.request_id(context)}/try {context['ti'].try_number}")
+    name = f"{kcr.request_id(context)}/try {context['ti'].try_number}"
+    plan = region.plan_reset(request, request_id=name, requester=who)
     if plan.totals.unreachable:
         from airflow_kcr.api.resets import way_out
 
-        lost = next(line for line in plan.lines if line.is_unreachable)
         raise CheckpointNotUsable(
             f"{plan.target}: {plan.totals.unreachable} partition(s) can't go there any more, such as "
-            f"{lost.partition} to {lost.target}, whose log has {lost.log_start} to {lost.log_end}"
-            f"{f' ({lost.RECREATED})' if lost.is_recreated else ''}; {way_out(plan)}"
+            f"{plan.unreachable[0].loss}; {way_out(plan)}"
         )
     return plan
 
@@ -460,28 +456,28 @@ class KcrApproveResetOperator(ApprovalOperator):
         """
         RegionLink().persist(context, self.region, self.kcr_conn_id)
         with translated():
-            found = planned(given(self, context, self.plan, "plan"))
-            self._require_current(context, found)
-        self.subject = f"Reset region {found.plan.region}: {found.plan.target}?"
-        if not found.plan.totals.moved:
+            plan = planned(given(self, context, self.plan, "plan"))
+            self._require_fresh(context, plan)
+        self.subject = f"Reset region {plan.region}: {plan.target}?"
+        if not plan.totals.moved:
             self.subject += " It moves nothing"
-        self.body = markdown(found)
+        self.body = markdown(plan)
         if self.second_person:
-            askers = " and ".join(self._askers(context, found))
+            askers = " and ".join(self._askers(context, plan))
             self.body = f"Has to be approved by another user than {askers}.\n\n{self.body}"
         self.params = ParamsDict(
             {
                 PLAN: Param(
-                    shown_name(found),
+                    shown_name(plan),
                     type="string",
-                    enum=[shown_name(found)],
+                    enum=[shown_name(plan)],
                     title="Plan",
                     description="The plan above; leave it as it is.",
                 ),
-                "reason": reason_param(found.reason),
+                "reason": reason_param(plan.requester.reason),
             }
         )
-        context["ti"].xcom_push(key=SHOWN, value=found.document())
+        context["ti"].xcom_push(key=SHOWN, value=plan.summary())
         super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, object]:
@@ -495,56 +491,56 @@ class KcrApproveResetOperator(ApprovalOperator):
             super().execute_complete(context, event)
         pull: Any = context["ti"].xcom_pull
         with translated():
-            found = planned(pull(task_ids=self.task_id, key=SHOWN))
-        reason = str((event["params_input"] or {}).get("reason") or found.reason)
+            plan = planned(pull(task_ids=self.task_id, key=SHOWN))
+        reason = str((event["params_input"] or {}).get("reason") or plan.requester.reason)
         is_approved = event["chosen_options"] == [self.APPROVE]
         if is_approved:
-            self._require_approvable(context, found, event)
+            self._require_approvable(context, plan, event)
             with translated(), KcrHook(self.kcr_conn_id).region(self.region, kcr.requester(context)) as region:
-                region.record_reset_answer(_answer(event, found.plan.plan, reason, found.digest))
+                region.record_reset_answer(_answer(event, plan.plan, reason, plan.digest))
         return {
-            "plan": found.document(),
+            "plan": plan.summary(),
             "approved": is_approved,
             "by": responder(event),
             "at": str(event["responded_at"].isoformat()),
             "reason": reason,
         }
 
-    def _require_approvable(self, context: Context, found: Planned, event: Mapping[str, Any]) -> None:
-        plan, seen = shown_name(found), (event["params_input"] or {}).get(PLAN)
+    def _require_approvable(self, context: Context, plan: Plan, event: Mapping[str, Any]) -> None:
+        name, seen = shown_name(plan), (event["params_input"] or {}).get(PLAN)
         with translated():
             if seen is None:
                 raise StalePlan(
                     f"the answer does not say which plan was shown: its field {PLAN} is missing. {TRIGGER_AGAIN}, and "
                     "answer with the form, or send all of its fields"
                 )
-            if seen != plan:
-                raise StalePlan(f"Airflow showed plan {seen}, and not {plan}, which there is now. {TRIGGER_AGAIN}")
-            self._require_current(context, found)
+            if seen != name:
+                raise StalePlan(f"Airflow showed plan {seen}, and not {name}, which there is now. {TRIGGER_AGAIN}")
+            self._require_fresh(context, plan)
         if self.second_person:
-            askers, approver = self._askers(context, found), responder(event)
+            askers, approver = self._askers(context, plan), responder(event)
             if not approver or approver in askers:
                 raise AirflowException(
                     f"{approver or UNNAMED} approved the plan, which has to be approved by "
                     f"another user than {' and '.join(askers)}; nothing was reset, the question is asked again"
                 )
 
-    def _require_current(self, context: Context, found: Planned) -> None:
+    def _require_fresh(self, context: Context, plan: Plan) -> None:
         with KcrHook(self.kcr_conn_id).region(self.region, kcr.requester(context)) as region:
             try:
-                region.require_current(found.plan)
+                region.require_fresh(plan)
             except StalePlan as error:
                 raise StalePlan(f"{error.message}. {TRIGGER_AGAIN}") from error
 
-    def _askers(self, context: Context, found: Planned) -> list[str]:
+    def _askers(self, context: Context, plan: Plan) -> list[str]:
         with translated(), KcrHook(self.kcr_conn_id).region(self.region, kcr.requester(context)) as region:
             choosers = region.reset_choosers(kcr.run_name(context))
-        return sorted({kcr.requester(context).who, found.by, *choosers} - {""})
+        return sorted({kcr.requester(context).who, plan.requester.who, *choosers} - {""})
 
 
-def shown_name(found: Planned) -> str:
+def shown_name(plan: Plan) -> str:
     """Return the name of a plan with what tells it from another one under its name."""
-    return f"{found.plan.plan} {found.digest[:16]}"
+    return f"{plan.plan} {plan.digest[:16]}"
 
 
 # Applies a plan.
@@ -600,30 +596,29 @@ class KcrApplyResetOperator(WaitingOperator):
             RegionInState: a check of the groups failed, or the region can't drain.
             ConfigurationError: it was not approved, or is of another region.
         """
-        found = self._planned(context)
-        digest = found.digest if self._is_approved_by_a_task() else ""
-        forced = self.forced or found.forced
-        if region.applied_reset(found.plan.plan) is None and not forced:
+        document = self._document(context)
+        plan = planned(document)
+        if region.applied_reset(plan.plan) is None and not (self.forced or plan.request.forced):
             self._require_membership(region)
         requester = kcr.requester(context)
-        reason = found.reason or self.reason or f"run {requester.run_id} of DAG {requester.dag_id}"
+        reason = str(document.get("reason") or plan.requester.reason or self.reason)
         try:
             view = region.apply_reset(
-                found.plan,
-                reason,
-                forced=forced,
-                consent_upsert=self.consent_upsert or found.consent_upsert,
+                plan,
+                reason or f"run {requester.run_id} of DAG {requester.dag_id}",
+                forced=self.forced,
+                consent_upsert=self.consent_upsert,
                 requester=requester,
-                approved_digest=digest,
+                approved_digest=plan.digest if self._is_approved_by_a_task() else "",
             )
         except (StalePlan, ResetNotApproved) as error:
             raise type(error)(f"{error.message}. {TRIGGER_AGAIN}") from error
         self.log.info("Reset %s of region %s is %s", view.reset_id, self.region, view.state)
-        return ResetFinished(request_id=found.plan.plan)
+        return ResetFinished(request_id=plan.plan)
 
     def answer(self, context: Context, region: Region) -> dict[str, Any]:
         """Return what was reset: id, plan, epoch, timeline, what it undid, and who asked."""
-        plan = self._planned(context).plan.plan
+        plan = planned(self._document(context)).plan
         view = region.applied_reset(plan)
         if view is None:
             raise ConfigurationError(f"the reset of plan {plan} is gone; was the region deleted?")
@@ -631,11 +626,11 @@ class KcrApplyResetOperator(WaitingOperator):
         names = ("region", "id", "plan", "state", "target", "epoch", "timeline", "undone", "who", "reason")
         return {name: document[name] for name in names}
 
-    def _planned(self, context: Context) -> Planned:
+    def _document(self, context: Context) -> Mapping[str, object]:
         document = given(self, context, self.plan, "plan")
         if document.get("approved") is False:
             raise ConfigurationError(f"the plan was rejected by {document.get('by') or 'a user'}; it is not applied")
-        return planned(document)
+        return document
 
     def _is_approved_by_a_task(self) -> bool:
         """Whether a person is asked before this task; the DAG's code decides, which no user of Airflow can write."""

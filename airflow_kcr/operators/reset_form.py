@@ -10,11 +10,9 @@ resolves the request again anyway, and `kcr reset plan` shows the whole plan.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,8 +27,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import BaseOperator, Context
 
-    from airflow_kcr.api import PlanView
-    from airflow_kcr.api.reset_plans import PlanLine
+    from airflow_kcr.api import Plan
+    from airflow_kcr.protocol.target_resolution import PlanLine
 
 CHOOSE_LATER: Final = "choose"
 """What the form has for a target if none was named: the next task shows the checkpoints."""
@@ -203,38 +201,6 @@ def shown(moment: datetime) -> str:
     return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """A plan, and what people have said on the way to it."""
-
-    plan: PlanView
-    by: str = ""
-    """Who approved it, or chose its target."""
-
-    reason: str = ""
-    forced: bool = False
-    """It is applied without a drain."""
-
-    consent_upsert: bool = False
-    """It is applied although tables can't be restored."""
-
-    @property
-    def digest(self) -> str:
-        """What identifies all that applying it does; an approval is of this, not of the plan's name."""
-        text = json.dumps([self.plan.summary(), self.forced, self.consent_upsert], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    def document(self) -> dict[str, object]:
-        """Return it as the task of a plan returns it: the plan's summary, and what was said beside what is usual."""
-        said = {name: text for name, text in (("by", self.by), ("reason", self.reason)) if text}
-        allowed = {"forced": self.forced, "consent_upsert": self.consent_upsert}
-        return {
-            **self.plan.summary(),
-            **({"choice": said} if said else {}),
-            **({"apply": allowed} if any(allowed.values()) else {}),
-        }
-
-
 def given(operator: BaseOperator, context: Context, value: object, argument: str) -> Mapping[str, object]:
     """Return an argument that is the result of another task; by default of the only one right before this task.
 
@@ -275,25 +241,16 @@ def _parsed(text: str, task_id: str, argument: str) -> object:
         ) from None
 
 
-def planned(document: Mapping[str, object]) -> Planned:
+def planned(document: Mapping[str, object]) -> Plan:
     """Return the plan that the task of a plan, or of its approval, has returned.
 
     Raises:
         ConfigurationError: it is none.
     """
-    from airflow_kcr.api import PlanView
+    from airflow_kcr.api import Plan
 
     inner = document.get("plan")
-    whole = inner if isinstance(inner, Mapping) else document
-    said = document if isinstance(inner, Mapping) else _mapping(document.get("choice"))
-    allowed = _mapping(whole.get("apply"))
-    return Planned(
-        plan=PlanView.from_json(dict(whole)),
-        by=str(said.get("by") or ""),
-        reason=str(said.get("reason") or ""),
-        forced=allowed.get("forced") is True,
-        consent_upsert=allowed.get("consent_upsert") is True,
-    )
+    return Plan.from_json(inner if isinstance(inner, Mapping) else document)
 
 
 def _mapping(value: object) -> Mapping[str, object]:
@@ -347,15 +304,15 @@ ROWS = 20
 """How many partitions are shown at most: Airflow puts the buttons below the last row."""
 
 
-def markdown(found: Planned) -> str:
+def markdown(plan: Plan) -> str:
     """Return a plan as markdown, with who chose its target and why."""
-    plan = found.plan
+    request, who = plan.request, plan.requester
     facts = {
         **plan.heading(shown),
-        "forced": "yes: without a drain, from the last done positions" if found.forced else "",
-        "consent to upsert": "yes" if found.consent_upsert and plan.upserts else "",
-        "chosen by": found.by,
-        "reason": found.reason,
+        "forced": "yes: without a drain, from the last done positions" if request.forced else "",
+        "consent to upsert": "yes" if request.consent_upsert and plan.upserts else "",
+        "chosen by": who.who,
+        "reason": who.reason,
         "epoch": str(plan.epoch),
     }
     rows = [(name[0].upper() + name[1:], value) for name, value in facts.items() if value]
@@ -369,7 +326,7 @@ def markdown(found: Planned) -> str:
     return "\n\n".join(parts)
 
 
-def _row(plan: PlanView, line: PlanLine) -> tuple[str, ...]:
+def _row(plan: Plan, line: PlanLine) -> tuple[str, ...]:
     return (
         line.partition.group,
         line.partition.topic,

@@ -3,6 +3,8 @@
 One rule for everything, so that a new class needs no code here:
 
 - a dataclass is an object of its fields, those at their default left out;
+- an `Answer` is for people's programs: an object of all that it shows, in which a partition stands as `group`, `topic`
+  and `partition`;
 - a union of dataclasses is such an object with the `kind` that each of them declares;
 - a class with `from_text` is its `text`;
 - whatever is keyed by partition is nested, `{group: {topic: {partition: value}}}`, and a set or ascending tuple of
@@ -23,7 +25,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Final, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Final, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, TopicName, by_group
@@ -39,6 +41,19 @@ class Codec:
 
     encode: Callable[[Any], object]
     decode: Callable[[Any], Any]
+
+
+class Answer:
+    """What people's programs read: a dataclass whose JSON has what it shows, also where that is at its default."""
+
+    __slots__ = ()
+
+    shown: ClassVar[tuple[str, ...]] = ()
+    """The names in its JSON: fields, which are read back, and properties, which are not. Empty: every field."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as the commands write it with `-o json` (docs/reference/cli.md)."""
+        return cast("dict[str, object]", write(self, type(self)))
 
 
 def write(value: object, hint: object) -> object:
@@ -83,6 +98,8 @@ def codec_of(hint: object) -> Codec:
         return Codec(lambda value: value.value, hint)
     if isinstance(hint, type) and hasattr(hint, "from_text"):
         return Codec(lambda value: value.text, lambda document: hint.from_text(_text(document)))
+    if isinstance(hint, type) and issubclass(hint, Answer):
+        return _of_answer(hint)
     if isinstance(hint, type) and is_dataclass(hint):
         return _of_dataclass(hint)
     if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
@@ -183,6 +200,40 @@ def _of_dataclass(cls: type) -> Codec:
         return cls(**{name: by_name[name].decode(value) for name, value in document.items()})
 
     return Codec(encode, decode)
+
+
+def _of_answer(cls: type[Answer]) -> Codec:
+    hints = get_type_hints(cls)
+    names = {field.name for field in fields(cast("Any", cls))}
+    parts = [(name, hints.get(name) or _returned(cls, name)) for name in cls.shown or names]
+    codecs = [(name, None if hint is GroupPartition else codec_of(hint)) for name, hint in parts]
+
+    def encode(value: object) -> dict[str, object]:
+        document: dict[str, object] = {}
+        for name, codec in codecs:
+            held = getattr(value, name)
+            document |= held._asdict() if codec is None else {name: codec.encode(held)}
+        return document
+
+    def decode(document: Mapping[str, object]) -> object:
+        read = {
+            name: _partition(document) if codec is None else codec.decode(document[name])
+            for name, codec in codecs
+            if name in names and name in document
+        }
+        return cls(**read)
+
+    return Codec(encode, decode)
+
+
+def _returned(cls: type, name: str) -> object:
+    """Return the type of a property."""
+    return get_type_hints(getattr(cls, name).fget)["return"]
+
+
+def _partition(document: Mapping[str, object]) -> GroupPartition:
+    group, topic = _text(document["group"]), _text(document["topic"])
+    return GroupPartition(GroupId(group), TopicName(topic), _whole(document["partition"]))
 
 
 def _default(field: Any) -> object:  # noqa: ANN401 (dataclasses.Field is generic over the field's type)

@@ -16,74 +16,122 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from airflow_kcr.errors import ProtocolError
+from airflow_kcr.protocol.documents import Answer
 from airflow_kcr.protocol.offsets import EMPTY, SeekEntry, SeekMap, SeekSource, filled
 from airflow_kcr.protocol.scopes import Scope
 from airflow_kcr.protocol.targets import Needs, Situation, Target
 from airflow_kcr.protocol.values import GroupPartition, Offset
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from airflow_kcr.protocol.observations import LogBounds
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanEntry:
-    """One partition's line in a plan."""
+class PlanLine(Answer):
+    """One partition of a plan. What is not known is None."""
+
+    shown = (
+        "partition",
+        "current",
+        "target",
+        "source",
+        "clamped",
+        "asked",
+        "replay",
+        "skip",
+        "in_scope",
+        "unreachable",
+        "recreated",
+        "log_start",
+        "log_end",
+    )
+    RECREATED: ClassVar = "the topic was made anew, where it is now is of the one before"
 
     partition: GroupPartition
     current: Offset | None
-    """None: the partition has no position yet."""
+    target: Offset | None
+    source: SeekSource
+    in_scope: bool = True
+    asked: int | None = None
+    """What was asked for, where the log does not have it and the target was clamped."""
 
-    entry: SeekEntry
-    in_scope: bool
-    is_recreated: bool = False
-    """Whether `current` is of a topic that was deleted, and the log is of another one of that name."""
+    unreachable: bool = False
+    """Whether the log does not have the target, and it is one that is not clamped: the reset would be refused."""
+
+    recreated: bool = False
+    """Whether the topic was deleted and created again: `current` is of the one before, and nothing is counted from it.
+    """
+
+    log_start: Offset | None = None
+    log_end: Offset | None = None
+
+    @property
+    def entry(self) -> SeekEntry:
+        """Its entry in the seek map."""
+        return SeekEntry(offset=self.target, source=self.source, clamped_from=self.asked)
+
+    @property
+    def clamped(self) -> bool:
+        """Whether the log does not have what was asked for."""
+        return self.asked is not None
 
     @property
     def replay(self) -> int | None:
-        """How many offsets are processed again, negative: skipped; None if they are not both of one log."""
-        if self.current is None or self.entry.offset is None or self.is_recreated:
+        """How many offsets are processed again."""
+        way = self.way
+        return None if way is None else max(-way, 0)
+
+    @property
+    def skip(self) -> int | None:
+        """How many offsets are passed over."""
+        way = self.way
+        return None if way is None else max(way, 0)
+
+    @property
+    def way(self) -> int | None:
+        """How far it moves, negative: back; None: not both of its offsets are known and of one log."""
+        if self.current is None or self.target is None or self.recreated:
             return None
-        return self.current - self.entry.offset
+        return self.target - self.current
 
+    @property
+    def is_moved(self) -> bool:
+        """Whether the partition does not stay where it is."""
+        return self.current != self.target or self.recreated
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unreachable:
-    """A stored offset in scope that the log does not have."""
+    @property
+    def badness(self) -> tuple[bool, bool, bool, int]:
+        """What the worst partitions have most of: unreachable, of another topic, clamped, far away."""
+        away = max(self.replay or 0, self.skip or 0)
+        return self.unreachable, self.recreated, self.clamped, away
 
-    partition: GroupPartition
-    offset: Offset
-    bounds: LogBounds
-    is_recreated: bool = False
-    """Whether the offset is of a topic that was deleted and created again."""
-
-    def __str__(self) -> str:
-        if self.is_recreated:
-            return f"{self.partition} would resume at {self.offset} of a topic that was deleted and created again"
-        return f"{self.partition} would resume at {self.offset}, its log has {self.bounds.start} to {self.bounds.end}"
+    @property
+    def loss(self) -> str:
+        """Why its target can't be reached."""
+        if self.recreated:
+            return f"{self.partition} would resume at {self.target} of a topic that was deleted and created again"
+        return f"{self.partition} would resume at {self.target}, its log has {self.log_start} to {self.log_end}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
     """What a target came to."""
 
-    entries: tuple[PlanEntry, ...]
+    lines: tuple[PlanLine, ...]
     """One for every partition of the region, in their order."""
-
-    unreachable: tuple[Unreachable, ...] = ()
-    """Not empty: refuse; the seek map as it is would be out of range."""
 
     ignored: tuple[GroupPartition, ...] = ()
     """Partitions in scope that the checkpoint has and the region no longer does."""
 
     @property
+    def unreachable(self) -> tuple[PlanLine, ...]:
+        """Stored offsets in scope that the logs do not have: refuse, the seek map as it is would be out of range."""
+        return tuple(line for line in self.lines if line.unreachable)
+
+    @property
     def seek(self) -> SeekMap:
         """The seek map: total but for entries that a partition's first owner writes."""
-        return SeekMap({line.partition: line.entry for line in self.entries})
+        return SeekMap({line.partition: line.entry for line in self.lines})
 
 
 def resolve(target: Target, scope: Scope, situation: Situation) -> Resolution:
@@ -114,38 +162,33 @@ def resolve(target: Target, scope: Scope, situation: Situation) -> Resolution:
         if entry is not None:
             aimed[partition] = entry
     seek = filled(SeekMap(aimed), initial=situation.initial, partitions=situation.partitions)
-    entries = tuple(
-        PlanEntry(
-            partition=p,
-            current=situation.current.get(p),
-            entry=e,
-            in_scope=p in chosen,
-            is_recreated=p in situation.recreated,
-        )
-        for p, e in seek.items()
-    )
+    lines = tuple(_line(target, p, e, situation, in_scope=p in chosen) for p, e in seek.items())
     checkpoint = situation.checkpoint if situation.checkpoint is not None else EMPTY
-    return Resolution(
-        entries=entries,
-        unreachable=_unreachable(target, entries, situation.log.bounds),
-        ignored=tuple(p for p in checkpoint if p in scope and p not in seek),
+    return Resolution(lines=lines, ignored=tuple(p for p in checkpoint if p in scope and p not in seek))
+
+
+def _line(
+    target: Target, partition: GroupPartition, entry: SeekEntry, situation: Situation, *, in_scope: bool
+) -> PlanLine:
+    """Return a partition's line; one whose log was not read can't be judged."""
+    log, recreated = situation.log.bounds.get(partition), partition in situation.recreated
+    is_lost = (
+        log is not None and entry.offset is not None and ((recreated and target.is_stored) or entry.offset not in log)
+    )
+    return PlanLine(
+        partition=partition,
+        current=situation.current.get(partition),
+        target=entry.offset,
+        source=entry.source,
+        in_scope=in_scope,
+        asked=entry.clamped_from,
+        unreachable=in_scope and is_lost,
+        recreated=recreated,
+        log_start=None if log is None else log.start,
+        log_end=None if log is None else log.end,
     )
 
 
 def _kept(partition: GroupPartition, situation: Situation) -> SeekEntry | None:
     current = situation.current.get(partition)
     return None if current is None else SeekEntry(offset=current, source=SeekSource.DRAINED)
-
-
-def _unreachable(
-    target: Target, entries: tuple[PlanEntry, ...], bounds: Mapping[GroupPartition, LogBounds]
-) -> tuple[Unreachable, ...]:
-    """Return the entries in scope that lie outside of their log; one whose log was not read can't be judged."""
-    return tuple(
-        Unreachable(
-            partition=line.partition, offset=line.entry.offset, bounds=bounds[line.partition], is_recreated=is_of_old
-        )
-        for line in entries
-        if line.in_scope and line.entry.offset is not None and line.partition in bounds
-        if (is_of_old := line.is_recreated and target.is_stored) or line.entry.offset not in bounds[line.partition]
-    )

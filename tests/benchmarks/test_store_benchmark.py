@@ -175,7 +175,7 @@ def test_checkpoint_reset_and_view(durable_store: str, scale: Scale, report: Cal
 def _plan(driver: Driver, reset: PersonReset, log: LogView) -> None:
     region, now = driver.store.read(driver.name)
     with uncollected():  # as `api.resets` makes one
-        plans.plan(region, now, reset, log)
+        plans.plan(region, now, reset.request_id, reset, log)
 
 
 def _checkpoints_and_resets(url: str, driver: Driver, found: Mapping[str, Costs]) -> float:

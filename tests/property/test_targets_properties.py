@@ -145,7 +145,7 @@ def test_in_scope_every_entry_is_in_its_log_or_reported(target: Target, scope: S
         assume(False)
         raise
     lost = {u.partition for u in found.unreachable}
-    for line in found.entries:
+    for line in found.lines:
         offset = line.entry.offset
         if not line.in_scope or offset is None:
             assert line.partition not in lost
@@ -153,9 +153,9 @@ def test_in_scope_every_entry_is_in_its_log_or_reported(target: Target, scope: S
         assert (offset in situation.log.bounds[line.partition]) is (line.partition not in lost)
         assert line.entry.clamped_from is None or line.entry.clamped_from not in situation.log.bounds[line.partition]
     # Asked for by a file, what is lost is clamped, and marked.
-    asked = OffsetMap({n.partition: n.entry.offset for n in found.entries if n.in_scope and n.entry.offset is not None})
+    asked = OffsetMap({n.partition: n.entry.offset for n in found.lines if n.in_scope and n.entry.offset is not None})
     assume(asked)
-    for line in resolve(FromFile(entries=asked), scope, situation).entries:
+    for line in resolve(FromFile(entries=asked), scope, situation).lines:
         offset = line.entry.offset
         if line.partition in asked:
             assert offset is not None

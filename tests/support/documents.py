@@ -19,12 +19,10 @@ from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary
 from airflow_kcr.api.ledger import Fate, RecordStart, RecordView, Repetition, event_to_json
 from airflow_kcr.api.partitions import Comparison, Lag
 from airflow_kcr.api.regions import Applied, Change
-from airflow_kcr.api.reset_plans import PlanLine, PlanView, Totals
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import GroupView, MemberView, RegionSummary, RegionView
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
-from airflow_kcr.operators.reset_form import Planned
 from airflow_kcr.ports import Replayed
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.invariants.accounting import Redelivery
@@ -34,6 +32,7 @@ from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region.events import BODIES, Event, ResetBegun
 from airflow_kcr.protocol.region.liveness import Liveness
+from airflow_kcr.protocol.region.plans import Plan, Totals
 from airflow_kcr.protocol.region.rows import (
     Absence,
     Batch,
@@ -57,6 +56,7 @@ from airflow_kcr.protocol.region.rows import (
 from airflow_kcr.protocol.region.waits import Rule, Wait
 from airflow_kcr.protocol.rules import Assignor, GroupProtocol, UpsertSink
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
+from airflow_kcr.protocol.target_resolution import PlanLine
 from airflow_kcr.protocol.targets import (
     ByDuration,
     FromFile,
@@ -176,7 +176,13 @@ REQUEST: Final = ResetRequest(
     skip=OffsetMap({P2: Offset(9)}),
 )
 LINE: Final = PlanLine(
-    partition=P2, current=10, target=7, source="record", in_scope=True, asked=5, log_start=7, log_end=20
+    partition=P2,
+    current=Offset(10),
+    target=Offset(7),
+    source=SeekSource.EXPLICIT,
+    asked=5,
+    log_start=Offset(7),
+    log_end=Offset(20),
 )
 BATCH: Final = Batch(
     batch=BatchId("b11"),
@@ -280,15 +286,16 @@ PINNED: Final[tuple[Document, ...]] = (
         violations=(VIOLATION,),
         after=EventNumber(6),
     ),
-    PlanView(
-        plan="p",
-        region="r",
-        epoch=5,
+    Plan(
+        plan=RequestId("p"),
+        region=RegionName("r"),
+        epoch=Epoch(5),
         made_at=SIX,
         request=REQUEST,
-        lines=(LINE,),
+        requester=Requester(who="me"),
+        entries=(LINE,),
         totals=Totals(partitions=1, moved=1, replay=3, skip=0, clamped=1, unreachable=0),
-        undoes=(5,),
+        undoes=(CheckpointNumber(5),),
         runs=(RUN,),
         ignored=(P2,),
         upserts=(UpsertSink(ETL, "out", "t"),),
@@ -438,12 +445,10 @@ def _lines() -> Iterator[tuple[str, str, object]]:
         yield "triggers", type(wait).__name__, wait.to_json()
     for status in Status:
         yield "triggers", "TriggerAnswer", TriggerAnswer(status=status, detail="g[1] is late").to_json()
-    plan = next(answer for answer in PINNED if isinstance(answer, PlanView))
-    for planned in (
-        Planned(plan=plan),
-        Planned(plan=plan, by="me", reason="why", forced=True, consent_upsert=True),
-    ):
-        yield "xcom", "Planned", planned.document() | {"digest": planned.digest}
+    plan = next(answer for answer in PINNED if isinstance(answer, Plan))
+    forced = replace(plan.request, forced=True, consent_upsert=True)
+    for one in (plan, replace(plan, requester=RUN, request=forced)):
+        yield "xcom", "Plan", one.summary() | {"digest": one.digest}
     published = PublishedCheckpoint(region="r", region_id="id", timeline=1, sequence=4, boundary=None, digest="d")
     yield "xcom", "PublishedCheckpoint", published.to_json()
     for file in FILES:

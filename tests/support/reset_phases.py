@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from airflow_kcr.api import PlanView, Region, ResetRequest
+from airflow_kcr.api import Plan, Region, ResetRequest
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Offset, RequestId
@@ -18,7 +18,7 @@ from tests.support.members import Live, Process
 
 PARTITIONS = 6
 TARGET, OTHER, DONE, MORE = 50, 20, 100, 60
-Ask = Callable[[PlanView, bool], None]
+Ask = Callable[[Plan, bool], None]
 """Applies a plan, forced or not; returns when it is accepted, and does not wait for the reset."""
 
 

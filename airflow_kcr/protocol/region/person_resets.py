@@ -20,7 +20,6 @@ from airflow_kcr.errors import (
     RegionInState,
     ResetInProgress,
     ResetNotApproved,
-    StalePlan,
 )
 from airflow_kcr.protocol.commands import ApplyReset, RecordResetAnswer, RequestCheckpoint
 from airflow_kcr.protocol.observations import LogBounds
@@ -105,10 +104,7 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
         raise CheckpointRefused(
             f"request id {reset.request_id} names a request for a checkpoint; plan the reset under another"
         )
-    if command.epoch != region.epoch:
-        raise StalePlan(
-            f"the plan was made in epoch {command.epoch}, region {region.name} is in epoch {region.epoch}; plan again"
-        )
+    plans.require_fresh(region, command.epoch)
     if command.approved_digest:
         reset = _approved(region, reset, command.approved_digest)
     plans.require_usable(region, now, reset)

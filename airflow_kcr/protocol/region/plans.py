@@ -10,22 +10,32 @@ when the reset begins; a plan is applied under the epoch in which it was made, o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, Self
 
-from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint, UpsertNeedsConsent
+from airflow_kcr.errors import (
+    CheckpointNotUsable,
+    ConfigurationError,
+    StalePlan,
+    UnknownCheckpoint,
+    UpsertNeedsConsent,
+)
+from airflow_kcr.protocol import documents
+from airflow_kcr.protocol.documents import Answer
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, write_offsets
 from airflow_kcr.protocol.region import resets, timelines
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointState,
-    PersonReset,
     RegionState,
     Requester,
     RequestState,
+    ResetRequest,
 )
 from airflow_kcr.protocol.region.state import (
     Region,
@@ -38,9 +48,19 @@ from airflow_kcr.protocol.region.state import (
     universe_in_order,
 )
 from airflow_kcr.protocol.rules import UpsertSink
-from airflow_kcr.protocol.target_resolution import PlanEntry, Unreachable, resolve
+from airflow_kcr.protocol.target_resolution import PlanLine, resolve
 from airflow_kcr.protocol.targets import Needs, Situation, Target, ToCheckpoint, ToRun
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RegionName, few
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    Epoch,
+    GroupPartition,
+    Offset,
+    RegionName,
+    RequestId,
+    few,
+    format_instant,
+    region_name,
+)
 
 # The target
 
@@ -56,14 +76,14 @@ class NoTimes:
         raise KeyError(partition, instant)
 
 
-def target_checkpoint(region: Region, reset: PersonReset) -> CheckpointNumber | None:
+def target_checkpoint(region: Region, request: ResetRequest) -> CheckpointNumber | None:
     """Return the checkpoint that a person's target names; None for any other target.
 
     Raises:
         UnknownCheckpoint: there is none of that number, or no checkpoint of that DAG run on the current timeline.
         CheckpointNotUsable: the run has checkpoints of several boundaries; the message lists them.
     """
-    match reset.target:
+    match request.target:
         case ToCheckpoint(sequence=sequence):
             if checkpoint_of(region, sequence) is None:
                 raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}; list them to choose one")
@@ -124,7 +144,7 @@ def _undone(row: Checkpoint) -> str:
     )
 
 
-def require_usable(region: Region, now: datetime, reset: PersonReset) -> None:
+def require_usable(region: Region, now: datetime, request: ResetRequest) -> None:
     """Refuse a target that can't be used as it is asked for, before anything is stored.
 
     Raises:
@@ -132,26 +152,26 @@ def require_usable(region: Region, now: datetime, reset: PersonReset) -> None:
         UnknownCheckpoint, CheckpointNotUsable: the message says which option would allow it, if one would.
     """
     partitions = universe(region)
-    reset.scope.select(partitions)
-    reset.target.require_fit(partitions, reset.scope)
-    reset.target.time_needed(now)
-    sequence = target_checkpoint(region, reset)
+    request.scope.select(partitions)
+    request.target.require_fit(partitions, request.scope)
+    request.target.time_needed(now)
+    sequence = target_checkpoint(region, request)
     row = None if sequence is None else checkpoint_of(region, sequence)
     if sequence is None or row is None:
         return
     if row.state is CheckpointState.RETIRED:
         raise CheckpointNotUsable(f"checkpoint {sequence} is retired; its offsets are gone")
-    if not row.is_complete and not reset.allow_partial:
+    if not row.is_complete and not request.allow_partial:
         raise CheckpointNotUsable(
             f"checkpoint {sequence} is {row.state}, not complete; allow_partial uses it with its gaps filled and marked"
         )
-    if row.is_complete and not row.is_current and not reset.forward:
+    if row.is_complete and not row.is_current and not request.forward:
         raise CheckpointNotUsable(
             f"checkpoint {sequence} is not on the current timeline: timeline {row.undone_by} opened before it; a "
             f"forward jump (--forward) goes there without processing what lies between; "
             f"missing: {missing_text(region, row)}"
         )
-    lost = [p for p in timelines.lost_to(region, sequence) if p in reset.scope]
+    lost = [p for p in timelines.lost_to(region, sequence) if p in request.scope]
     if lost:
         named = ", ".join(sorted({p.topic for p in lost}))
         raise CheckpointNotUsable(
@@ -173,7 +193,7 @@ def missing_text(region: Region, row: Checkpoint) -> str:
 def seek_map(
     region: Region,
     now: datetime,
-    reset: PersonReset,
+    request: ResetRequest,
     current: OffsetMap,
     seen: Mapping[GroupPartition, LogBounds],
 ) -> SeekMap:
@@ -182,18 +202,18 @@ def seek_map(
     Args:
         region: the region.
         now: the store's clock.
-        reset: the accepted request.
+        request: the accepted request.
         current: the drained checkpoint's offsets, or the last done positions where it is forced.
         seen: log bounds that the checkpoint's contributions brought; empty if it is forced.
 
     Raises:
         CheckpointNotUsable: the log no longer has an offset that the target remembers.
     """
-    sequence = target_checkpoint(region, reset)
+    sequence = target_checkpoint(region, request)
     partitions = universe_in_order(region)
-    in_scope = frozenset(p for p in partitions if p in reset.scope)
-    if _needs_owners(reset.target, in_scope, seen):
-        asked = {p for p in in_scope if reset.target.names(p)}
+    in_scope = frozenset(p for p in partitions if p in request.scope)
+    if _needs_owners(request.target, in_scope, seen):
+        asked = {p for p in in_scope if request.target.names(p)}
         return SeekMap({p: _still_open(p, current) if p in asked else _kept(region, p, current) for p in partitions})
     offsets, fills = checkpoint_offsets(region, sequence, partitions)
     situation = Situation(
@@ -204,10 +224,10 @@ def seek_map(
         checkpoint=offsets,
         fills=fills,
     )
-    found = resolve(reset.target, reset.scope, situation)
+    found = resolve(request.target, request.scope, situation)
     if found.unreachable:
         raise CheckpointNotUsable(
-            f"{len(found.unreachable)} partition(s) can't go there, the log has moved on: {found.unreachable[0]}"
+            f"{len(found.unreachable)} partition(s) can't go there, the log has moved on: {found.unreachable[0].loss}"
         )
     return SeekMap({p: e.coming_from(current.get(p)) for p, e in found.seek.items()})
 
@@ -278,55 +298,215 @@ def checkpoint_offsets(
 
 # The plan
 
+WORST: Final = 20
+"""How many partitions a summary has: what fits on a screen with the buttons beneath it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What a reset would do, partition by partition and in total."""
+class Totals(Answer):
+    """A plan in numbers."""
 
+    shown = ("partitions", "moved", "replay", "skip", "clamped", "unreachable")
+
+    partitions: int
+    moved: int
+    """Those that don't stay where they are."""
+
+    replay: int
+    skip: int
+    clamped: int
+    unreachable: int
+
+    @classmethod
+    def of(cls, lines: tuple[PlanLine, ...]) -> Self:
+        """Return the numbers of all lines of a plan."""
+        moved = replay = skip = clamped = unreachable = 0
+        for line in lines:  # once, as there may be ten thousand
+            moved += line.is_moved
+            way = line.way or 0
+            replay, skip = (replay, skip + way) if way > 0 else (replay - way, skip)
+            clamped += line.asked is not None
+            unreachable += line.unreachable
+        return cls(
+            partitions=len(lines), moved=moved, replay=replay, skip=skip, clamped=clamped, unreachable=unreachable
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Answer):
+    """What a reset would do, made under one epoch, and all that is needed to apply it; the store keeps none.
+
+    `plan` is its name: the reset is accepted under it, so that a plan that is applied twice is one reset.
+    """
+
+    shown = (
+        "plan",
+        "region",
+        "epoch",
+        "made_at",
+        "target",
+        "scope",
+        "request",
+        "requester",
+        "totals",
+        "undoes",
+        "runs",
+        "overtaken_at",
+        "ignored",
+        "upserts",
+        "entries",
+    )
+
+    plan: RequestId
     region: RegionName
     epoch: Epoch
     """The epoch in which it was made; under another it is refused."""
 
-    reset: PersonReset
-    entries: tuple[PlanEntry, ...]
-    unreachable: tuple[Unreachable, ...]
-    """Offsets in scope that the log no longer has: the reset would be refused."""
+    made_at: datetime
+    request: ResetRequest
+    requester: Requester = field(default_factory=Requester)
+    """Who chose its target, and why."""
 
-    ignored: tuple[GroupPartition, ...]
-    """Partitions of the target checkpoint that the region no longer has."""
+    entries: tuple[PlanLine, ...]
+    """One for each partition; fewer in a summary."""
 
-    undoes: tuple[CheckpointNumber, ...]
-    """Checkpoints that it would take off the current timeline."""
+    totals: Totals
+    undoes: tuple[CheckpointNumber, ...] = ()
+    """The checkpoints that it would take off the current timeline."""
 
-    runs: tuple[Requester, ...]
+    runs: tuple[Requester, ...] = ()
     """The DAG runs whose checkpoints those are: what they published is processed again."""
 
+    ignored: tuple[GroupPartition, ...] = ()
+    """Partitions of the target checkpoint that the region no longer has."""
+
     upserts: tuple[UpsertSink, ...] = ()
-    """Sinks whose tables it could not restore: it needs a person's consent."""
+    """Sinks whose tables it could not restore: applied, it needs consent."""
+
+    overtaken_at: datetime | None = None
+    """When retention will have overtaken the target, at the speed of the logs' starts between the checkpoints."""
+
+    @classmethod
+    def from_json(cls, document: object) -> Self:
+        """Return the plan that a document is of, also of a summary.
+
+        Raises:
+            ConfigurationError: it is not a plan.
+        """
+        try:
+            found = documents.read(document, cls)
+            region_name(found.region)
+        except ValueError as error:
+            raise ConfigurationError(f"not a plan of a reset; `kcr reset plan … -o json` writes one: {error}") from None
+        if not found.plan:
+            raise ConfigurationError("not a plan of a reset: it has no name")
+        return found
+
+    @property
+    def target(self) -> str:
+        """The target in words."""
+        return str(self.request.target)
+
+    @property
+    def scope(self) -> str:
+        """The scope as its options."""
+        return str(self.request.scope)
 
     @property
     def seek(self) -> SeekMap:
         """The whole map, with the positions that it was resolved by."""
-        return _whole(self.entries)
+        return SeekMap({line.partition: line.entry.coming_from(line.current) for line in self.entries})
+
+    @property
+    def unreachable(self) -> tuple[PlanLine, ...]:
+        """The partitions whose logs don't have the target: the reset would be refused."""
+        return tuple(line for line in self.entries if line.unreachable)
+
+    @property
+    def worst(self) -> tuple[PlanLine, ...]:
+        """The partitions that move, the worst first."""
+        moving = [line for line in self.entries if any(line.badness)]
+        return tuple(sorted(moving, key=lambda line: line.badness, reverse=True))
+
+    def summary(self) -> dict[str, object]:
+        """Return the plan's document with its worst partitions only; it can be applied like the whole."""
+        return replace(self, entries=self.worst[:WORST]).to_json()
+
+    @property
+    def digest(self) -> str:
+        """What identifies all that applying it does; an approval is of this, not of the plan's name."""
+        return hashlib.sha256(json.dumps(self.summary(), sort_keys=True).encode()).hexdigest()
+
+    def notes(self, line: PlanLine) -> list[str]:
+        """Return what to know of a line beside its numbers."""
+        notes = [] if line.in_scope else ["out of scope"]
+        is_by_time = Needs.TIME_INDEX in self.request.target.needs
+        if is_by_time and line.in_scope and line.target is not None and line.target == line.log_end:
+            notes.append("no record since then, the log's end")
+        if line.clamped:
+            notes.append(f"clamped, asked for {line.asked}")
+        if line.recreated:
+            notes.append(line.RECREATED)
+        if line.unreachable:
+            notes.append(f"unreachable, the log has {line.log_start} to {line.log_end}")
+        return notes
+
+    @property
+    def moves(self) -> str:
+        """How many partitions it moves, in words; where it moves none, that it changes nothing."""
+        totals = self.totals
+        if not totals.moved:
+            return f"nothing: all {totals.partitions:,} partition(s) are at their targets already"
+        return f"{totals.moved:,} of {totals.partitions:,} partition(s)"
+
+    def heading(self, instant: Callable[[datetime], str] = format_instant) -> dict[str, str]:
+        """Return what a person reads above the partitions, by name; empty where there is nothing to say.
+
+        Args:
+            instant: how an instant is written.
+        """
+        totals = self.totals
+        return {
+            "target": self.target,
+            "scope": self.scope,
+            "moves": self.moves,
+            "records processed again": f"{totals.replay:,}",
+            "records skipped": f"{totals.skip:,}" if totals.skip else "",
+            "records skipped by name": ", ".join(f"{p} at {o}" for p, o in self.request.skip.items()),
+            "clamped into the log": f"{totals.clamped:,} partition(s)" if totals.clamped else "",
+            "not in the log any more": f"{totals.unreachable:,} partition(s)" if totals.unreachable else "",
+            "out of reach": f"from {instant(self.overtaken_at)} on, by retention" if self.overtaken_at else "",
+            "checkpoints undone": ", ".join(map(str, self.undoes)),
+            "DAG runs undone": ", ".join(f"{run.dag_id} / {run.run_id}" for run in self.runs),
+            "not restored, as mode upsert keeps no history": ", ".join(map(str, self.upserts)),
+            "not in the region": ", ".join(map(str, self.ignored)),
+        }
+
+    def to_csv(self) -> str:
+        """Return the targets of the partitions in scope as Kafka's reset CSV; those not known yet are left out."""
+        return write_offsets(
+            {line.partition: line.target for line in self.entries if line.in_scope and line.target is not None}
+        )
 
 
-def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Plan:
+def plan(region: Region, now: datetime, request_id: RequestId, request: ResetRequest, log: LogView) -> Plan:
     """Return what a reset would do if it were applied now.
 
     Args:
         region: the region.
         now: the store's clock.
-        reset: what would be asked for.
+        request_id: the plan's name.
+        request: what would be asked for.
         log: boundaries and time look-ups of the partitions in scope, as the target needs.
 
     Raises:
         InvalidTarget, UnknownCheckpoint, CheckpointNotUsable: it could not be applied; see `plans.require_usable`.
         KeyError: the log was read without what the target needs.
     """
-    require_usable(region, now, reset)
-    partitions, sequence = universe_in_order(region), target_checkpoint(region, reset)
+    require_usable(region, now, request)
+    partitions, sequence = universe_in_order(region), target_checkpoint(region, request)
     offsets, fills = checkpoint_offsets(region, sequence, partitions)
-    is_undrained = reset.forced or region.state is RegionState.STOPPED
+    is_undrained = request.forced or region.state is RegionState.STOPPED
     situation = Situation(
         partitions=partitions,
         current=resets.last_done(region) if is_undrained else resets.positions(region),
@@ -336,23 +516,43 @@ def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Pla
         fills=fills,
         recreated=timelines.recreated(region, log.bounds),
     )
-    found = resolve(reset.target, reset.scope, situation)
-    undoes = timelines.undone_by(region, found.seek.offsets)
-    return Plan(
+    found = resolve(request.target, request.scope, situation)
+    made = Plan(
+        plan=request_id,
         region=region.name,
         epoch=region.epoch,
-        reset=reset,
-        entries=found.entries,
-        unreachable=found.unreachable,
+        made_at=log.read_at,
+        request=request,
+        entries=found.lines,
+        totals=Totals.of(found.lines),
         ignored=found.ignored,
-        undoes=undoes,
-        runs=_runs(region, undoes),
-        upserts=not_restored(region, reset, _whole(found.entries)),
     )
+    seek = made.seek
+    undoes = timelines.undone_by(region, seek.offsets)
+    return replace(made, undoes=undoes, runs=_runs(region, undoes), upserts=not_restored(region, request, seek))
 
 
-def _whole(entries: tuple[PlanEntry, ...]) -> SeekMap:
-    return SeekMap({line.partition: line.entry.coming_from(line.current) for line in entries})
+def require_fresh(region: Region, epoch: Epoch, partitions: int | None = None) -> None:
+    """Refuse a plan that was made for another region than there is now.
+
+    Args:
+        region: as it is now.
+        epoch: in which the plan was made.
+        partitions: how many it is of; None: not compared.
+
+    Raises:
+        StalePlan: the region has another epoch, or other partitions.
+    """
+    if epoch != region.epoch:
+        raise StalePlan(
+            f"the plan was made in epoch {epoch}, region {region.name} is in epoch {region.epoch}: "
+            "something was reset or started since; plan again and check what has changed"
+        )
+    if partitions is not None and len(universe(region)) != partitions:
+        raise StalePlan(
+            f"the plan is of {partitions} partition(s), region {region.name} has "
+            f"{len(universe(region))} now; plan again and check what has changed"
+        )
 
 
 def _runs(region: Region, undoes: tuple[CheckpointNumber, ...]) -> tuple[Requester, ...]:
@@ -361,27 +561,27 @@ def _runs(region: Region, undoes: tuple[CheckpointNumber, ...]) -> tuple[Request
     return tuple(r.requester for r in sorted(answers, key=lambda r: r.sequence or 0))
 
 
-def not_restored(region: Region, reset: PersonReset, seek: SeekMap) -> tuple[UpsertSink, ...]:
+def not_restored(region: Region, request: ResetRequest, seek: SeekMap) -> tuple[UpsertSink, ...]:
     """Return the sinks whose tables a reset would go back behind, without being able to restore them.
 
     Args:
         region: the region, for its sinks.
-        reset: what is asked for.
+        request: what is asked for.
         seek: the whole map, with the present positions.
     """
-    back = {p.group for p, entry in seek.items() if p in reset.scope and _goes_back(reset.target, p, entry)}
+    back = {p.group for p, entry in seek.items() if p in request.scope and _goes_back(request.target, p, entry)}
     return tuple(sink for name, group in sorted(region.rules.groups.items()) if name in back for sink in group.upserts)
 
 
-def require(region: Region, reset: PersonReset, seek: SeekMap) -> None:
+def require(region: Region, request: ResetRequest, seek: SeekMap) -> None:
     """Refuse to go back behind what can't be restored, unless the requester has consented.
 
     Raises:
         UpsertNeedsConsent: names the sinks, what it means, and the word that consents.
     """
-    if reset.consent_upsert:
+    if request.consent_upsert:
         return
-    sinks = not_restored(region, reset, seek)
+    sinks = not_restored(region, request, seek)
     if sinks:
         raise UpsertNeedsConsent(
             f"{', '.join(map(str, sinks))}: mode upsert keeps no history, so going back can't restore it. Rows that "

@@ -57,7 +57,7 @@ def test_kafkas_tool_and_a_plan_understand_each_other(kafka: Kafka, stopped: Liv
             kafka.bootstrap_servers, *reset, "--topic", f"{topic}:0,2", "--to-offset", "60", "--dry-run", "--export"
         )
         applied = region.plan_reset(region.reset_request("from-file", theirs.out))
-        assert [line.target for line in applied.lines] == [60, 100, 60]
+        assert [line.target for line in applied.entries] == [60, 100, 60]
         region.apply_reset(applied, "to see")
         assert kafka.committed(group, topic) == {(topic, 0): 60, (topic, 1): 100, (topic, 2): 60}
 
@@ -163,7 +163,7 @@ def test_a_file_of_several_groups_goes_both_ways(kafka: Kafka, database_url: str
         assert isinstance(read, FromFile)
         assert {(p.group, p.partition): o for p, o in read.entries.items()} == {(GroupId(g), 1): 30 for g in groups}
         plan = region.plan_reset(ResetRequest(target=read))
-        assert [line.target for line in plan.lines] == [0, 30, 0, 30]
+        assert [line.target for line in plan.entries] == [0, 30, 0, 30]
 
 
 @pytest.mark.long

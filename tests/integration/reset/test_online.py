@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.api import PlanView, Region, ResetRequest, ResetView
+from airflow_kcr.api import Plan, Region, ResetRequest, ResetView
 from airflow_kcr.errors import CheckpointNotUsable
 from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.events import ResetBegun
@@ -42,7 +42,7 @@ def region_of(one: Live) -> Iterator[Region]:
         yield region
 
 
-def applied(region: Region, plan: PlanView, *, forced: bool = False) -> ResetView:
+def applied(region: Region, plan: Plan, *, forced: bool = False) -> ResetView:
     region.apply_reset(plan, "to see", forced=forced)
     return region.wait_for_reset(plan.plan, WITHIN)
 
@@ -75,7 +75,7 @@ def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, data
             view = applied(region, plan)
             assert view.state == "done"
             found = resumed_at(one, view)
-            assert found == {line.partition.partition: line.target for line in plan.lines}
+            assert found == {line.partition.partition: line.target for line in plan.entries}
             one.until(one.consumed, f"all records again after {plan.target}")
             return found
 
@@ -188,7 +188,7 @@ def test_a_partition_first_seen_after_the_checkpoint_begins_anew_at_every_reset(
         one.checkpoint()
         # And by a person's reset to the checkpoint that does not have it.
         plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=first)))
-        assert [line.target for line in plan.lines] == [100, 100, 0]
+        assert [line.target for line in plan.entries] == [100, 100, 0]
         assert applied(region, plan).state == "done"
         one.until(one.consumed, "all of it once more")
         one.checkpoint()

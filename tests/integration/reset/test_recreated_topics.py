@@ -119,7 +119,7 @@ def test_a_forced_reset_to_a_place_in_the_new_log_goes_on_there(
     target, at = TARGETS[name]
     with halted(kafka, database_url, tmp_path) as (one, region):
         plan = region.plan_reset(ResetRequest(target=target(region)))
-        assert [(line.target, line.replay, line.skip, line.is_recreated) for line in plan.lines] == [
+        assert [(line.target, line.replay, line.skip, line.recreated) for line in plan.entries] == [
             (at, None, None, True)
         ] * 2
         assert (plan.totals.replay, plan.totals.skip, plan.totals.unreachable, plan.totals.moved) == (0, 0, 0, 2)
@@ -179,7 +179,7 @@ def test_what_belongs_to_the_old_topic_is_no_place_in_the_new_one(
         newest, counter = checkpoints(one)[-1].sequence, region.counter()
         for target in (ToCheckpoint(sequence=newest), ToInitial()):
             plan = region.plan_reset(ResetRequest(target=target))
-            assert [line.is_unreachable for line in plan.lines] == [True, True], target
+            assert [line.unreachable for line in plan.entries] == [True, True], target
             with pytest.raises(CheckpointNotUsable, match=r"deleted and created again.*--to-earliest"):
                 region.apply_reset(plan, "back", forced=True)
         with pytest.raises(InvalidTarget, match="has no position in this log"):
@@ -201,4 +201,4 @@ def test_what_belongs_to_the_old_topic_is_no_place_in_the_new_one(
         with pytest.raises(CheckpointNotUsable, match="deleted and created again"):
             region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=newest)))
         initial = region.plan_reset(ResetRequest(target=ToInitial()))
-        assert [(line.target, line.is_unreachable) for line in initial.lines] == [(0, False)] * 2
+        assert [(line.target, line.unreachable) for line in initial.entries] == [(0, False)] * 2

@@ -61,9 +61,9 @@ def test_it_is_warned_of_then_refused_and_its_csv_goes_to_what_is_left(
         assert region.counter() == before
 
         lost = region.plan_reset(target)
-        assert [line.is_unreachable for line in lost.lines] == [True, False]
+        assert [line.unreachable for line in lost.entries] == [True, False]
         left = region.plan_reset(region.reset_request("from-file", lost.to_csv()))
-        assert [(line.target, line.asked) for line in left.lines] == [(130, 100), (100, None)]
+        assert [(line.target, line.asked) for line in left.entries] == [(130, 100), (100, None)]
         region.apply_reset(left, "without what is lost")
         assert region.wait_for_reset(left.plan, WITHIN).state == "done"
         one.until(one.consumed, "what is left, again")

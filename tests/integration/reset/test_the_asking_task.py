@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from airflow_kcr.api import PlanView, Region
+from airflow_kcr.api import Plan, Region
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import PersonResetState, ResetCause
 from tests.support.faults import Note, finished, judged, resets, told
@@ -56,11 +56,11 @@ class Task:
     region: Region
     folder: Path
     deferrable: bool
-    plan: PlanView | None = None
+    plan: Plan | None = None
     forced: bool = False
     tries: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def ask(self, plan: PlanView, forced: bool) -> None:
+    def ask(self, plan: Plan, forced: bool) -> None:
         """Start the first try, and wait until the reset is accepted."""
         self.plan, self.forced = plan, forced
         self.starts()

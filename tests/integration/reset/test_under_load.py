@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from airflow_kcr.api import PlanView, Region, ResetRequest
+from airflow_kcr.api import Plan, Region, ResetRequest
 from airflow_kcr.errors import RefusedError, StalePlan
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
@@ -70,7 +70,7 @@ class Resets:
             return
         raise AssertionError(f"no reset in {DRAWS} draws")
 
-    def _drawn(self) -> PlanView | None:
+    def _drawn(self) -> Plan | None:
         target, scope = self._target()
         try:
             plan = self.region.plan_reset(ResetRequest(target=target, scope=scope))

@@ -11,7 +11,7 @@ from threading import Barrier
 
 import pytest
 
-from airflow_kcr.api import PlanView, Region, ResetRequest, ResetView
+from airflow_kcr.api import Plan, Region, ResetRequest, ResetView
 from airflow_kcr.api.checkpoints import reach
 from airflow_kcr.cli.reset import planned
 from airflow_kcr.errors import (
@@ -28,7 +28,7 @@ from airflow_kcr.errors import (
     UnknownReset,
     UpsertNeedsConsent,
 )
-from airflow_kcr.operators.reset_form import Planned, markdown
+from airflow_kcr.operators.reset_form import markdown
 from airflow_kcr.protocol.commands import Reconcile, RequestReset
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import RegionState, Requester, ResetCause
@@ -77,8 +77,8 @@ def region(driver: Driver, cluster: FakeCluster) -> Region:
     return Region(driver.name, driver.store, clusters=cluster.clusters, requester=Requester(who="pat"))
 
 
-def targets(plan: PlanView) -> list[int | None]:
-    return [line.target for line in plan.lines]
+def targets(plan: Plan) -> list[int | None]:
+    return [line.target for line in plan.entries]
 
 
 def request(target: Target, *topics: str, skip: OffsetMap | None = None) -> ResetRequest:
@@ -108,7 +108,7 @@ def test_each_target_is_planned(region: Region, cluster: FakeCluster, target: Ta
     cluster.times = dict.fromkeys(range(4), 150)
     plan = region.plan_reset(ResetRequest(target=target))
     assert targets(plan) == [goes_to] * 4
-    assert {line.current for line in plan.lines} == {300}
+    assert {line.current for line in plan.entries} == {300}
     assert plan.totals.replay == 4 * max(300 - goes_to, 0)
     assert plan.totals.skip == 4 * max(goes_to - 300, 0)
 
@@ -121,7 +121,7 @@ def test_a_file_moves_what_it_names_and_nothing_else(region: Region) -> None:
 def test_partitions_out_of_scope_keep_their_position(region: Region) -> None:
     plan = region.plan_reset(request(ToEarliest(), "t:0,3"))
     assert targets(plan) == [0, 300, 300, 0]
-    assert [line.in_scope for line in plan.lines] == [True, False, False, True]
+    assert [line.in_scope for line in plan.entries] == [True, False, False, True]
 
 
 def test_a_plan_says_which_checkpoints_and_runs_it_undoes(region: Region) -> None:
@@ -134,16 +134,16 @@ def test_a_plan_says_which_checkpoints_and_runs_it_undoes(region: Region) -> Non
 def test_what_was_computed_is_clamped_and_says_what_was_asked_for(region: Region, cluster: FakeCluster) -> None:
     cluster.starts, cluster.ends = {0: 280}, {1: 310}
     back = region.plan_reset(ResetRequest(target=ShiftBy(by=-50)))
-    assert [(line.target, line.asked) for line in back.lines] == [(280, 250), (250, None), (250, None), (250, None)]
+    assert [(line.target, line.asked) for line in back.entries] == [(280, 250), (250, None), (250, None), (250, None)]
     ahead = region.plan_reset(ResetRequest(target=ShiftBy(by=20)))
-    assert [(line.target, line.asked) for line in ahead.lines] == [(320, None), (310, 320), (320, None), (320, None)]
+    assert [(line.target, line.asked) for line in ahead.entries] == [(320, None), (310, 320), (320, None), (320, None)]
     assert (back.totals.clamped, ahead.totals.clamped) == (1, 1)
 
 
 def test_a_checkpoint_that_retention_has_overtaken_is_unreachable(region: Region, cluster: FakeCluster) -> None:
     cluster.starts = {2: 150}
     plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
-    assert [line.is_unreachable for line in plan.lines] == [False, False, True, False]
+    assert [line.unreachable for line in plan.entries] == [False, False, True, False]
     assert plan.totals.unreachable == 1
     before = region.counter()
     with pytest.raises(CheckpointNotUsable, match="g:t-2 would resume at 100, its log has 150 to 1000"):
@@ -159,7 +159,7 @@ def test_what_is_left_of_an_unreachable_checkpoint_is_had_by_way_of_its_csv(
     with pytest.raises(CheckpointNotUsable, match=r"plan the same with -o csv, and then that file with --from-file"):
         region.apply_reset(lost, "to see")
     plan = region.plan_reset(region.reset_request("from-file", lost.to_csv()))
-    assert [(line.target, line.asked) for line in plan.lines] == [(100, None), (100, None), (150, 100), (100, None)]
+    assert [(line.target, line.asked) for line in plan.entries] == [(100, None), (100, None), (150, 100), (100, None)]
     assert (plan.totals.clamped, plan.totals.unreachable) == (1, 0)
     driver.grow(driver.partition(2), start=150, end=1_000)
     applied(region, driver, plan)
@@ -170,7 +170,7 @@ def test_what_is_left_of_an_unreachable_checkpoint_is_had_by_way_of_its_csv(
 def test_an_initial_offset_that_the_log_has_no_more_is_unreachable_too(region: Region, cluster: FakeCluster) -> None:
     cluster.starts = {0: 5}
     plan = region.plan_reset(ResetRequest(target=ToInitial()))
-    assert [line.is_unreachable for line in plan.lines] == [True, False, False, False]
+    assert [line.unreachable for line in plan.entries] == [True, False, False, False]
     with pytest.raises(CheckpointNotUsable, match="g:t-0 would resume at 0, its log has 5 to 1000"):
         region.apply_reset(plan, "to see")
     assert region.plan_reset(ResetRequest(target=ToEarliest())).totals.unreachable == 0
@@ -194,8 +194,8 @@ def test_a_plan_says_from_when_on_its_checkpoint_is_out_of_reach(region: Region,
     plan = region.plan_reset(target)
     page = driver.held.archive.checkpoint_page(before=None, last=None)
     assert plan.overtaken_at == reach(page)[CheckpointNumber(2)].overtaken_at is not None
-    assert PlanView.from_json(json.loads(json.dumps(plan.summary()))).overtaken_at == plan.overtaken_at
-    assert "| Out of reach | from 20" in markdown(Planned(plan=plan))
+    assert Plan.from_json(json.loads(json.dumps(plan.summary()))).overtaken_at == plan.overtaken_at
+    assert "| Out of reach | from 20" in markdown(plan)
     facts = planned(plan).facts
     assert facts is not None
     assert str(facts["out of reach"]).startswith("from 20")
@@ -256,7 +256,7 @@ def test_an_aborted_checkpoint_needs_a_word_and_a_retired_one_is_gone(region: Re
     with pytest.raises(CheckpointNotUsable, match="allow_partial"):
         region.plan_reset(ResetRequest(target=target))
     plan = region.plan_reset(ResetRequest(target=target, allow_partial=True))
-    assert [line.source for line in plan.lines] == ["merged", "merged", "previous_checkpoint", "previous_checkpoint"]
+    assert [line.source for line in plan.entries] == ["merged", "merged", "previous_checkpoint", "previous_checkpoint"]
 
 
 def test_a_checkpoint_of_another_branch_is_only_jumped_to(region: Region, driver: Driver) -> None:
@@ -297,7 +297,7 @@ def test_a_region_that_never_ran_has_nothing_to_reset(database_url: str, cluster
 
 def test_a_plan_goes_through_json_unchanged(region: Region) -> None:
     plan = region.plan_reset(request(ToOffset(offset=Offset(50)), "t:0,1"))
-    assert PlanView.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
 def test_a_summary_has_the_worst_partitions_and_can_be_applied(database_url: str, cluster: FakeCluster) -> None:
@@ -309,10 +309,10 @@ def test_a_summary_has_the_worst_partitions_and_can_be_applied(database_url: str
         cluster.starts = {49: 5}
         region = Region(driver.name, driver.store, clusters=cluster.clusters)
         plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(0))))
-        summary = PlanView.from_json(plan.summary())
-        assert len(summary.lines) == 20
-        assert summary.lines[0].partition.partition == 49, "clamped"
-        assert {line.replay for line in summary.lines[1:]} == {30}
+        summary = Plan.from_json(plan.summary())
+        assert len(summary.entries) == 20
+        assert summary.entries[0].partition.partition == 49, "clamped"
+        assert {line.replay for line in summary.entries[1:]} == {30}
         assert summary.totals == plan.totals
         assert region.apply_reset(summary, "to see").state == "draining"
 
@@ -320,7 +320,7 @@ def test_a_summary_has_the_worst_partitions_and_can_be_applied(database_url: str
 @pytest.mark.parametrize("document", [None, [], {}, {"plan": "x"}, {"region": "flights", "plan": ""}])
 def test_what_is_no_plan_is_refused(document: object) -> None:
     with pytest.raises(ConfigurationError, match="not a plan of a reset"):
-        PlanView.from_json(document)
+        Plan.from_json(document)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_what_is_no_plan_is_refused(document: object) -> None:
 def test_a_plan_with_a_broken_field_is_refused(region: Region, field: str, value: object) -> None:
     document = region.plan_reset(ResetRequest(target=ToCurrent())).to_json()
     with pytest.raises(ConfigurationError):
-        PlanView.from_json({**document, field: value})
+        Plan.from_json({**document, field: value})
 
 
 def test_the_csv_of_a_plan_is_its_own_target_again(region: Region) -> None:
@@ -343,7 +343,7 @@ def test_the_csv_of_a_plan_is_its_own_target_again(region: Region) -> None:
 # -- applied online ------------------------------------------------------------------------------------------------
 
 
-def applied(region: Region, driver: Driver, plan: PlanView, *, forced: bool = False) -> None:
+def applied(region: Region, driver: Driver, plan: Plan, *, forced: bool = False) -> None:
     """Apply, and do the members' part."""
     region.apply_reset(plan, "to see", forced=forced)
     if driver.region.open_checkpoint is not None:
@@ -485,7 +485,7 @@ def test_going_back_behind_an_upsert_table_needs_consent(database_url: str, clus
         region = Region(driver.name, driver.store, clusters=cluster.clusters)
         plan = region.plan_reset(request(ToOffset(offset=Offset(50)), "t:0"))
         assert [str(sink) for sink in plan.upserts] == ["sink rates of group g (table public.rates)"]
-        assert PlanView.from_json(json.loads(json.dumps(plan.summary()))).upserts == plan.upserts
+        assert Plan.from_json(json.loads(json.dumps(plan.summary()))).upserts == plan.upserts
         before = region.counter()
         with pytest.raises(UpsertNeedsConsent, match=r"table public\.rates.*Nothing was reset.*--consent-upsert"):
             region.apply_reset(plan, "to see")
@@ -701,4 +701,4 @@ def test_verify_is_clean_after_all_of_it(region: Region, driver: Driver, cluster
 
 
 def test_request_ids_are_kept_as_they_are(region: Region) -> None:
-    assert region.plan_reset(ResetRequest(target=ToCurrent()), request_id="a b").request_id == RequestId("a b")
+    assert region.plan_reset(ResetRequest(target=ToCurrent()), request_id="a b").plan == RequestId("a b")

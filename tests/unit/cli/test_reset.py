@@ -304,7 +304,7 @@ def test_a_table_that_can_not_be_restored_needs_consent(
             in planned.stdout.splitlines()
         )
         assert "consent with --consent-upsert" in " ".join(planned.stderr.split())
-        assert json.loads(file.read_text())["upserts"] == [["g", "rates", "rates"]]
+        assert json.loads(file.read_text())["upserts"] == [{"group": "g", "name": "rates", "table": "rates"}]
         said = kcr.refused("reset", "apply", file, "--reason", "r", status=3)
         assert "sink rates of group g (table rates): mode upsert keeps no history" in said
         assert driver.region.person_resets == {}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -8,10 +9,10 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from airflow_kcr.api import PlanView, Region, ResetRequest
+from airflow_kcr.api import Plan, Region, ResetRequest
 from airflow_kcr.operators import base
 from airflow_kcr.operators.reset import KcrApplyResetOperator, KcrApproveResetOperator
-from airflow_kcr.operators.reset_form import Planned, markdown
+from airflow_kcr.operators.reset_form import markdown
 from airflow_kcr.protocol.commands import RecordResetAnswer, RequestReset
 from airflow_kcr.protocol.region.rows import RegionState, ResetAnswer, ResetCause
 from airflow_kcr.protocol.targets import ToCheckpoint, ToInitial
@@ -63,7 +64,7 @@ def behind_an_approval(plan: object, **changed: Any) -> KcrApplyResetOperator:  
 
 def approve(driver: Driver, plan: dict[str, Any], who: str = "ada") -> None:
     """Record an approval as the task of it does."""
-    digest = Planned(plan=PlanView.from_json(plan)).digest
+    digest = Plan.from_json(plan).digest
     found = ResetAnswer(
         request_id=RequestId(plan["plan"]), who=who, answered_at=NOON, reason="wrong rates", digest=digest
     )
@@ -195,10 +196,11 @@ def test_a_halted_region_is_forced(driver: Driver, world: World, plan: dict[str,
         driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="a record can't be processed"))
         driver.finish_reset()
     region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
-    again = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))).summary()
+    request = ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))
+    again = region.plan_reset(request).summary()
     with pytest.raises(AirflowFailException, match="forced"):
         apply(again).execute(context())
-    again["apply"] = {"forced": True, "consent_upsert": False}
+    again = region.plan_reset(replace(request, forced=True)).summary()
     waits = deferred(apply(again))
     driver.finish_reset()
     assert resumed(waits, again)["state"] == "done"
@@ -214,9 +216,7 @@ def test_a_table_that_can_not_be_restored_needs_the_consent_of_the_dags_author(
         with_two_checkpoints(driver)
         region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
         found = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
-        assert "| Not restored, as mode upsert keeps no history | sink r of group g (table r) |" in markdown(
-            Planned(plan=found)
-        )
+        assert "| Not restored, as mode upsert keeps no history | sink r of group g (table r) |" in markdown(found)
         with pytest.raises(AirflowFailException, match="mode upsert keeps no history"):
             apply(found.summary()).execute(context())
         assert driver.region.person_resets == {}
@@ -246,7 +246,7 @@ def test_an_approval_is_of_one_plan_and_not_of_another_one_under_its_name(
     other = region.plan_reset(ResetRequest(target=ToInitial()), request_id=plan["plan"]).summary()
     with pytest.raises(AirflowFailException, match=r"ada has approved plan .*, but it is another one since"):
         behind_an_approval({**approval, "plan": other}).execute(context())
-    forced = {**plan, "apply": {"forced": True, "consent_upsert": False}}
+    forced = {**plan, "request": {**plan["request"], "forced": True}}
     with pytest.raises(AirflowFailException, match=r"ada has approved plan .*, but it is another one since"):
         behind_an_approval({**approval, "plan": forced}).execute(context())
     another = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))).summary()

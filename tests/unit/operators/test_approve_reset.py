@@ -8,11 +8,11 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_kcr.api import PlanView, Region, ResetRequest
+from airflow_kcr.api import Plan, Region, ResetRequest
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.links import region_path
 from airflow_kcr.operators.reset import SHOWN, KcrApproveResetOperator, KcrChooseCheckpointOperator
-from airflow_kcr.operators.reset_form import Planned, markdown
+from airflow_kcr.operators.reset_form import markdown
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.targets import ByDuration, ToCheckpoint, ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, TopicName
@@ -39,7 +39,7 @@ def plan(driver: Driver) -> dict[str, Any]:
     """What the task of a plan has returned."""
     region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
     found = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
-    return {**found.summary(), "choice": {"by": "bob", "reason": "wrong rates"}}
+    return {**found.summary(), "requester": {"who": "bob", "reason": "wrong rates"}}
 
 
 def accepted(world: World, by: str | None = "ada", **fields: object) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def test_big_plans_show_the_worst_twenty(store_connection: str, world: World) ->
         cluster = FakeCluster(counts={TopicName("t"): 60}, starts={59: 3})
         region = Region(driver.name, driver.store, clusters=cluster.clusters)
         found = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(0))))
-        text = markdown(Planned(plan=PlanView.from_json(found.summary())))
+        text = markdown(Plan.from_json(found.summary()))
     rows = [line for line in text.splitlines() if line.startswith("| g |")]
     assert len(rows) == 20
     assert rows[0] == "| g | t | 59 | 10 | 3 | 7 | 0 | clamped, asked for 0 |"
@@ -106,13 +106,13 @@ def test_a_partition_without_a_record_since_the_time_is_marked(store_connection:
         driver.process(width=10)
         region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
         found = region.plan_reset(ResetRequest(target=ByDuration(back=timedelta(hours=1))))
-        text = markdown(Planned(plan=PlanView.from_json(found.summary())))
+        text = markdown(Plan.from_json(found.summary()))
     row = next(line for line in text.splitlines() if line.startswith("| g |"))
     assert row.endswith("| no record since then, the log's end |")
 
 
 def test_what_people_wrote_stays_in_its_cell(plan: dict[str, Any]) -> None:
-    text = markdown(Planned(plan=PlanView.from_json(plan), reason="a | b\n| c <img src=x>", by="x"))
+    text = markdown(Plan.from_json({**plan, "requester": {"who": "x", "reason": "a | b\n| c <img src=x>"}}))
     assert "| Reason | a \\| b \\| c &lt;img src=x> |" in text.splitlines()
 
 
@@ -204,7 +204,7 @@ def test_a_second_person_has_a_name(plan: dict[str, Any], world: World) -> None:
 
 
 def test_what_a_plan_is_applied_with_is_shown_and_kept(plan: dict[str, Any], world: World) -> None:
-    with_force = {**plan, "apply": {"forced": True, "consent_upsert": False}}
+    with_force = {**plan, "request": {**plan["request"], "forced": True}}
     task = FakeTask(task_id="approve")
     asked(approve(with_force), task_context(task))
     assert "| Forced | yes: without a drain, from the last done positions |" in world.shown["body"].splitlines()
@@ -265,7 +265,7 @@ def test_a_plan_that_was_overwritten_while_it_was_shown_is_not_approved(
 ) -> None:
     task = FakeTask(task_id="approve")
     asked(approve(plan), task_context(task))
-    task.xcom_push(SHOWN, {**plan, "apply": {"forced": True, "consent_upsert": True}})
+    task.xcom_push(SHOWN, {**plan, "request": {**plan["request"], "forced": True, "consent_upsert": True}})
     with pytest.raises(AirflowFailException, match=r"Airflow showed plan .*, and not"):
         approve(plan).execute_complete(task_context(task), accepted(world))
     assert driver.held.reset_answers == ()
@@ -287,7 +287,7 @@ def test_who_chose_does_not_approve_though_the_xcom_of_the_choice_was_overwritte
     task = FakeTask(task_id="approve")
     chooses = KcrChooseCheckpointOperator(task_id="choose", region="flights")
     chooses.execute_complete(task_context(task, user="ada"), answer("Choose", by="bob", checkpoint=2))
-    overwritten = {**plan, "choice": {"by": "", "reason": "wrong rates"}}
+    overwritten = {**plan, "requester": {"reason": "wrong rates"}}
     operator = KcrApproveResetOperator(task_id="approve", region="flights", plan=overwritten, second_person=True)
     asked(operator, task_context(task, user="ada"))
     with pytest.raises(AirflowException, match=r"bob approved the plan.*another user than ada and bob"):

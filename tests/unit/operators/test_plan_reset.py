@@ -68,7 +68,7 @@ def test_a_plan_is_named_after_run_task_and_try(driver: Driver, world: World) ->
 def test_scope_and_records_to_skip_are_those_of_the_command(driver: Driver, world: World) -> None:
     plan = planned(target="to-current", groups=["g"], topics=["t:0,1"], skip=["t:1:300"])
     assert plan["scope"] == "--group g --topic t:0,1"
-    assert plan["request"]["skip"] == [["g", "t", 1, 300]]
+    assert plan["request"]["skip"] == {"g": {"t": {"1": 300}}}
 
 
 def test_without_a_target_it_is_the_checkpoint_that_was_chosen(driver: Driver, world: World) -> None:
@@ -77,7 +77,7 @@ def test_without_a_target_it_is_the_checkpoint_that_was_chosen(driver: Driver, w
         BaseOperator(task_id="choose") >> plan
     chosen = {"checkpoint": 3, "by": "ada", "reason": "wrong rates"}
     found = plan.execute(task_context(task(results={"choose": chosen})))
-    assert (found["target"], found["choice"]) == ("to-checkpoint 3", {"by": "ada", "reason": "wrong rates"})
+    assert (found["target"], found["requester"]) == ("to-checkpoint 3", {"who": "ada", "reason": "wrong rates"})
 
 
 def test_without_a_target_it_is_the_one_that_the_run_has_named(driver: Driver, world: World) -> None:
@@ -86,20 +86,19 @@ def test_without_a_target_it_is_the_one_that_the_run_has_named(driver: Driver, w
         BaseOperator(task_id="choose") >> plan
     named = {"target": "to-earliest", "value": None, "by": "ada", "reason": ""}
     found = plan.execute(task_context(task(results={"choose": named})))
-    assert (found["target"], found["choice"]) == ("to-earliest", {"by": "ada"})
+    assert (found["target"], found["requester"]) == ("to-earliest", {"who": "ada"})
 
 
 def test_answers_of_a_form_may_be_missing_or_texts(driver: Driver, world: World) -> None:
     plan = planned(
         target="to-current", groups=None, topics=None, skip=None, forward="True", allow_partial="False", forced=None
     )
-    assert (plan["scope"], plan["request"]["forward"], plan["request"]["allow_partial"]) == ("everything", True, False)
-    assert "apply" not in plan
+    assert (plan["scope"], plan["request"]) == ("everything", {"target": "to-current", "forward": True})
 
 
 def test_what_the_plan_is_applied_with_is_part_of_it(driver: Driver, world: World) -> None:
     plan = planned(target="to-earliest", forced=True, consent_upsert=True)
-    assert plan["apply"] == {"forced": True, "consent_upsert": True}
+    assert plan["request"] == {"target": "to-earliest", "forced": True, "consent_upsert": True}
 
 
 def test_a_list_is_no_text(driver: Driver, world: World) -> None:
@@ -128,7 +127,7 @@ def test_the_summary_stays_small(store_connection: str, world: World) -> None:
 
 def test_what_retention_has_overtaken_is_no_plan(driver: Driver, world: World) -> None:
     world.cluster.starts = {2: 150}
-    with pytest.raises(AirflowFailException, match="such as g:t-2 to 100, whose log has 150 to 1000"):
+    with pytest.raises(AirflowFailException, match="such as g:t-2 would resume at 100, its log has 150 to 1000"):
         planned(target={"to-checkpoint": 2})
 
 

@@ -386,9 +386,9 @@ class TestCheckpointTargets:
     def test_what_retention_overtook_is_reported_and_not_clamped(self) -> None:
         given = situation(checkpoint=offsets({A0: 120, E0: 99, E1: 201, W0: 100}))
         found = resolve(ToCheckpoint(sequence=CheckpointNumber(7)), EVERYTHING, given)
-        assert [(u.partition, u.offset) for u in found.unreachable] == [(E0, 99), (E1, 201)]
+        assert [(u.partition, u.target) for u in found.unreachable] == [(E0, 99), (E1, 201)]
         assert entry_of(found, E0) == at(99, SeekSource.MERGED)
-        assert str(found.unreachable[0]) == "etl:flights-0 would resume at 99, its log has 100 to 200"
+        assert found.unreachable[0].loss == "etl:flights-0 would resume at 99, its log has 100 to 200"
 
     def test_the_loss_is_accepted_by_asking_for_the_same_by_a_file_and_is_then_marked(self) -> None:
         given = situation(checkpoint=offsets({A0: 120, E0: 99, E1: 201, W0: 100}))
@@ -455,17 +455,17 @@ class TestPlan:
     def test_replay_counts_what_is_processed_again_and_negative_what_is_skipped(self) -> None:
         given = situation(current=offsets({A0: 150, E0: 180, E1: 100}), initial=OffsetMap())
         found = resolve(ToOffset(offset=Offset(120)), Scope(groups=frozenset({ETL}), topics={FLIGHTS: None}), given)
-        lines = {line.partition: (line.current, line.replay, line.in_scope) for line in found.entries}
+        lines = {line.partition: (line.current, line.replay, line.in_scope) for line in found.lines}
         assert lines == {
             A0: (150, 0, False),
             E0: (180, 60, True),
-            E1: (100, -20, True),
+            E1: (100, 0, True),
             W0: (None, None, False),
         }
 
     def test_entries_are_in_the_order_of_the_partitions(self) -> None:
         found = resolve(ToLatest(), EVERYTHING, situation(partitions=frozenset(PARTITIONS)))
-        assert [line.partition for line in found.entries] == sorted(PARTITIONS)
+        assert [line.partition for line in found.lines] == sorted(PARTITIONS)
 
     def test_a_scope_that_matches_nothing_is_refused(self) -> None:
         with pytest.raises(InvalidTarget, match="topic typo"):

@@ -9,7 +9,7 @@ from airflow_kcr.errors import UpsertNeedsConsent
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.region import events, plans
 from airflow_kcr.protocol.region.plans import NoTimes
-from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, RegionState, Requester, ResetCause
+from airflow_kcr.protocol.region.rows import PersonResetState, RegionState, ResetCause, ResetRequest
 from airflow_kcr.protocol.rules import RegionRules, UpsertSink
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCurrent, ToDatetime, ToEarliest, ToLatest, ToOffset
@@ -32,18 +32,9 @@ def upserting() -> Driver:
 
 
 def planned(driver: Driver, target: Target, scope: Scope = EVERYTHING) -> plans.Plan:
-    reset = PersonReset(
-        request_id=RequestId("r"),
-        target=target,
-        scope=scope,
-        state=PersonResetState.WAITING,
-        requester=Requester(),
-        requested_at=driver.clock.now,
-        order=0,
-    )
     bounds = {p: LogBounds(start=Offset(0), end=Offset(1_000)) for p in driver.region.claims}
     log = LogView(bounds=bounds, committed={}, times=Ahead(), read_at=driver.clock.now)
-    return plans.plan(driver.held, driver.clock.now, reset, log)
+    return plans.plan(driver.held, driver.clock.now, RequestId("r"), ResetRequest(target=target, scope=scope), log)
 
 
 class Ahead(NoTimes):

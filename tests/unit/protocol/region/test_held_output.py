@@ -13,11 +13,9 @@ from airflow_kcr.protocol.region.plans import NoTimes, Plan, plan
 from airflow_kcr.protocol.region.rows import (
     HaltReason,
     Outcome,
-    PersonReset,
-    PersonResetState,
     RegionState,
-    Requester,
     ResetCause,
+    ResetRequest,
 )
 from airflow_kcr.protocol.rules import Delivery, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.scopes import parse_scope
@@ -208,18 +206,9 @@ def test_what_a_live_process_holds_of_a_partition_that_is_gone_is_in_the_next_ch
 
 
 def planned(driver: Driver, *, forced: bool) -> Plan:
-    reset = PersonReset(
-        request_id=RequestId("r"),
-        target=ToOffset(offset=Offset(50)),
-        scope=parse_scope(topics=["t:0"]),
-        state=PersonResetState.WAITING,
-        requester=Requester(),
-        requested_at=driver.clock.now,
-        order=0,
-        forced=forced,
-    )
+    request = ResetRequest(target=ToOffset(offset=Offset(50)), scope=parse_scope(topics=["t:0"]), forced=forced)
     log = LogView(bounds=driver.logs, committed={}, times=NoTimes(), read_at=driver.clock.now)
-    return plan(driver.region, driver.clock.now, reset, log)
+    return plan(driver.region, driver.clock.now, RequestId("r"), request, log)
 
 
 def test_a_stopped_region_that_was_not_drained_is_planned_and_reset_from_its_checkpoint() -> None:
@@ -230,7 +219,7 @@ def test_a_stopped_region_that_was_not_drained_is_planned_and_reset_from_its_che
     assert state(driver) is RegionState.STOPPED
     found = planned(driver, forced=False)
     assert [line.current for line in found.entries] == [10, 10]
-    driver.reset(found.reset.target, scope=found.reset.scope, resolved=found.seek)
+    driver.reset(found.request.target, scope=found.request.scope, resolved=found.seek)
     assert (state(driver), counting(driver)) == (RegionState.STOPPED, [(0, 10), (0, 10)])
     assert positions(driver) == [50, 10]
     judge(driver)

@@ -8,7 +8,7 @@ import pytest
 from airflow_kcr.errors import UnknownCheckpoint
 from airflow_kcr.protocol.observations import LogView, TimeAnswer
 from airflow_kcr.protocol.region.plans import Plan, plan
-from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester
+from airflow_kcr.protocol.region.rows import Requester, ResetRequest
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToDatetime, ToLatest
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId
@@ -30,17 +30,9 @@ class Times:
 def planned(
     driver: Driver, target: Target, *, scope: Scope = EVERYTHING, times: Mapping[GroupPartition, int] | None = None
 ) -> Plan:
-    reset = PersonReset(
-        request_id=RequestId("r"),
-        target=target,
-        scope=scope,
-        state=PersonResetState.WAITING,
-        requester=Requester(),
-        requested_at=driver.clock.now,
-        order=0,
-    )
+    request = ResetRequest(target=target, scope=scope)
     log = LogView(bounds=driver.logs, committed={}, times=Times(times or {}), read_at=driver.clock.now)
-    return plan(driver.region, driver.clock.now, reset, log)
+    return plan(driver.region, driver.clock.now, RequestId("r"), request, log)
 
 
 def test_a_plan_shows_every_partition_with_where_it_is_and_where_it_would_go() -> None:
@@ -53,16 +45,16 @@ def test_a_plan_shows_every_partition_with_where_it_is_and_where_it_would_go() -
         (20, 10, True),
     ]
     assert (found.region, found.epoch) == (driver.name, driver.region.epoch)
-    assert found.reset.target == ToCheckpoint(sequence=checkpoint)
+    assert found.request.target == ToCheckpoint(sequence=checkpoint)
 
 
 def test_what_it_would_process_again_and_pass_over_is_counted() -> None:
     driver = running(partitions=2)
     driver.process()
     back = planned(driver, ShiftBy(by=-4))
-    assert sum(line.replay or 0 for line in back.entries) == 8
+    assert (back.totals.replay, back.totals.skip) == (8, 0)
     forth = planned(driver, ToLatest())
-    assert sum(line.replay or 0 for line in forth.entries) == -1_980
+    assert (forth.totals.replay, forth.totals.skip) == (0, 1_980)
 
 
 def test_what_is_clamped_says_what_was_asked_for() -> None:
@@ -94,7 +86,7 @@ def test_what_the_log_no_longer_has_is_shown_as_unreachable() -> None:
     driver.process()
     driver.grow(driver.partition(0), start=15, end=1_000)
     found = planned(driver, ToCheckpoint(sequence=checkpoint))
-    assert [(u.partition, u.offset) for u in found.unreachable] == [(driver.partition(0), 10)]
+    assert [(u.partition, u.target) for u in found.unreachable] == [(driver.partition(0), 10)]
 
 
 def test_times_are_looked_up_by_the_caller() -> None:

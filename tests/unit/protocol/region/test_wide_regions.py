@@ -13,9 +13,8 @@ import pytest
 from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.region import completion, plans, resets
 from airflow_kcr.protocol.region.plans import NoTimes
-from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
+from airflow_kcr.protocol.region.rows import ResetCause, ResetRequest
 from airflow_kcr.protocol.rules import Delivery
-from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, RequestId
 from tests.support.driver import Driver
@@ -63,17 +62,9 @@ def planned(partitions: int) -> Callable[[], object]:
     driver = driven(partitions)
     driver.checkpoint("n1")
     region = driver.held
-    reset = PersonReset(
-        request_id=RequestId("plan"),
-        target=ToCheckpoint(sequence=region.restore_point or CheckpointNumber(0)),
-        scope=EVERYTHING,
-        state=PersonResetState.WAITING,
-        requester=Requester(who="somebody"),
-        requested_at=driver.clock.now,
-        order=0,
-    )
+    request = ResetRequest(target=ToCheckpoint(sequence=region.restore_point or CheckpointNumber(0)))
     log = LogView(bounds=driver.logs, committed={}, times=NoTimes(), read_at=driver.clock.now)
-    return partial(plans.plan, region, driver.clock.now, reset, log)
+    return partial(plans.plan, region, driver.clock.now, RequestId("plan"), request, log)
 
 
 def unanswered(partitions: int) -> Callable[[], object]:
