@@ -32,8 +32,7 @@ class KcrRegionNotifier(BaseNotifier):
     - `kcr.detail`: why it halted and the choices that a person has; which rule waits, for what and since when; else
       what the task failed of.
 
-    The notifiers are called one after the other. One that fails is in the task's log, and the others are called all the
-    same. Neither the task's state nor the region depends on any of them.
+    If a notifier fails, the task's log has its error, and the others are called all the same.
 
     Args:
         region: the region's name (templated).

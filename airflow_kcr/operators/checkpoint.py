@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 class KcrDrainOperator(WaitingOperator):
     """Asks for the run's checkpoint, like `kcr region drain`, waits until it is published, and returns which it is.
 
-    The checkpoint is aligned to the end of the run's data interval, so it holds exactly the interval's records; where
-    the region has checkpointed itself there already (`request: auto`), that checkpoint is found. A run without an
-    interval (manual, or triggered by an asset) gets a checkpoint wherever the members are.
+    The checkpoint is aligned to the end of the run's data interval, so it has exactly the interval's records. With
+    `request: auto`, the region has made it already. A run without an interval (manual, or triggered by an asset) gets a
+    checkpoint wherever the members are.
 
-    The request is named after the run and the task. A retried or cleared task finds the checkpoint that it was given;
-    only where a reset has undone that one, or where it was aborted, is another made.
+    The request is named after the run and the task. A retried or cleared task finds its checkpoint again, unless a
+    reset has undone it or it was aborted.
 
     Args:
-        until: the boundary instead of the interval's end (templated), an instant with a zone. Unlike the interval, it
-            is not compared with the region's schedule: you say which records you want.
-        allow_inexact: checkpoint even where a partition is past the boundary, and say so in the result.
+        until: the boundary instead of the interval's end (templated), an instant with a zone. It is not compared with
+            the region's schedule.
+        allow_inexact: checkpoint even where a partition is past the boundary; the result has `inexact`.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
@@ -204,15 +204,14 @@ def _schedule(checkpoint: CheckpointSpec) -> str:
 class KcrCommitCheckpointOperator(WaitingOperator):
     """Waits until a checkpoint is published and it is known whether Kafka holds its offsets; then emits its event.
 
-    Kafka has them: fine. A later checkpoint has taken its place meanwhile: fine, and said. If Kafka has something else
-    and the groups are empty, it commits the offsets itself; with members in the groups the task fails, may be retried,
-    and succeeds once the members have committed, at the latest with the next checkpoint.
+    It also succeeds if a later checkpoint has taken its place. If Kafka has other offsets and the groups are empty, it
+    commits the offsets itself; with members in the groups the task fails, and a retry succeeds once the members have
+    committed, at the latest with the next checkpoint.
 
     The event is one of the asset `kcr://REGION`, an outlet of the task, with the partition key `TIMELINE.SEQUENCE`. A
     DAG with `schedule=PartitionedAssetTimetable(assets=region_asset(REGION))` runs once for each; `checkpoint_of` reads
-    it there. Where one checkpoint answers several runs, as it does for intervals from before the region's first
-    checkpoint, only the run that asked first emits its event. A region whose name is a template becomes an outlet when
-    the task runs, so Airflow draws no line from this DAG to those that it starts.
+    it there. If one checkpoint answers several runs, only the run that requested first emits its event. If the region's
+    name is a template, Airflow draws no line from this DAG to those that it starts.
 
     Args:
         checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
@@ -402,9 +401,8 @@ class KcrRepairCheckpointOperator(CheckpointOperator):
 class KcrCleanCheckpointsOperator(RegionOperator):
     """Deletes the output of file sinks that no checkpoint needs, as `kcr checkpoint clean` does.
 
-    It runs that command in a process of its own, on the worker: Spark is started for its file systems. What is deleted
-    is of undone checkpoints and discarded batches, so members can keep running. A task that was killed half-way is run
-    again.
+    It runs that command on the worker, with Spark for its file systems. Members can keep running. If the task was
+    killed half-way, run it again.
 
     Args:
         retired: whether to delete the output of retired checkpoints too, for ever.

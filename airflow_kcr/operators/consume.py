@@ -88,13 +88,12 @@ class KcrConsumeOperator(SparkSubmitOperator):
             indexes=[[0], [1], [2]]
         )
 
-    The task succeeds when the region has stopped. The application runs in a session of its own: where the task is
-    killed, cleared or lost, it drains within a bound and ends itself, and the next try takes its members over. A try
-    that has no predecessor to take over from starts at the newest checkpoint, as every member does.
+    The task succeeds when the region has stopped. If it is killed, cleared or lost, the application drains within a
+    time limit and ends itself, and the next try takes its members over.
 
-    In a cluster's deploy mode the task only hands the application over, and gives its slot up until the members have
-    ended. What the driver needs to know, `KCR_STORE_URL` above all, is in the cluster's own secrets then. A deferred
-    task that is cleared or marked has its application drain and end.
+    In a cluster's deploy mode the task only submits the application, and gives its slot up until the members have
+    ended. Put `KCR_STORE_URL` and what else the driver needs in the cluster's own secrets. If a deferred task is
+    cleared or marked, its application drains and ends.
 
     Args:
         region: the region's name (templated).

@@ -72,12 +72,10 @@ class KcrChooseCheckpointOperator(HITLOperator):
     Each checkpoint is listed with its boundary, the DAG runs that it answers, and how many records a reset to it would
     replay now. The newest checkpoint that would move a partition is preselected; if none would, the form says so.
 
-    The list is made when the task runs. The answer is validated against the store, because Airflow does not compare it
-    with the list, and a reset may have undone the checkpoint meanwhile, or retention retired it: trigger the DAG again
-    then. Airflow 3.3 keeps the text of a question when its task is cleared, so it would show the old list. Checkpoints
-    that retention no longer kept when the newest one was made are not listed. If the person cancels, this task and
-    those after it are skipped.
-    Without an answer within `response_timeout`, it fails; there is no default answer.
+    The list is made when the task runs, and the answer is validated against the store. If a reset has undone the
+    checkpoint meanwhile, or retention has retired it, trigger the DAG again; Airflow 3.3 would show the old list in a
+    cleared task. If the person cancels, this task and those after it are skipped. Without an answer within
+    `response_timeout`, it fails; there is no default answer.
 
     If the run already names its target, as the form of `reset_params` allows, no question is asked: the target is
     returned, and a value that doesn't fit fails the task for good.
@@ -408,13 +406,12 @@ ASKED_AGAIN: Final = 5
 class KcrApproveResetOperator(ApprovalOperator):
     """Asks a person to approve a plan, and returns the plan with the name and the reason of the approver.
 
-    The form shows the totals first, then the partitions that move most. If the plan is rejected, the tasks
-    after it are skipped. Without an answer within `response_timeout`, it fails; there is no default answer. Airflow
-    decides who may answer: a viewer sees the plan, but can't answer.
+    The form shows the totals first, then the partitions that move most. If the plan is rejected, the tasks after it are
+    skipped. Without an answer within `response_timeout`, it fails; there is no default answer. Viewers see the plan,
+    but can't answer.
 
-    A plan that becomes stale before it is approved (another epoch, other partitions) fails the task, and nothing is
-    reset: trigger the DAG again. Airflow 3.3 keeps the text of a question when its task is retried or cleared, so it
-    can't show another plan there. The answer says which plan was shown, and no other is approved.
+    If the plan becomes stale before it is approved (another epoch, other partitions), the task fails and nothing is
+    reset: trigger the DAG again. Only the plan that was shown is approved.
 
     Args:
         region: the region's name (templated).
@@ -549,23 +546,22 @@ def shown_name(plan: Plan) -> str:
 class KcrApplyResetOperator(WaitingOperator):
     """Applies a plan, like `kcr reset apply`, and waits until every partition is at its target.
 
-    The members stay in their groups. It first checks the plan again. If something has changed since the plan or its
-    approval (the epoch, the partitions, a foreign consumer in a group, a log that moved on), the task fails with the
-    change and nothing is reset: trigger the DAG again to plan and approve again. The reset is named after the plan, so
-    a retry finds it instead of making another one.
+    The members stay in their groups. If something has changed since the plan or its approval (the epoch, the
+    partitions, a foreign consumer in a group, a log that moved on), the task fails with the change and nothing is
+    reset: trigger the DAG again. The reset is named after the plan, so a retry finds it.
 
-    Behind a `KcrApproveResetOperator`, the plan has to be approved: the region store has who approved which plan, as
-    Airflow knows it, and that is asked, not the result of the task, which users of Airflow may write. The history has
-    the approver and the reason from there; without such a task, the user who triggered the run.
+    Behind a `KcrApproveResetOperator`, the region store must have the approval of this plan; the result of that task,
+    which users of Airflow may write, doesn't count. The history has the approver and the reason, else the user who
+    triggered the run.
 
     Args:
         plan: what the task of the approval has returned, or that of the plan if no approval is needed (templated):
             `plan=approve.output`. Absent: that of the only task right before.
         reason: why, if no earlier task of the plan has a reason (templated).
         forced: without a drain, from the last done positions: the only way from a halted or starting region. The
-            groups' consumers are then not checked. A plan that was made with it is applied so, whatever this says.
-        consent_upsert: go back although tables of sinks of mode `upsert`, which the plan names, can't be restored. As
-            with `forced`, a plan that was made with it needs no other.
+            groups' consumers are then not checked. Also if the plan was made with it.
+        consent_upsert: go back although tables of sinks of mode `upsert`, which the plan names, can't be restored. Also
+            if the plan was made with it.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 

@@ -74,16 +74,14 @@ def classes(package: str, *modules: str) -> Iterator[Class]:
                 yield _read(f"airflow_kcr.{package}.{module}", node)
 
 
-def table_of(found: Class) -> str:
-    """Return the arguments of a class as a table; empty where it has none of its own."""
-    own = [(name, text) for name, text in found.arguments if name != "kwargs"]
-    if not own:
-        return ""
-    lines = ["| Argument | Default | Meaning |", "|---|---|---|"]
-    for name, text in own:
-        default = found.defaults.get(name, "")
-        shown = "required" if default is None else default and f"`{default}`"
-        lines.append(f"| `{name}` | {shown} | {text} |")
+def arguments_of(found: Class) -> str:
+    """Return the arguments of a class as a list; empty where it has none of its own."""
+    lines = []
+    for name, text in found.arguments:
+        if name != "kwargs":
+            default = found.defaults.get(name, "")
+            shown = " (required)" if default is None else default and f" (`{default}`)"
+            lines.append(f"- `{name}`{shown}: {text}")
     return "\n".join(lines)
 
 
@@ -144,14 +142,14 @@ def _described(kind: str, modules: Iterable[str]) -> str:
         heading = f"### {found.name}\n\n`from {found.module} import {found.name}`\n\n{found.text}"
         rest = dict(found.arguments).get("kwargs", "")
         also = re.search(r"; (.+) among them", rest)
-        parts += [heading, table_of(found), f"Also: {also[1]}." if also else ""]
+        parts += [heading, arguments_of(found), f"Also: {also[1]}." if also else ""]
     return "\n\n".join(part for part in parts if part)
 
 
 def common(package: str, module: str, name: str) -> str:
     """Return the arguments that the operators or sensors built on one class have in common."""
     (found,) = (one for one in classes(package, module) if one.name == name)
-    return table_of(found)
+    return arguments_of(found)
 
 
 def connection_fields() -> str:

@@ -382,10 +382,22 @@ def error_classes() -> list[type[errors.KcrError]]:
 
 
 def error_table() -> str:
-    """Return every error with its parent, its exit status and its sentence."""
+    """Return every error below its branch of the tree: its exit status, and its parent if that is another one."""
     statuses = exit_statuses()
-    lines = [[code(c.__name__), code(c.__mro__[1].__name__), str(statuses[c]), sentence(c)] for c in error_classes()]
-    return table(["Error", "Kind of", "Exit status", "Meaning"], lines)
+    parts = []
+    for branch in error_classes():
+        if branch.__base__ is not errors.KcrError:
+            continue
+        parts.append(f"### {branch.__name__}\n\n{sentence(branch)} Exit status {statuses[branch]}.")
+        lines = []
+        for kind in error_classes():
+            if issubclass(kind, branch) and kind is not branch:
+                parent = "" if kind.__base__ is branch else f" Kind of {code(kind.__mro__[1].__name__)}."
+                status = "" if statuses[kind] == statuses[branch] else f" Exit status {statuses[kind]}."
+                lines.append([code(kind.__name__), sentence(kind) + parent + status])
+        if lines:
+            parts.append(table(["Error", "Meaning"], lines))
+    return "\n\n".join(parts)
 
 
 # -- times ---------------------------------------------------------------------------------------------------------
@@ -626,13 +638,9 @@ def invariant_claims() -> str:
 
 
 def target_table() -> str:
-    """Return the targets with what each needs to be resolved."""
-    lines = []
-    for kind in targets.TARGETS:
-        value = code(kind.metavar) if kind.metavar else "none"
-        needs = ", ".join(str(n.name).lower().replace("_", " ") for n in kind.needs) or "nothing"
-        lines.append([code(f"--{kind.option}"), value, sentence(kind), needs])
-    return table(["Target", "Value", "Where each partition in scope goes", "Has to be read"], lines)
+    """Return the targets with where each leads."""
+    lines = [[code(f"--{kind.option} {kind.metavar}".rstrip()), sentence(kind)] for kind in targets.TARGETS]
+    return table(["Target", "Where each partition in scope goes"], lines)
 
 
 HOLDS: Mapping[str, str] = {
