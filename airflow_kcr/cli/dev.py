@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +19,7 @@ from airflow_kcr.cli.group import CHECKED
 if TYPE_CHECKING:
     from airflow_kcr.embedded.demo.performance import Summary
     from airflow_kcr.embedded.demo.stage import Audience, Tell
-    from airflow_kcr.embedded.services import StatusJson
+    from airflow_kcr.embedded.services import Service
     from airflow_kcr.store.schema_upgrade import SchemaStatus
 
 
@@ -59,7 +59,8 @@ def up(folder: Folder = None, without: Without = None, output: Output = None) ->
     """
     from airflow_kcr.embedded import services
 
-    show(_answer(services.up(_absolute(folder), note, tuple(without or ()))), output)
+    where = _absolute(folder)
+    show(_answer(where, services.up(where, note, tuple(without or ()))), output)
 
 
 @app.command()
@@ -71,7 +72,8 @@ def down(folder: Folder = None, output: Output = None) -> None:
     """
     from airflow_kcr.embedded import services
 
-    show(_answer(services.down(_absolute(folder), note)), output)
+    where = _absolute(folder)
+    show(_answer(where, services.down(where, note)), output)
 
 
 @app.command()
@@ -83,7 +85,8 @@ def status(folder: Folder = None, output: Output = None) -> None:
     """
     from airflow_kcr.embedded import services
 
-    show(_answer(services.status(_absolute(folder))), output)
+    where = _absolute(folder)
+    show(_answer(where, services.status(where)), output)
 
 
 def _absolute(folder: Path | None) -> Path:
@@ -92,16 +95,15 @@ def _absolute(folder: Path | None) -> Path:
     return default_folder() if folder is None else folder.expanduser().absolute()
 
 
-def _answer(found: StatusJson) -> Answer:
-    kafka, spark, airflow = found["kafka"], found["spark"], found["airflow"]
-    reached = {
-        "kafka": kafka["bootstrap_servers"] if kafka else None,
-        "store": found["store_url"],
-        "spark": spark["master"] if spark else None,
-        "airflow": airflow["url"] if airflow else None,
-    }
-    rows = [{"service": name, "up": address is not None, "address": address} for name, address in reached.items()]
-    return Answer(document=found, columns=("service", "up", "address"), rows=rows)
+def _answer(folder: Path, running: Mapping[str, Service]) -> Answer:
+    from airflow_kcr.embedded import services
+
+    shown = {"kafka": "kafka", "store": "postgres", "spark": "spark", "airflow": "airflow"}
+    rows = [
+        {"service": name, "up": service in running, "address": running[service].address if service in running else None}
+        for name, service in shown.items()
+    ]
+    return Answer(document=services.document(folder, running), columns=("service", "up", "address"), rows=rows)
 
 
 # `kcr demo`: the main job on real data, with everything real, and everything checked at the end.
@@ -165,13 +167,14 @@ def _ended_by_signals() -> Iterator[None]:
 
 def _tell_where(folder: Path) -> None:
     from airflow_kcr.embedded import services
+    from airflow_kcr.embedded.airflow import kept
 
-    found = services.status(folder)
-    if found["airflow"] is not None and found["kafka"] is not None:
-        note(f"Airflow is at {found['airflow']['url']}")
-        for user in found["airflow"]["users"]:
-            note(f"  log in as {user['name']} ({user['role']}) with the password {user['password']}")
-        note(f"export KCR_STORE_URL={found['store_url']} KCR_KAFKA_BOOTSTRAP={found['kafka']['bootstrap_servers']}")
+    running = services.status(folder)
+    if "airflow" in running and "kafka" in running:
+        note(f"Airflow is at {running['airflow'].address}")
+        for user in kept(folder / "airflow").users:
+            note(f"  log in as {user.name} ({user.role}) with the password {user.password}")
+        note(f"export KCR_STORE_URL={running['postgres'].address} KCR_KAFKA_BOOTSTRAP={running['kafka'].address}")
     note(
         f"the region is stopped; trigger flights_consumers to resume it. To stop everything, run "
         f"`kcr dev down --folder {folder}` and delete that folder"

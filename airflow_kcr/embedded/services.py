@@ -17,12 +17,12 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, TypedDict
+from typing import Final
 
 from airflow_kcr.embedded import jars
 from airflow_kcr.embedded.airflow import AirflowPlan, copy_examples, end_strays, kept, start_airflow
 from airflow_kcr.embedded.flights import data as flights
-from airflow_kcr.embedded.processes import Launch, Recorded, ServiceProcess, start_detached, together
+from airflow_kcr.embedded.processes import Recorded, ServiceProcess, start_detached, together
 from airflow_kcr.embedded.servers import spark_home, start_broker, start_postgres, start_standalone
 from airflow_kcr.errors import ConfigurationError, ServiceFailed
 from airflow_kcr.spark.launch import locked
@@ -42,44 +42,6 @@ BUSY: Final = 900.0
 STOP_SIGNALS: Final[Mapping[str, signal.Signals]] = {"postgres": signal.SIGINT}
 
 Report = Callable[[str], None]
-
-
-class KafkaJson(TypedDict):
-    """Kafka in `dev status`."""
-
-    bootstrap_servers: str
-    pids: list[int]
-
-
-class SparkJson(TypedDict):
-    """Spark in `dev status`."""
-
-    master: str
-    home: str
-
-
-class UserJson(TypedDict):
-    """A user of Airflow in `dev status`."""
-
-    name: str
-    role: str
-    password: str
-
-
-class AirflowJson(TypedDict):
-    """Airflow in `dev status`."""
-
-    url: str
-    users: list[UserJson]
-
-
-class StatusJson(TypedDict):
-    """What `dev status` says; what isn't up is None."""
-
-    kafka: KafkaJson | None
-    store_url: str | None
-    spark: SparkJson | None
-    airflow: AirflowJson | None
 
 
 @dataclass(slots=True)
@@ -109,7 +71,7 @@ def up(
     report: Report,
     without: Collection[str] = (),
     settings: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
-) -> StatusJson:
+) -> dict[str, Service]:
     """Start what is not up, with the data it had, and leave it running; return what is up then.
 
     Args:
@@ -125,21 +87,18 @@ def up(
     """
     wanted = _wanted(without)
     with _locked(folder):
-        register = _Register(folder, _read(folder))
+        services = _read(folder)
         for name, start in wanted.items():
-            found = register.services.get(name, Service())
+            found = services.get(name, Service())
             if found.up:
                 report(f"{name}: is up")
                 continue
             for one in found.processes:  # what a crash has left of it
                 one.stop(STOP_SIGNALS.get(name, signal.SIGTERM))
-            starting = Starting(
-                folder=folder,
-                running=register.services,
-                launch=register.launch(name),
-                settings=settings.get(name, {}),
-            )
-            register.is_ready(name, start(folder / name, starting, report))
+            services[name] = Service()
+            starting = Starting(folder=folder, name=name, running=services, settings=settings.get(name, {}))
+            services[name].address = start(folder / name, starting, report)
+            _write(folder, services)
             report(f"{name}: is up")
     return status(folder)
 
@@ -150,7 +109,7 @@ def _wanted(without: Collection[str]) -> dict[str, Callable[[Path, Starting, Rep
     return {name: start for name, start in _STARTS.items() if name not in without}
 
 
-def down(folder: Path, report: Report) -> StatusJson:
+def down(folder: Path, report: Report) -> dict[str, Service]:
     """Stop every service that was started; their data stay. Return what is up then, which is nothing.
 
     Raises:
@@ -175,33 +134,40 @@ def down(folder: Path, report: Report) -> StatusJson:
     return status(folder)
 
 
-def status(folder: Path) -> StatusJson:
-    """Return what of the services is up."""
-    running = running_in(folder)
-    kafka, postgres, spark, airflow = (running.get(name) for name in ("kafka", "postgres", "spark", "airflow"))
-    users = kept(folder / "airflow").users if airflow else ()
-    known = [UserJson(name=one.name, role=one.role, password=one.password) for one in users]
-    return StatusJson(
-        kafka=KafkaJson(bootstrap_servers=kafka.address, pids=[one.pid for one in kafka.processes]) if kafka else None,
-        store_url=postgres.address if postgres else None,
-        spark=SparkJson(master=spark.address, home=str(spark_home())) if spark else None,
-        airflow=AirflowJson(url=airflow.address, users=known) if airflow else None,
-    )
-
-
-def running_in(folder: Path) -> dict[str, Service]:
+def status(folder: Path) -> dict[str, Service]:
     """Return the services of a folder that are up, by their names."""
     return {name: service for name, service in _read(folder).items() if service.up}
 
 
+def document(folder: Path, running: Mapping[str, Service]) -> dict[str, object]:
+    """Return what `kcr dev` says in JSON of the services that are up; what isn't is None."""
+    kafka, postgres, spark, airflow = (running.get(name) for name in ("kafka", "postgres", "spark", "airflow"))
+    users = kept(folder / "airflow").users if airflow else ()
+    return {
+        "kafka": {"bootstrap_servers": kafka.address, "pids": [one.pid for one in kafka.processes]} if kafka else None,
+        "store_url": postgres.address if postgres else None,
+        "spark": {"master": spark.address, "home": str(spark_home())} if spark else None,
+        "airflow": {"url": airflow.address, "users": [user._asdict() for user in users]} if airflow else None,
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starting:
-    """What a service needs that is being started: how its processes are launched, and what runs already."""
+    """A service that is being started, beside what runs already."""
 
     folder: Path
+    name: str
     running: Mapping[str, Service]
-    launch: Launch
     settings: Mapping[str, str]
+
+    def launch(
+        self, command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
+    ) -> ServiceProcess:
+        """Start one of its processes, which stays, and write it down at once for `status` and `down`."""
+        child = start_detached(command, name=name, log=log, env=env, user=user)
+        self.running[self.name].processes.append(child.recorded)
+        _write(self.folder, self.running)
+        return child
 
 
 def _start_kafka(folder: Path, starting: Starting, report: Report) -> str:
@@ -253,33 +219,6 @@ _STARTS: Final[dict[str, Callable[[Path, Starting, Report], str]]] = {
     "spark": _start_spark,
     "airflow": _start_airflow,
 }
-
-
-@dataclass(slots=True)
-class _Register:
-    """What is started in a folder, written down at each step for `status` and `down`."""
-
-    folder: Path
-    services: dict[str, Service]
-
-    def launch(self, name: str) -> Launch:
-        """Return how the processes of a service are launched: to stay, and written down at once as all that it has."""
-        service = self.services[name] = Service()
-
-        def start(
-            command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
-        ) -> ServiceProcess:
-            child = start_detached(command, name=name, log=log, env=env, user=user)
-            service.processes.append(child.recorded)
-            _write(self.folder, self.services)
-            return child
-
-        return start
-
-    def is_ready(self, name: str, address: str) -> None:
-        """Write down that a service is up."""
-        self.services[name].address = address
-        _write(self.folder, self.services)
 
 
 def _read(folder: Path) -> dict[str, Service]:

@@ -84,7 +84,7 @@ class Stage:
         return client_of(self.folder / "airflow", user)
 
     def _address(self, service: str) -> str:
-        return services.running_in(self.folder)[service].address
+        return services.status(self.folder)[service].address
 
 
 @dataclass(slots=True)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from airflow_kcr.errors import ConfigurationError, KcrError, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, Timeline
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
 from airflow_kcr.sinks.contract import not_written, written_twice
 from airflow_kcr.sinks.custom import AcceptedBatch, CheckpointId, CompleteCheckpoint, CustomSink, Reset, SinkOwner
-from airflow_kcr.sinks.files.contents import CheckpointContents
+from airflow_kcr.sinks.files.contents import CheckpointContents, RegionLedger
 from airflow_kcr.sinks.files.frames import with_coordinates
 from airflow_kcr.sinks.files.layout import CheckpointName
 from airflow_kcr.spark.causes import WORDS, essential_line
@@ -21,18 +21,6 @@ from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-
-class Accepted(Protocol):
-    """What a custom sink asks of the ledger. Every call may raise SinkError: the store is away."""
-
-    def contents(self, sequence: CheckpointNumber, group: GroupId) -> CheckpointContents:
-        """Return what one group has in a complete checkpoint."""
-        ...
-
-    def undone(self) -> Mapping[CheckpointName, Timeline]:
-        """Return the checkpoints that resets have undone, with the timelines that were opened by them."""
-        ...
 
 
 class MemberCustomSink:
@@ -44,7 +32,7 @@ class MemberCustomSink:
         ledger: says what is accepted.
     """
 
-    def __init__(self, owner: SinkOwner, sink: CustomSink, ledger: Accepted) -> None:
+    def __init__(self, owner: SinkOwner, sink: CustomSink, ledger: RegionLedger) -> None:
         self.owner, self.sink, self._ledger = owner, sink, ledger
 
     @property

@@ -29,7 +29,7 @@ from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
 from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.contents import Ledger, brought_up_to_date, checkpoints_on, shelves
+from airflow_kcr.sinks.files.contents import RegionLedger, brought_up_to_date, checkpoints_on, shelves
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, Table
 from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, Manifest, Owner, Retired
 
@@ -76,7 +76,7 @@ class Cleaner:
         table: the sink's; what is undone goes from there as well, what is retired stays in it.
     """
 
-    def __init__(self, target: FileTarget, folder: Folder, ledger: Ledger, table: Table = NO_TABLE) -> None:
+    def __init__(self, target: FileTarget, folder: Folder, ledger: RegionLedger, table: Table = NO_TABLE) -> None:
         self._target, self._folder, self._ledger, self._table = target, folder, ledger, table
 
     def clean(self, what: GivenUp) -> Cleaned:

@@ -9,10 +9,10 @@ undone as a whole, and what is still accepted of it belongs to the next one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeVar
 
 from airflow_kcr.errors import KcrError, SinkError
 from airflow_kcr.ports import SinkPlace
@@ -43,7 +43,7 @@ def timelines_in(folder: Folder) -> Timelines:
 
 
 def brought_up_to_date(
-    target: FileTarget, folder: Folder, ledger: Ledger, table: Table, known: Timelines | None = None
+    target: FileTarget, folder: Folder, ledger: RegionLedger, table: Table, known: Timelines | None = None
 ) -> Timelines:
     """Note in the folder what resets have undone since it was noted last, and return what is noted now.
 
@@ -78,7 +78,7 @@ def brought_up_to_date(
     return fresh
 
 
-def _with_news(known: Timelines, ledger: Ledger) -> Timelines:
+def _with_news(known: Timelines, ledger: RegionLedger) -> Timelines:
     news = ledger.timelines(Timeline(known.timeline))
     return known if news.timeline < known.timeline else known.followed_by(news.timeline, news.undone)
 
@@ -147,52 +147,6 @@ class CheckpointContents:
     """Earlier checkpoints that a reset has undone and that may have had the output of its batches, oldest first."""
 
 
-class Ledger(Protocol):
-    """The region and its ledger, as a file sink asks them. Every call may raise SinkError: the store is away."""
-
-    def contents(self, sequence: CheckpointNumber, group: GroupId) -> CheckpointContents:
-        """Return what one group has in a complete checkpoint."""
-        ...
-
-    def undone(self) -> Mapping[CheckpointName, Timeline]:
-        """Return the checkpoints that resets have undone, with the timelines that were opened by them."""
-        ...
-
-    def timelines(self, since: Timeline) -> Timelines:
-        """Return what a timeline and the later ones have undone.
-
-        Args:
-            since: the first of them; one that the region has not reached: there is nothing to tell.
-        """
-        ...
-
-    def checkpoints(self) -> Mapping[CheckpointName, Checkpoint]:
-        """Return every checkpoint that the store remembers."""
-        ...
-
-    def progress(self, timeline: Timeline, group: GroupId) -> Mapping[GroupPartition, Offset]:
-        """Return up to where one group has done everything in this timeline, since the restore point."""
-        ...
-
-    def stamp(self) -> CheckpointNumber:
-        """Return the sequence that a batch would be stamped with that begins now."""
-        ...
-
-    def has_taken(self, place: SinkPlace) -> bool:
-        """Whether a sink has written, or could, to a place before."""
-        ...
-
-    def take(self, place: SinkPlace) -> None:
-        """Note that a sink may write to a place from now on."""
-        ...
-
-
-def previous(region: Region, sequence: CheckpointNumber) -> CheckpointName | None:
-    """Return the newest published current checkpoint before another one."""
-    found = region.archive.newest_published(sequence)
-    return None if found is None else CheckpointName(found.timeline, found.sequence)
-
-
 def contents(
     region: Region, batches: Iterable[Batch], sequence: CheckpointNumber, group: GroupId
 ) -> CheckpointContents:
@@ -200,7 +154,7 @@ def contents(
 
     Args:
         region: as the store has it now.
-        batches: of the ledger, oldest first; at least those with a later sequence than `previous`.
+        batches: of the ledger, oldest first; at least those since the checkpoint before.
         sequence: of the checkpoint.
         group: whose output.
 
@@ -212,7 +166,7 @@ def contents(
         raise SinkError(
             f"checkpoint {sequence} of region {region.name} is {'unknown' if checkpoint is None else checkpoint.state}"
         )
-    before = previous(region, sequence)
+    before = _previous(region, sequence)
     first = CheckpointNumber(0) if before is None else before.sequence
     pieces = tuple(
         Piece(batch=b, kept=kept)
@@ -243,58 +197,8 @@ def accepted(batch: Batch) -> dict[GroupPartition, Range]:
     return {p: Range(r.from_, ends[p]) for p, r in batch.ranges.items() if ends[p] > r.from_}
 
 
-def undone(region: Region) -> dict[CheckpointName, Timeline]:
-    """Return the checkpoints that resets have undone, with the timelines that were opened by them."""
-    return {
-        CheckpointName(c.timeline, c.sequence): c.undone_by
-        for c in region.archive.checkpoints()
-        if c.undone_by is not None
-    }
-
-
-def timelines(region: Region, since: Timeline) -> Timelines:
-    """Return what a timeline and the later ones have undone.
-
-    Consecutive checkpoints are reported as one stretch.
-
-    Numbers that were burnt by a reset or an aborted checkpoint don't end a stretch: nothing of theirs is in any sink.
-    """
-    if since > region.timeline:
-        return Timelines()
-    found = region.archive.stretches(since)
-    return Timelines(timeline=region.timeline, undone=tuple(Undone(s.by, s.first, s.last) for s in found))
-
-
-def checkpoints(region: Region) -> dict[CheckpointName, Checkpoint]:
-    """Return every checkpoint that the store remembers."""
-    return {CheckpointName(c.timeline, c.sequence): c for c in region.archive.checkpoints()}
-
-
-def progress(batches: Iterable[Batch], timeline: Timeline, group: GroupId) -> dict[GroupPartition, Offset]:
-    """Return up to where one group has done everything in a timeline.
-
-    The store refuses to end a batch of an older epoch, so this stands still once a reset has started.
-    """
-    found: dict[GroupPartition, Offset] = {}
-    for batch in batches:
-        if batch.timeline == timeline and batch.member.group == group:
-            for partition, range_ in accepted(batch).items():
-                found[partition] = max(found.get(partition, range_.to), range_.to)
-    return found
-
-
-def next_stamp(region: Region) -> CheckpointNumber:
-    """Return the sequence that a batch would be stamped with that begins now."""
-    return stamp(region)
-
-
-# The region's store, as file sinks ask it what is accepted.
-
-T = TypeVar("T")
-
-
 class RegionLedger:
-    """See `sinks.files.contents.Ledger`.
+    """The region and its ledger, as sinks ask them what is accepted. Every call may raise SinkError: the store is away.
 
     Args:
         store: where the region is.
@@ -306,56 +210,81 @@ class RegionLedger:
 
     def contents(self, sequence: CheckpointNumber, group: GroupId) -> CheckpointContents:
         """Return what one group has in a complete checkpoint."""
-
-        def attempt() -> CheckpointContents:
-            region = self._region()
-            before = previous(region, sequence)
+        with self._asked():
+            before = _previous(self._region(), sequence)
             batches = self._store.batches_since(self._name, CheckpointNumber(0) if before is None else before.sequence)
             # A reset may have started between the two; what it has undone is then seen in both, or in the batches only.
             return contents(self._region(), batches, sequence, group)
 
-        return self._asked(attempt)
-
     def undone(self) -> Mapping[CheckpointName, Timeline]:
         """Return the checkpoints that resets have undone, with the timelines that were opened by them."""
-        return self._asked(lambda: undone(self._region()))
+        rows = self.checkpoints().items()
+        return {checkpoint: row.undone_by for checkpoint, row in rows if row.undone_by is not None}
 
     def timelines(self, since: Timeline) -> Timelines:
-        """Return what a timeline and the later ones have undone."""
-        return self._asked(lambda: timelines(self._region(), since))
+        """Return what a timeline and the later ones have undone, checkpoints that follow each other as one stretch.
+
+        Numbers that were burnt by a reset or an aborted checkpoint don't end a stretch: nothing of theirs is in any
+        sink.
+
+        Args:
+            since: the first of them; one that the region has not reached: there is nothing to say.
+        """
+        with self._asked():
+            region = self._region()
+            if since > region.timeline:
+                return Timelines()
+            found = region.archive.stretches(since)
+            return Timelines(timeline=region.timeline, undone=tuple(Undone(s.by, s.first, s.last) for s in found))
 
     def checkpoints(self) -> Mapping[CheckpointName, Checkpoint]:
         """Return every checkpoint that the store remembers."""
-        return self._asked(lambda: checkpoints(self._region()))
+        with self._asked():
+            return {CheckpointName(c.timeline, c.sequence): c for c in self._region().archive.checkpoints()}
 
     def progress(self, timeline: Timeline, group: GroupId) -> Mapping[GroupPartition, Offset]:
-        """Return up to where one group has done everything in this timeline, since the restore point."""
+        """Return up to where one group has done everything in this timeline, since the restore point.
 
-        def attempt() -> Mapping[GroupPartition, Offset]:
+        The store refuses to end a batch of an older epoch, so this stands still once a reset has started.
+        """
+        with self._asked():
+            found: dict[GroupPartition, Offset] = {}
             restore_point = self._region().restore_point or CheckpointNumber(0)
-            return progress(self._store.batches_since(self._name, restore_point), timeline, group)
-
-        return self._asked(attempt)
+            for batch in self._store.batches_since(self._name, restore_point):
+                if batch.timeline == timeline and batch.member.group == group:
+                    for partition, range_ in accepted(batch).items():
+                        found[partition] = max(found.get(partition, range_.to), range_.to)
+            return found
 
     def stamp(self) -> CheckpointNumber:
         """Return the sequence that a batch would be stamped with that begins now."""
-        return self._asked(lambda: next_stamp(self._region()))
+        with self._asked():
+            return stamp(self._region())
 
     def has_taken(self, place: SinkPlace) -> bool:
         """Whether a sink has written, or could, to a place before."""
-        return self._asked(lambda: place in self._store.taken(self._name))
+        with self._asked():
+            return place in self._store.taken(self._name)
 
     def take(self, place: SinkPlace) -> None:
         """Note that a sink may write to a place from now on."""
-        self._asked(lambda: self._store.take(self._name, place))
+        with self._asked():
+            self._store.take(self._name, place)
 
     def _region(self) -> Region:
         return self._store.read(self._name)[0]
 
-    def _asked(self, ask: Callable[[], T]) -> T:
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
         try:
-            return ask()
+            yield
         except SinkError:
             raise
         except KcrError as error:
             raise SinkError(f"region {self._name} can't be asked what is accepted: {error}") from error
+
+
+def _previous(region: Region, sequence: CheckpointNumber) -> CheckpointName | None:
+    """Return the newest published current checkpoint before another one."""
+    found = region.archive.newest_published(sequence)
+    return None if found is None else CheckpointName(found.timeline, found.sequence)

@@ -25,7 +25,7 @@ from airflow_kcr.protocol.values import (
 from airflow_kcr.sinks.contract import not_written, written_twice
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.columns import Columns, require_one_type
-from airflow_kcr.sinks.files.contents import CheckpointContents, Ledger, Piece, brought_up_to_date, timelines_in
+from airflow_kcr.sinks.files.contents import CheckpointContents, Piece, RegionLedger, brought_up_to_date, timelines_in
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, FolderRefused, Rewriter, Table
 from airflow_kcr.sinks.files.frames import with_coordinates, write_parquet
 from airflow_kcr.sinks.files.layout import (
@@ -252,7 +252,7 @@ class FileSink:
     """
 
     def __init__(
-        self, target: FileTarget, folder: Folder, ledger: Ledger, rewriter: Rewriter, table: Table = NO_TABLE
+        self, target: FileTarget, folder: Folder, ledger: RegionLedger, rewriter: Rewriter, table: Table = NO_TABLE
     ) -> None:
         self.target, self.folder = target, folder
         self._ledger, self._rewriter, self._table = ledger, rewriter, table

@@ -10,7 +10,7 @@ from airflow_kcr.errors import ConfigurationError, PipelineUnusable
 from airflow_kcr.settings import resolve_environment
 from airflow_kcr.sinks.contract import Choice, DeclaredSink, FoundOutput
 from airflow_kcr.sinks.custom import CustomSink, SinkOwner
-from airflow_kcr.sinks.custom.adapters import Accepted, MemberCustomSink, unusable
+from airflow_kcr.sinks.custom.adapters import MemberCustomSink, unusable
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.spark.pipelines import NamedFunction, load_function
 from airflow_kcr.store.regions import RegionStore
@@ -37,7 +37,7 @@ class DeclaredCustom(DeclaredSink):
         """Have the function make the sink."""
         return self.made(spark, RegionLedger(store, self.region_name))
 
-    def made(self, spark: SparkSession, ledger: Accepted) -> MemberCustomSink:
+    def made(self, spark: SparkSession, ledger: RegionLedger) -> MemberCustomSink:
         """Return the sink as the function makes it, with a ledger that says what is accepted."""
         owner = SinkOwner(region=self.region_name, region_id=self.region_id, group=self.group, sink=self.spec.name)
         factory, options = self._factory(), self._options()

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import psycopg
-import psycopg.abc
 from psycopg import sql
 
 from airflow_kcr.errors import ConfigurationError
@@ -68,63 +67,55 @@ def located(connection: psycopg.Connection, target: Target) -> TargetPlace:
     Raises:
         ConfigurationError: there is no such schema, or this user may not use it; the message has the SQL that helps.
     """
-    schema, table = _schema(connection, target), target.table.rpartition(".")[2]
-    too_long = [name for name in (schema, table) if is_too_long(name)]
+    given, _, table = target.table.rpartition(".")
+    place = TargetPlace(schema=given, table=table, source=0)
+    place = replace(place, schema=given or _default_schema(connection, target, place))
+    too_long = [name for name in (place.schema, table) if is_too_long(name)]
     if too_long:
         raise ConfigurationError(
             f"{target}: {too_long[0]} is longer than the {LONGEST} bytes that Postgres keeps of a name"
         )
-    _require_schema(connection, target, schema)
-    place = TargetPlace(schema=schema, table=table, source=0, columns=_columns(connection, target, schema, table))
+    _require_schema(connection, target, place)
+    place = replace(place, columns=_columns(connection, target, place))
     _require_own(connection, target, place)
     ensure_tables(connection, place)
     return place
 
 
-def _schema(connection: psycopg.Connection, target: Target) -> str:
-    """Return the schema that is meant: as written, else where a table of that name is found, else the first one."""
-    schema, dot, table = target.table.rpartition(".")
-    if dot:
-        return schema
-    found = connection.execute(
-        "SELECT coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE c.oid = to_regclass(quote_ident(%s))), current_schema())",
-        [table],
-    ).fetchone()
-    if found is None or found[0] is None:
-        raise ConfigurationError(f"{target}: there is no schema in the search path; write table: schema.{table}")
-    return str(found[0])
-
-
-def _require_schema(connection: psycopg.Connection, target: Target, schema: str) -> None:
-    found = connection.execute(
-        "SELECT has_schema_privilege(oid, 'USAGE'), has_schema_privilege(oid, 'CREATE'), current_user "
-        "FROM pg_namespace WHERE nspname = %s",
-        [schema],
-    ).fetchone()
-    name = sql.Identifier(schema).as_string(connection)
+def _default_schema(connection: psycopg.Connection, target: Target, place: TargetPlace) -> str:
+    """Return the schema that is meant: where a table of that name is found, else the first one."""
+    found = place.value(connection, "schema_of")
     if found is None:
-        raise ConfigurationError(f"{target}: there is no schema {schema}; run: CREATE SCHEMA {name};")
-    usage, create, user = found
-    if not (usage and create):
-        user = sql.Identifier(user).as_string(connection)
+        raise ConfigurationError(f"{target}: there is no schema in the search path; write table: schema.{place.table}")
+    return str(found)
+
+
+def _require_schema(connection: psycopg.Connection, target: Target, place: TargetPlace) -> None:
+    found, name = place.run(connection, "rights_to_schema").fetchone(), _quoted(place.schema)
+    if found is None:
+        raise ConfigurationError(f"{target}: there is no schema {place.schema}; run: CREATE SCHEMA {name};")
+    may, user = found
+    if not may:
         raise ConfigurationError(
-            f"{target}: this user may not make tables in schema {schema}, where the sink keeps its fence, its progress "
-            f"and what is not published yet; run: GRANT USAGE, CREATE ON SCHEMA {name} TO {user};"
+            f"{target}: this user may not make tables in schema {place.schema}, where the sink keeps its fence, its "
+            f"progress and what is not published yet; run: GRANT USAGE, CREATE ON SCHEMA {name} TO {_quoted(user)};"
         )
 
 
-def _columns(connection: psycopg.Connection, target: Target, schema: str, table: str) -> dict[str, TargetColumn]:
-    found = connection.execute(
-        "SELECT c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE n.nspname = %s AND c.relname = %s",
-        [schema, table],
-    ).fetchone()
-    if found is None:
+def _quoted(name: str) -> str:
+    """Return a name as SQL for people has it."""
+    return sql.Identifier(name).as_string()
+
+
+def _columns(connection: psycopg.Connection, target: Target, place: TargetPlace) -> dict[str, TargetColumn]:
+    kind = place.value(connection, "kind")
+    if kind is None:
         return {}
-    if found[0] not in _TABLE_KINDS:
-        raise ConfigurationError(f"{target}: {schema}.{table} is no table but a view or the like; name a table")
-    return columns_of(connection, schema, table)
+    if kind not in _TABLE_KINDS:
+        raise ConfigurationError(
+            f"{target}: {place.schema}.{place.table} is no table but a view or the like; name a table"
+        )
+    return columns_of(connection, place)
 
 
 def _wrong(connection: psycopg.Connection, target: Target, place: TargetPlace) -> Iterator[str]:
@@ -144,7 +135,7 @@ def _wrong(connection: psycopg.Connection, target: Target, place: TargetPlace) -
     yield from _rights(connection, target, place)
     known = not missing and not lacking
     if target.mode is SinkMode.UPSERT and known and not _has_unique_index(connection, target, place):
-        key = sql.SQL(", ").join(map(sql.Identifier, target.key)).as_string(connection)
+        key = sql.SQL(", ").join(map(sql.Identifier, target.key)).as_string()
         yield f"no unique index is on exactly its key; run: CREATE UNIQUE INDEX ON {table} ({key});"
     if target.mode is SinkMode.UPSERT and known:
         yield from _nullable_key(connection, target, place)
@@ -152,98 +143,63 @@ def _wrong(connection: psycopg.Connection, target: Target, place: TargetPlace) -
 
 def _not_durable(connection: psycopg.Connection, place: TargetPlace) -> Iterator[str]:
     """Yield what a crash of the server, or the end of a session, would empty while progress stays."""
-    found = connection.execute(
-        "SELECT c.oid::regclass::text FROM pg_class c WHERE c.relpersistence <> 'p' AND c.oid = ANY (ARRAY("
-        "SELECT relid FROM pg_partition_tree(%s::regclass) UNION SELECT %s::regclass))",
-        [place.shown, place.shown],
-    ).fetchall()
-    for (table,) in found:
+    for (table,) in place.run(connection, "not_durable").fetchall():
         yield f"{table} is unlogged, so that a crash of the server empties it; run: ALTER TABLE {table} SET LOGGED;"
 
 
 def _not_plain(connection: psycopg.Connection, place: TargetPlace) -> Iterator[str]:
     """Yield what lets statements do less than they say: policies hide rows, rules replace statements."""
-    row = connection.execute(
-        "SELECT row_security_active(%s::regclass), current_user, "
-        "ARRAY(SELECT rulename::text FROM pg_rewrite WHERE ev_class = %s::regclass AND is_instead AND ev_type <> '1')",
-        [place.shown, place.shown],
-    ).fetchone()
-    active, user, rules = row if row is not None else (False, "", [])
+    ((active, user, rules),) = place.run(connection, "policies_and_rules").fetchall()
     if active:
-        user = sql.Identifier(user).as_string(connection)
         yield (
             "row-level security applies to this user, which hides rows from what takes them back in a reset; run: "
-            f"ALTER ROLE {user} BYPASSRLS;"
+            f"ALTER ROLE {_quoted(user)} BYPASSRLS;"
         )
     for rule in rules:
-        name = sql.Identifier(rule).as_string(connection)
-        yield f"rule {rule} replaces statements; run: DROP RULE {name} ON {place.shown};"
+        yield f"rule {rule} replaces statements; run: DROP RULE {_quoted(rule)} ON {place.shown};"
 
 
 def _nullable_key(connection: psycopg.Connection, target: Target, place: TargetPlace) -> Iterator[str]:
     """Yield the key's columns that may be NULL, where each NULL is a new row."""
     if _has_unique_index(connection, target, place, with_nulls=True):
         return
-    found = connection.execute(
-        "SELECT attname::text FROM pg_attribute WHERE attrelid = %s::regclass AND attname = ANY (%s::text[]) "
-        "AND NOT attnotnull ORDER BY attnum",
-        [place.shown, list(target.key)],
-    ).fetchall()
-    for (name,) in found:
-        column = sql.Identifier(name).as_string(connection)
+    for (name,) in place.run(connection, "nullable", columns=list(target.key)).fetchall():
         yield (
             f"column {name} of the key may be NULL, and each row with NULL would be a new one; run: ALTER TABLE "
-            f"{place.shown} ALTER COLUMN {column} SET NOT NULL; or make the index with NULLS NOT DISTINCT"
+            f"{place.shown} ALTER COLUMN {_quoted(name)} SET NOT NULL; or make the index with NULLS NOT DISTINCT"
         )
 
 
 def _rights(connection: psycopg.Connection, target: Target, place: TargetPlace) -> Iterator[str]:
     needed = ["SELECT", "INSERT", "DELETE" if target.mode is SinkMode.APPEND else "UPDATE"]
-    table = place.shown
-    row = connection.execute(
-        "SELECT current_user, ARRAY(SELECT r FROM unnest(%s::text[]) AS r WHERE NOT has_table_privilege(%s, r))",
-        [needed, table],
-    ).fetchone()
-    user, lacking = row if row is not None else ("", [])
-    if lacking:
-        rights = ", ".join(lacking)
-        user = sql.Identifier(user).as_string(connection)
-        yield f"this user has no right to {rights}; run: GRANT {rights} ON {table} TO {user};"
+    if missing := _lacking_rights(connection, place, place.shown, needed):
+        rights, grant = missing
+        yield f"this user has no right to {rights}; run: {grant}"
 
 
 def _require_own(connection: psycopg.Connection, target: Target, place: TargetPlace) -> None:
     """Refuse the sink's own tables if this user may not use them."""
     read_and_write = ["SELECT", "INSERT", "UPDATE"]
-    tables = (
-        ("kcr_fence", read_and_write),
-        ("kcr_progress", read_and_write),
-        ("kcr_crash_mark", ["SELECT", "INSERT"]),
-    )
-    for own, needed in tables:
-        name = sql.Identifier(place.schema, own).as_string(connection)
-        row = connection.execute(
-            "SELECT current_user, ARRAY(SELECT r FROM unnest(%s::text[]) AS r "
-            "WHERE NOT has_table_privilege(to_regclass(%s), r))",
-            [needed, name],
-        ).fetchone()
-        user, lacking = row if row is not None else ("", [])
-        if lacking:
-            rights, user = ", ".join(lacking), sql.Identifier(user).as_string(connection)
-            raise ConfigurationError(
-                f"{target}: this user has no right to {rights} on {name}; run: GRANT {rights} ON {name} TO {user};"
-            )
+    tables = {"kcr_fence": read_and_write, "kcr_progress": read_and_write, "kcr_crash_mark": ["SELECT", "INSERT"]}
+    for own, needed in tables.items():
+        name = sql.Identifier(place.schema, own).as_string()
+        if missing := _lacking_rights(connection, place, name, needed):
+            rights, grant = missing
+            raise ConfigurationError(f"{target}: this user has no right to {rights} on {name}; run: {grant}")
+
+
+def _lacking_rights(
+    connection: psycopg.Connection, place: TargetPlace, table: str, needed: list[str]
+) -> tuple[str, str] | None:
+    """Return which rights to a table this user lacks, and the statement that grants them; a table may not be there."""
+    ((user, lacking),) = place.run(connection, "lacking_rights", table=table, rights=needed).fetchall()
+    rights = ", ".join(lacking)
+    return (rights, f"GRANT {rights} ON {table} TO {_quoted(user)};") if lacking else None
 
 
 def _has_unique_index(
     connection: psycopg.Connection, target: Target, place: TargetPlace, *, with_nulls: bool = False
 ) -> bool:
     """Whether a unique index is on exactly the key; one for which NULL equals NULL (Postgres 15), if that is asked."""
-    found = connection.execute(
-        "SELECT ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = i.indrelid "
-        "AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])) FROM pg_index i "
-        "WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indisvalid "
-        "AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL "
-        "AND (NOT %s OR (to_jsonb(i) ->> 'indnullsnotdistinct')::boolean)",
-        [place.shown, with_nulls],
-    ).fetchall()
+    found = place.run(connection, "unique_indexes", with_nulls=with_nulls)
     return any(sorted(columns) == sorted(target.key) for (columns,) in found)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-import psycopg
-import psycopg.abc
-from psycopg import sql
+from typing import TYPE_CHECKING
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.values import (
@@ -19,6 +15,9 @@ from airflow_kcr.sinks.postgres.target import (
     Target,
     TargetPlace,
 )
+
+if TYPE_CHECKING:
+    import psycopg
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +37,7 @@ def earlier_outputs(connection: psycopg.Connection, target: Target, place: Targe
     """
     if SOURCE not in place.columns:
         return ()
-    found = connection.execute(
-        sql.SQL(
-            "SELECT source, region_id, group_id, sink FROM {} WHERE target = %s AND region = %s ORDER BY source"
-        ).format(place.fence),
-        [place.table, target.region],
-    ).fetchall()
+    found = place.run(connection, "writers", region=target.region)
     others = [
         EarlierOutput(source=source, region_id=RegionId(uid), group=GroupId(group), sink=sink)
         for source, uid, group, sink in found
@@ -57,9 +51,7 @@ def rows_of(connection: psycopg.Connection, place: TargetPlace, source: int, mos
     """Return how many rows a sink has in the target; counted up to `most`."""
     if SOURCE not in place.columns:
         return 0
-    statement = sql.SQL("SELECT count(*) FROM (SELECT FROM {} WHERE kcr_source = %s LIMIT %s) AS its")
-    found = connection.execute(statement.format(place.target), [source, most]).fetchone()
-    return 0 if found is None else int(found[0])
+    return int(place.value(connection, "count_rows", source=source, most=most))
 
 
 def require_no_earlier(connection: psycopg.Connection, target: Target, place: TargetPlace) -> None:
@@ -85,8 +77,7 @@ def require_no_earlier(connection: psycopg.Connection, target: Target, place: Ta
 
 def keep_output(connection: psycopg.Connection, place: TargetPlace, earlier: EarlierOutput) -> None:
     """Leave the rows of another sink beside those of the target's own, for good."""
-    statement = sql.SQL("UPDATE {} SET region = '', region_id = 'kept ' || source WHERE source = %s")
-    connection.execute(statement.format(place.fence), [earlier.source])
+    place.run(connection, "keep_beside", source=earlier.source)
 
 
 def delete_output(connection: psycopg.Connection, place: TargetPlace, source: int) -> int:
@@ -97,34 +88,20 @@ def delete_output(connection: psycopg.Connection, place: TargetPlace, source: in
     """
     rows = 0
     if SOURCE in place.columns:
-        where = sql.SQL("FROM {} WHERE kcr_source = %s").format(place.target)
-        rows = connection.execute(sql.SQL("DELETE {}").format(where), [source]).rowcount
-        require_gone(connection, place, where, [source])
-    for own in (place.progress, place.fence):
-        connection.execute(sql.SQL("DELETE FROM {} WHERE source = %s").format(own), [source])
+        rows = place.run(connection, "delete_rows", source=source).rowcount
+        if place.value(connection, "has_rows", source=source):
+            raise rows_kept(place)
+    place.run(connection, "delete_progress", source=source)
+    place.run(connection, "delete_fence", source=source)
     return rows
 
 
-def require_gone(
-    connection: psycopg.Connection, place: TargetPlace, where: sql.Composable, parameters: Sequence[object]
-) -> None:
-    """Refuse a target that keeps rows that were deleted.
-
-    Args:
-        connection: in the transaction.
-        place: of the target.
-        where: what follows SELECT to find one of them.
-        parameters: of it.
-
-    Raises:
-        SinkError: there is one.
-    """
-    found = connection.execute(sql.SQL("SELECT EXISTS (SELECT {})").format(where), parameters).fetchone()
-    if found is not None and found[0]:
-        raise SinkError(
-            f"table {place.shown} keeps rows that were deleted, so that a reset would double them: a trigger BEFORE "
-            "DELETE returns NULL, most likely; drop it, or write to another table; nothing was changed"
-        )
+def rows_kept(place: TargetPlace) -> SinkError:
+    """Return the error of a target that keeps rows that were deleted."""
+    return SinkError(
+        f"table {place.shown} keeps rows that were deleted, so that a reset would double them: a trigger BEFORE "
+        "DELETE returns NULL, most likely; drop it, or write to another table; nothing was changed"
+    )
 
 
 def take_over(
@@ -137,28 +114,16 @@ def take_over(
     Raises:
         SinkError: this sink has written already.
     """
-    written = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE source = %s)").format(place.progress)
-    found = connection.execute(written, [own]).fetchone()
-    if found is not None and found[0]:
+    if place.value(connection, "has_progress", source=own):
         raise SinkError(
             f"{target} has written to {place.shown} already, and can't take over what {earlier.sink} of group "
             f"{earlier.group} has written; keep or delete that"
         )
-    connection.execute(sql.SQL("DELETE FROM {} WHERE source = %s").format(place.fence), [own])
-    connection.execute(
-        sql.SQL(
-            "UPDATE {} SET region_id = %s, group_id = %s, sink = %s, target_id = to_regclass(%s)::oid WHERE source = %s"
-        ).format(place.fence),
-        [target.region_id, target.group, target.sink, place.shown, earlier.source],
-    )
+    place.run(connection, "delete_fence", source=own)
+    place.run(connection, "take_over", source=earlier.source, **target.writer)
     if earlier.region_id == target.region_id:
         return
-    # A new region counts its epochs and timelines anew.
-    connection.execute(sql.SQL("UPDATE {} SET epoch = 0 WHERE source = %s").format(place.fence), [earlier.source])
-    connection.execute(
-        sql.SQL("UPDATE {} SET timeline = 0, epoch = 0, batch = '' WHERE source = %s").format(place.progress),
-        [earlier.source],
-    )
+    place.run(connection, "restart_fence", source=earlier.source)
+    place.run(connection, "restart_progress", source=earlier.source)
     if SOURCE in place.columns:
-        statement = sql.SQL("UPDATE {} SET kcr_timeline = 0 WHERE kcr_source = %s AND kcr_timeline <> 0")
-        connection.execute(statement.format(place.target), [earlier.source])
+        place.run(connection, "restart_rows", source=earlier.source)

@@ -19,12 +19,12 @@ from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.protocol.values import GroupPartition, Offset, TopicName
 from airflow_kcr.sinks.postgres.bookkeeping import (
     TargetProgress,
-    begin_progress,
     crash_mark,
     highest_timeline,
     lock_fence,
     lock_progress,
     set_progress,
+    start_progress,
 )
 from airflow_kcr.sinks.postgres.staging import ROW, Staging
 from airflow_kcr.sinks.postgres.target import (
@@ -64,8 +64,8 @@ def insert(
     connection.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(staging.identifier))
     staged, repeated = _checked(connection, target, call, staging)
     _require_fence(connection, target, place, call)
-    begins = {partition: range_.from_ for partition, range_ in call.ranges.items()}
-    begin_progress(connection, place, call.timeline, call.epoch, begins)
+    starts = {partition: range_.from_ for partition, range_ in call.ranges.items()}
+    start_progress(connection, place, call.timeline, call.epoch, starts)
     before = lock_progress(connection, place, target.group, call.ranges)
     if all(row.batch == call.batch for row in before.values()):
         return Inserted(staged=staged, written=0)

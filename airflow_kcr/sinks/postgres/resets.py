@@ -7,9 +7,7 @@ the second one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-import psycopg
-from psycopg import sql
+from typing import TYPE_CHECKING
 
 from airflow_kcr.errors import SinkAhead
 from airflow_kcr.protocol.member.messages import ResetSinks
@@ -17,20 +15,24 @@ from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset, Timeline
 from airflow_kcr.sinks.postgres.bookkeeping import (
     TargetProgress,
-    begin_progress,
     highest_timeline,
     lock_fence,
     lock_progress,
     raise_fence,
     set_progress,
+    start_progress,
+    with_offsets,
 )
-from airflow_kcr.sinks.postgres.earlier import require_gone
+from airflow_kcr.sinks.postgres.earlier import rows_kept
 from airflow_kcr.sinks.postgres.target import (
     SOURCE,
     Target,
     TargetPlace,
     columns_of,
 )
+
+if TYPE_CHECKING:
+    import psycopg
 
 _HINT = (
     "the store was restored to an earlier state; resume the region with the later numbers (`kcr region resume`), or "
@@ -58,7 +60,7 @@ def fence(connection: psycopg.Connection, target: Target, place: TargetPlace, ep
 def reset(
     connection: psycopg.Connection, target: Target, place: TargetPlace, order: ResetSinks
 ) -> dict[GroupPartition, Offset | None]:
-    """Roll back what a new timeline begins before, step over what a person skipped, and answer the open entries.
+    """Roll back what a new timeline starts before, step over what a person skipped, and answer the open entries.
 
     Raises:
         SinkAhead: the fence was raised further meanwhile.
@@ -70,8 +72,8 @@ def reset(
     found = lock_progress(connection, place, target.group, {*order.resume, *asked})
     here = {p: row for p, row in found.items() if row.timeline == order.timeline}
     places = {p: t.fallback for p, t in asked.items() if t.fallback is not None}
-    begins = {p: offset for p, offset in {**places, **order.resume}.items() if p not in here}
-    _roll_back(connection, target, place, order, begins)
+    starts = {p: offset for p, offset in {**places, **order.resume}.items() if p not in here}
+    _roll_back(connection, target, place, order, starts)
     skipped = _past_skips(here, order.skips)
     if skipped:
         _set(connection, place, order, skipped)
@@ -83,29 +85,18 @@ def _roll_back(
     target: Target,
     place: TargetPlace,
     order: ResetSinks,
-    begins: Mapping[GroupPartition, Offset],
+    starts: Mapping[GroupPartition, Offset],
 ) -> None:
     """Begin partitions again in this timeline: rows of older ones at or beyond the place go."""
-    if not begins:
+    if not starts:
         return
-    if target.mode.restorable and SOURCE in columns_of(connection, place.schema, place.table):
-        wanted = sorted(begins)
-        undone = sql.SQL(
-            "unnest(%s::text[], %s::integer[], %s::bigint[]) AS r (topic, partition, begins) "
-            "WHERE t.kcr_source = %s AND t.kcr_topic = r.topic AND t.kcr_partition = r.partition "
-            "AND t.kcr_offset >= r.begins AND t.kcr_timeline < %s"
-        )
-        given = [
-            [p.topic for p in wanted],
-            [p.partition for p in wanted],
-            [begins[p] for p in wanted],
-            place.source,
-            order.timeline,
-        ]
-        connection.execute(sql.SQL("DELETE FROM {} AS t USING {}").format(place.target, undone), given)
-        require_gone(connection, place, sql.SQL("FROM {} AS t, {}").format(place.target, undone), given)
-    begin_progress(connection, place, order.timeline, order.epoch, begins)
-    _set(connection, place, order, begins)
+    if target.mode.restorable and SOURCE in columns_of(connection, place):
+        named = with_offsets(starts)
+        place.run(connection, "roll_back", timeline=order.timeline, **named)
+        if place.value(connection, "is_left", timeline=order.timeline, **named):
+            raise rows_kept(place)
+    start_progress(connection, place, order.timeline, order.epoch, starts)
+    _set(connection, place, order, starts)
 
 
 def _past_skips(

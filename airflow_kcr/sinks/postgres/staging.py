@@ -22,7 +22,6 @@ from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.rules import SinkMode
 from airflow_kcr.protocol.values import BatchId, Epoch
 from airflow_kcr.sinks.postgres.bookkeeping import (
-    DDL_LOCK,
     another_table,
     ensure_crash_mark,
     is_same,
@@ -38,7 +37,6 @@ from airflow_kcr.sinks.postgres.target import (
     TargetColumn,
     TargetPlace,
     columns_of,
-    computed_columns,
     is_too_long,
     names,
 )
@@ -107,16 +105,17 @@ def make(
             f"{target}: column {', '.join(too_long)} is longer than the {LONGEST} bytes that Postgres keeps of a name; "
             "give it a shorter one in the pipeline"
         )
-    existing = columns_of(connection, place.schema, place.table)
+    existing = columns_of(connection, place)
     if not existing:
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
-        if not columns_of(connection, place.schema, place.table):
+        place.run(connection, "lock_ddl")
+        if not columns_of(connection, place):
             if not is_same(connection, place, place.source):
                 raise SinkError(f"{target}: {another_table(place.shown)}")
             _make_target(connection, target, place, columns)
             remember_target(connection, place, place.source)
-        existing = columns_of(connection, place.schema, place.table)
-    _require_fit(target, place, existing, columns, computed_columns(connection, place))
+        existing = columns_of(connection, place)
+    computed = frozenset(name for (name,) in place.run(connection, "computed_columns"))
+    _require_fit(target, place, existing, columns, computed)
     digest = hashlib.blake2s(batch.encode(), digest_size=8).hexdigest()
     table = f"{_PREFIX}{place.source}_{epoch}_{digest}"
     own = [*((name, f"{kind} NOT NULL") for name, kind in COORDINATES.items()), (ROW, "bigint NOT NULL")]
@@ -191,11 +190,7 @@ def drop(connection: psycopg.Connection, staging: Staging) -> None:
 
 def leftovers(connection: psycopg.Connection, place: TargetPlace, epoch: Epoch) -> list[Staging]:
     """Return the staging tables that batches of older epochs of this sink have left."""
-    found = connection.execute(
-        "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-        r"WHERE n.nspname = %s AND c.relname ~ %s",
-        [place.schema, rf"^{_PREFIX}{place.source}_[0-9]+_[0-9a-f]+$"],
-    ).fetchall()
+    found = place.run(connection, "staging_tables")
     return [
         Staging(schema=place.schema, table=name, columns=()) for (name,) in found if int(name.split("_")[3]) < epoch
     ]

@@ -1,22 +1,24 @@
-"""The target of a sink: one table, in whose name it is written, and where it is in the database."""
+"""The target of a sink: one table, in whose name it is written, where it is, and the statements about it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import psycopg
 import psycopg.abc
 from psycopg import sql
 
 from airflow_kcr.protocol.rules import Delivery, SinkMode
-from airflow_kcr.protocol.values import (
-    GroupId,
-    RegionId,
-    RegionName,
-)
+from airflow_kcr.protocol.values import GroupId, RegionId, RegionName
+
+if TYPE_CHECKING:
+    from psycopg.rows import TupleRow
 
 PREFIX: Final = "kcr_"
 """Begins every name that is the sink's own."""
@@ -34,6 +36,9 @@ OWN_COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
 
 Where a row comes from, and to which checkpoint it belongs.
 """
+
+LONGEST: Final = 63
+"""Bytes that Postgres keeps of a name (NAMEDATALEN)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +66,11 @@ class Target:
 
     def __str__(self) -> str:
         return f"sink {self.sink} of group {self.group}"
+
+    @property
+    def writer(self) -> dict[str, str]:
+        """Whose rows it writes, as the fences name them."""
+        return {"region_id": self.region_id, "group": self.group, "sink": self.sink}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,28 +107,35 @@ class TargetPlace:
         return bool(self.columns)
 
     @property
-    def target(self) -> sql.Identifier:
+    def target(self) -> Quoted:
         """The target table."""
         return self.own(self.table)
 
     @property
-    def fence(self) -> sql.Identifier:
-        """The table of fences."""
-        return self.own("kcr_fence")
-
-    @property
-    def progress(self) -> sql.Identifier:
+    def progress(self) -> Quoted:
         """The table of progress."""
         return self.own("kcr_progress")
-
-    @property
-    def crash_mark(self) -> sql.Identifier:
-        """The table that a crash of the server empties, as it empties what is staged."""
-        return self.own("kcr_crash_mark")
 
     def own(self, name: str) -> Quoted:
         """Return a table of the target's schema."""
         return Quoted(self.schema, name)
+
+    def run(self, connection: psycopg.Connection, name: str, **parameters: object) -> psycopg.Cursor[TupleRow]:
+        """Run one of the statements of `statements.sql`, and return the cursor with its rows.
+
+        Args:
+            connection: in the transaction.
+            name: the statement's.
+            parameters: its own; `schema`, `table`, `shown` and `source` are the place's where they are not given.
+        """
+        tables = {name: self.own(f"kcr_{name}") for name in ("fence", "progress", "crash_mark")}
+        its = {"schema": self.schema, "table": self.table, "shown": self.shown, "source": self.source}
+        return connection.execute(_statements()[name].format(target=self.target, **tables), its | parameters)
+
+    def value(self, connection: psycopg.Connection, name: str, **parameters: object) -> Any:  # noqa: ANN401 (a column)
+        """Run a statement, and return the first column of its first row; None: there is no row."""
+        row = self.run(connection, name, **parameters).fetchone()
+        return None if row is None else row[0]
 
 
 class Quoted(sql.Identifier):
@@ -137,13 +154,23 @@ class WithParameters(psycopg.Cursor[Any]):
         return super().execute(query, () if params is None else params, **options)
 
 
-def names(columns: list[str] | tuple[str, ...]) -> sql.Composed:
+_HEADER: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_COMMENT: Final = re.compile(r"^--.*\n", re.MULTILINE)
+_PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z]\w*)")
+
+
+@cache
+def _statements() -> Mapping[str, sql.SQL]:
+    """Return the statements of `statements.sql` by name, their parameters as psycopg writes them."""
+    text = Path(__file__).with_name("statements.sql").read_text(encoding="utf-8")
+    _, *found = _HEADER.split(text)
+    bodies = (_PARAMETER.sub(r"%(\1)s", _COMMENT.sub("", body).strip()) for body in found[1::2])
+    return {name: sql.SQL(body) for name, body in zip(found[::2], bodies, strict=True)}
+
+
+def names(columns: Iterable[str]) -> sql.Composed:
     """Return quoted names with commas between them."""
     return sql.SQL(", ").join(map(Quoted, columns))
-
-
-LONGEST: Final = 63
-"""Bytes that Postgres keeps of a name (NAMEDATALEN)."""
 
 
 def is_too_long(name: str) -> bool:
@@ -151,24 +178,7 @@ def is_too_long(name: str) -> bool:
     return len(name.encode()) > LONGEST
 
 
-def columns_of(connection: psycopg.Connection, schema: str, table: str) -> dict[str, TargetColumn]:
+def columns_of(connection: psycopg.Connection, place: TargetPlace) -> dict[str, TargetColumn]:
     """Return the columns of a table that can be written, in its order; none if there is no such table."""
-    rows = connection.execute(
-        "SELECT a.attname, format_type(a.atttypid, a.atttypmod), "
-        "a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' "
-        "FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' "
-        "AND a.attidentity <> 'a' ORDER BY a.attnum",
-        [schema, table],
-    ).fetchall()
+    rows = place.run(connection, "columns").fetchall()
     return {name: TargetColumn(type=kind, needed=needed) for name, kind, needed in rows}
-
-
-def computed_columns(connection: psycopg.Connection, place: TargetPlace) -> frozenset[str]:
-    """Return the columns of the target that only Postgres may write."""
-    rows = connection.execute(
-        "SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped "
-        "AND (attgenerated <> '' OR attidentity = 'a')",
-        [place.shown],
-    ).fetchall()
-    return frozenset(name for (name,) in rows)

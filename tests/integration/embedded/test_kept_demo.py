@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
@@ -90,7 +91,7 @@ def test_what_is_kept_is_shown_serves_and_is_stopped_with_all_that_it_has_starte
     assert json.loads(done.stdout)["sound"]
     assert f"kcr dev down --folder {folder}" in " ".join(done.stderr.split())
 
-    found: services.StatusJson = json.loads(
+    found: dict[str, Any] = json.loads(
         CliRunner().invoke(app, ["dev", "status", "--folder", str(folder), "-o", "json"]).stdout
     )
     assert found["spark"] is None

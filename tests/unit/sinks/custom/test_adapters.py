@@ -31,7 +31,7 @@ from airflow_kcr.sinks.custom import CheckpointId, CompleteCheckpoint, CustomSin
 from airflow_kcr.sinks.custom.adapters import (
     MemberCustomSink,
 )
-from airflow_kcr.sinks.files.contents import CheckpointContents
+from airflow_kcr.sinks.files.contents import CheckpointContents, RegionLedger
 from airflow_kcr.sinks.files.layout import CheckpointName
 from airflow_kcr.sinks.group import GroupSinks, checked_sinks, opened_sinks
 from airflow_kcr.sinks.kinds.custom import DeclaredCustom
@@ -98,7 +98,7 @@ class Told(CustomSink):
 
 
 @dataclass
-class Ledger:
+class Ledger(RegionLedger):
     """What is accepted."""
 
     found: CheckpointContents
