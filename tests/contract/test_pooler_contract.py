@@ -17,11 +17,12 @@ from sqlalchemy import create_engine, text
 
 from airflow_kcr import libpq
 from airflow_kcr.errors import OutcomeUnknown, SinkError, SinkRefused, StoreBusy, StoreRefused, StoreUnavailable
+from airflow_kcr.libpq import CommitLost
 from airflow_kcr.protocol.invariants.proof import verify
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.sinks.postgres.database import Database, OutcomeLost
+from airflow_kcr.sinks.postgres.database import Database
 from airflow_kcr.store import schema_upgrade
 from airflow_kcr.store.postgres import PostgresTransactions, build_engine
 from airflow_kcr.store.postgres.connections import NO_LOCK, driver_of, server_at
@@ -329,7 +330,7 @@ def test_a_commit_that_the_pooler_lost_is_open_until_it_is_looked_up(
         database = Database(url, timeouts=QUICK, who="sink out")
         transaction = database.transaction(SHORT)
         proxy.break_next(broken)
-        with pytest.raises(OutcomeLost), transaction:
+        with pytest.raises(CommitLost), transaction:
             pass
     assert proxy.breaks == 2
 

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Final
 
 import psycopg
-from psycopg import pq
 
 from airflow_kcr import libpq
 from airflow_kcr.errors import ConfigurationError, SinkError, SinkRefused, SinkUnavailable
@@ -28,18 +27,8 @@ CONNECT_TIMEOUT: Final = "10"
 
 _REASONS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "55P03": "it waited too long for a lock",
-        "57014": "a statement took too long",
-        "40P01": "it was chosen to end a deadlock",
-        "40001": "it could not be serialised",
-        "25P03": "it was idle for too long, so the server ended it",
-        "57P01": "the server ended the connection",
-        "57P02": "the server crashed",
-        "57P03": libpq.NOT_NOW,
-        "53100": "the server's disk is full",
-        "53200": "the server is out of memory",
-        "53300": libpq.FULL,
-        "25006": libpq.READ_ONLY,
+        **libpq.BUSY,
+        **libpq.AWAY,
         **libpq.REFUSALS,
         "42501": "this user has no right to it",
         "42P01": "a table is gone; it was there before",
@@ -59,10 +48,6 @@ _REASONS: Final[Mapping[str, str]] = MappingProxyType(
 
 _PASSING: Final = frozenset({"55P03", "40P01", "40001"})
 """Nothing was changed, and the same again may well work."""
-
-
-class OutcomeLost(Exception):
-    """The connection was lost while COMMIT was on its way; the caller looks up the outcome."""
 
 
 class SinkBusy(SinkError):
@@ -116,21 +101,16 @@ class Database:
 
         Raises:
             SinkError: it failed, and nothing was changed.
-            OutcomeLost: the outcome is unknown.
+            CommitLost: the outcome is unknown; the caller looks it up.
         """
         with self._connected(statement_timeout) as connection:
             with self._translated():
                 yield connection
-            try:
-                connection.commit()
-            except psycopg.Error as error:
-                # A pooler that loses the server tells so itself, by a state of class 08.
-                if error.sqlstate is None or error.sqlstate.startswith("08") or _is_broken(connection):
-                    raise OutcomeLost from None
-                raise self._translation(error) from None
+            with self._translated():
+                connection.settle()
 
     @contextmanager
-    def _connected(self, statement_timeout: timedelta) -> Iterator[psycopg.Connection]:
+    def _connected(self, statement_timeout: timedelta) -> Iterator[libpq.Connection]:
         times = self._timeouts
         spans = {
             "idle_in_transaction_session_timeout": times.idle_in_transaction_session_timeout,
@@ -172,7 +152,7 @@ class Database:
             raise self._translation(error) from None
 
     def _translation(self, error: psycopg.Error, not_made: libpq.NotMade | None = None) -> SinkError:
-        state, diag = error.sqlstate or "", error.diag
+        state, diag = libpq.sqlstate_of(error), error.diag
         if isinstance(error, psycopg.OperationalError) and not state:
             return self._not_reached(not_made or libpq.known_reason(str(error)))
         if not state:
@@ -202,7 +182,3 @@ class Database:
             return SinkRefused(f"{self.who}: the database {self.address} refused: {known.why}; nothing was changed")
         reason = "" if known is None else f" ({known.why})"
         return SinkUnavailable(f"{self.who}: the database {self.address} can't be reached{reason}; nothing was changed")
-
-
-def _is_broken(connection: psycopg.Connection) -> bool:
-    return connection.closed or connection.pgconn.status != pq.ConnStatus.OK

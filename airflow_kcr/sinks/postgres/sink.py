@@ -10,13 +10,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import SinkError
+from airflow_kcr.libpq import CommitLost
 from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
 from airflow_kcr.sinks.contract import not_written, written_twice
 from airflow_kcr.sinks.postgres import checks, insertion, resets, staging, writer
-from airflow_kcr.sinks.postgres.database import Database, OutcomeLost, SinkBusy
+from airflow_kcr.sinks.postgres.database import Database, SinkBusy
 from airflow_kcr.sinks.postgres.insertion import Inserted
 from airflow_kcr.sinks.postgres.staging import Column, Staging
 from airflow_kcr.sinks.postgres.target import Target, TargetPlace
@@ -73,7 +74,7 @@ class PostgresSink:
         try:
             with self.database.transaction(_SHORT) as connection:
                 self._place = checks.checked(connection, self.target, is_known=self.where in self._taken)
-        except OutcomeLost:
+        except CommitLost:
             raise self._lost("check the target") from None
 
     fenced: Final = True
@@ -107,7 +108,7 @@ class PostgresSink:
         try:
             with self.database.transaction(self._timeouts.reset) as connection:
                 yield connection
-        except OutcomeLost:
+        except CommitLost:
             raise self._lost("what was decided") from None
 
     @property
@@ -137,7 +138,7 @@ class PostgresSink:
             # A large table takes as long to roll back as a reset may take.
             with self.database.transaction(self._timeouts.reset) as connection:
                 answer = resets.reset(connection, self.target, place, order)
-        except OutcomeLost:
+        except CommitLost:
             raise self._lost(f"reset to epoch {order.epoch}") from None
         self._tidy(place, order)
         return answer
@@ -155,7 +156,7 @@ class PostgresSink:
         try:
             with self.database.transaction(_SHORT) as connection:
                 return staging.make(connection, self.target, self.place, call.batch, call.epoch, columns)
-        except OutcomeLost:
+        except CommitLost:
             raise self._lost(f"stage batch {call.batch}") from None
 
     def insert(self, call: BatchCall, staged: Staging) -> Inserted:
@@ -180,12 +181,12 @@ class PostgresSink:
                 inserted = insertion.insert(connection, self.target, self.place, call, staged)
                 staging.drop(connection, staged)
                 return inserted
-        except OutcomeLost:
+        except CommitLost:
             _LOG.warning("%s: the answer to the publication of batch %s was lost", self.target, call.batch)
         try:
             with self.database.transaction(_SHORT) as connection:
                 known = insertion.is_inserted(connection, self.target, self.place, call)
-        except OutcomeLost:
+        except CommitLost:
             raise self._lost(f"publish batch {call.batch}") from None
         if not known:
             raise SinkBusy(f"{self.target}: batch {call.batch} is not published: the connection was lost before")
@@ -196,14 +197,14 @@ class PostgresSink:
         try:
             with self.database.transaction(_SHORT) as connection:
                 staging.drop(connection, staged)
-        except (SinkError, OutcomeLost) as error:
+        except (SinkError, CommitLost) as error:
             _LOG.info("%s: staging table %s is left for the next reset: %s", self.target, staged.table, error)
 
     def _tidy(self, place: TargetPlace, order: ResetSinks) -> None:
         try:
             with self.database.transaction(_SHORT) as connection:
                 left = staging.leftovers(connection, place, order.epoch)
-        except (SinkError, OutcomeLost) as error:
+        except (SinkError, CommitLost) as error:
             _LOG.info("%s: what older epochs have staged is left for the next reset: %s", self.target, error)
             return
         for table in left:
