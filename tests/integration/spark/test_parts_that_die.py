@@ -1,4 +1,4 @@
-"""Spark's JVM is killed, frozen or slow in each state of its members: what happens, and how long it takes.
+"""Spark's JVM is killed, frozen or slow in each state of its members, and its Python processes where they matter.
 
 The region's other member has no Spark; it shows that others take over, without a second JVM.
 """
@@ -193,7 +193,7 @@ def test_members_end_with_their_jvm_and_others_take_over(
     judged(one, record_property)
 
 
-def daemon(region: Region) -> psutil.Process:
+def idle_daemon(region: Region) -> psutil.Process:
     """The daemon, which has to start a worker for the next task: those that were idle are gone."""
     found = region.daemon
     for one in found.children():
@@ -202,15 +202,34 @@ def daemon(region: Region) -> psutil.Process:
     return found
 
 
-@pytest.mark.parametrize("state", [idle], ids=["idle"])
+def busy_daemon(region: Region) -> psutil.Process:
+    """The daemon whose worker has a record."""
+    return region.daemon
+
+
+def worker(region: Region) -> psutil.Process:
+    """The worker that has a record."""
+    return psutil.Process(int((region.spark.gates / "worker.pid").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("part", "state"),
+    [(idle_daemon, idle), (busy_daemon, busy), (worker, busy), (worker, draining)],
+    ids=["daemon, idle", "daemon, busy", "worker, busy", "worker, draining"],
+)
 @pytest.mark.parametrize("how", [pytest.param(signal.SIGKILL, id="killed"), pytest.param(signal.SIGSTOP, id="frozen")])
-def test_a_python_daemon_is_replaced(
-    state: Callable[[Region], None], region: Region, how: signal.Signals, record_property: Note
+def test_a_python_process_is_replaced(
+    part: Callable[[Region], psutil.Process],
+    state: Callable[[Region], None],
+    region: Region,
+    how: signal.Signals,
+    record_property: Note,
 ) -> None:
     spark, one = region.spark, region.live
-    victim = daemon(region)
+    victim = part(region)
     began = time.monotonic()
     victim.send_signal(how)
+    spark.open("worker")
     one.fill(60)
     finished(one, WITHIN)
     record_property("processed after", time.monotonic() - began)
