@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self
 
+from airflow_kcr.api.columns import Column, Columns, Shown
 from airflow_kcr.api.views import View
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
@@ -16,7 +17,7 @@ from airflow_kcr.protocol.region.archive import CheckpointPage, LogStart
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointRequest, CheckpointState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import checkpoint_of, contributions_to, offsets_of, request_of
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId, TopicId
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId, TopicId, format_instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,25 +57,42 @@ class CheckpointSummary(View):
 
     def facts(self) -> Mapping[str, object]:
         """Return the checkpoint as in `checkpoint list`."""
-        row = self.checkpoint
-        return {
-            "sequence": row.sequence,
-            "timeline": row.timeline,
-            "state": row.state,
-            "purpose": row.purpose,
-            "boundary": row.boundary,
-            "inexact": bool(row.inexact),
-            "committed": row.committed if row.is_complete else None,
-            "current": row.is_current if row.is_current or row.undone_by is not None else None,
-            "undone_by": row.undone_by,
-            "opened_at": row.opened_at,
-            "finished_at": row.finished_at,
-            "published_at": row.published_at,
-            "pinned_as": row.pinned_as or None,
-            "kept_because": self.kept or None,
-            "unreachable": None if self.reach is None else self.reach.is_unreachable,
-            "overtaken_at": None if self.reach is None else self.reach.overtaken_at,
-        }
+        return CHECKPOINT.facts(self)
+
+    @property
+    def log(self) -> str:
+        """Whether it can still be gone back to, for people."""
+        if self.reach is None:
+            return ""
+        if self.reach.is_unreachable:
+            return "unreachable"
+        return "" if self.reach.overtaken_at is None else f"until {format_instant(self.reach.overtaken_at)}"
+
+
+CHECKPOINT: Final = Columns[CheckpointSummary](
+    Column("sequence", lambda c: c.checkpoint.sequence, is_number=True),
+    Column("timeline", lambda c: c.checkpoint.timeline, is_number=True),
+    Column("state", lambda c: c.checkpoint.state),
+    Column("purpose", lambda c: c.checkpoint.purpose),
+    Column("boundary", lambda c: c.checkpoint.boundary),
+    Column("inexact", lambda c: bool(c.checkpoint.inexact), Shown.TO_PROGRAMS),
+    Column("committed", lambda c: c.checkpoint.committed if c.checkpoint.is_complete else None),
+    Column("current", lambda c: _is_current(c.checkpoint)),
+    Column("undone_by", lambda c: c.checkpoint.undone_by, Shown.TO_PROGRAMS),
+    Column("opened_at", lambda c: c.checkpoint.opened_at, Shown.TO_PROGRAMS),
+    Column("finished_at", lambda c: c.checkpoint.finished_at),
+    Column("published_at", lambda c: c.checkpoint.published_at, Shown.TO_PROGRAMS),
+    Column("pinned_as", lambda c: c.checkpoint.pinned_as or None, Shown.TO_PROGRAMS),
+    Column("kept_because", lambda c: c.kept or None),
+    Column("unreachable", lambda c: None if c.reach is None else c.reach.is_unreachable, Shown.TO_PROGRAMS),
+    Column("overtaken_at", lambda c: None if c.reach is None else c.reach.overtaken_at, Shown.TO_PROGRAMS),
+    Column("log", lambda c: c.log, Shown.TO_PEOPLE),
+)
+"""A checkpoint as in `checkpoint list`."""
+
+
+def _is_current(row: Checkpoint) -> bool | None:
+    return row.is_current if row.is_current or row.undone_by is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -373,7 +373,8 @@ def poll(
         left = timedelta(seconds=until - monotonic())
         if left <= timedelta(0):
             return missing(region, now, goal), now
-        store.wait(name, region.counter, min(left, POLL_PERIOD))
+        # Read again only when something happened, and at the end: what moves no counter is waited for longer anyway.
+        store.wait(name, region.counter, left)
 
 
 def missing(region: StoredRegion, now: datetime, goal: Goal, *, waited: timedelta = timedelta(0)) -> Progress:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, cast
 
+from airflow_kcr.api.columns import Column, Columns, Shown
 from airflow_kcr.api.regions import record_named, require_groups
 from airflow_kcr.api.views import View, document_of, run_of
 from airflow_kcr.errors import ConfigurationError
@@ -123,18 +124,23 @@ class Repetition(View):
 
     def facts(self) -> Mapping[str, object]:
         """Return it as in `ledger repeated`."""
-        of = self.redelivery
-        return {
-            **of.partition._asdict(),
-            "from_offset": of.range.from_,
-            "to_offset": of.range.to,
-            "offsets": self.offsets,
-            "cause": self.cause,
-            "epoch": None if of.reset is None else of.reset.epoch,
-            "detail": "" if of.reset is None else of.reset.detail,
-            "batch": of.batch,
-            "earlier": of.earlier,
-        }
+        return REPETITION.facts(self)
+
+
+REPETITION: Final = Columns[Repetition](
+    Column("group", lambda r: r.redelivery.partition.group),
+    Column("topic", lambda r: r.redelivery.partition.topic),
+    Column("partition", lambda r: r.redelivery.partition.partition, is_number=True),
+    Column("from_offset", lambda r: r.redelivery.range.from_, is_number=True),
+    Column("to_offset", lambda r: r.redelivery.range.to, is_number=True),
+    Column("offsets", lambda r: r.offsets, is_number=True),
+    Column("cause", lambda r: r.cause),
+    Column("epoch", lambda r: None if r.redelivery.reset is None else r.redelivery.reset.epoch, is_number=True),
+    Column("detail", lambda r: "" if r.redelivery.reset is None else r.redelivery.reset.detail),
+    Column("batch", lambda r: r.redelivery.batch, Shown.TO_PROGRAMS),
+    Column("earlier", lambda r: r.redelivery.earlier, Shown.TO_PROGRAMS),
+)
+"""Offsets that were started again as in `ledger repeated`."""
 
 
 def record(store: RegionStore, name: RegionName, text: str, group: str | None) -> tuple[RecordView, ...]:

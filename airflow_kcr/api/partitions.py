@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from airflow_kcr.api.checkpoints import require_checkpoint, require_current
+from airflow_kcr.api.columns import Column, Columns
 from airflow_kcr.api.regions import Clusters
 from airflow_kcr.api.validation import noted
 from airflow_kcr.api.views import View
@@ -81,16 +83,22 @@ class Lag(View):
 
     def facts(self) -> Mapping[str, object]:
         """Return it as in `lag`."""
-        return {
-            **self.partition._asdict(),
-            "position": self.position,
-            "committed": self.committed,
-            "log_start": self.log_start,
-            "log_end": self.log_end,
-            "lag": self.lag,
-            "member_id": self.member,
-            "trouble": self.trouble,
-        }
+        return LAG.facts(self)
+
+
+LAG: Final = Columns[Lag](
+    Column("group", lambda row: row.partition.group),
+    Column("topic", lambda row: row.partition.topic),
+    Column("partition", lambda row: row.partition.partition, is_number=True),
+    Column("position", lambda row: row.position, is_number=True),
+    Column("committed", lambda row: row.committed, is_number=True),
+    Column("log_start", lambda row: row.log_start, is_number=True),
+    Column("log_end", lambda row: row.log_end, is_number=True),
+    Column("lag", lambda row: row.lag, is_number=True),
+    Column("member_id", lambda row: row.member),
+    Column("trouble", lambda row: row.trouble),
+)
+"""A partition's lag as in `lag`."""
 
 
 class CommitFinding(StrEnum):
@@ -151,14 +159,20 @@ class Comparison(View):
 
     def facts(self) -> Mapping[str, object]:
         """Return it as in `checkpoint compare`."""
-        return {
-            **self.partition._asdict(),
-            "offset": self.offset,
-            "committed": self.committed,
-            "log_start": self.log_start,
-            "log_end": self.log_end,
-            "finding": self.finding,
-        }
+        return COMPARISON.facts(self)
+
+
+COMPARISON: Final = Columns[Comparison](
+    Column("group", lambda row: row.partition.group),
+    Column("topic", lambda row: row.partition.topic),
+    Column("partition", lambda row: row.partition.partition, is_number=True),
+    Column("offset", lambda row: row.offset, is_number=True),
+    Column("committed", lambda row: row.committed, is_number=True),
+    Column("log_start", lambda row: row.log_start, is_number=True),
+    Column("log_end", lambda row: row.log_end, is_number=True),
+    Column("finding", lambda row: row.finding),
+)
+"""A partition as in `checkpoint compare`."""
 
 
 def lag(region: StoredRegion, clusters: Clusters, read: Callable[[], StoredRegion]) -> tuple[Lag, ...]:

@@ -49,7 +49,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetRequest,
 )
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import person_reset_of
+from airflow_kcr.protocol.region.state import checkpoint_of, person_reset_of, request_of
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.validation import check_topics
 from airflow_kcr.protocol.values import (
@@ -243,12 +243,10 @@ class Region:
         """Return the checkpoint that answers a request, and the newest current one before it, both of one moment.
 
         A retired one counts as well; None: there is none.
-
-        Raises:
-            ConfigurationError: there is no request with that id.
         """
         region = self._read()
-        row = CheckpointRequestView.of(region, RequestId(request_id)).checkpoint
+        request = request_of(region, RequestId(request_id))
+        row = None if request is None or request.sequence is None else checkpoint_of(region, request.sequence)
         return row, None if row is None else region.archive.newest_current(row.sequence)
 
     def stop(self) -> RegionView:

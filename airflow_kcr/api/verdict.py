@@ -10,7 +10,6 @@ import json
 import logging
 import threading
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
@@ -72,16 +71,6 @@ class Verdict(View):
             checked_batches=judged.proof.batches,
             violations=judged.proof.finished(),
         )
-
-    def facts(self) -> Mapping[str, object]:
-        """Return it as in `verify`."""
-        return {
-            "region": self.region,
-            "after": self.after,
-            "checked_events": self.checked_events,
-            "checked_batches": self.checked_batches,
-            "violations": self.violations,
-        }
 
 
 @dataclass(slots=True, kw_only=True)

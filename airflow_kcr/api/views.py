@@ -15,6 +15,7 @@ from pathlib import PurePath
 from types import NoneType
 from typing import Final, Self
 
+from airflow_kcr.api.columns import Column, Columns
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import boundaries, completion, coverage, liveness, lost_logs, specs
@@ -278,19 +279,23 @@ class RegionSummary(View):
 
     def facts(self) -> Mapping[str, object]:
         """Return the region as in `region list`."""
-        return {
-            "region": self.region,
-            "state": self.state,
-            "desired_state": self.desired_state,
-            "epoch": self.epoch,
-            "timeline": self.timeline,
-            "last_complete": self.last_complete,
-            "next_boundary": self.next_boundary,
-            "overdue_seconds": self.overdue,
-            "progress": self.liveness.verdict,
-            "members": self.members,
-            "alive": self.alive,
-        }
+        return REGION.facts(self)
+
+
+REGION: Final = Columns[RegionSummary](
+    Column("region", lambda r: r.region),
+    Column("state", lambda r: r.state),
+    Column("desired_state", lambda r: r.desired_state),
+    Column("epoch", lambda r: r.epoch, is_number=True),
+    Column("timeline", lambda r: r.timeline, is_number=True),
+    Column("last_complete", lambda r: r.last_complete, is_number=True),
+    Column("next_boundary", lambda r: r.next_boundary),
+    Column("overdue_seconds", lambda r: r.overdue, is_number=True),
+    Column("progress", lambda r: r.liveness.verdict),
+    Column("members", lambda r: r.members, is_number=True),
+    Column("alive", lambda r: r.alive, is_number=True),
+)
+"""A region as in `region list`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

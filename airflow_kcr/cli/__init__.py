@@ -25,7 +25,7 @@ app.add_typer(reset.app)
 app.add_typer(history.ledger_app)
 app.command()(dev.demo)
 app.command()(dev.doctor)
-app.command()(history.lag)
+app.command()(region.lag)
 app.command()(history.events)
 app.command()(history.verify)
 

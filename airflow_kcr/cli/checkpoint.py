@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -14,6 +13,7 @@ from airflow_kcr.cli.conventions import (
     Name,
     Output,
     Url,
+    listed,
     note,
     region_of,
     reported,
@@ -84,39 +84,8 @@ def _listed(sequences: tuple[int, ...]) -> str:
     return ", ".join(map(str, sequences))
 
 
-LISTED: Final = (
-    "sequence",
-    "timeline",
-    "state",
-    "purpose",
-    "boundary",
-    "inexact",
-    "committed",
-    "current",
-    "undone_by",
-    "opened_at",
-    "finished_at",
-    "published_at",
-    "pinned_as",
-    "kept_because",
-    "unreachable",
-    "overtaken_at",
-)
-_TABLE: Final = (
-    "sequence",
-    "timeline",
-    "state",
-    "purpose",
-    "boundary",
-    "committed",
-    "current",
-    "finished_at",
-    "kept_because",
-    "log",
-)
 OFFSETS: Final = ("group", "topic", "partition", "offset", "committed")
-COMPARED: Final = ("group", "topic", "partition", "offset", "committed", "log_start", "log_end", "finding")
-_NUMBERS: Final = frozenset({"sequence", "timeline", "partition", "offset", "committed", "log_start", "log_end"})
+_NUMBERS: Final = frozenset({"partition", "offset", "committed"})
 
 
 @app.command("list")
@@ -139,28 +108,18 @@ def list_(
 
     Example: kcr checkpoint list flights --last 10
     """
+    from airflow_kcr.api.checkpoints import CHECKPOINT
+
     with region_of(name, store) as region:
-        rows = [summary.to_json() for summary in region.checkpoints(before=before, last=last)]
-    answer = Answer(
-        document=rows,
-        columns=LISTED,
-        table=_TABLE,
-        rows=rows,
-        table_rows=[row | {"log": _log(row)} for row in rows],
-        numbers=frozenset({"sequence", "timeline"}),
-        empty=f"region {name} has no checkpoint yet; `kcr region drain {name}` asks for one"
+        found = region.checkpoints(before=before, last=last)
+    empty = (
+        f"region {name} has no checkpoint yet; `kcr region drain {name}` asks for one"
         if before is None
-        else f"region {name} has no checkpoint before {before}",
+        else f"region {name} has no checkpoint before {before}"
     )
-    show(answer, output)
-    if len(rows) == last:
-        note(f"older ones: kcr checkpoint list {name} --before {rows[0]['sequence']}")
-
-
-def _log(row: Mapping[str, object]) -> str:
-    if row["unreachable"]:
-        return "unreachable"
-    return "" if row["overtaken_at"] is None else f"until {row['overtaken_at']}"
+    show(listed(CHECKPOINT, found, empty), output)
+    if len(found) == last:
+        note(f"older ones: kcr checkpoint list {name} --before {found[0].checkpoint.sequence}")
 
 
 @app.command("show")
@@ -235,9 +194,10 @@ def compare(name: Name, sequence: Checkpoint, store: Url, output: Output = None)
 
     Example: kcr checkpoint compare flights 12
     """
+    from airflow_kcr.api.partitions import COMPARISON
+
     with region_of(name, store) as region:
-        rows = [row.to_json() for row in region.compare(sequence)]
-    show(Answer(document=rows, columns=COMPARED, rows=rows, numbers=_NUMBERS), output)
+        show(listed(COMPARISON, region.compare(sequence)), output)
 
 
 @app.command()

@@ -34,10 +34,14 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from airflow_kcr.api import Progress, Region
+    from airflow_kcr.api.columns import Columns
     from airflow_kcr.api.goals import OnProgress
     from airflow_kcr.spec import RegionSpec
     from airflow_kcr.store.regions import RegionStore
 
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Results
 
@@ -69,6 +73,20 @@ class Answer:
 
     empty: str = ""
     """What to say, on standard error, to a person who gets a table without rows."""
+
+
+def listed(columns: Columns[T], answers: Sequence[T], empty: str = "") -> Answer:
+    """Return answers of one kind, a row for each."""
+    from airflow_kcr.api.views import document_of
+
+    return Answer(
+        document=[document_of(columns.facts(one)) for one in answers],
+        columns=columns.data,
+        rows=[document_of(columns.row(one)) for one in answers],
+        table=columns.table,
+        numbers=columns.numbers,
+        empty=empty,
+    )
 
 
 def chosen(output: OutputFormat | None) -> OutputFormat:
@@ -128,6 +146,8 @@ def _cell(value: object) -> object:
             return ""
         case bool():
             return "true" if value else "false"
+        case list():
+            return " ".join(map(str, value))
         case _:
             return value
 
@@ -181,9 +201,6 @@ def _table(answer: Answer, rows: Sequence[Row]) -> RenderableType:
 
 
 # How a command ends: its exit status, and one sentence on standard error.
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _STATUS: Final[tuple[tuple[type[KcrError], int], ...]] = (
     (ConfigurationError, 2),

@@ -1,8 +1,9 @@
-"""`kcr lag`, `events`, `verify` and `ledger`: a region's lag, its history, and checking that history."""
+"""`kcr events`, `verify` and `ledger`: a region's history, and checking it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -15,6 +16,7 @@ from airflow_kcr.cli.conventions import (
     Url,
     chosen,
     csv_line,
+    listed,
     region_of,
     reported,
     show,
@@ -25,42 +27,8 @@ if TYPE_CHECKING:
     from airflow_kcr.api import RecordView, Region
     from airflow_kcr.protocol.region.events import Event
 
-LAG: Final = (
-    "group",
-    "topic",
-    "partition",
-    "position",
-    "committed",
-    "log_start",
-    "log_end",
-    "lag",
-    "member_id",
-    "trouble",
-)
 EVENT: Final = ("number", "at", "epoch", "timeline", "kind", "what")
 _BRIEF: Final = 160
-
-
-@reported
-def lag(name: Name, store: Url, output: Output = None) -> None:
-    """Show the lag of each partition, with its position, committed offset, and start and end of the log.
-
-    The position is the next offset to process; the lag counts offsets from there to the end. Fewer records may be left,
-    because aborted transactions, transaction markers and compaction leave gaps. The committed offset moves only at
-    checkpoints. `trouble` says why a position isn't in its log.
-
-    Example: kcr lag flights
-    """
-    with region_of(name, store) as region:
-        rows = [row.to_json() for row in region.lag()]
-    answer = Answer(
-        document=rows,
-        columns=LAG,
-        rows=rows,
-        numbers=frozenset({"partition", "position", "committed", "log_start", "log_end", "lag"}),
-        empty=f"region {name} has no partition yet: none of its topics exists",
-    )
-    show(answer, output)
 
 
 @reported
@@ -203,10 +171,6 @@ _STARTED_TABLE: Final = (
     "checkpoint",
     "runs",
 )
-REPEATED: Final = (
-    *("group", "topic", "partition", "from_offset", "to_offset", "offsets", "cause", "epoch", "detail", "batch"),
-    "earlier",
-)
 _LEDGER_NUMBERS: Final = frozenset(
     {
         "partition",
@@ -216,9 +180,6 @@ _LEDGER_NUMBERS: Final = frozenset(
         "timeline",
         "sequence",
         "checkpoint",
-        "from_offset",
-        "to_offset",
-        "offsets",
     }
 )
 
@@ -266,20 +227,9 @@ def repeated(name: Name, store: Url, group: Group = None, output: Output = None)
 
     Example: kcr ledger repeated flights
     """
-    from airflow_kcr.api.ledger import by_cause
+    from airflow_kcr.api.ledger import REPETITION, by_cause
 
     with region_of(name, store) as region:
         found = region.repeated(group=group)
-    rows = [one.to_json() for one in found]
-    answer = Answer(
-        document=rows,
-        columns=REPEATED,
-        table=REPEATED[:-2],
-        rows=[
-            row | {"earlier": " ".join(map(str, one.redelivery.earlier))} for row, one in zip(rows, found, strict=True)
-        ],
-        facts={cause: f"{offsets:,} offsets started again" for cause, offsets in by_cause(found).items()},
-        numbers=_LEDGER_NUMBERS,
-        empty=f"region {name} has started nothing twice",
-    )
-    show(answer, output)
+    facts = {cause: f"{offsets:,} offsets started again" for cause, offsets in by_cause(found).items()}
+    show(replace(listed(REPETITION, found, f"region {name} has started nothing twice"), facts=facts), output)

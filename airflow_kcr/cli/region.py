@@ -21,6 +21,7 @@ from airflow_kcr.cli.conventions import (
     Url,
     Wait,
     instant,
+    listed,
     note,
     progress,
     region_of,
@@ -34,7 +35,7 @@ from airflow_kcr.cli.conventions import (
 from airflow_kcr.errors import RegionBeingDeleted
 
 if TYPE_CHECKING:
-    from airflow_kcr.api import Applied, CheckpointRequestView, Goal, Region, RegionSummary, RegionView
+    from airflow_kcr.api import Applied, CheckpointRequestView, Goal, Region, RegionView
     from airflow_kcr.protocol.values import TopicPartition
 
 app = typer.Typer(
@@ -84,9 +85,11 @@ def list_(store: Url, output: Output = None) -> None:
     Example: kcr region list -o csv
     """
     from airflow_kcr.api import regions
+    from airflow_kcr.api.views import REGION
 
     with store_of(store) as found:
-        show(listed(regions(found)), output)
+        empty = "there is no region in this store yet; `kcr region apply -f FILE` makes one"
+        show(listed(REGION, regions(found), empty), output)
 
 
 @app.command("show")
@@ -101,6 +104,22 @@ def show_(name: Name, store: Url, output: Output = None) -> None:
     """
     with region_of(name, store) as region:
         show(shown(region.show()), output)
+
+
+@reported
+def lag(name: Name, store: Url, output: Output = None) -> None:
+    """Show the lag of each partition, with its position, committed offset, and start and end of the log.
+
+    The position is the next offset to process; the lag counts offsets from there to the end. Fewer records may be left,
+    because aborted transactions, transaction markers and compaction leave gaps. The committed offset moves only at
+    checkpoints. `trouble` says why a position isn't in its log.
+
+    Example: kcr lag flights
+    """
+    from airflow_kcr.api.partitions import LAG
+
+    with region_of(name, store) as region:
+        show(listed(LAG, region.lag(), f"region {name} has no partition yet: none of its topics exists"), output)
 
 
 @app.command()
@@ -380,32 +399,7 @@ def _show_when(region: Region, view: RegionView, goal: Goal | None, timeout: Tim
 
 # How what `kcr region` finds out is laid out: facts, columns, rows.
 
-SUMMARY: Final = (
-    "region",
-    "state",
-    "desired_state",
-    "epoch",
-    "timeline",
-    "last_complete",
-    "next_boundary",
-    "overdue_seconds",
-    "progress",
-    "members",
-    "alive",
-)
 MEMBER: Final = ("group_id", "member_id", "incarnation", "version", "state", "alive", "partitions")
-
-
-def listed(found: Sequence[RegionSummary]) -> Answer:
-    """Lay out the regions of a store."""
-    rows = [summary.to_json() for summary in found]
-    return Answer(
-        document=rows,
-        columns=SUMMARY,
-        rows=rows,
-        numbers=frozenset({"epoch", "timeline", "last_complete", "overdue_seconds", "members", "alive"}),
-        empty="there is no region in this store yet; `kcr region apply -f FILE` makes one",
-    )
 
 
 def shown(view: RegionView) -> Answer:

@@ -80,13 +80,17 @@ class KcrDrainOperator(WaitingOperator):
         waiting_for: Mapping[str, Any] | None = None,
         asked_at: str = "",
     ) -> dict[str, Any]:
-        """Go on after the trigger.
+        """Go on after the trigger, with one read of the region.
 
         A checkpoint that a reset has undone meanwhile is asked for again, under the same name.
         """
         with translated():
             TriggerAnswer.from_json(event).require_reached()
-        return self.execute(context)
+        with self.lent(context) as region:
+            row, previous = region.answered(kcr.request_id(context))
+        if row is None or row.published_at is None or not row.is_current:
+            return self.execute(context)
+        return self._returned(context, row, previous)
 
     def answer(self, context: Context, region: Region) -> dict[str, Any]:
         """Return the checkpoint: region, timeline, sequence, boundary and whether it is inexact."""
@@ -94,6 +98,9 @@ class KcrDrainOperator(WaitingOperator):
         row, previous = region.answered(request_id)
         if row is None:
             raise ConfigurationError(f"the checkpoint of request id {request_id} is gone; was the region deleted?")
+        return self._returned(context, row, previous)
+
+    def _returned(self, context: Context, row: Checkpoint, previous: Checkpoint | None) -> dict[str, Any]:
         for remark in self._remarks(context, row, previous):
             self.log.warning("%s", remark)
         self.log.info("Checkpoint %d of region %s, timeline %d, is published", row.sequence, self.region, row.timeline)

@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 
 from airflow_kcr.api import Region
 from airflow_kcr.errors import TimedOut
+from airflow_kcr.operators import base
 from airflow_kcr.operators.checkpoint import KcrDrainOperator
 from airflow_kcr.protocol.commands import KillRegion, Reconcile, ReportForeignConsumer, StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, RequestState
@@ -110,8 +111,6 @@ def at_boundary(driver: Driver, boundary: datetime, offset: int) -> None:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks look once before they give their slot up."""
-    from airflow_kcr.operators import base
-
     monkeypatch.setattr(base, "PATIENCE", timedelta(0))
 
 
@@ -179,7 +178,7 @@ def test_a_checkpoint_that_is_there_already_costs_no_deferral(start: Start) -> N
     assert operator().execute(run.context)["sequence"] == driver.region.restore_point
 
 
-def test_a_drain_reads_the_store_three_times_at_most(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deferred_drain_reads_the_store_four_times(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = start(BY_RUN)
     boundary = last_boundary(driver)
     run = Run(boundary)
@@ -192,13 +191,16 @@ def test_a_drain_reads_the_store_three_times_at_most(start: Start, monkeypatch: 
 
     with monkeypatch.context() as patched:
         patched.setattr(PostgresTransactions, "read", counted)
-        deferred(run)
-        asked = len(reads)
+        patched.setattr(base, "PATIENCE", timedelta(seconds=1.2))
+        waiting = deferred(run)
+    assert len(reads) == 3, "for its schedule, once asked, and after the patience: nothing happens in between"
     at_boundary(driver, boundary, 10)
     with monkeypatch.context() as patched:
         patched.setattr(PostgresTransactions, "read", counted)
+        resumed(waiting, run)
+        assert len(reads) == 4
         operator().execute(run.context)
-    assert (asked, len(reads) - asked) == (2, 3)
+        assert len(reads) == 4 + 3, "a cleared task asks again"
 
 
 def test_a_shorter_execution_timeout_counts(start: Start) -> None:
