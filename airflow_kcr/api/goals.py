@@ -50,6 +50,7 @@ from airflow_kcr.protocol.region.state import (
 from airflow_kcr.protocol.region.waits import Rule, Wait, Waits
 from airflow_kcr.protocol.values import CheckpointNumber, MemberId, RegionName, RequestId, few, format_instant
 from airflow_kcr.store.regions import RegionStore
+from airflow_kcr.verbs import Reaching
 
 Predicate: TypeAlias = Callable[[StoredRegion, datetime], bool]
 """Asked of the region and the store's clock then; raises where it can't become true any more."""
@@ -101,6 +102,14 @@ def _is_stopped(region: StoredRegion, now: datetime) -> bool:
 
 
 STOPPED: Final = Goal(what="to stop and its members to leave", is_reached=_is_stopped, missing=waits.to_stop)
+
+
+STATES: Final[Mapping[Reaching, Goal]] = {
+    Reaching.RUNNING: RUNNING,
+    Reaching.PAUSED: PAUSED,
+    Reaching.STOPPED: STOPPED,
+}
+"""What the verbs of a region wait for."""
 
 
 def _is_spec_in_force(region: StoredRegion, now: datetime) -> bool:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Self
 
+from airflow_kcr import verbs
 from airflow_kcr.api import goals, ledger, partitions, regions, reset_plans, reset_views, resets
 from airflow_kcr.api.checkpoints import (
     CheckpointRequestView,
@@ -28,14 +29,10 @@ from airflow_kcr.api.views import RegionView
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.commands import (
     DeleteRegion,
-    KillRegion,
-    PauseRegion,
     PinCheckpoint,
     RecordResetAnswer,
     RequestCheckpoint,
     RetireCheckpoints,
-    StartRegion,
-    StopRegion,
 )
 from airflow_kcr.protocol.region import plans
 from airflow_kcr.protocol.region.events import CheckpointsRetired, Event
@@ -163,9 +160,13 @@ class Region:
                 there[group] = cluster.logs.topics()
         return check_topics(region.rules, there)
 
+    def ask(self, verb: verbs.Verb) -> None:
+        """Ask a verb of the region; `goals.STATES` has what to wait for then."""
+        self._store.handle(self.name, verb.command(self._requester))
+
     def start(self) -> RegionView:
         """Start a stopped or halted region, or resume a paused one; members then bring it to run."""
-        self._store.handle(self.name, StartRegion(requester=self._requester))
+        self.ask(verbs.START)
         return self.show()
 
     def resume(self) -> RegionView:
@@ -174,7 +175,7 @@ class Region:
 
     def pause(self) -> RegionView:
         """Pause: batches in flight end, none begins, members stay in their groups."""
-        self._store.handle(self.name, PauseRegion(requester=self._requester))
+        self.ask(verbs.PAUSE)
         return self.show()
 
     def drain(
@@ -251,12 +252,12 @@ class Region:
 
     def stop(self) -> RegionView:
         """Stop: a checkpoint, published and committed, then all members leave."""
-        self._store.handle(self.name, StopRegion(requester=self._requester))
+        self.ask(verbs.STOP)
         return self.show()
 
     def kill(self) -> RegionView:
         """Kill: whatever runs is void, all members leave now; the next start resumes at the restore point."""
-        self._store.handle(self.name, KillRegion(requester=self._requester))
+        self.ask(verbs.KILL)
         return self.show()
 
     def delete(self) -> None:

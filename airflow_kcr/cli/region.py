@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from airflow_kcr import verbs
 from airflow_kcr.cli.conventions import (
     TEN_MINUTES,
     Answer,
@@ -33,9 +34,10 @@ from airflow_kcr.cli.conventions import (
     store_of,
 )
 from airflow_kcr.errors import RegionBeingDeleted
+from airflow_kcr.verbs import Verb
 
 if TYPE_CHECKING:
-    from airflow_kcr.api import Applied, CheckpointRequestView, Goal, Region, RegionView
+    from airflow_kcr.api import Applied, CheckpointRequestView, Region, RegionView
     from airflow_kcr.protocol.values import TopicPartition
 
 app = typer.Typer(
@@ -122,7 +124,7 @@ def lag(name: Name, store: Url, output: Output = None) -> None:
         show(listed(LAG, region.lag(), f"region {name} has no partition yet: none of its topics exists"), output)
 
 
-@app.command()
+@app.command(help=verbs.START.__doc__)
 @reported
 def start(
     name: Name,
@@ -134,14 +136,7 @@ def start(
     timeout: Timeout = TEN_MINUTES,
     output: Output = None,
 ) -> None:
-    """Start a stopped or halted region; resume a paused one.
-
-    The region runs once all its members do; start them with `kcr member run`. --wait shows which are missing.
-
-    Example: kcr region start flights --wait --timeout 5m
-    """
-    from airflow_kcr.api import goals
-
+    """Start a region whose topics exist; its help is the verb's."""
     require_wait(wait, timeout)
     with region_of(name, store) as region:
         if not skip_topic_check:
@@ -154,37 +149,25 @@ def start(
                 f"the region runs once its members do; start {', '.join(absent)} with "
                 f"`kcr member run {name} --group … --index …`"
             )
-        _show_when(region, view, goals.RUNNING if wait else None, timeout, output)
+        _show_when(region, verbs.START if wait else None, timeout, output)
 
 
-@app.command()
-@reported
-def pause(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
-    """Pause: finish running batches and start no new ones; the members stay in their groups.
+def _steered_by(verb: Verb) -> Callable[..., None]:
+    """Return the command of a verb that needs no more than the region's name."""
 
-    --wait returns when no batch is running. Pausing aborts a checkpoint that hasn't reached its boundary.
+    def steer(
+        name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None
+    ) -> None:
+        require_wait(wait, timeout)
+        with region_of(name, store) as region:
+            region.ask(verb)
+            _show_when(region, verb if wait else None, timeout, output)
 
-    Example: kcr region pause flights --wait
-    """
-    from airflow_kcr.api import goals
-
-    require_wait(wait, timeout)
-    with region_of(name, store) as region:
-        _show_when(region, region.pause(), goals.PAUSED if wait else None, timeout, output)
+    return steer
 
 
-@app.command()
-@reported
-def resume(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
-    """Resume a paused region; start a stopped or halted one.
-
-    Example: kcr region resume flights
-    """
-    from airflow_kcr.api import goals
-
-    require_wait(wait, timeout)
-    with region_of(name, store) as region:
-        _show_when(region, region.resume(), goals.RUNNING if wait else None, timeout, output)
+for _verb in (verbs.RESUME, verbs.PAUSE, verbs.STOP):
+    app.command(_verb.name, help=_verb.__doc__)(reported(_steered_by(_verb)))
 
 
 @app.command()
@@ -229,35 +212,10 @@ def drain(
         show(checkpoint_request(asked), output)
 
 
-@app.command()
-@reported
-def stop(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
-    """Stop: take a checkpoint, publish it and commit it to Kafka; then all members leave.
-
-    A later start resumes at that checkpoint and processes nothing twice. A region that is halted or has no live member
-    stops at once, without a checkpoint.
-
-    Example: kcr region stop flights --wait
-    """
-    from airflow_kcr.api import goals
-
-    require_wait(wait, timeout)
-    with region_of(name, store) as region:
-        _show_when(region, region.stop(), goals.STOPPED if wait else None, timeout, output)
-
-
-@app.command()
+@app.command(help=verbs.KILL.__doc__)
 @reported
 def kill(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
-    """Stop without a checkpoint: discard running batches at once; the members leave.
-
-    The next start resumes at the restore point and reprocesses the records since, as each group's delivery allows. Use
-    kill only if a stop can't drain.
-
-    Example: kcr region kill flights --wait
-    """
-    from airflow_kcr.api import goals
-
+    """Kill a region, and say what that means; its help is the verb's."""
     require_wait(wait, timeout)
     with region_of(name, store) as region:
         view = region.kill()
@@ -270,7 +228,7 @@ def kill(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINU
             f"region {name} is killed: epoch {view.epoch} voids running batches, members leave by themselves, "
             f"the next start resumes at {restore_point}"
         )
-        _show_when(region, view, goals.STOPPED if wait else None, timeout, output)
+        _show_when(region, verbs.KILL if wait else None, timeout, output)
 
 
 @app.command()
@@ -389,11 +347,15 @@ def _confirm(question: str) -> None:
     typer.confirm(question, abort=True, err=True)
 
 
-def _show_when(region: Region, view: RegionView, goal: Goal | None, timeout: Timeout, output: Output) -> None:
-    """Show the region, as it is or as it is once a goal is reached."""
-    if goal is not None:
-        with progress(region.name) as on_progress:
-            view = region.wait_for(goal, timeout, on_progress)
+def _show_when(region: Region, reached: Verb | None, timeout: Timeout, output: Output) -> None:
+    """Show the region, as it is or as it is once what a verb asks for is reached."""
+    if reached is None:
+        show(shown(region.show()), output)
+        return
+    from airflow_kcr.api import goals
+
+    with progress(region.name) as on_progress:
+        view = region.wait_for(goals.STATES[reached.reaching], timeout, on_progress)
     show(shown(view), output)
 
 

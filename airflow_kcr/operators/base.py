@@ -16,8 +16,9 @@ from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.kcr import KcrHook, translated
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.protocol.values import format_instant, parse_instant
-from airflow_kcr.triggers.payloads import Reaching, RegionReaches, TriggerAnswer, WaitingFor, waiting_for_from_json
+from airflow_kcr.triggers.payloads import RegionReaches, TriggerAnswer, WaitingFor, waiting_for_from_json
 from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, RegionTrigger
+from airflow_kcr.verbs import Verb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import BaseOperatorLink, Context
 
-    from airflow_kcr.api import Goal, Region, RegionView
+    from airflow_kcr.api import Goal, Region
 
 
 class RegionOperator(BaseOperator):
@@ -219,20 +220,16 @@ class StateOperator(WaitingOperator):
         kwargs: as for every operator that waits.
     """
 
-    reaching: ClassVar[Reaching]
+    verb: ClassVar[Verb]
 
     def __init__(self, *, wait_for_completion: bool = True, **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
         super().__init__(**kwargs)
         self.wait_for_completion = wait_for_completion
 
-    @abstractmethod
-    def verb(self, region: Region) -> RegionView:
-        """Ask it of the region."""
-
     def ask(self, context: Context, region: Region) -> RegionReaches:
         """Ask for the state."""
-        self.verb(region)
-        return RegionReaches(state=self.reaching)
+        region.ask(self.verb)
+        return RegionReaches(state=self.verb.reaching)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Ask, and wait if that is wanted.

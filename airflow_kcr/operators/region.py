@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_kcr import verbs
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.kcr import translated
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.operators.base import RegionOperator, StateOperator
-from airflow_kcr.triggers.payloads import Reaching
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kcr.api import Region, RegionView
     from airflow_kcr.spec import RegionSpec
 
 
@@ -109,14 +108,10 @@ class KcrStartOperator(StateOperator):
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
-    reaching = Reaching.RUNNING
+    verb = verbs.START
 
     def __init__(self, *, wait_for_completion: bool = False, **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
         super().__init__(wait_for_completion=wait_for_completion, **kwargs)
-
-    def verb(self, region: Region) -> RegionView:
-        """Start the region."""
-        return region.start()
 
 
 class KcrResumeOperator(KcrStartOperator):
@@ -128,9 +123,7 @@ class KcrResumeOperator(KcrStartOperator):
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
-    def verb(self, region: Region) -> RegionView:
-        """Resume the region."""
-        return region.resume()
+    verb = verbs.RESUME
 
 
 class KcrPauseOperator(StateOperator):
@@ -144,11 +137,7 @@ class KcrPauseOperator(StateOperator):
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
-    reaching = Reaching.PAUSED
-
-    def verb(self, region: Region) -> RegionView:
-        """Pause the region."""
-        return region.pause()
+    verb = verbs.PAUSE
 
 
 class KcrStopOperator(StateOperator):
@@ -164,11 +153,7 @@ class KcrStopOperator(StateOperator):
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
-    reaching = Reaching.STOPPED
-
-    def verb(self, region: Region) -> RegionView:
-        """Stop the region."""
-        return region.stop()
+    verb = verbs.STOP
 
 
 class KcrKillOperator(StateOperator):
@@ -182,11 +167,7 @@ class KcrKillOperator(StateOperator):
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
-    reaching = Reaching.STOPPED
-
-    def verb(self, region: Region) -> RegionView:
-        """Kill the region."""
-        return region.kill()
+    verb = verbs.KILL
 
 
 # Checks a region's groups before something is asked of them.

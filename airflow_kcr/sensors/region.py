@@ -21,12 +21,12 @@ from airflow_kcr.triggers.payloads import (
     LagBelow,
     MembershipHealthy,
     Progresses,
-    Reaching,
     RegionReaches,
     TriggerAnswer,
     WaitingFor,
 )
 from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, RegionTrigger
+from airflow_kcr.verbs import Reaching
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

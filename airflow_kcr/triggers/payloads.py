@@ -14,17 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from airflow_kcr.errors import ConfigurationError, RefusedError, StoreUnavailable, TimedOut
-
-
-class Reaching(StrEnum):
-    """The states of a region that a task may wait for; each is what a verb asks for."""
-
-    RUNNING = "running"
-    PAUSED = "paused"
-    """No batch runs, and none begins."""
-
-    STOPPED = "stopped"
-    """Stopped, and every member has left."""
+from airflow_kcr.verbs import Reaching
 
 
 class _Payload(BaseModel):

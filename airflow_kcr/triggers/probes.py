@@ -30,7 +30,6 @@ from airflow_kcr.triggers.payloads import (
     MembersEnded,
     MembershipHealthy,
     Progresses,
-    Reaching,
     RegionReaches,
     RequestPublished,
     ResetFinished,
@@ -48,12 +47,6 @@ if TYPE_CHECKING:
 
 REFRESH: Final = 10.0
 """Seconds after which a region is read again though nothing happened in it."""
-
-_STATES: Final[Mapping[Reaching, Goal]] = {
-    Reaching.RUNNING: goals.RUNNING,
-    Reaching.PAUSED: goals.PAUSED,
-    Reaching.STOPPED: goals.STOPPED,
-}
 
 
 def goal_of(waiting_for: WaitingFor) -> Goal | None:
@@ -73,7 +66,7 @@ def goal_of(waiting_for: WaitingFor) -> Goal | None:
                 sequence=None if number is None else CheckpointNumber(number),
             )
         case RegionReaches(state=state):
-            return _STATES[state]
+            return goals.STATES[state]
         case ResetFinished(request_id=request_id):
             return goals.reset_done(RequestId(request_id))
         case MembersEnded(group=group, indexes=indexes, before=before, come_by=come_by):

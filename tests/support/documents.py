@@ -109,7 +109,6 @@ from airflow_kcr.triggers.payloads import (
     MembersEnded,
     MembershipHealthy,
     Progresses,
-    Reaching,
     RegionReaches,
     RequestPublished,
     ResetFinished,
@@ -117,6 +116,7 @@ from airflow_kcr.triggers.payloads import (
     TriggerAnswer,
     WaitingFor,
 )
+from airflow_kcr.verbs import Reaching
 
 
 class Document(Protocol):

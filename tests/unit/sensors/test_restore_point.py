@@ -13,8 +13,9 @@ from airflow.sdk.exceptions import (
 
 from airflow_kcr.protocol.commands import PauseRegion
 from airflow_kcr.sensors.region import KcrRegionStateSensor
-from airflow_kcr.triggers.payloads import Reaching, RegionReaches, Status, TriggerAnswer
+from airflow_kcr.triggers.payloads import RegionReaches, Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger
+from airflow_kcr.verbs import Reaching
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.unit.sensors.conftest import deferral, resume, waited_for

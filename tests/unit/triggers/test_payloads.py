@@ -11,7 +11,6 @@ from airflow_kcr.triggers.payloads import (
     LagBelow,
     MembersEnded,
     MembershipHealthy,
-    Reaching,
     RegionReaches,
     RequestPublished,
     ResetFinished,
@@ -20,6 +19,7 @@ from airflow_kcr.triggers.payloads import (
     WaitingFor,
     waiting_for_from_json,
 )
+from airflow_kcr.verbs import Reaching
 
 EVERY: tuple[WaitingFor, ...] = (
     RequestPublished(request_id="flights_checkpoint/manual__1/drain/-1"),

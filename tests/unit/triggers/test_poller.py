@@ -22,7 +22,6 @@ from airflow_kcr.triggers import waits as poller_module
 from airflow_kcr.triggers.payloads import (
     CheckpointExists,
     LagBelow,
-    Reaching,
     RegionReaches,
     RequestPublished,
     Status,
@@ -30,6 +29,7 @@ from airflow_kcr.triggers.payloads import (
 )
 from airflow_kcr.triggers.probes import ProbeResult, StoreProbes
 from airflow_kcr.triggers.waits import Poller, TriggerWait
+from airflow_kcr.verbs import Reaching
 from tests.support.breaking_proxy import Way
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
