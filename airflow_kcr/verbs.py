@@ -41,7 +41,7 @@ class Verb:
         """Return what the region's rules are asked."""
 
 
-class Start(Verb):
+class StartVerb(Verb):
     """Start a stopped or halted region; resume a paused one.
 
     The region runs once all its members do; start them with `kcr member run`. --wait shows which are missing.
@@ -59,7 +59,7 @@ class Start(Verb):
         return StartRegion(requester=requester)
 
 
-class Resume(Start):
+class ResumeVerb(StartVerb):
     """Resume a paused region; start a stopped or halted one.
 
     Example: kcr region resume flights
@@ -68,7 +68,7 @@ class Resume(Start):
     name = "resume"
 
 
-class Pause(Verb):
+class PauseVerb(Verb):
     """Pause: finish running batches and start no new ones; the members stay in their groups.
 
     --wait returns when no batch is running. Pausing aborts a checkpoint that hasn't reached its boundary.
@@ -86,7 +86,7 @@ class Pause(Verb):
         return PauseRegion(requester=requester)
 
 
-class Stop(Verb):
+class StopVerb(Verb):
     """Stop: take a checkpoint, publish it and commit it to Kafka; then all members leave.
 
     A later start resumes at that checkpoint and processes nothing twice. A region that is halted or has no live member
@@ -105,7 +105,7 @@ class Stop(Verb):
         return StopRegion(requester=requester)
 
 
-class Kill(Verb):
+class KillVerb(Verb):
     """Stop without a checkpoint: discard running batches at once; the members leave.
 
     The next start resumes at the restore point and reprocesses the records since, as each group's delivery allows. Use
@@ -124,8 +124,8 @@ class Kill(Verb):
         return KillRegion(requester=requester)
 
 
-START: Final = Start()
-RESUME: Final = Resume()
-PAUSE: Final = Pause()
-STOP: Final = Stop()
-KILL: Final = Kill()
+START: Final = StartVerb()
+RESUME: Final = ResumeVerb()
+PAUSE: Final = PauseVerb()
+STOP: Final = StopVerb()
+KILL: Final = KillVerb()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self
 
-from airflow_kcr.api.columns import Column, Columns, Shown
+from airflow_kcr.api.columns import AnswerColumn, AnswerColumns, ShownTo
 from airflow_kcr.api.views import View
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
@@ -69,24 +69,24 @@ class CheckpointSummary(View):
         return "" if self.reach.overtaken_at is None else f"until {format_instant(self.reach.overtaken_at)}"
 
 
-CHECKPOINT: Final = Columns[CheckpointSummary](
-    Column("sequence", lambda c: c.checkpoint.sequence, is_number=True),
-    Column("timeline", lambda c: c.checkpoint.timeline, is_number=True),
-    Column("state", lambda c: c.checkpoint.state),
-    Column("purpose", lambda c: c.checkpoint.purpose),
-    Column("boundary", lambda c: c.checkpoint.boundary),
-    Column("inexact", lambda c: bool(c.checkpoint.inexact), Shown.TO_PROGRAMS),
-    Column("committed", lambda c: c.checkpoint.committed if c.checkpoint.is_complete else None),
-    Column("current", lambda c: _is_current(c.checkpoint)),
-    Column("undone_by", lambda c: c.checkpoint.undone_by, Shown.TO_PROGRAMS),
-    Column("opened_at", lambda c: c.checkpoint.opened_at, Shown.TO_PROGRAMS),
-    Column("finished_at", lambda c: c.checkpoint.finished_at),
-    Column("published_at", lambda c: c.checkpoint.published_at, Shown.TO_PROGRAMS),
-    Column("pinned_as", lambda c: c.checkpoint.pinned_as or None, Shown.TO_PROGRAMS),
-    Column("kept_because", lambda c: c.kept or None),
-    Column("unreachable", lambda c: None if c.reach is None else c.reach.is_unreachable, Shown.TO_PROGRAMS),
-    Column("overtaken_at", lambda c: None if c.reach is None else c.reach.overtaken_at, Shown.TO_PROGRAMS),
-    Column("log", lambda c: c.log, Shown.TO_PEOPLE),
+CHECKPOINT: Final = AnswerColumns[CheckpointSummary](
+    AnswerColumn("sequence", lambda c: c.checkpoint.sequence, is_number=True),
+    AnswerColumn("timeline", lambda c: c.checkpoint.timeline, is_number=True),
+    AnswerColumn("state", lambda c: c.checkpoint.state),
+    AnswerColumn("purpose", lambda c: c.checkpoint.purpose),
+    AnswerColumn("boundary", lambda c: c.checkpoint.boundary),
+    AnswerColumn("inexact", lambda c: bool(c.checkpoint.inexact), ShownTo.PROGRAMS),
+    AnswerColumn("committed", lambda c: c.checkpoint.committed if c.checkpoint.is_complete else None),
+    AnswerColumn("current", lambda c: _is_current(c.checkpoint)),
+    AnswerColumn("undone_by", lambda c: c.checkpoint.undone_by, ShownTo.PROGRAMS),
+    AnswerColumn("opened_at", lambda c: c.checkpoint.opened_at, ShownTo.PROGRAMS),
+    AnswerColumn("finished_at", lambda c: c.checkpoint.finished_at),
+    AnswerColumn("published_at", lambda c: c.checkpoint.published_at, ShownTo.PROGRAMS),
+    AnswerColumn("pinned_as", lambda c: c.checkpoint.pinned_as or None, ShownTo.PROGRAMS),
+    AnswerColumn("kept_because", lambda c: c.kept or None),
+    AnswerColumn("unreachable", lambda c: None if c.reach is None else c.reach.is_unreachable, ShownTo.PROGRAMS),
+    AnswerColumn("overtaken_at", lambda c: None if c.reach is None else c.reach.overtaken_at, ShownTo.PROGRAMS),
+    AnswerColumn("log", lambda c: c.log, ShownTo.PEOPLE),
 )
 """A checkpoint as in `checkpoint list`."""
 

@@ -10,41 +10,41 @@ from typing import Generic, TypeVar
 V = TypeVar("V")
 
 
-class Shown(Enum):
+class ShownTo(Enum):
     """Where a column is shown."""
 
-    EVERYWHERE = auto()
-    TO_PROGRAMS = auto()
+    ALL = auto()
+    PROGRAMS = auto()
     """In JSON and CSV only."""
 
-    TO_PEOPLE = auto()
+    PEOPLE = auto()
     """In tables only."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column(Generic[V]):
+class AnswerColumn(Generic[V]):
     """One column: its name, and its value in an answer."""
 
     name: str
     of: Callable[[V], object]
-    shown: Shown = Shown.EVERYWHERE
+    shown: ShownTo = ShownTo.ALL
     is_number: bool = False
     """Whether a table has it aligned to the right."""
 
 
-class Columns(Generic[V]):
+class AnswerColumns(Generic[V]):
     """The columns of one kind of answer, in their order.
 
     Args:
         columns: each of them.
     """
 
-    def __init__(self, *columns: Column[V]) -> None:
+    def __init__(self, *columns: AnswerColumn[V]) -> None:
         self._columns = columns
-        self.data = tuple(c.name for c in columns if c.shown is not Shown.TO_PEOPLE)
+        self.data = tuple(c.name for c in columns if c.shown is not ShownTo.PEOPLE)
         """The names in JSON and CSV."""
 
-        self.table = tuple(c.name for c in columns if c.shown is not Shown.TO_PROGRAMS)
+        self.table = tuple(c.name for c in columns if c.shown is not ShownTo.PROGRAMS)
         """The names in a table."""
 
         self.numbers = frozenset(c.name for c in columns if c.is_number)
@@ -52,7 +52,7 @@ class Columns(Generic[V]):
 
     def facts(self, answer: V) -> Mapping[str, object]:
         """Return the values of an answer, as its JSON has them."""
-        return {c.name: c.of(answer) for c in self._columns if c.shown is not Shown.TO_PEOPLE}
+        return {c.name: c.of(answer) for c in self._columns if c.shown is not ShownTo.PEOPLE}
 
     def row(self, answer: V) -> Mapping[str, object]:
         """Return the values of an answer, those for people too."""

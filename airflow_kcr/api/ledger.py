@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, cast
 
-from airflow_kcr.api.columns import Column, Columns, Shown
+from airflow_kcr.api.columns import AnswerColumn, AnswerColumns, ShownTo
 from airflow_kcr.api.regions import record_named, require_groups
 from airflow_kcr.api.views import View, document_of, run_of
 from airflow_kcr.errors import ConfigurationError
@@ -127,18 +127,18 @@ class Repetition(View):
         return REPETITION.facts(self)
 
 
-REPETITION: Final = Columns[Repetition](
-    Column("group", lambda r: r.redelivery.partition.group),
-    Column("topic", lambda r: r.redelivery.partition.topic),
-    Column("partition", lambda r: r.redelivery.partition.partition, is_number=True),
-    Column("from_offset", lambda r: r.redelivery.range.from_, is_number=True),
-    Column("to_offset", lambda r: r.redelivery.range.to, is_number=True),
-    Column("offsets", lambda r: r.offsets, is_number=True),
-    Column("cause", lambda r: r.cause),
-    Column("epoch", lambda r: None if r.redelivery.reset is None else r.redelivery.reset.epoch, is_number=True),
-    Column("detail", lambda r: "" if r.redelivery.reset is None else r.redelivery.reset.detail),
-    Column("batch", lambda r: r.redelivery.batch, Shown.TO_PROGRAMS),
-    Column("earlier", lambda r: r.redelivery.earlier, Shown.TO_PROGRAMS),
+REPETITION: Final = AnswerColumns[Repetition](
+    AnswerColumn("group", lambda r: r.redelivery.partition.group),
+    AnswerColumn("topic", lambda r: r.redelivery.partition.topic),
+    AnswerColumn("partition", lambda r: r.redelivery.partition.partition, is_number=True),
+    AnswerColumn("from_offset", lambda r: r.redelivery.range.from_, is_number=True),
+    AnswerColumn("to_offset", lambda r: r.redelivery.range.to, is_number=True),
+    AnswerColumn("offsets", lambda r: r.offsets, is_number=True),
+    AnswerColumn("cause", lambda r: r.cause),
+    AnswerColumn("epoch", lambda r: None if r.redelivery.reset is None else r.redelivery.reset.epoch, is_number=True),
+    AnswerColumn("detail", lambda r: "" if r.redelivery.reset is None else r.redelivery.reset.detail),
+    AnswerColumn("batch", lambda r: r.redelivery.batch, ShownTo.PROGRAMS),
+    AnswerColumn("earlier", lambda r: r.redelivery.earlier, ShownTo.PROGRAMS),
 )
 """Offsets that were started again as in `ledger repeated`."""
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from airflow_kcr.api.checkpoints import require_checkpoint, require_current
-from airflow_kcr.api.columns import Column, Columns
+from airflow_kcr.api.columns import AnswerColumn, AnswerColumns
 from airflow_kcr.api.regions import Clusters
 from airflow_kcr.api.validation import noted
 from airflow_kcr.api.views import View
@@ -16,13 +16,13 @@ from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, Configura
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.assignors import assign
 from airflow_kcr.protocol.commands import RepairReadBack
+from airflow_kcr.protocol.log_checks import is_strange_commit, strange_commit
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import lost_logs, timelines
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import offsets_of
 from airflow_kcr.protocol.rules import Assignor, GroupRules
-from airflow_kcr.protocol.validation import is_strange_commit, strange_commit
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     GroupId,
@@ -86,17 +86,17 @@ class Lag(View):
         return LAG.facts(self)
 
 
-LAG: Final = Columns[Lag](
-    Column("group", lambda row: row.partition.group),
-    Column("topic", lambda row: row.partition.topic),
-    Column("partition", lambda row: row.partition.partition, is_number=True),
-    Column("position", lambda row: row.position, is_number=True),
-    Column("committed", lambda row: row.committed, is_number=True),
-    Column("log_start", lambda row: row.log_start, is_number=True),
-    Column("log_end", lambda row: row.log_end, is_number=True),
-    Column("lag", lambda row: row.lag, is_number=True),
-    Column("member_id", lambda row: row.member),
-    Column("trouble", lambda row: row.trouble),
+LAG: Final = AnswerColumns[Lag](
+    AnswerColumn("group", lambda row: row.partition.group),
+    AnswerColumn("topic", lambda row: row.partition.topic),
+    AnswerColumn("partition", lambda row: row.partition.partition, is_number=True),
+    AnswerColumn("position", lambda row: row.position, is_number=True),
+    AnswerColumn("committed", lambda row: row.committed, is_number=True),
+    AnswerColumn("log_start", lambda row: row.log_start, is_number=True),
+    AnswerColumn("log_end", lambda row: row.log_end, is_number=True),
+    AnswerColumn("lag", lambda row: row.lag, is_number=True),
+    AnswerColumn("member_id", lambda row: row.member),
+    AnswerColumn("trouble", lambda row: row.trouble),
 )
 """A partition's lag as in `lag`."""
 
@@ -162,15 +162,15 @@ class Comparison(View):
         return COMPARISON.facts(self)
 
 
-COMPARISON: Final = Columns[Comparison](
-    Column("group", lambda row: row.partition.group),
-    Column("topic", lambda row: row.partition.topic),
-    Column("partition", lambda row: row.partition.partition, is_number=True),
-    Column("offset", lambda row: row.offset, is_number=True),
-    Column("committed", lambda row: row.committed, is_number=True),
-    Column("log_start", lambda row: row.log_start, is_number=True),
-    Column("log_end", lambda row: row.log_end, is_number=True),
-    Column("finding", lambda row: row.finding),
+COMPARISON: Final = AnswerColumns[Comparison](
+    AnswerColumn("group", lambda row: row.partition.group),
+    AnswerColumn("topic", lambda row: row.partition.topic),
+    AnswerColumn("partition", lambda row: row.partition.partition, is_number=True),
+    AnswerColumn("offset", lambda row: row.offset, is_number=True),
+    AnswerColumn("committed", lambda row: row.committed, is_number=True),
+    AnswerColumn("log_start", lambda row: row.log_start, is_number=True),
+    AnswerColumn("log_end", lambda row: row.log_end, is_number=True),
+    AnswerColumn("finding", lambda row: row.finding),
 )
 """A partition as in `checkpoint compare`."""
 

@@ -30,6 +30,7 @@ from airflow_kcr.errors import (
 from airflow_kcr.floods import unflooded
 from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.commands import ReportGroups
+from airflow_kcr.protocol.evidence import CheckVerdict, Evidence, Participants
 from airflow_kcr.protocol.observations import ForeignConsumer, GroupSeen, LogBounds, MemberSeen
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import liveness
@@ -38,16 +39,7 @@ from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupProtocol
 from airflow_kcr.protocol.timeouts import BrokerTimes
-from airflow_kcr.protocol.validation import (
-    Check,
-    CheckVerdict,
-    Evidence,
-    Participants,
-    Question,
-    foreign_consumers_in,
-    is_all_right,
-    judge,
-)
+from airflow_kcr.protocol.validation import Check, Question, is_all_right, judge
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     GroupId,
@@ -170,11 +162,12 @@ def validate(
     spec = stored_spec(region.spec.text)
     known = replace(store.seen(name), linger=spec.batch.linger)
     before = liveness.missed_before(region, now, known)
-    found = [gather(region, spec, group, readers, names, before) for group in _chosen(region, groups)]
+    found = [gather(region, now, spec, group, readers, names, before) for group in _chosen(region, groups)]
     # The region is read again: what has changed meanwhile would otherwise be held against it.
     region, now = store.read(name)
-    checks = [check for evidence in found for check in judge(region, now, evidence, known)]
-    seen = {e.group: foreign_consumers_in(e) for e in found if e.described is not None}
+    found = [replace(evidence, region=region, now=now, seen=known) for evidence in found]
+    checks = [check for evidence in found for check in judge(evidence)]
+    seen = {e.group: e.foreign_consumers for e in found if e.described is not None}
     known_ones = any(one.group in seen for one in region.foreign_consumers)
     return Validation(checks=tuple(checks), foreign_consumers=seen, is_news=known_ones or any(seen.values()))
 
@@ -186,6 +179,7 @@ def report(store: RegionStore, name: RegionName, validation: Validation) -> Stor
 
 def gather(
     region: StoredRegion,
+    now: datetime,
     spec: RegionSpec,
     group: GroupId,
     readers: GroupReaders,
@@ -196,6 +190,7 @@ def gather(
 
     Args:
         region: as stored.
+        now: the store's clock then.
         spec: its spec.
         group: one of its groups.
         readers: how Kafka is reached.
@@ -235,6 +230,8 @@ def gather(
     return Evidence(
         rules=rules,
         participants=participants(region, group, names, client),
+        region=region,
+        now=now,
         before=region,
         described=described,
         topics=topics,

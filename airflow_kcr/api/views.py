@@ -15,7 +15,7 @@ from pathlib import PurePath
 from types import NoneType
 from typing import Final, Self
 
-from airflow_kcr.api.columns import Column, Columns
+from airflow_kcr.api.columns import AnswerColumn, AnswerColumns
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import boundaries, completion, coverage, liveness, lost_logs, specs
@@ -282,18 +282,18 @@ class RegionSummary(View):
         return REGION.facts(self)
 
 
-REGION: Final = Columns[RegionSummary](
-    Column("region", lambda r: r.region),
-    Column("state", lambda r: r.state),
-    Column("desired_state", lambda r: r.desired_state),
-    Column("epoch", lambda r: r.epoch, is_number=True),
-    Column("timeline", lambda r: r.timeline, is_number=True),
-    Column("last_complete", lambda r: r.last_complete, is_number=True),
-    Column("next_boundary", lambda r: r.next_boundary),
-    Column("overdue_seconds", lambda r: r.overdue, is_number=True),
-    Column("progress", lambda r: r.liveness.verdict),
-    Column("members", lambda r: r.members, is_number=True),
-    Column("alive", lambda r: r.alive, is_number=True),
+REGION: Final = AnswerColumns[RegionSummary](
+    AnswerColumn("region", lambda r: r.region),
+    AnswerColumn("state", lambda r: r.state),
+    AnswerColumn("desired_state", lambda r: r.desired_state),
+    AnswerColumn("epoch", lambda r: r.epoch, is_number=True),
+    AnswerColumn("timeline", lambda r: r.timeline, is_number=True),
+    AnswerColumn("last_complete", lambda r: r.last_complete, is_number=True),
+    AnswerColumn("next_boundary", lambda r: r.next_boundary),
+    AnswerColumn("overdue_seconds", lambda r: r.overdue, is_number=True),
+    AnswerColumn("progress", lambda r: r.liveness.verdict),
+    AnswerColumn("members", lambda r: r.members, is_number=True),
+    AnswerColumn("alive", lambda r: r.alive, is_number=True),
 )
 """A region as in `region list`."""
 

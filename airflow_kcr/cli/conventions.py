@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from airflow_kcr.api import Progress, Region
-    from airflow_kcr.api.columns import Columns
+    from airflow_kcr.api.columns import AnswerColumns
     from airflow_kcr.api.goals import OnProgress
     from airflow_kcr.spec import RegionSpec
     from airflow_kcr.store.regions import RegionStore
@@ -75,7 +75,7 @@ class Answer:
     """What to say, on standard error, to a person who gets a table without rows."""
 
 
-def listed(columns: Columns[T], answers: Sequence[T], empty: str = "") -> Answer:
+def listed(columns: AnswerColumns[T], answers: Sequence[T], empty: str = "") -> Answer:
     """Return answers of one kind, a row for each."""
     from airflow_kcr.api.views import document_of
 

@@ -326,7 +326,7 @@ def doctor(
     Example: kcr doctor -f flights.yaml
     """
     from airflow_kcr.driver.parts import examine
-    from airflow_kcr.protocol.validation import CheckVerdict
+    from airflow_kcr.protocol.evidence import CheckVerdict
 
     spec = None if file is None else spec_in(file)
     found = list(examine(spec, store))

@@ -34,11 +34,11 @@ from airflow_kcr.errors import (
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.commands import DeclareRegion, ReportStartFailures
+from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region.lifecycle import declare
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import StartFailure
 from airflow_kcr.protocol.region.state import Region, Spec
-from airflow_kcr.protocol.validation import CheckVerdict
 from airflow_kcr.protocol.values import UNDECLARED, GroupId, MemberId, RegionId, RegionName, region_name
 from airflow_kcr.sinks.contract import DeclaredSink
 from airflow_kcr.sinks.group import checked_sinks

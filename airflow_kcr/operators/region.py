@@ -196,7 +196,7 @@ class KcrValidateGroupOperator(RegionOperator):
         Raises:
             AirflowException: a check failed, or could not be made.
         """
-        from airflow_kcr.protocol.validation import CheckVerdict
+        from airflow_kcr.protocol.evidence import CheckVerdict
 
         RegionLink().persist(context, self.region, self.kcr_conn_id)
         with translated():

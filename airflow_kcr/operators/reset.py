@@ -640,8 +640,8 @@ class KcrApplyResetOperator(WaitingOperator):
         Raises:
             RegionInState: a check failed; the message has all that did.
         """
+        from airflow_kcr.protocol.evidence import CheckVerdict
         from airflow_kcr.protocol.region.rows import RegionState
-        from airflow_kcr.protocol.validation import CheckVerdict
 
         if region.show().state == RegionState.STOPPED:
             return  # its groups have to be empty, which is checked when it is applied

@@ -10,8 +10,9 @@ import pytest
 
 from airflow_kcr.api.validation import real_reader, validate
 from airflow_kcr.kafka import settings as names
+from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.validation import CheckVerdict, Question
+from airflow_kcr.protocol.validation import Question
 from tests.integration.members.conftest import Lend
 from tests.support import faults
 from tests.support.faults import Note, finished

@@ -11,10 +11,11 @@ from airflow_kcr.cli.conventions import exit_status
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import ConfigurationError, ForeignConsumerInGroup, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
+from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.observations import SHARE_OR_STREAMS, ForeignConsumer
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
-from airflow_kcr.protocol.validation import CheckVerdict, Question
+from airflow_kcr.protocol.validation import Question
 from tests.conftest import StartKafka
 from tests.integration.validation.conftest import PARTITIONS, Scene, make
 from tests.integration.validation.foreign import Crowd

@@ -33,6 +33,7 @@ from airflow_kcr.errors import (
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
+from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.observations import (
     SHARE_OR_STREAMS,
     ForeignConsumer,
@@ -46,7 +47,7 @@ from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec, restore_point_offsets
 from airflow_kcr.protocol.timeouts import BrokerTimes, ConsumerProtocolTimes
-from airflow_kcr.protocol.validation import Check, CheckVerdict, Question
+from airflow_kcr.protocol.validation import Check, Question
 from airflow_kcr.protocol.values import (
     NO_CLUSTER,
     CheckpointNumber,
@@ -197,12 +198,12 @@ def test_what_is_behind_is_looked_up_by_time_where_nobody_works() -> None:
 
     driver, spec = running(partitions=2, members=1), parse(SPEC)
     before = BEGINNING - timedelta(minutes=5)
-    found = gather(driver.region, spec, G, Timed(), kafka_names, before)
+    found = gather(driver.region, driver.clock.now, spec, G, Timed(), kafka_names, before)
     ends = {driver.partition(0): LogEnd(Offset(4), before), driver.partition(1): LogEnd(Offset(9), before)}
     assert found.earlier_ends == ends
-    assert gather(driver.region, spec, G, FakeCluster(), kafka_names).earlier_ends == {}
+    assert gather(driver.region, driver.clock.now, spec, G, FakeCluster(), kafka_names).earlier_ends == {}
     driver.process(width=9)
-    assert gather(driver.region, spec, G, FakeCluster(), kafka_names, before).earlier_ends == {}
+    assert gather(driver.region, driver.clock.now, spec, G, FakeCluster(), kafka_names, before).earlier_ends == {}
 
 
 def test_members_are_known_by_the_names_that_their_clients_have() -> None:

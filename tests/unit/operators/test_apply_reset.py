@@ -14,9 +14,10 @@ from airflow_kcr.operators import base
 from airflow_kcr.operators.reset import KcrApplyResetOperator, KcrApproveResetOperator
 from airflow_kcr.operators.reset_form import markdown
 from airflow_kcr.protocol.commands import RecordResetAnswer, RequestReset
+from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region.rows import RegionState, ResetAnswer, ResetCause
 from airflow_kcr.protocol.targets import ToCheckpoint, ToInitial
-from airflow_kcr.protocol.validation import Check, CheckVerdict, Question
+from airflow_kcr.protocol.validation import Check, Question
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RequestId
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from tests.support.airflow_tasks import NOON, FakeTask, task_context

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import pytest
 
 from airflow_kcr.protocol.commands import KillRegion, ReportPartitions, StartRegion
+from airflow_kcr.protocol.evidence import CheckVerdict, Evidence, Participants
 from airflow_kcr.protocol.observations import SHARE_OR_STREAMS, ForeignConsumer, GroupSeen, LogBounds, MemberSeen
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import LogEnd
@@ -26,18 +26,7 @@ from airflow_kcr.protocol.rules import (
     StartPosition,
 )
 from airflow_kcr.protocol.timeouts import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
-from airflow_kcr.protocol.validation import (
-    Check,
-    CheckVerdict,
-    Evidence,
-    Findings,
-    Participants,
-    Question,
-    answer,
-    foreign_consumers_in,
-    is_all_right,
-    judge,
-)
+from airflow_kcr.protocol.validation import Check, Question, is_all_right, judge
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, TopicId, TopicName, TopicPartition
 from tests.support.driver import GROUP, TOPIC, Driver, group_rules
 from tests.support.scripts import started
@@ -85,7 +74,7 @@ class World:
     topics: dict[TopicName, int] = field(default_factory=lambda: {TOPIC: 4, TopicName("other"): 2})
 
     def evidence(self, **changes: object) -> Evidence:
-        region = self.driver.region
+        region, now = self.driver.store.read(self.driver.name)
         seen = GroupSeen(
             group=GROUP,
             state=self.state,
@@ -97,6 +86,9 @@ class World:
         whole = Evidence(
             rules=region.rules.groups[GROUP],
             participants=participants_of(*range(4)),
+            region=region,
+            now=now,
+            before=region,
             described=seen,
             topics=self.topics,
             bounds=dict(self.driver.logs),
@@ -107,7 +99,7 @@ class World:
 
     def check(self, question: Question, evidence: Evidence | None = None) -> Check:
         region, now = self.driver.store.read(self.driver.name)
-        found = judge(region, now, evidence or self.evidence())
+        found = judge(replace(evidence or self.evidence(), region=region, now=now))
         assert [c.question for c in found] == list(Question)
         return next(c for c in found if c.question is question)
 
@@ -129,8 +121,7 @@ def log(start: int, end: int, topic_id: str = "id-1") -> LogBounds:
 
 def test_a_region_that_its_cluster_agrees_with_is_fine_in_every_line() -> None:
     here = world()
-    region, now = here.driver.store.read(here.driver.name)
-    found = judge(region, now, here.evidence())
+    found = judge(here.evidence())
     assert [(c.question, c.detail) for c in found if c.verdict is not OK] == []
     assert all(c.detail and c.group == GROUP for c in found)
     assert is_all_right(found)
@@ -141,8 +132,7 @@ def test_what_could_not_be_read_is_unknown_with_the_reason_and_not_all_right() -
     blind = here.evidence(
         described=None, times=None, bounds=None, silent=("describe group g: no answer from broker:9092",)
     )
-    region, now = here.driver.store.read(here.driver.name)
-    found = {c.question: c for c in judge(region, now, blind)}
+    found = {c.question: c for c in judge(blind)}
     unknown = {q for q, c in found.items() if c.verdict is UNKNOWN}
     assert unknown == set(Question) - {Question.REGION, Question.TOPICS, Question.CLAIMS, Question.PROGRESS}
     assert "no answer from broker:9092" in found[Question.PARTICIPANTS].detail
@@ -150,23 +140,17 @@ def test_what_could_not_be_read_is_unknown_with_the_reason_and_not_all_right() -
 
 
 def test_only_failures_and_what_is_unknown_are_not_all_right() -> None:
-    here = world()
-    lines = {v: answer(here.evidence(), Question.TOPICS, f) for v, f in FOUND.items()}
-    assert {v: is_all_right([c]) for v, c in lines.items()} == {OK: True, WARNING: True, FAILED: False, UNKNOWN: False}
-    assert {v: c.verdict for v, c in lines.items()} == {v: v for v in CheckVerdict}
-
-
-FOUND: Mapping[CheckVerdict, Findings | None] = {
-    OK: Findings(fine="fine"),
-    WARNING: Findings(warnings=("hm",)),
-    FAILED: Findings(failed=("no",), warnings=("hm",)),
-    UNKNOWN: None,
-}
+    check = world().check(Question.TOPICS)
+    verdicts = {v: is_all_right([replace(check, verdict=v)]) for v in CheckVerdict}
+    assert verdicts == {OK: True, WARNING: True, FAILED: False, UNKNOWN: False}
 
 
 def test_a_line_names_the_first_few_findings_and_counts_the_others() -> None:
-    found = Findings(failed=tuple(map(str, range(8))))
-    assert answer(world().evidence(), Question.TOPICS, found).detail == "0; 1; 2; 3; 4; and 3 more"
+    here = world()
+    refused = tuple(f"Kafka does not allow {n}" for n in range(8))
+    check = here.check(Question.RIGHTS, here.evidence(refused=refused))
+    assert check.detail.startswith("Kafka does not allow 0; grant ")
+    assert check.detail.endswith("; and 3 more")
 
 
 # -- region and rights ------------------------------------------------------------------------------------------------
@@ -275,7 +259,7 @@ def test_a_group_that_no_consumer_can_join_is_a_foreign_consumer_as_a_whole_by_a
         FAILED,
         True,
     )
-    (found,) = foreign_consumers_in(here.evidence())
+    (found,) = here.evidence().foreign_consumers
     assert found == ForeignConsumer(group=GROUP, what="share or streams group")
     assert found.is_group
     assert "a share or streams group has the name" in here.check(Question.PARTICIPANTS).detail
@@ -329,10 +313,10 @@ def test_a_session_that_the_broker_refuses_fails_with_both_settings() -> None:
 
 def test_members_of_different_revisions_are_a_warning() -> None:
     here = world()
-    region, now = here.driver.store.read(here.driver.name)
+    region = here.driver.region
     older = replace(region.members[here.driver.member(0)], spec_revision=7)
     region = replace(region, members=put(region.members, {here.driver.member(0): older}))
-    found = {c.question: c for c in judge(region, now, here.evidence())}
+    found = {c.question: c for c in judge(here.evidence(region=region))}
     assert found[Question.SUBSCRIPTION].verdict is WARNING
     assert "g[0]: 7, g[1]: 1" in found[Question.SUBSCRIPTION].detail
 
@@ -417,23 +401,23 @@ def test_a_foreign_consumer_is_named_with_host_and_client_id_and_what_follows(
 def test_in_a_static_group_a_dynamic_member_is_a_foreign_consumer_whatever_its_client_id() -> None:
     here = world()
     here.members.append(member_seen(0, static=False))
-    assert [o.client_id for o in foreign_consumers_in(here.evidence())] == [client(0)]
+    assert [o.client_id for o in here.evidence().foreign_consumers] == [client(0)]
     here.members[-1] = replace(STRANGER, instance_id="copy-0")
-    assert [o.instance_id for o in foreign_consumers_in(here.evidence())] == ["copy-0"]
+    assert [o.instance_id for o in here.evidence().foreign_consumers] == ["copy-0"]
 
 
 def test_in_a_dynamic_group_the_client_id_counts_and_slots_of_static_times_are_no_foreign_consumers() -> None:
     here = world(group=replace(group_rules(), static_membership=False))
     here.members = [member_seen(0, static=False), member_seen(1)]
-    assert foreign_consumers_in(here.evidence()) == ()
+    assert here.evidence().foreign_consumers == ()
     here.members.append(STRANGER)
-    assert [o.client_id for o in foreign_consumers_in(here.evidence())] == ["console"]
+    assert [o.client_id for o in here.evidence().foreign_consumers] == ["console"]
 
 
 def test_a_consumer_that_joins_again_is_the_same_foreign_consumer() -> None:
     here = world()
     here.members += [STRANGER, replace(STRANGER, member_id="x-2")]
-    assert len(foreign_consumers_in(here.evidence())) == 1
+    assert len(here.evidence().foreign_consumers) == 1
 
 
 # -- claims -----------------------------------------------------------------------------------------------------------
@@ -643,8 +627,8 @@ def test_records_that_were_there_long_ago_and_that_nobody_reads_are_a_stall() ->
     before = liveness.missed_before(region, now, seen)
     assert before is not None
     place = here.driver.partition(0)
-    evidence = here.evidence(earlier_ends={place: LogEnd(Offset(40), before)})
-    check = next(c for c in judge(region, now, evidence, seen) if c.question is Question.PROGRESS)
+    evidence = here.evidence(earlier_ends={place: LogEnd(Offset(40), before)}, seen=seen)
+    check = next(c for c in judge(evidence) if c.question is Question.PROGRESS)
     assert check.verdict is FAILED
     assert "40 of g:t-0 can be read, and no batch reads them" in check.detail
 

@@ -6,7 +6,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kcr.api.validation import Validation
-from airflow_kcr.protocol.validation import Check, CheckVerdict, Question
+from airflow_kcr.protocol.evidence import CheckVerdict
+from airflow_kcr.protocol.validation import Check, Question
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.sensors.region import KcrMembershipSensor
 from airflow_kcr.triggers import probes
