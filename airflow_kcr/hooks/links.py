@@ -1,6 +1,6 @@
 """The links beside a task: to its region's page, and to the Spark application's own page.
 
-A region's link has its name, not its id: the page is of the region that has the name when somebody looks.
+A region's link has its name, not its id: the page is of the region that has the name when it is opened.
 
 Airflow asks for a link when the task has ended, so a task that still runs or waits would have none. The operators
 therefore `persist` theirs as soon as they know it, under the key that Airflow reads.
