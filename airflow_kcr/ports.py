@@ -1,24 +1,20 @@
-"""What the core needs from the world, as protocols.
+"""What the core needs from the world, as protocols; the whole region store is `store.regions.RegionStore`.
 
 An adapter implements one of them; its contract suite runs against every implementation, the real one first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from airflow_kcr.errors import RefusedError
-from airflow_kcr.protocol.commands import Command, FinishBatch, Heartbeat, Renew, StartBatch
-from airflow_kcr.protocol.invariants.history import History
+from airflow_kcr.protocol.commands import Command, Heartbeat, Renew
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.rows import Batch
-from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -27,155 +23,18 @@ from airflow_kcr.protocol.values import (
     EventNumber,
     GroupId,
     GroupPartition,
-    Incarnation,
     MemberId,
     Offset,
     Range,
     RegionName,
     Timeline,
     TopicName,
-    TopicPartition,
 )
 
-# -- the store -----------------------------------------------------------------------------------------------------
+# The store
 
 
-class Sign(NamedTuple):
-    """Whether it is worth reading a region again: while it stays the same, no wait can be over."""
-
-    counter: EventNumber
-    is_due: bool
-    """Whether something is to be done in it."""
-
-    leases: int
-    """How many of its leases are not over: time alone ends one."""
-
-    running: int
-    """How many batches run in a region that begins none, also as it is paused; their ends move no counter. Else 0."""
-
-
-class Span(NamedTuple):
-    """The epochs of one reset: of its first attempt and its last, and the epoch of the attempt before it."""
-
-    since: Epoch
-    first: Epoch
-    last: Epoch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """What a reset made to be processed again, in offsets: where the region was, where it went, how far it came since.
-
-    What lies between counts as a whole, also offsets that an earlier reset had stepped over.
-    """
-
-    rewound: int = 0
-    """From where it went back to up to where the region had come, batches that were not accepted among it."""
-
-    replayed: int = 0
-    """How much of that was started again since."""
-
-
-A = TypeVar("A")
-B = TypeVar("B", StartBatch, FinishBatch)
 V = TypeVar("V")
-
-Rule: TypeAlias = Callable[[Region, datetime], tuple[Region, A]]
-"""A pure decision: the region and the store's clock in, the region and an answer out; or it raises, and nothing has
-changed."""
-
-BatchRule: TypeAlias = Callable[[Region, datetime, B], tuple[Region, A]]
-"""A decision about a batch, which is started or finished."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Horizon:
-    """How far a region has got: whatever lies within is committed, and nothing is added to it any more."""
-
-    counter: EventNumber
-    """The newest event."""
-
-    ledger: int
-    """The place of the batch that was started last; 0: there is none. Places only grow, and those of batches that lie
-    between the same two events say which was started first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryStart:
-    """Where the history that a store keeps of a region starts: what happened before was judged, and may be dropped."""
-
-    horizon: Horizon
-    """The last that may be dropped."""
-
-    open: tuple[BatchId, ...]
-    """Batches within that have no final outcome there, and so are kept."""
-
-    proof: bytes
-    """What the proof of what follows has to know: see `api.verdict`."""
-
-
-class Dropped(NamedTuple):
-    """Rows that left the store."""
-
-    events: int
-    batches: int
-
-
-class Chronicle(Protocol):
-    """What is recorded of one region, read page by page in the order in which it happened.
-
-    Every page is a short statement of its own, so that nothing is held open or in memory, however long it is. Each call
-    may raise as those of `Transactions` do.
-    """
-
-    def horizon(self) -> Horizon:
-        """Return how far the region has got; waits for the batches that are beginning or ending at this moment."""
-        ...
-
-    def events(self, after: EventNumber, upto: EventNumber) -> Iterator[Event]:
-        """Yield the events after a number, up to another."""
-        ...
-
-    def batches(self, after: int, upto: int) -> Iterator[Batch]:
-        """Yield the ledger after a place, up to another, in the order of the starts.
-
-        What later resets have undone is not told: the events say it. Such a batch is simply done.
-        """
-        ...
-
-    def rows(self, batches: Collection[BatchId]) -> tuple[Batch, ...]:
-        """Return the rows of some batches as they are now, in the order of the starts, told as in `batches`."""
-        ...
-
-    def start(self) -> HistoryStart | None:
-        """Return where the kept history starts; None: it is whole."""
-        ...
-
-    def horizon_before(self, instant: datetime, after: Horizon, events: int) -> Horizon | None:
-        """Return the furthest horizon within which all happened before an instant; None: there is no further one.
-
-        Args:
-            instant: the newest event of the region is never before it.
-            after: where it is looked for from.
-            events: how many it may hold at most beyond that.
-        """
-        ...
-
-    def move_start(self, earlier: HistoryStart | None, start: HistoryStart) -> bool:
-        """Let the kept history start later; False: another process has moved its start meanwhile, nothing changes."""
-        ...
-
-    def drop(self, start: HistoryStart, floor: CheckpointNumber) -> Iterator[Dropped]:
-        """Drop what lies before the start of the kept history, in pieces: one for each time that it is asked.
-
-        Batches stay that the start has open, that run, or that are stamped with a later sequence than `floor`. A later
-        call finds them. Any piece may be the last for now.
-
-        Args:
-            start: as it is stored.
-            floor: the newest sequence whose batches are no longer read.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,174 +61,6 @@ class SinkPlace(NamedTuple):
     """A folder, or a table and its database; without credentials."""
 
 
-class Transactions(Protocol):
-    """A store of regions: each call is one transaction, the region's lock first.
-
-    Every call may raise StoreUnavailable or StoreBusy (nothing was changed), SchemaMissing, SchemaTooOld or
-    SchemaTooNew, and OutcomeUnknown where the answer to COMMIT was lost.
-    """
-
-    def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
-        """Store a new region as `rule` makes it from the store's clock.
-
-        Raises:
-            RegionExists: there is one of that name.
-            GroupInOtherRegion: one of its groups belongs to another region, which the message names.
-        """
-        ...
-
-    def decide(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
-        """Run `rule` under the exclusive lock and store what it returns: rows, events and ledger changes.
-
-        Waiters are notified after the commit. Returns the region as stored, with its events and ledger changes
-        written, and the rule's answer.
-
-        Raises:
-            UnknownRegion: there is no such region.
-            GroupInOtherRegion: the rule's spec claims a group of another region.
-        """
-        ...
-
-    def admit(self, name: RegionName, command: B, rule: BatchRule[B, A]) -> A:
-        """Run `rule` under the shared lock, on a region that holds no more than a batch's start or finish needs.
-
-        That is: the region's own row, the open checkpoint, this member and its lease, the claims of the batch's ranges,
-        their boundary offsets and skips, the running batch of this id; all claims and the restore point only where the
-        region checkpoints by count. Returns the rule's answer.
-
-        Raises:
-            UnknownRegion: there is no such region.
-        """
-        ...
-
-    def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
-        """Extend leases, each if its incarnation holds it and it is not over; one statement for all of any regions.
-
-        Each is answered by itself. The statement waits for no row: one that another transaction writes has no answer,
-        so that it does not keep the others waiting.
-        """
-        ...
-
-    def read(self, name: RegionName) -> tuple[Region, datetime]:
-        """Return the region as committed at one moment, and the store's clock then; takes no region lock.
-
-        Raises:
-            UnknownRegion: there is no such region.
-        """
-        ...
-
-    def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
-        """Return what `see` makes of the region and the store's clock, all of one moment; takes no region lock.
-
-        The region has only this member's claims, unless it checkpoints by count. What `see` does not ask for is not
-        read, so its answer holds values, and none of the region's tables.
-
-        Raises:
-            UnknownRegion: there is no such region.
-        """
-        ...
-
-    def names(self) -> tuple[RegionName, ...]:
-        """Return the names of all regions, in order."""
-        ...
-
-    def names_with(self, groups: Collection[GroupId]) -> tuple[RegionName, ...]:
-        """Return the names of the regions that have a group of one of these names, on whatever cluster, in order."""
-        ...
-
-    def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
-        """Forget a region and its history, if `check` does not raise.
-
-        A long history goes in pieces. If that is interrupted, every other call raises RegionBeingDeleted, and this one,
-        asked again, continues without another check.
-
-        Raises:
-            UnknownRegion: there is no such region.
-        """
-        ...
-
-    def events(self, name: RegionName, after: EventNumber, limit: int = 1000) -> tuple[Event, ...]:
-        """Return up to `limit` events after that number, in commit order."""
-        ...
-
-    def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
-        """Return one row of the ledger, whatever its outcome."""
-        ...
-
-    def batches(self, name: RegionName) -> Iterator[Batch]:
-        """Yield the ledger in the order in which batches began."""
-        ...
-
-    def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
-        """Return the batches that are stamped with a later sequence than this, oldest first; reads no older ones."""
-        ...
-
-    def newest_work(self, name: RegionName) -> datetime | None:
-        """Return when the batch that was started last began or ended; None: there was none. Reads that batch alone."""
-        ...
-
-    def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
-        """Return every batch whose ranges contain this offset of this partition, oldest first.
-
-        It reads what there is near the offset, not the ledger.
-        """
-        ...
-
-    def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
-        """Return the partitions of which batches of any group were started, of this topic and number, by group."""
-        ...
-
-    def taken(self, name: RegionName) -> frozenset[SinkPlace]:
-        """Return the places that sinks of this region have taken, and that hold what its progress counts."""
-        ...
-
-    def take(self, name: RegionName, place: SinkPlace) -> None:
-        """Note that a sink has taken a place; noted before, it changes nothing."""
-        ...
-
-    def let_go(self, name: RegionName, place: SinkPlace) -> None:
-        """Forget that a sink has taken a place, so that it may start there with nothing."""
-        ...
-
-    def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
-        """Return the signs of those of these regions that there are, and the store's clock; one statement for all."""
-        ...
-
-    def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
-        """Count, by the first epoch of each reset, the offsets that it rewound and those processed again since.
-
-        Args:
-            name: the region's.
-            spans: resets, the oldest first; the progress of the last of them follows from the current claims.
-        """
-        ...
-
-    def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
-        """Return how the process of an incarnation called itself when it registered; empty: no event tells."""
-        ...
-
-    def history(self, name: RegionName) -> History:
-        """Return all events and the whole ledger as committed at one moment; takes no region lock.
-
-        Read one after the other, a batch that finished in between would look like unprocessed records.
-
-        Raises:
-            UnknownRegion: there is no such region.
-        """
-        ...
-
-    def chronicle(self, name: RegionName) -> Chronicle:
-        """Return what is recorded of a region; raises UnknownRegion, if there is none, when it is read."""
-        ...
-
-    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
-        """Return the region's counter once it has moved beyond `after`; else, after `timeout`, `after`.
-
-        Of what each of several members does (`events.PARTS`) it may not hear: who has to know reads now and then.
-        """
-        ...
-
-
 class MemberStore(Protocol):
     """What a member uses of the region store; `store.regions.RegionStore` is one."""
 
@@ -391,7 +82,7 @@ class MemberStore(Protocol):
         ...
 
 
-# -- Kafka ---------------------------------------------------------------------------------------------------------
+# Kafka
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -577,7 +268,7 @@ class Logs(Protocol):
         ...
 
 
-# -- Spark and the sinks -------------------------------------------------------------------------------------------
+# Spark and the sinks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

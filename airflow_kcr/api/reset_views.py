@@ -15,13 +15,12 @@ from typing import Final
 
 from airflow_kcr.api.views import View
 from airflow_kcr.errors import ConfigurationError, UnknownReset
-from airflow_kcr.ports import Replayed, Span
 from airflow_kcr.protocol.region.archive import ATTEMPTS, ResetPage
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, ResetAttempt, ResetState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RegionName, RequestId, Timeline
-from airflow_kcr.store.regions import RegionStore
+from airflow_kcr.store.regions import RegionStore, Replayed, Span
 
 AUTOMATIC = Requester()
 

@@ -17,7 +17,6 @@ from typing import Final, Self
 
 from airflow_kcr.api.views import View
 from airflow_kcr.errors import KcrError
-from airflow_kcr.ports import Chronicle, Dropped, HistoryStart, Horizon
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.invariants.moment import Moment
@@ -26,6 +25,7 @@ from airflow_kcr.protocol.region.rows import CheckpointState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RegionName
 from airflow_kcr.spec import FOREVER, stored_spec
+from airflow_kcr.store.chronicle import Chronicle, Dropped, HistoryStart, Horizon
 from airflow_kcr.store.codec import from_json
 from airflow_kcr.store.regions import RegionStore
 

@@ -8,13 +8,15 @@ recognised by.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
-from typing import Final, TypeVar, cast
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from airflow_kcr.errors import BatchRefused, OutcomeUnknown, RefusedError, StoreBusy
-from airflow_kcr.ports import Renewal, Transactions
+from airflow_kcr.ports import Heartbeats, Renewal, SinkPlace
 from airflow_kcr.protocol.commands import (
     Command,
     DeclareRegion,
@@ -26,14 +28,30 @@ from airflow_kcr.protocol.commands import (
     RetireCheckpoints,
     StartBatch,
 )
+from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import batches, claims, decisions, lifecycle
 from airflow_kcr.protocol.region.archive import ResetPage
+from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
-from airflow_kcr.protocol.region.rows import Outcome
+from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import CheckpointNumber, RegionName
+from airflow_kcr.protocol.values import (
+    BatchId,
+    CheckpointNumber,
+    Epoch,
+    EventNumber,
+    GroupId,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Offset,
+    RegionName,
+    TopicPartition,
+)
+from airflow_kcr.store.chronicle import Chronicle
 
 A = TypeVar("A")
+V = TypeVar("V")
 
 # The garbage collector
 
@@ -56,14 +74,67 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+# What it is asked for, and answers
+
+
+class Sign(NamedTuple):
+    """Whether it is worth reading a region again: while it stays the same, no wait can be over."""
+
+    counter: EventNumber
+    is_due: bool
+    """Whether something is to be done in it."""
+
+    leases: int
+    """How many of its leases are not over: time alone ends one."""
+
+    running: int
+    """How many batches run in a region that begins none, also as it is paused; their ends move no counter. Else 0."""
+
+
+class Span(NamedTuple):
+    """The epochs of one reset: of its first attempt and its last, and the epoch of the attempt before it."""
+
+    since: Epoch
+    first: Epoch
+    last: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What a reset made to be processed again, in offsets: where the region was, where it went, how far it came since.
+
+    What lies between counts as a whole, also offsets that an earlier reset had stepped over.
+    """
+
+    rewound: int = 0
+    """From where it went back to up to where the region had come, batches that were not accepted among it."""
+
+    replayed: int = 0
+    """How much of that was started again since."""
+
+
+B = TypeVar("B", StartBatch, FinishBatch)
+
+Rule: TypeAlias = Callable[[Region, datetime], tuple[Region, A]]
+"""A pure decision: the region and the store's clock in, the region and an answer out; or it raises, and nothing has
+changed."""
+
+BatchRule: TypeAlias = Callable[[Region, datetime, B], tuple[Region, A]]
+"""A decision about a batch, which is started or finished."""
+
+
 # The store
 
 ONCE: Final = (DeclareRegion, DeleteRegion)
 """Commands that are not repeated: what is there after the first can't be told from what another caller did."""
 
 
-class RegionStore(Transactions):
-    """The region store, as members, the command line and the hook use it; each store is a subclass."""
+class RegionStore(ABC):
+    """The region store, as members, the command line and the hook use it; each store is a subclass.
+
+    Each call is one transaction. Every call may raise StoreUnavailable or StoreBusy (nothing was changed),
+    SchemaMissing, SchemaTooOld or SchemaTooNew, and OutcomeUnknown where the answer to COMMIT was lost.
+    """
 
     def handle(self, name: RegionName, command: Command[A]) -> A:
         """Handle a command and return its answer; where the answer to its COMMIT was lost, it is given once more.
@@ -133,6 +204,70 @@ class RegionStore(Transactions):
         except OutcomeUnknown:
             return self.decide(name, decisions.retire)
 
+    # What a store does in one transaction, the region's lock first
+
+    @abstractmethod
+    def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
+        """Store a new region as `rule` makes it from the store's clock.
+
+        Raises:
+            RegionExists: there is one of that name.
+            GroupInOtherRegion: one of its groups belongs to another region, which the message names.
+        """
+
+    @abstractmethod
+    def decide(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
+        """Run `rule` under the exclusive lock and store what it returns: rows, events and ledger changes.
+
+        Waiters are notified after the commit. Returns the region as stored, with its events and ledger changes
+        written, and the rule's answer.
+
+        Raises:
+            UnknownRegion: there is no such region.
+            GroupInOtherRegion: the rule's spec claims a group of another region.
+        """
+
+    @abstractmethod
+    def admit(self, name: RegionName, command: B, rule: BatchRule[B, A]) -> A:
+        """Run `rule` under the shared lock, on a region that holds no more than a batch's start or finish needs.
+
+        That is: the region's own row, the open checkpoint, this member and its lease, the claims of the batch's ranges,
+        their boundary offsets and skips, the running batch of this id; all claims and the restore point only where the
+        region checkpoints by count. Returns the rule's answer.
+
+        Raises:
+            UnknownRegion: there is no such region.
+        """
+
+    @abstractmethod
+    def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
+        """Forget a region and its history, if `check` does not raise.
+
+        A long history goes in pieces. If that is interrupted, every other call raises RegionBeingDeleted, and this one,
+        asked again, continues without another check.
+
+        Raises:
+            UnknownRegion: there is no such region.
+        """
+
+    @abstractmethod
+    def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
+        """Extend leases, each if its incarnation holds it and it is not over; one statement for all of any regions.
+
+        Each is answered by itself. The statement waits for no row: one that another transaction writes has no answer,
+        so that it does not keep the others waiting.
+        """
+
+    # Reading a region
+
+    @abstractmethod
+    def read(self, name: RegionName) -> tuple[Region, datetime]:
+        """Return the region as committed at one moment, and the store's clock then; takes no region lock.
+
+        Raises:
+            UnknownRegion: there is no such region.
+        """
+
     def look(self, name: RegionName) -> tuple[Region, datetime, Seen]:
         """Return a region, the store's clock, and what the judgement of its liveness needs beside it.
 
@@ -142,6 +277,42 @@ class RegionStore(Transactions):
         seen = self.seen(name)
         return *self.read(name), seen
 
+    def seen(self, name: RegionName) -> Seen:
+        """Return what the judgement of a region's liveness needs beside its rows, as far as the store has it."""
+        return Seen(worked_at=self.newest_work(name) or NEVER)
+
+    @abstractmethod
+    def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
+        """Return what `see` makes of the region and the store's clock, all of one moment; takes no region lock.
+
+        The region has only this member's claims, unless it checkpoints by count. What `see` does not ask for is not
+        read, so its answer holds values, and none of the region's tables.
+
+        Raises:
+            UnknownRegion: there is no such region.
+        """
+
+    @abstractmethod
+    def names(self) -> tuple[RegionName, ...]:
+        """Return the names of all regions, in order."""
+
+    @abstractmethod
+    def names_with(self, groups: Collection[GroupId]) -> tuple[RegionName, ...]:
+        """Return the names of the regions that have a group of one of these names, on whatever cluster, in order."""
+
+    @abstractmethod
+    def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
+        """Return the signs of those of these regions that there are, and the store's clock; one statement for all."""
+
+    @abstractmethod
+    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
+        """Return the region's counter once it has moved beyond `after`; else, after `timeout`, `after`.
+
+        Of what each of several members does (`events.PARTS`) it may not hear: who has to know reads now and then.
+        """
+
+    # Reading its past
+
     def reset_page(self, name: RegionName, *, before: CheckpointNumber | None, last: int | None) -> ResetPage:
         """Return what `Archive.reset_page` of a region does; nothing else of the region is read.
 
@@ -150,6 +321,74 @@ class RegionStore(Transactions):
         """
         return self.read(name)[0].archive.reset_page(before=before, last=last)
 
-    def seen(self, name: RegionName) -> Seen:
-        """Return what the judgement of a region's liveness needs beside its rows, as far as the store has it."""
-        return Seen(worked_at=self.newest_work(name) or NEVER)
+    @abstractmethod
+    def events(self, name: RegionName, after: EventNumber, limit: int = 1000) -> tuple[Event, ...]:
+        """Return up to `limit` events after that number, in commit order."""
+
+    @abstractmethod
+    def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
+        """Return one row of the ledger, whatever its outcome."""
+
+    @abstractmethod
+    def batches(self, name: RegionName) -> Iterator[Batch]:
+        """Yield the ledger in the order in which batches began."""
+
+    @abstractmethod
+    def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
+        """Return the batches that are stamped with a later sequence than this, oldest first; reads no older ones."""
+
+    @abstractmethod
+    def newest_work(self, name: RegionName) -> datetime | None:
+        """Return when the batch that was started last began or ended; None: there was none. Reads that batch alone."""
+
+    @abstractmethod
+    def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
+        """Return every batch whose ranges contain this offset of this partition, oldest first.
+
+        It reads what there is near the offset, not the ledger.
+        """
+
+    @abstractmethod
+    def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
+        """Return the partitions of which batches of any group were started, of this topic and number, by group."""
+
+    @abstractmethod
+    def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
+        """Count, by the first epoch of each reset, the offsets that it rewound and those processed again since.
+
+        Args:
+            name: the region's.
+            spans: resets, the oldest first; the progress of the last of them follows from the current claims.
+        """
+
+    @abstractmethod
+    def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
+        """Return how the process of an incarnation called itself when it registered; empty: no event tells."""
+
+    @abstractmethod
+    def history(self, name: RegionName) -> History:
+        """Return all events and the whole ledger as committed at one moment; takes no region lock.
+
+        Read one after the other, a batch that finished in between would look like unprocessed records.
+
+        Raises:
+            UnknownRegion: there is no such region.
+        """
+
+    @abstractmethod
+    def chronicle(self, name: RegionName) -> Chronicle:
+        """Return what is recorded of a region; raises UnknownRegion, if there is none, when it is read."""
+
+    # Where its sinks write to
+
+    @abstractmethod
+    def taken(self, name: RegionName) -> frozenset[SinkPlace]:
+        """Return the places that sinks of this region have taken, and that hold what its progress counts."""
+
+    @abstractmethod
+    def take(self, name: RegionName, place: SinkPlace) -> None:
+        """Note that a sink has taken a place; noted before, it changes nothing."""
+
+    @abstractmethod
+    def let_go(self, name: RegionName, place: SinkPlace) -> None:
+        """Forget that a sink has taken a place, so that it may start there with nothing."""

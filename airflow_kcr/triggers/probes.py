@@ -18,11 +18,10 @@ from airflow_kcr.api.goals import AWAY, Progress, missing, reconciled
 from airflow_kcr.api.regions import connect
 from airflow_kcr.api.validation import validate
 from airflow_kcr.errors import BrokerUnavailable, KcrError, TimedOut
-from airflow_kcr.ports import Sign
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region import liveness, waits
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, MemberId, RegionName, RequestId, parse_instant
-from airflow_kcr.store.regions import RegionStore
+from airflow_kcr.store.regions import RegionStore, Sign
 from airflow_kcr.triggers.payloads import (
     CheckpointCommitted,
     CheckpointExists,

@@ -12,11 +12,11 @@ import pytest
 
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.errors import UnknownRegion
-from airflow_kcr.ports import Chronicle
 from airflow_kcr.protocol.invariants import verify
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import EventNumber, RegionName
+from airflow_kcr.store.chronicle import Chronicle
 from airflow_kcr.store.postgres import history, ledger, transactions
 from airflow_kcr.store.postgres.session import Session
 from tests.contract.conftest import Drive

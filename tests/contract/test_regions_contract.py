@@ -30,7 +30,7 @@ from airflow_kcr.errors import (
     UnknownMember,
     UnknownRegion,
 )
-from airflow_kcr.ports import Rule, SinkPlace
+from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.commands import (
     AnswerEntries,
     AssignedPartition,
@@ -75,6 +75,7 @@ from airflow_kcr.protocol.values import (
     RequestId,
     TopicName,
 )
+from airflow_kcr.store.regions import Rule
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver, group_rules
 from tests.support.stores import Subject

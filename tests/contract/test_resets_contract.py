@@ -9,13 +9,13 @@ import pytest
 
 from airflow_kcr.api import Region, ResetView
 from airflow_kcr.errors import UnknownReset
-from airflow_kcr.ports import Replayed, Span
 from airflow_kcr.protocol.commands import ReportOutOfRange
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import Delivery, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.targets import ToEarliest, ToOffset
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import Epoch, Offset
+from airflow_kcr.store.regions import Replayed, Span
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_history import live_through, number_beyond

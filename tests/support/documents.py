@@ -23,7 +23,6 @@ from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import GroupView, MemberView, RegionSummary, RegionView
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
-from airflow_kcr.ports import Replayed
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.invariants.accounting import Redelivery
 from airflow_kcr.protocol.invariants.history import Violation
@@ -102,6 +101,7 @@ from airflow_kcr.sinks.files.layout import (
     Undone,
 )
 from airflow_kcr.spec import Difference, TakesEffect
+from airflow_kcr.store.regions import Replayed
 from airflow_kcr.triggers.payloads import (
     CheckpointCommitted,
     CheckpointExists,

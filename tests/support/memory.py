@@ -19,20 +19,7 @@ from airflow_kcr.errors import (
     UnknownMember,
     UnknownRegion,
 )
-from airflow_kcr.ports import (
-    B,
-    BatchRule,
-    Dropped,
-    Heartbeats,
-    HistoryStart,
-    Horizon,
-    Renewal,
-    Replayed,
-    Rule,
-    Sign,
-    SinkPlace,
-    Span,
-)
+from airflow_kcr.ports import Heartbeats, Renewal, SinkPlace
 from airflow_kcr.protocol.commands import EventMark, Heartbeat
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import SeekMap
@@ -68,7 +55,8 @@ from airflow_kcr.protocol.values import (
     RegionName,
     TopicPartition,
 )
-from airflow_kcr.store.regions import RegionStore
+from airflow_kcr.store.chronicle import Chronicle, Dropped, HistoryStart, Horizon
+from airflow_kcr.store.regions import B, BatchRule, RegionStore, Replayed, Rule, Sign, Span
 from tests.support.past import Tables, working
 
 A = TypeVar("A")
@@ -94,7 +82,6 @@ class MemoryTransactions(RegionStore):
         self._places: dict[RegionName, frozenset[SinkPlace]] = {}
 
     def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
-        """See `ports.Transactions.create`."""
         if name in self._regions:
             raise RegionExists(f"there is a region {name} already; change its spec instead of declaring it again")
         region = rule(self._clock())
@@ -104,19 +91,17 @@ class MemoryTransactions(RegionStore):
         return self._stored(region)
 
     def decide(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
-        """See `ports.Transactions.decide`."""
         region, answer = rule(self._region(name), self._clock())
         self._require_free_groups(region)
         return self._stored(region), answer
 
     def admit(self, name: RegionName, command: B, rule: BatchRule[B, A]) -> A:
-        """See `ports.Transactions.admit`; here the rule gets the whole region."""
+        """Here the rule gets the whole region."""
         region, answer = rule(self._region(name), self._clock(), command)
         self._stored(region)
         return answer
 
     def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
-        """See `ports.Transactions.renew`."""
         return {renewal: self._renewed(renewal) for renewal in renewals}
 
     def _renewed(self, renewal: Renewal) -> Heartbeat | RefusedError:
@@ -147,54 +132,45 @@ class MemoryTransactions(RegionStore):
         return mark is not None and mark.number <= len(known) and known[mark.number - 1].at != mark.at
 
     def read(self, name: RegionName) -> tuple[Region, datetime]:
-        """See `ports.Transactions.read`."""
         return self._region(name), self._clock()
 
     def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
-        """See `ports.Transactions.read_as`; here it is the whole region."""
+        """Here it is the whole region."""
         return see(*self.read(name))
 
     def names(self) -> tuple[RegionName, ...]:
-        """See `ports.Transactions.names`."""
         return tuple(sorted(self._regions))
 
     def names_with(self, groups: Collection[GroupId]) -> tuple[RegionName, ...]:
-        """See `ports.Transactions.names_with`."""
         return tuple(name for name in self.names() if self._region(name).own_groups.keys() & groups)
 
     def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
-        """See `ports.Transactions.delete`."""
         check(self._region(name), self._clock())
         del self._regions[name], self._events[name], self._ledgers[name], self._tables[name]
 
     def events(self, name: RegionName, after: EventNumber, limit: int = 1000) -> tuple[Event, ...]:
-        """See `ports.Transactions.events`; an event's number is its place in the list, from 1."""
+        """An event's number is its place in the list, from 1."""
         self._region(name)
         return tuple(self._events[name][after : after + limit])
 
     def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
-        """See `ports.Transactions.batch`."""
         rewinds = Rewinds(self._tables_of(name).seek_maps)
         row = self._ledgers[name].get(batch)
         return None if row is None else rewinds.seen_in(row)
 
     def batches(self, name: RegionName) -> Iterator[Batch]:
-        """See `ports.Transactions.batches`."""
         rewinds = Rewinds(self._tables_of(name).seek_maps)
         yield from map(rewinds.seen_in, self._ledgers[name].values())
 
     def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
-        """See `ports.Transactions.batches_since`."""
         return tuple(b for b in self.batches(name) if b.sequence > after)
 
     def newest_work(self, name: RegionName) -> datetime | None:
-        """See `ports.Transactions.newest_work`."""
         self._region(name)
         batch = next(reversed([*self._ledgers[name].values()]), None)
         return None if batch is None else batch.finished_at or batch.started_at
 
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
-        """See `ports.Transactions.batches_with`."""
         return tuple(
             b
             for b in self.batches(name)
@@ -202,25 +178,20 @@ class MemoryTransactions(RegionStore):
         )
 
     def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
-        """See `ports.Transactions.readers`."""
         begun = {p for batch in self.batches(name) for p in batch.ranges}
         return tuple(sorted(p for p in begun if p.topic_partition == partition))
 
     def taken(self, name: RegionName) -> frozenset[SinkPlace]:
-        """See `ports.Transactions.taken`."""
         self._region(name)
         return self._places[name]
 
     def take(self, name: RegionName, place: SinkPlace) -> None:
-        """See `ports.Transactions.take`."""
         self._places[name] = self.taken(name) | {place}
 
     def let_go(self, name: RegionName, place: SinkPlace) -> None:
-        """See `ports.Transactions.let_go`."""
         self._places[name] = self.taken(name) - {place}
 
     def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
-        """See `ports.Transactions.signs`."""
         now = self._clock()
         found: dict[RegionName, tuple[Sign, datetime]] = {}
         for name in sorted(set(names) & self._regions.keys()):
@@ -236,7 +207,6 @@ class MemoryTransactions(RegionStore):
         return found
 
     def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
-        """See `ports.Transactions.replays`."""
         claims, maps = self._region(name).claims, self._tables_of(name).seek_maps
         batches = [*self._ledgers[name].values()]
         newest = max((span.last for span in spans), default=Epoch(0))
@@ -266,24 +236,22 @@ class MemoryTransactions(RegionStore):
         return found
 
     def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
-        """See `ports.Transactions.registered`."""
         self._region(name)
         told = (e.body for e in self._events[name] if isinstance(e.body, MemberRegistered))
         return next((b.label for b in told if (b.member, b.incarnation) == (member, incarnation)), "")
 
     def history(self, name: RegionName) -> History:
-        """See `ports.Transactions.history`; nothing can happen in between."""
+        """Nothing can happen in between."""
         batches = tuple(self.batches(name))
         return History(events=tuple(self._events[name]), batches=batches)
 
     def chronicle(self, name: RegionName) -> MemoryChronicle:
-        """See `ports.Transactions.chronicle`."""
         self._region(name)
         batches = [*self._ledgers[name].values()]
         return MemoryChronicle(self._regions[name].counter, self._events[name], batches, self._starts[name])
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
-        """See `ports.Transactions.wait`: in memory, no other process could move the counter meanwhile."""
+        """In memory, no other process could move the counter meanwhile."""
         return max(self._region(name).counter, after)
 
     def _tables_of(self, name: RegionName) -> Tables:
@@ -315,8 +283,8 @@ class MemoryTransactions(RegionStore):
         return replace(after, archive=self._regions[region.name].archive)
 
 
-class MemoryChronicle:
-    """What is recorded of a region in memory; implements `ports.Chronicle`."""
+class MemoryChronicle(Chronicle):
+    """What is recorded of a region in memory."""
 
     def __init__(
         self, counter: EventNumber, events: Sequence[Event], batches: Sequence[Batch], starts: list[HistoryStart]
@@ -327,27 +295,22 @@ class MemoryChronicle:
         self._batches = batches
 
     def horizon(self) -> Horizon:
-        """See `ports.Chronicle.horizon`."""
         return Horizon(counter=self._counter, ledger=len(self._batches))
 
     def events(self, after: EventNumber, upto: EventNumber) -> Iterator[Event]:
-        """See `ports.Chronicle.events`."""
         yield from self._events[after:upto]
 
     def batches(self, after: int, upto: int) -> Iterator[Batch]:
-        """See `ports.Chronicle.batches`; a batch's place is the one in the list, from 1."""
+        """A batch's place is the one in the list, from 1."""
         yield from self._batches[after:upto]
 
     def rows(self, batches: Collection[BatchId]) -> tuple[Batch, ...]:
-        """See `ports.Chronicle.rows`."""
         return tuple(b for b in self._batches if b.batch in batches)
 
     def start(self) -> HistoryStart | None:
-        """See `ports.Chronicle.start`."""
         return self._starts[-1] if self._starts else None
 
     def horizon_before(self, instant: datetime, after: Horizon, events: int) -> Horizon | None:
-        """See `ports.Chronicle.horizon_before`."""
         within = [e.number for e in self._events[after.counter : after.counter + events] if e.at < instant]
         counter = max((n for n in within if n < self._counter), default=None)
         if counter is None:
@@ -355,14 +318,13 @@ class MemoryChronicle:
         return Horizon(counter=counter, ledger=sum(1 for b in self._batches if b.started_after <= counter))
 
     def move_start(self, earlier: HistoryStart | None, start: HistoryStart) -> bool:
-        """See `ports.Chronicle.move_start`."""
         if earlier != self.start():
             return False
         self._starts.append(start)
         return True
 
     def drop(self, start: HistoryStart, floor: CheckpointNumber) -> Iterator[Dropped]:
-        """See `ports.Chronicle.drop`; what is in memory goes with the process, so that nothing need be dropped."""
+        """What is in memory goes with the process, so that nothing need be dropped."""
         yield from ()
 
 

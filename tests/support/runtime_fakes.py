@@ -341,11 +341,11 @@ class SharedTransactions(MemoryTransactions):
     history = _alone(MemoryTransactions.history)
 
     def batches(self, name: RegionName) -> Iterator[Batch]:
-        """See `ports.Transactions`."""
+        """See `RegionStore`."""
         return iter(self._do(lambda: tuple(super(SharedTransactions, self).batches(name))))
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
-        """See `ports.Transactions`; an outage is met by waiters, too."""
+        """See `RegionStore`; an outage is met by waiters, too."""
         with self._changed:
             self._changed.wait_for(lambda: self.away or self._counter(name) > after, timeout.total_seconds())
             return max(self._do(lambda: self._counter(name)), after)

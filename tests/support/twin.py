@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_kcr.errors import KcrError, RefusedError
-from airflow_kcr.ports import B, BatchRule, Heartbeats, Renewal, Replayed, Rule, Span
+from airflow_kcr.ports import Heartbeats, Renewal
 from airflow_kcr.protocol.commands import Heartbeat
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
@@ -22,6 +22,7 @@ from airflow_kcr.protocol.values import (
     RegionName,
 )
 from airflow_kcr.store.postgres import PostgresTransactions
+from airflow_kcr.store.regions import B, BatchRule, Replayed, Rule, Span
 from tests.support.memory import MemoryTransactions
 from tests.support.whole import everything
 

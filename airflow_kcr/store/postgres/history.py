@@ -12,7 +12,6 @@ from typing import Final
 
 from typing_extensions import override
 
-from airflow_kcr.ports import Chronicle, Dropped, HistoryStart, Horizon
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
@@ -24,6 +23,7 @@ from airflow_kcr.protocol.values import (
     Incarnation,
     MemberId,
 )
+from airflow_kcr.store.chronicle import Chronicle, Dropped, HistoryStart, Horizon
 from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.connections import read_again
 from airflow_kcr.store.postgres.layouts import batch_from, event_from

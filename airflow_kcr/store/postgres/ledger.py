@@ -14,7 +14,6 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, Final, assert_never
 
-from airflow_kcr.ports import Replayed, Span
 from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import (
@@ -42,6 +41,7 @@ from airflow_kcr.store.postgres.row_layout import document, partition_columns
 from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.postgres.statements import load
 from airflow_kcr.store.postgres.tables import TURN, WIDTH
+from airflow_kcr.store.regions import Replayed, Span
 
 PAGE: Final = 500
 """Batches per page of the whole ledger: a page's ranges are in memory at once."""

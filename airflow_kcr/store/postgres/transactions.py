@@ -25,7 +25,7 @@ from airflow_kcr.errors import (
     StoreBusy,
     UnknownRegion,
 )
-from airflow_kcr.ports import B, BatchRule, Chronicle, Heartbeats, Renewal, Replayed, Rule, Sign, SinkPlace, Span
+from airflow_kcr.ports import Heartbeats, Renewal, SinkPlace
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import lost_logs
 from airflow_kcr.protocol.region.archive import ResetPage
@@ -48,6 +48,7 @@ from airflow_kcr.protocol.values import (
     RegionName,
     TopicPartition,
 )
+from airflow_kcr.store.chronicle import Chronicle
 from airflow_kcr.store.postgres import deletion, history, leases, ledger, region_reads, region_writes
 from airflow_kcr.store.postgres.archive import PostgresArchive
 from airflow_kcr.store.postgres.connections import NO_LOCK, Connections, build_engine, read_again
@@ -55,7 +56,7 @@ from airflow_kcr.store.postgres.history import PostgresChronicle
 from airflow_kcr.store.postgres.listeners import NOTIFY, Listeners, payload
 from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.postgres.statements import load
-from airflow_kcr.store.regions import RegionStore, uncollected
+from airflow_kcr.store.regions import B, BatchRule, RegionStore, Replayed, Rule, Sign, Span, uncollected
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

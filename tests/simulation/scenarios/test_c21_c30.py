@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 import pytest
 
 from airflow_kcr.errors import BatchRefused, CheckpointNotUsable, StalePlan, StoreBusy
-from airflow_kcr.ports import A, Rule
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import PauseRegion, ReadRegion, Reconcile, StartRegion, StopRegion
 from airflow_kcr.protocol.member import messages
@@ -37,6 +36,7 @@ from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ByDuration, ShiftBy, ToCheckpoint, ToDatetime
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupId, Offset, RegionName
+from airflow_kcr.store.regions import A, Rule
 from tests.support.driver import BEGINNING, Clock, Driver, group_rules
 from tests.support.judging import (
     accepted,

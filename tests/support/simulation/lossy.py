@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from airflow_kcr.errors import OutcomeUnknown
-from airflow_kcr.ports import B, BatchRule, Rule
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import RegionName
+from airflow_kcr.store.regions import B, BatchRule, Rule
 from tests.support.memory import MemoryTransactions
 from tests.support.simulation.world import World
 
@@ -41,9 +41,9 @@ class LossyTransactions(MemoryTransactions):
         raise OutcomeUnknown
 
     def decide(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
-        """See `ports.Transactions`."""
+        """See `RegionStore`."""
         return self._commit(lambda: super(LossyTransactions, self).decide(name, rule))
 
     def admit(self, name: RegionName, command: B, rule: BatchRule[B, A]) -> A:
-        """See `ports.Transactions`."""
+        """See `RegionStore`."""
         return self._commit(lambda: super(LossyTransactions, self).admit(name, command, rule))

@@ -8,7 +8,6 @@ from typing import TypeVar
 import pytest
 
 from airflow_kcr.errors import BatchRefused, OutcomeUnknown
-from airflow_kcr.ports import B, BatchRule, Rule
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import (
     ChangeSpec,
@@ -46,6 +45,7 @@ from airflow_kcr.protocol.values import (
     Offset,
     RegionName,
 )
+from airflow_kcr.store.regions import B, BatchRule, Rule
 from tests.support.driver import Clock, Driver
 from tests.support.judging import happened, judge, positions
 from tests.support.memory import MemoryTransactions
