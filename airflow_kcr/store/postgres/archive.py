@@ -265,11 +265,11 @@ class PostgresArchive(Archive):
 
     @override
     def region_page(self, newest: CheckpointNumber | None, last: int) -> RegionPage:
-        (found,) = self._session.rows(SQL["region_page"], newest=newest, **_reset_bounds(None, last))
+        (found,) = self._session.rows(SQL["region_page"], newest=newest, **reset_bounds(None, last))
         contributed, resets, following, persons, undone, *checkpoints = found
         return RegionPage(
             checkpoints=_checkpoint_page(checkpoints),
-            resets=_reset_page((resets, following, persons, undone)),
+            resets=reset_page_from((resets, following, persons, undone)),
             contributions=contributions_from(contributed),
         )
 
@@ -290,7 +290,7 @@ class PostgresArchive(Archive):
 
     @override
     def reset_page(self, *, before: CheckpointNumber | None, last: int | None) -> ResetPage:
-        return _reset_page(self._session.rows(SQL["reset_page"], **_reset_bounds(before, last))[0])
+        return reset_page_from(self._session.rows(SQL["reset_page"], **reset_bounds(before, last))[0])
 
     @override
     def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CheckpointRequest, ...]:
@@ -347,7 +347,7 @@ def _of_topic(columns: Columns[Any]) -> dict[GroupPartition, TopicId]:
 # Pages
 
 
-def _reset_bounds(before: CheckpointNumber | None, last: int | None) -> dict[str, object]:
+def reset_bounds(before: CheckpointNumber | None, last: int | None) -> dict[str, object]:
     """Return the parameters of a page: `last` rows below a number, and the attempts of resets that belong to them."""
     return {"before": _or_last(before), "last": last, "attempts": None if last is None else last * ATTEMPTS + 1}
 
@@ -373,7 +373,8 @@ def _checkpoint_page(columns: Columns[Any]) -> CheckpointPage:
     )
 
 
-def _reset_page(columns: Columns[Any]) -> ResetPage:
+def reset_page_from(columns: Columns[Any]) -> ResetPage:
+    """Return the page of resets that `reset_page` has read."""
     resets, following, persons, undone = columns
     return ResetPage(
         resets=tuple(RESETS.rows(resets).values()),

@@ -10,7 +10,6 @@ says which kind an entry is of. It is true as long as that is not known.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from datetime import datetime
 from itertools import groupby
 from typing import Any, Final, assert_never
 
@@ -202,11 +201,6 @@ def readers(session: Session, partition: TopicPartition) -> list[GroupPartition]
     return sorted(GroupPartition(GroupId(group), *partition) for (group,) in found)
 
 
-def newest_work(session: Session) -> datetime | None:
-    """Return when the batch that was started last began or ended; None: there was none."""
-    return next((instant for (instant,) in session.rows(SQL["newest_work"])), None)
-
-
 def _number(found: Found) -> int:
     number: int = found[0][0]
     return number
@@ -238,13 +232,13 @@ def _seen(session: Session, found: Sequence[Found]) -> list[Batch]:
     return [timelines.undone(b, lowest.get(b.accepted_in, {})) for b in batches]
 
 
-def replays(session: Session, spans: Collection[Span]) -> dict[Epoch, Replayed]:
-    """Return what resets made to be processed again, by the first epoch of each."""
-    rows = session.rows(
-        SQL["replays"],
-        since=[span.since for span in spans],
-        firsts=[span.first for span in spans],
-        lasts=[span.last for span in spans],
-    )
+def span_columns(spans: Collection[Span]) -> dict[str, object]:
+    """Return resets as the parameters of `replays`."""
+    since, firsts, lasts = ([span[n] for span in spans] for n in range(3))
+    return {"since": since, "firsts": firsts, "lasts": lasts}
+
+
+def replays_from(rows: Sequence[Found], spans: Collection[Span]) -> dict[Epoch, Replayed]:
+    """Return what `replays` has read of resets, by the first epoch of each."""
     counted = {first: Replayed(rewound=rewound, replayed=replayed) for first, rewound, replayed in rows}
     return {span.first: counted.get(span.first, Replayed()) for span in spans}

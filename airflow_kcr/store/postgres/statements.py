@@ -65,6 +65,13 @@ def load(subject: str, **parts: object) -> dict[str, Statement]:
     return made
 
 
+@cache
+def by_name(statement: Statement) -> Statement:
+    """Return a statement about the region of a `:name` in place of that of an id; without a region, it has no row."""
+    sql = re.sub(r":region\b", "here.id", statement.sql)
+    return Statement(f"SELECT it.* FROM kcr.region here CROSS JOIN LATERAL ({sql}) it WHERE here.name = :name")
+
+
 def array(values: list[Any]) -> object:
     """Return a list as the text of an array, where that is simple; else as it is.
 

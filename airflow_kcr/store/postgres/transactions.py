@@ -49,13 +49,12 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.store.chronicle import Chronicle
-from airflow_kcr.store.postgres import deletion, history, leases, ledger, region_reads, region_writes
-from airflow_kcr.store.postgres.archive import PostgresArchive
+from airflow_kcr.store.postgres import archive, deletion, history, leases, ledger, region_reads, region_writes
 from airflow_kcr.store.postgres.connections import NO_LOCK, Connections, build_engine, read_again
 from airflow_kcr.store.postgres.history import PostgresChronicle
 from airflow_kcr.store.postgres.listeners import NOTIFY, Listeners, payload
 from airflow_kcr.store.postgres.session import Found, Session
-from airflow_kcr.store.postgres.statements import load
+from airflow_kcr.store.postgres.statements import by_name, load
 from airflow_kcr.store.regions import B, BatchRule, RegionStore, Replayed, Rule, Sign, Span, uncollected
 
 if TYPE_CHECKING:
@@ -239,8 +238,9 @@ class PostgresTransactions(RegionStore):
     @override
     @read_again
     def reset_page(self, name: RegionName, *, before: CheckpointNumber | None, last: int | None) -> ResetPage:
-        with self._about(name) as session:
-            return PostgresArchive(session).reset_page(before=before, last=last)
+        page = by_name(archive.SQL["reset_page"])
+        with self._connections.snapshot(page, name=name, **archive.reset_bounds(before, last)) as session:
+            return archive.reset_page_from(_one_of(session, name, session.first))
 
     @override
     @read_again
@@ -276,8 +276,9 @@ class PostgresTransactions(RegionStore):
     @override
     @read_again
     def newest_work(self, name: RegionName) -> datetime | None:
-        with self._about(name) as session:
-            return ledger.newest_work(session)
+        with self._connections.snapshot(by_name(ledger.SQL["newest_work"]), name=name) as session:
+            worked_at: datetime | None = _one_of(session, name, session.first)[0]
+            return worked_at
 
     @override
     @read_again
@@ -294,8 +295,9 @@ class PostgresTransactions(RegionStore):
     @override
     @read_again
     def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
-        with self._about(name) as session:
-            return ledger.replays(session, spans)
+        replays = by_name(ledger.SQL["replays"])
+        with self._connections.snapshot(replays, name=name, **ledger.span_columns(spans)) as session:
+            return ledger.replays_from(session.first, spans)
 
     @override
     @read_again

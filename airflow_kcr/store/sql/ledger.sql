@@ -132,8 +132,8 @@ SELECT {batch} FROM kcr.batch b WHERE b.region_id = :region AND b.number = ANY (
 
 -- name: newest_work
 -- When the batch at the end of the index began, or ended.
-SELECT coalesce(b.finished_at, b.started_at) FROM kcr.batch b
-WHERE b.region_id = :region ORDER BY b.number DESC LIMIT 1
+SELECT (SELECT coalesce(b.finished_at, b.started_at) FROM kcr.batch b
+        WHERE b.region_id = :region ORDER BY b.number DESC LIMIT 1)
 
 -- name: readers
 -- Whose batches have a partition of this topic and number; one probe for each group of the ledger.
