@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from airflow_kcr.sinks.files.layout import CheckpointName, Manifest, Undone
+from airflow_kcr.sinks.checkpoints import CheckpointId
+from airflow_kcr.sinks.files.layout import Manifest, Undone
 from tests.support.sink_files import LocalFolder, Record, records_in
 
 
@@ -14,7 +15,7 @@ from tests.support.sink_files import LocalFolder, Record, records_in
 class Rows:
     """What is in the table, as all processes see it."""
 
-    checkpoints: dict[CheckpointName, Counter[Record]] = field(default_factory=dict)
+    checkpoints: dict[CheckpointId, Counter[Record]] = field(default_factory=dict)
     commits: list[str] = field(default_factory=list)
     transaction: int = 0
     """The newest transaction version that was written with."""

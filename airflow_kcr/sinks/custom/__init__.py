@@ -26,21 +26,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_kcr.protocol.values import (
-    BatchId,
     CheckpointNumber,
     Epoch,
     GroupId,
     Offset,
-    Range,
     RegionId,
     RegionName,
     Timeline,
 )
 from airflow_kcr.protocol.values import TopicPartition as Place
+from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId, CompleteCheckpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,46 +68,6 @@ class SinkOwner:
 
     def __str__(self) -> str:
         return f"{self.name}, region {self.region} (id {self.region_id})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class CheckpointId:
-    """Which checkpoint: (timeline, sequence) only ever grows, and no other checkpoint of the region has it."""
-
-    timeline: Timeline
-    sequence: CheckpointNumber
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedBatch:
-    """A batch of which something counts."""
-
-    batch_id: BatchId
-    epoch: Epoch
-    checkpoint: CheckpointId
-    """What its context said: the checkpoint that it belonged to when it began."""
-
-    ranges: Mapping[Place, Range]
-    """Offsets [from, to) that count. Less than the batch had where a reset has undone the rest of it."""
-
-    is_whole: bool
-    """Whether all that it had counts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompleteCheckpoint:
-    """A complete checkpoint, as far as one group of the region is concerned."""
-
-    id: CheckpointId
-    previous: CheckpointId | None
-    """The published checkpoint before it on the current timeline; None: it is the first."""
-
-    boundary: datetime | None
-    """The instant that it is aligned to, if it has one."""
-
-    batches: tuple[AcceptedBatch, ...]
-    """All that counts of it, by the ledger: everything accepted since `previous`, in the order of the starts. A batch
-    of an undone checkpoint is among them where a reset has left a part of it standing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

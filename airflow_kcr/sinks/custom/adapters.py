@@ -11,10 +11,9 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
 from airflow_kcr.sinks.contract import not_written, written_twice
-from airflow_kcr.sinks.custom import AcceptedBatch, CheckpointId, CompleteCheckpoint, CustomSink, Reset, SinkOwner
-from airflow_kcr.sinks.files.contents import CheckpointContents, RegionLedger
+from airflow_kcr.sinks.custom import CustomSink, Reset, SinkOwner
+from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.frames import with_coordinates
-from airflow_kcr.sinks.files.layout import CheckpointName
 from airflow_kcr.spark.causes import WORDS, essential_line
 from airflow_kcr.spark.context import BatchContext
 from airflow_kcr.store.regions import RegionStore
@@ -56,10 +55,11 @@ class MemberCustomSink:
         Raises:
             SinkError: it could not.
         """
-        undone = {_id(checkpoint): timeline for checkpoint, timeline in self._ledger.undone().items()}
         resume = {p.topic_partition: offset for p, offset in order.resume.items()}
         with self._refusal("roll back"):
-            self.sink.rollback(Reset(epoch=order.epoch, timeline=order.timeline, undone=undone, resume=resume))
+            self.sink.rollback(
+                Reset(epoch=order.epoch, timeline=order.timeline, undone=self._ledger.undone(), resume=resume)
+            )
         return {}
 
     def prepare(self, sequence: CheckpointNumber) -> None:
@@ -80,7 +80,7 @@ class MemberCustomSink:
         contents = self._ledger.contents(sequence, self.owner.group)
         if contents.undone_by is None:
             with self._refusal(f"publish checkpoint {sequence}"):
-                self.sink.publish(_checkpoint(contents))
+                self.sink.publish(contents)
 
     def writer(self, call: BatchCall) -> CustomWriter:
         """Return what the pipeline writes one batch with."""
@@ -107,28 +107,6 @@ def unusable(owner: SinkOwner) -> Iterator[None]:
         raise
     except Exception as error:
         raise ConfigurationError(f"{owner.name} can't be made: {type(error).__name__}: {error}") from error
-
-
-def _checkpoint(contents: CheckpointContents) -> CompleteCheckpoint:
-    return CompleteCheckpoint(
-        id=_id(contents.checkpoint),
-        previous=None if contents.previous is None else _id(contents.previous),
-        boundary=contents.boundary,
-        batches=tuple(
-            AcceptedBatch(
-                batch_id=piece.batch.batch,
-                epoch=piece.batch.epoch,
-                checkpoint=_id(piece.stamp),
-                ranges={p.topic_partition: range_ for p, range_ in sorted(piece.kept.items())},
-                is_whole=piece.is_whole,
-            )
-            for piece in contents.pieces
-        ),
-    )
-
-
-def _id(checkpoint: CheckpointName) -> CheckpointId:
-    return CheckpointId(timeline=checkpoint.timeline, sequence=checkpoint.sequence)
 
 
 class CustomWriter:

@@ -28,10 +28,11 @@ from typing import Final
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
 from airflow_kcr.protocol.values import CheckpointNumber
+from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.contents import RegionLedger, brought_up_to_date, checkpoints_on, shelves
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, Table
-from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, Manifest, Owner, Retired
+from airflow_kcr.sinks.files.layout import FileTarget, Manifest, Owner, Retired
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class Cleaner:
             )
         return owner is not None
 
-    def _give_up(self, shelf: str, checkpoints: Mapping[CheckpointName, Checkpoint]) -> None:
+    def _give_up(self, shelf: str, checkpoints: Mapping[CheckpointId, Checkpoint]) -> None:
         """Note for every retired checkpoint on a shelf that its output is given up; from here on it is not read."""
         for checkpoint in sorted(checkpoints_on(self._folder, layout.MANIFESTS, shelf)):
             row = checkpoints.get(checkpoint)
@@ -138,7 +139,7 @@ class Cleaner:
                     f"{self._target}: the note that checkpoint {checkpoint} is retired is not what was written"
                 )
 
-    def _withdraw(self, shelf: str) -> list[CheckpointName]:
+    def _withdraw(self, shelf: str) -> list[CheckpointId]:
         """Take the manifests of retired checkpoints away, also those that a late publisher has brought back."""
         there, noted = (checkpoints_on(self._folder, above, shelf) for above in (layout.MANIFESTS, layout.RETIRED))
         found = [checkpoint for checkpoint in sorted(there & noted) if self._retired(checkpoint) is not None]
@@ -157,7 +158,7 @@ class Cleaner:
                     if needed is not None:
                         yield from self._cleared(f"{above}/{shelf}/{name}", needed)
 
-    def _forget(self, shelf: str, settled: _Settled) -> list[CheckpointName]:
+    def _forget(self, shelf: str, settled: _Settled) -> list[CheckpointId]:
         """Take the manifests of undone checkpoints away whose files are gone."""
         found = [
             checkpoint
@@ -183,7 +184,7 @@ class Cleaner:
             self._folder.delete(superfluous)
             yield from superfluous.values()
 
-    def _retired(self, checkpoint: CheckpointName) -> Retired | None:
+    def _retired(self, checkpoint: CheckpointId) -> Retired | None:
         return Retired.of(self._folder.read(layout.retired(checkpoint)))
 
 
@@ -198,12 +199,12 @@ class _Settled:
             stands, which no newer manifest has yet; so it is taken as it was then.
     """
 
-    def __init__(self, folder: Folder, checkpoints: Mapping[CheckpointName, Checkpoint]) -> None:
+    def __init__(self, folder: Folder, checkpoints: Mapping[CheckpointId, Checkpoint]) -> None:
         self._folder, self._checkpoints = folder, checkpoints
         rows = sorted(c for c, row in checkpoints.items() if row.is_current and row.published_at is not None)
         self._current = sorted(rows, key=lambda checkpoint: checkpoint.sequence)
         self._numbers = [checkpoint.sequence for checkpoint in self._current]
-        self._last: tuple[CheckpointName, frozenset[str] | None] | None = None
+        self._last: tuple[CheckpointId, frozenset[str] | None] | None = None
         self._kept = frozenset(self._pinned())
         self.newest = next(
             (c.sequence for c in self._newest_first() if self._files_of(c) is not None), CheckpointNumber(0)
@@ -221,12 +222,12 @@ class _Settled:
         found = self._last[1]
         return None if found is None else found | self._kept
 
-    def is_void(self, checkpoint: CheckpointName) -> bool:
+    def is_void(self, checkpoint: CheckpointId) -> bool:
         """Whether a reset has undone a checkpoint, it isn't pinned, and what is left of it is in a newer one."""
         row = self._checkpoints.get(checkpoint)
         return row is not None and row.undone_by is not None and not row.pinned_as and checkpoint.sequence < self.newest
 
-    def _newest_first(self) -> Iterator[CheckpointName]:
+    def _newest_first(self) -> Iterator[CheckpointId]:
         """Yield the current checkpoints of which the folder says something."""
         current, kinds = frozenset(self._current), (layout.MANIFESTS, layout.RETIRED)
         there = {shelf for above in kinds for shelf in shelves(self._folder, above)}
@@ -234,7 +235,7 @@ class _Settled:
             named = {checkpoint for above in kinds for checkpoint in checkpoints_on(self._folder, above, shelf)}
             yield from sorted(named & current, key=lambda checkpoint: checkpoint.sequence, reverse=True)
 
-    def _files_of(self, checkpoint: CheckpointName) -> frozenset[str] | None:
+    def _files_of(self, checkpoint: CheckpointId) -> frozenset[str] | None:
         """Return the files of a checkpoint's manifest, none where its output was given up.
 
         None: neither is known here.

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 
 from airflow_kcr.errors import KcrError, SinkError
 from airflow_kcr.ports import SinkPlace
@@ -20,9 +19,10 @@ from airflow_kcr.protocol.region.batches import stamp
 from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Outcome
 from airflow_kcr.protocol.region.state import Region, checkpoint_of
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, Range, RegionName, Timeline
+from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId, CompleteCheckpoint
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.folder import Folder, Table
-from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, Timelines, Undone
+from airflow_kcr.sinks.files.layout import FileTarget, Timelines, Undone
 from airflow_kcr.store.regions import RegionStore
 
 _LOG = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def shelves(folder: Folder, above: str) -> list[str]:
     return sorted((name for name in folder.names(above) if layout.is_shelf(name)), key=int)
 
 
-def checkpoints_on(folder: Folder, above: str, shelf: str) -> set[CheckpointName]:
+def checkpoints_on(folder: Folder, above: str, shelf: str) -> set[CheckpointId]:
     """Return the checkpoints that the files on one shelf are about.
 
     Args:
@@ -104,7 +104,7 @@ def checkpoints_on(folder: Folder, above: str, shelf: str) -> set[CheckpointName
     return set(filter(None, map(layout.checkpoint_of, folder.names(f"{above}/{shelf}"))))
 
 
-def newest_first(folder: Folder, timelines: Timelines) -> Iterator[CheckpointName]:
+def newest_first(folder: Folder, timelines: Timelines) -> Iterator[CheckpointId]:
     """Yield the checkpoints in force that have a manifest and were not given up, as many as are asked for."""
     for shelf in reversed(shelves(folder, layout.MANIFESTS)):
         there = checkpoints_on(folder, layout.MANIFESTS, shelf) - checkpoints_on(folder, layout.RETIRED, shelf)
@@ -112,38 +112,12 @@ def newest_first(folder: Folder, timelines: Timelines) -> Iterator[CheckpointNam
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """What is accepted of one batch."""
+class CheckpointContents(CompleteCheckpoint):
+    """What belongs to a complete checkpoint, and what the region has decided about it since."""
 
-    batch: Batch
-    kept: Mapping[GroupPartition, Range]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of it is."""
-        return self.kept == self.batch.ranges
-
-    @property
-    def stamp(self) -> CheckpointName:
-        """What the batch was stamped with at its start."""
-        return CheckpointName(self.batch.timeline, self.batch.sequence)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointContents:
-    """What belongs to a complete checkpoint."""
-
-    checkpoint: CheckpointName
     digest: str
-    boundary: datetime | None
-    previous: CheckpointName | None
-    """The newest checkpoint before it whose manifest is in force."""
-
     undone_by: Timeline | None
-    pieces: tuple[Piece, ...]
-    """In the order in which the batches began."""
-
-    undone: tuple[CheckpointName, ...] = ()
+    undone: tuple[CheckpointId, ...] = ()
     """Earlier checkpoints that a reset has undone and that may have had the output of its batches, oldest first."""
 
 
@@ -168,21 +142,27 @@ def contents(
         )
     before = _previous(region, sequence)
     first = CheckpointNumber(0) if before is None else before.sequence
-    pieces = tuple(
-        Piece(batch=b, kept=kept)
-        for b in batches
-        if b.member.group == group and first < b.sequence <= sequence and (kept := accepted(b))
+    counted = tuple(
+        AcceptedBatch(
+            batch_id=batch.batch,
+            epoch=batch.epoch,
+            checkpoint=CheckpointId(batch.timeline, batch.sequence),
+            ranges={p.topic_partition: ranges[p] for p in sorted(ranges)},
+            is_whole=ranges == batch.ranges,
+        )
+        for batch in batches
+        if batch.member.group == group and first < batch.sequence <= sequence and (ranges := accepted(batch))
     )
-    oldest = min((p.batch.sequence for p in pieces), default=sequence)
+    oldest = min((one.checkpoint.sequence for one in counted), default=sequence)
     return CheckpointContents(
-        checkpoint=CheckpointName(checkpoint.timeline, checkpoint.sequence),
+        id=CheckpointId(checkpoint.timeline, checkpoint.sequence),
         digest=checkpoint.digest,
         boundary=checkpoint.boundary,
         previous=before,
         undone_by=checkpoint.undone_by,
-        pieces=pieces,
+        batches=counted,
         undone=tuple(
-            CheckpointName(row.timeline, row.sequence)
+            CheckpointId(row.timeline, row.sequence)
             for row in region.archive.checkpoints(first=CheckpointNumber(oldest), before=sequence)
             if row.undone_by is not None
         ),
@@ -216,7 +196,7 @@ class RegionLedger:
             # A reset may have started between the two; what it has undone is then seen in both, or in the batches only.
             return contents(self._region(), batches, sequence, group)
 
-    def undone(self) -> Mapping[CheckpointName, Timeline]:
+    def undone(self) -> Mapping[CheckpointId, Timeline]:
         """Return the checkpoints that resets have undone, with the timelines that were opened by them."""
         rows = self.checkpoints().items()
         return {checkpoint: row.undone_by for checkpoint, row in rows if row.undone_by is not None}
@@ -237,10 +217,10 @@ class RegionLedger:
             found = region.archive.stretches(since)
             return Timelines(timeline=region.timeline, undone=tuple(Undone(s.by, s.first, s.last) for s in found))
 
-    def checkpoints(self) -> Mapping[CheckpointName, Checkpoint]:
+    def checkpoints(self) -> Mapping[CheckpointId, Checkpoint]:
         """Return every checkpoint that the store remembers."""
         with self._asked():
-            return {CheckpointName(c.timeline, c.sequence): c for c in self._region().archive.checkpoints()}
+            return {CheckpointId(c.timeline, c.sequence): c for c in self._region().archive.checkpoints()}
 
     def progress(self, timeline: Timeline, group: GroupId) -> Mapping[GroupPartition, Offset]:
         """Return up to where one group has done everything in this timeline, since the restore point.
@@ -284,7 +264,7 @@ class RegionLedger:
             raise SinkError(f"region {self._name} can't be asked what is accepted: {error}") from error
 
 
-def _previous(region: Region, sequence: CheckpointNumber) -> CheckpointName | None:
+def _previous(region: Region, sequence: CheckpointNumber) -> CheckpointId | None:
     """Return the newest published current checkpoint before another one."""
     found = region.archive.newest_published(sequence)
-    return None if found is None else CheckpointName(found.timeline, found.sequence)
+    return None if found is None else CheckpointId(found.timeline, found.sequence)

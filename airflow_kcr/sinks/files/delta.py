@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.rules import FileFormat
+from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SparkNeeds
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.folder import NO_TABLE, Table
 from airflow_kcr.sinks.files.frames import COORDINATE_COLUMNS, rows_of
-from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, Manifest, Undone
+from airflow_kcr.sinks.files.layout import FileTarget, Manifest, Undone
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.causes import conditions, essential_line
 from airflow_kcr.spark.session import CATALOG, DELTA, DELTA_CATALOG, DELTA_EXTENSION, EXTENSIONS
@@ -200,7 +201,7 @@ class DeltaTable:
 
         return self._unless_overtaken("take the rows' columns in", attempt)
 
-    def _holds(self, checkpoint: CheckpointName, version: int) -> bool:
+    def _holds(self, checkpoint: CheckpointId, version: int) -> bool:
         return not self._table(version).where(_condition(checkpoint)).limit(1).isEmpty()
 
     def _table(self, version: int | None = None) -> DataFrame:
@@ -271,7 +272,7 @@ class _Overtaken(SinkError):
     """Another process has written to the table meanwhile."""
 
 
-def _named(checkpoint: CheckpointName) -> dict[str, int]:
+def _named(checkpoint: CheckpointId) -> dict[str, int]:
     return {"timeline": checkpoint.timeline, "sequence": checkpoint.sequence}
 
 
@@ -279,7 +280,7 @@ def _checkpoint_columns(timeline: str, sequence: str) -> tuple[str, str]:
     return f"CAST({timeline} AS INT) AS {TIMELINE}", f"CAST({sequence} AS BIGINT) AS {SEQUENCE}"
 
 
-def _condition(checkpoint: CheckpointName) -> str:
+def _condition(checkpoint: CheckpointId) -> str:
     """Return which rows are those of a checkpoint, by the table's partitions alone."""
     return f"{TIMELINE} = {checkpoint.timeline} AND {SEQUENCE} = {checkpoint.sequence}"
 

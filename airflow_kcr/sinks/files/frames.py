@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Final
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkError, UnknownCheckpoint
 from airflow_kcr.protocol.targets import ToRun
 from airflow_kcr.protocol.values import Range, TopicPartition
+from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import require_coordinates
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.columns import require_one_type
 from airflow_kcr.sinks.files.contents import checkpoints_on, newest_first, timelines_in
 from airflow_kcr.sinks.files.folder import Folder, HadoopFolder
-from airflow_kcr.sinks.files.layout import TEMPORARY, CheckpointName, Manifest, Owner
+from airflow_kcr.sinks.files.layout import TEMPORARY, Manifest, Owner
 from airflow_kcr.spark.causes import essential_line
 from airflow_kcr.spark.context import COORDINATES
 
@@ -246,7 +247,7 @@ class Checkpoints:
             )
         return cls(folder=folder, owner=owner)
 
-    def published(self) -> Iterator[CheckpointName]:
+    def published(self) -> Iterator[CheckpointId]:
         """Yield the checkpoints that can be read, newest first, reading no further back than needed."""
         return newest_first(self.folder, timelines_in(self.folder))
 
@@ -320,7 +321,7 @@ class Checkpoints:
     def _where(self) -> str:
         return f"sink {self.owner.sink} of group {self.owner.group}, region {self.owner.region} ({self.folder.uri})"
 
-    def _named(self, above: str, sequence: int) -> list[CheckpointName]:
+    def _named(self, above: str, sequence: int) -> list[CheckpointId]:
         return [
             checkpoint
             for checkpoint in checkpoints_on(self.folder, above, layout.shelf(sequence))

@@ -37,6 +37,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupId, RegionId, RegionName, Timeline
+from airflow_kcr.sinks.checkpoints import CheckpointId
 
 OWNER: Final = "_kcr.json"
 TIMELINES: Final = "timelines"
@@ -58,17 +59,7 @@ _NAME: Final = re.compile(r"(\d{6,})\.(\d{10,})")
 _SHELF: Final = re.compile(r"\d{7,}")
 
 
-class CheckpointName(NamedTuple):
-    """What a checkpoint is called in a folder; of two, the later one is the greater one."""
-
-    timeline: Timeline
-    sequence: CheckpointNumber
-
-    def __str__(self) -> str:
-        return f"{self.timeline:06d}.{self.sequence:010d}"
-
-
-def attempt(stamp: CheckpointName, batch: BatchId, epoch: Epoch) -> str:
+def attempt(stamp: CheckpointId, batch: BatchId, epoch: Epoch) -> str:
     """Return the folder of what one batch writes; no other one ever writes there, since a batch's id is its own."""
     return f"{DATA}/{shelf(stamp.sequence)}/{stamp}/{batch}-{epoch}"
 
@@ -78,7 +69,7 @@ def batch_list(folder: str) -> str:
     return f"{folder}/{LIST}"
 
 
-def manifest(checkpoint: CheckpointName) -> str:
+def manifest(checkpoint: CheckpointId) -> str:
     """Return where a checkpoint's manifest is."""
     return f"{MANIFESTS}/{shelf(checkpoint.sequence)}/{checkpoint}{_SUFFIX}"
 
@@ -93,12 +84,12 @@ def timeline(number: Timeline, undone: int) -> str:
     return f"{TIMELINES}/{number:06d}.{undone:010d}{_SUFFIX}"
 
 
-def retired(checkpoint: CheckpointName) -> str:
+def retired(checkpoint: CheckpointId) -> str:
     """Return where it is said that the output of a retired checkpoint was given up."""
     return f"{RETIRED}/{shelf(checkpoint.sequence)}/{checkpoint}{_SUFFIX}"
 
 
-def compacted(checkpoint: CheckpointName) -> str:
+def compacted(checkpoint: CheckpointId) -> str:
     """Return the folder of the files that were put together for a checkpoint."""
     return f"{COMPACTED}/{shelf(checkpoint.sequence)}/{checkpoint}"
 
@@ -118,7 +109,7 @@ def is_shelf(name: str) -> bool:
     return _SHELF.fullmatch(name) is not None
 
 
-def checkpoint_of(name: str) -> CheckpointName | None:
+def checkpoint_of(name: str) -> CheckpointId | None:
     """Return the checkpoint that a file of `manifests` or `retired` is about; None: it is no such file."""
     return named(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
 
@@ -132,10 +123,10 @@ def timeline_of(name: str) -> tuple[Timeline, int] | None:
     return None if found is None else (found.timeline, found.sequence)
 
 
-def named(name: str) -> CheckpointName | None:
+def named(name: str) -> CheckpointId | None:
     """Return the checkpoint that a folder of `data` or `compacted` is called after; None: it is no such folder."""
     found = _NAME.fullmatch(name)
-    return None if found is None else CheckpointName(Timeline(int(found[1])), CheckpointNumber(int(found[2])))
+    return None if found is None else CheckpointId(Timeline(int(found[1])), CheckpointNumber(int(found[2])))
 
 
 # What a file sink writes to, as values.
@@ -324,9 +315,9 @@ class Manifest(Document):
     format: str = PARQUET
 
     @property
-    def checkpoint(self) -> CheckpointName:
+    def checkpoint(self) -> CheckpointId:
         """Its checkpoint."""
-        return CheckpointName(Timeline(self.timeline), CheckpointNumber(self.sequence))
+        return CheckpointId(Timeline(self.timeline), CheckpointNumber(self.sequence))
 
     def holds_as(self, other: Manifest) -> bool:
         """Whether another manifest is of the same checkpoint with the same output, in whichever files."""

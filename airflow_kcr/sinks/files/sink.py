@@ -1,11 +1,10 @@
-"""A file sink: arranges the files of its checkpoints, and keeps them in its folder."""
+"""A file sink: its folder, the batches and checkpoints in it, and what a pipeline writes a batch with."""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
@@ -13,211 +12,37 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.values import (
-    BatchId,
     CheckpointNumber,
     Epoch,
     GroupPartition,
     Offset,
-    Range,
     Timeline,
-    TopicPartition,
 )
+from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import not_written, written_twice
 from airflow_kcr.sinks.files import layout
+from airflow_kcr.sinks.files.arrangement import Arrangement, Arranger
 from airflow_kcr.sinks.files.columns import Columns, require_one_type
-from airflow_kcr.sinks.files.contents import CheckpointContents, Piece, RegionLedger, brought_up_to_date, timelines_in
+from airflow_kcr.sinks.files.contents import CheckpointContents, RegionLedger, brought_up_to_date, timelines_in
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, FolderRefused, Rewriter, Table
 from airflow_kcr.sinks.files.frames import with_coordinates, write_parquet
 from airflow_kcr.sinks.files.layout import (
     LAYOUT,
     BatchList,
-    CheckpointName,
     DataFile,
     FileTarget,
     Manifest,
     Owner,
     Retired,
     Timelines,
-    attempt,
-    batch_list,
-    compacted,
 )
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FEWEST: Final = 16
-"""This many small files of one schema are left alone."""
 
-SMALL: Final = 4
-"""A file is small when it is less than this part of the size that is aimed at."""
-
-FILES_IN_ONE: Final = 256
-"""A task opens its files one after the other, so this many of them are split over several tasks, however small they
-are."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Arrangement:
-    """The files of a checkpoint, as they come together."""
-
-    schemas: list[str] = field(default_factory=list)
-    files: list[DataFile] = field(default_factory=list)
-    batches: list[BatchId] = field(default_factory=list)
-    superfluous: list[str] = field(default_factory=list)
-    """Folders that are no longer needed once the manifest is written."""
-
-    def schema(self, text: str) -> int:
-        """Return the number of a schema."""
-        if text not in self.schemas:
-            self.schemas.append(text)
-        return self.schemas.index(text)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arranger:
-    """Arranges a sink's checkpoints.
-
-    Args:
-        target: the sink.
-        folder: where its files are.
-        rewriter: makes new files of others.
-        since: the sequence from which on batches may have written; older ones had no such sink.
-    """
-
-    target: FileTarget
-    folder: Folder
-    rewriter: Rewriter
-    since: int
-
-    def arranged(
-        self, contents: CheckpointContents, undone: Sequence[Manifest], retired: Mapping[CheckpointName, Retired]
-    ) -> Arrangement:
-        """Return the files of a checkpoint.
-
-        Args:
-            contents: what is accepted.
-            undone: manifests since the checkpoint before, which resets have undone.
-            retired: checkpoints since the checkpoint before whose output was given up; it does not come back.
-
-        Raises:
-            SinkError: the list of an accepted batch is missing, or files can't be written.
-        """
-        found = Arrangement()
-        owners = _last_holders(undone, retired)
-        pieces = [p for p in contents.pieces if owners.get(p.batch.batch, p.batch.sequence >= self.since)]
-        found.batches = [p.batch.batch for p in pieces]
-        into = compacted(contents.checkpoint)
-        for manifest in undone:
-            rest = [p for p in pieces if owners.get(p.batch.batch) is manifest]
-            self._add_rest(found, manifest, rest, into)
-        own = [p for p in pieces if p.batch.batch not in owners]
-        small: dict[int, list[tuple[Piece, DataFile]]] = {}
-        for piece, listed in zip(own, self._lists(own), strict=True):
-            number = found.schema(listed.schema)
-            if not piece.is_whole:
-                name = f"{into}/{piece.batch.batch}"
-                found.files += self._rewritten(
-                    [f.path for f in listed.files], found.schemas, number, name, _kept([piece])
-                )
-                continue
-            for file in listed.files:
-                if file.bytes * SMALL < self.target.file_size:
-                    small.setdefault(number, []).append((piece, file))
-                else:
-                    found.files.append(DataFile(path=file.path, bytes=file.bytes, schema=number))
-        for number in sorted(small):
-            self._add_small(found, number, small[number], into)
-        return found
-
-    def _lists(self, pieces: Sequence[Piece]) -> Iterator[BatchList]:
-        folders = [attempt(p.stamp, p.batch.batch, p.batch.epoch) for p in pieces]
-        texts = self.folder.read_all([batch_list(folder) for folder in folders])
-        for piece, folder, text in zip(pieces, folders, texts, strict=True):
-            listed = BatchList.of(text)
-            if listed is None or listed.batch != piece.batch.batch:
-                wrong = "missing" if text is None else "damaged" if listed is None else f"that of batch {listed.batch}"
-                raise SinkError(
-                    f"{self.target}: batch {piece.batch.batch} is accepted, and the list of its files in "
-                    f"{self.folder.uri}/{folder} is {wrong}: the folder was changed; restore it, or reset the region "
-                    "to a checkpoint before this batch"
-                )
-            yield listed
-
-    def _add_rest(self, found: Arrangement, manifest: Manifest, rest: Sequence[Piece], into: str) -> None:
-        """Take over what is still accepted of a checkpoint that was undone."""
-        if not rest:
-            return
-        for place, text in enumerate(manifest.schemas):
-            sources = [f.path for f in manifest.files if f.schema == place]
-            if sources:
-                number = found.schema(text)
-                name = f"{into}/of-{manifest.checkpoint}-{place}"
-                found.files += self._rewritten(sources, found.schemas, number, name, _kept(rest))
-
-    def _add_small(self, found: Arrangement, number: int, small: Sequence[tuple[Piece, DataFile]], into: str) -> None:
-        if len(small) < FEWEST:
-            found.files += [DataFile(path=f.path, bytes=f.bytes, schema=number) for _, f in small]
-            return
-        sources, size = [file.path for _, file in small], sum(file.bytes for _, file in small)
-        found.files += self._rewritten(sources, found.schemas, number, f"{into}/small-{number}", None, size)
-        listed = {f.path.rpartition("/")[0] for f in found.files}
-        folders = dict.fromkeys(attempt(p.stamp, p.batch.batch, p.batch.epoch) for p, _ in small)
-        found.superfluous += [folder for folder in folders if folder not in listed]
-
-    def _rewritten(
-        self,
-        sources: Sequence[str],
-        schemas: Sequence[str],
-        number: int,
-        into: str,
-        kept: Mapping[TopicPartition, tuple[Range, ...]] | None,
-        size: int = 0,
-    ) -> list[DataFile]:
-        if not sources:
-            return []
-        wanted = size / self.target.file_size if self.target.file_size else 0
-        files = max(1, round(wanted), -(-len(sources) // FILES_IN_ONE))
-        made = self.rewriter.rewrite(sources, schemas[number], into, files=files, kept=kept)
-        return [DataFile(path=path, bytes=made[path], schema=number) for path in sorted(made)]
-
-
-def _last_holders(undone: Sequence[Manifest], retired: Mapping[CheckpointName, Retired]) -> dict[str, Manifest | None]:
-    """Return which undone manifest held what is accepted of a batch last; None: a checkpoint that was given up."""
-    held: dict[CheckpointName, tuple[tuple[str, ...], Manifest | None]] = {m.checkpoint: (m.batches, m) for m in undone}
-    held |= {checkpoint: (note.batches, None) for checkpoint, note in retired.items()}
-    found: dict[str, Manifest | None] = {}
-    for checkpoint in sorted(held):
-        batches, manifest = held[checkpoint]
-        found |= dict.fromkeys(batches, manifest)
-    return found
-
-
-def _kept(pieces: Iterable[Piece]) -> dict[TopicPartition, tuple[Range, ...]]:
-    """Return which records are accepted."""
-    found: dict[TopicPartition, list[Range]] = {}
-    for piece in pieces:
-        for partition, range_ in piece.kept.items():
-            found.setdefault(partition.topic_partition, []).append(range_)
-    return {p: tuple(_joined(found[p])) for p in sorted(found)}
-
-
-def _joined(ranges: list[Range]) -> Iterator[Range]:
-    """Yield ranges with those joined that follow each other."""
-    last: Range | None = None
-    for range_ in sorted(ranges):
-        if last is not None and range_.from_ == last.to:
-            last = Range(last.from_, range_.to)
-            continue
-        if last is not None:
-            yield last
-        last = range_
-    if last is not None:
-        yield last
-
-
-def emptied(uri: str, target: FileTarget) -> str:
+def lost_marker(uri: str, target: FileTarget) -> str:
     """Return what is said of a folder that has lost its marker."""
     return (
         f"{uri} has lost its marker {layout.OWNER}: the folder was deleted, emptied or swapped for another one, and "
@@ -293,7 +118,7 @@ class FileSink:
                     f"{self.target}: {self.folder.uri} holds {strange[0]!r}, and is no sink's folder; name an empty one"
                 )
             if self._ledger.has_taken(self.target.place):
-                raise ConfigurationError(f"{self.target}: {emptied(self.folder.uri, self.target)}")
+                raise ConfigurationError(f"{self.target}: {lost_marker(self.folder.uri, self.target)}")
             mine = Owner(
                 region=self.target.region,
                 region_id=self.target.region_id,
@@ -323,7 +148,7 @@ class FileSink:
         """
         owner = self._owner()
         if owner is None or not owner.is_of(self.target):
-            raise SinkError(f"{self.target}: {emptied(self.folder.uri, self.target)}")
+            raise SinkError(f"{self.target}: {lost_marker(self.folder.uri, self.target)}")
 
     def _owner(self) -> Owner | None:
         return Owner.of(self.folder.read(layout.OWNER))
@@ -332,7 +157,7 @@ class FileSink:
 
     def attempt(self, call: BatchCall) -> str:
         """Return the folder, from the sink's, that a batch writes its files to."""
-        return layout.attempt(CheckpointName(call.timeline, call.sequence), call.batch, call.epoch)
+        return layout.attempt(CheckpointId(call.timeline, call.sequence), call.batch, call.epoch)
 
     def fit(self, schema: str) -> None:
         """Have everything ready for rows of a schema, before a batch writes them.
@@ -406,9 +231,9 @@ class FileSink:
 
     def _publish(self, contents: CheckpointContents, seen: int) -> bool:
         """Publish what is accepted; False: the table was written to since it was asked, so the ledger has to be."""
-        if Retired.of(self.folder.read(layout.retired(contents.checkpoint))) is not None:
+        if Retired.of(self.folder.read(layout.retired(contents.id))) is not None:
             return True
-        where = layout.manifest(contents.checkpoint)
+        where = layout.manifest(contents.id)
         text = self.folder.read(where)
         written = Manifest.of(text)
         if written is not None:
@@ -430,7 +255,7 @@ class FileSink:
             _LOG.warning(
                 "%s: the manifest of checkpoint %s was half written; it is written again",
                 self.target,
-                contents.checkpoint,
+                contents.id,
             )
             self.folder.replace(where, manifest.text())
         else:
@@ -438,8 +263,7 @@ class FileSink:
         written = Manifest.of(self.folder.read(where))
         if written is None or not written.holds_as(manifest):
             raise SinkError(
-                f"{self.target}: the manifest of checkpoint {contents.checkpoint} in {self.folder.uri} is not what "
-                "was written"
+                f"{self.target}: the manifest of checkpoint {contents.id} in {self.folder.uri} is not what was written"
             )
         if written == manifest:
             # Files that were merged into others; the manifest is there, so no reader is sent to them any more.
@@ -455,7 +279,7 @@ class FileSink:
             since=0 if owner is None else owner.since,
         )
         found = arranger.arranged(contents, self._undone_before(contents), self._given_up_before(contents))
-        require_one_type(f"{self.target}: checkpoint {contents.checkpoint}", found.schemas)
+        require_one_type(f"{self.target}: checkpoint {contents.id}", found.schemas)
         return found
 
     def _manifest(self, contents: CheckpointContents, found: Arrangement) -> Manifest:
@@ -464,8 +288,8 @@ class FileSink:
             region_id=self.target.region_id,
             group=self.target.group,
             sink=self.target.sink,
-            timeline=contents.checkpoint.timeline,
-            sequence=contents.checkpoint.sequence,
+            timeline=contents.id.timeline,
+            sequence=contents.id.sequence,
             digest=contents.digest,
             boundary=None if contents.boundary is None else contents.boundary.isoformat(),
             previous=None if contents.previous is None else str(contents.previous),
@@ -475,15 +299,15 @@ class FileSink:
         )
 
     def _require_same(self, written: Manifest, contents: CheckpointContents) -> None:
-        mine = [piece.batch.batch for piece in contents.pieces]
+        mine = [batch.batch_id for batch in contents.batches]
         if written.digest != contents.digest or not set(written.batches) <= set(mine):
             raise SinkError(
-                f"{self.target}: {self.folder.uri} has another checkpoint {contents.checkpoint}, of a region of the "
+                f"{self.target}: {self.folder.uri} has another checkpoint {contents.id}, of a region of the "
                 "same name that "
                 "was there before, or of a store that was restored since; name another folder, or move this one away"
             )
 
-    def _schemas_of(self, checkpoint: CheckpointName | None) -> tuple[str, ...]:
+    def _schemas_of(self, checkpoint: CheckpointId | None) -> tuple[str, ...]:
         """Return the schemas of a checkpoint before, for one without any batch."""
         if checkpoint is None:
             return ()
@@ -499,7 +323,7 @@ class FileSink:
         texts = self.folder.read_all([layout.manifest(checkpoint) for checkpoint in contents.undone])
         return [manifest for manifest in map(Manifest.of, texts) if manifest is not None]
 
-    def _given_up_before(self, contents: CheckpointContents) -> dict[CheckpointName, Retired]:
+    def _given_up_before(self, contents: CheckpointContents) -> dict[CheckpointId, Retired]:
         """Return the checkpoints before it whose output was given up, and that a reset has undone since."""
         texts = self.folder.read_all([layout.retired(checkpoint) for checkpoint in contents.undone])
         noted = zip(contents.undone, map(Retired.of, texts), strict=True)

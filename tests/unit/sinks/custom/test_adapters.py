@@ -32,7 +32,6 @@ from airflow_kcr.sinks.custom.adapters import (
     MemberCustomSink,
 )
 from airflow_kcr.sinks.files.contents import CheckpointContents, RegionLedger
-from airflow_kcr.sinks.files.layout import CheckpointName
 from airflow_kcr.sinks.group import GroupSinks, checked_sinks, opened_sinks
 from airflow_kcr.sinks.kinds.custom import DeclaredCustom
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
@@ -102,23 +101,23 @@ class Ledger(RegionLedger):
     """What is accepted."""
 
     found: CheckpointContents
-    gone: Mapping[CheckpointName, Timeline] = field(default_factory=dict)
+    gone: Mapping[CheckpointId, Timeline] = field(default_factory=dict)
 
     def contents(self, sequence: CheckpointNumber, group: GroupId) -> CheckpointContents:
         return self.found
 
-    def undone(self) -> Mapping[CheckpointName, Timeline]:
+    def undone(self) -> Mapping[CheckpointId, Timeline]:
         return self.gone
 
 
 def contents(undone_by: int | None = None) -> CheckpointContents:
     return CheckpointContents(
-        checkpoint=CheckpointName(Timeline(1), CheckpointNumber(2)),
+        id=CheckpointId(Timeline(1), CheckpointNumber(2)),
         digest="d",
         boundary=None,
-        previous=CheckpointName(Timeline(1), CheckpointNumber(1)),
+        previous=CheckpointId(Timeline(1), CheckpointNumber(1)),
         undone_by=None if undone_by is None else Timeline(undone_by),
-        pieces=(),
+        batches=(),
     )
 
 
@@ -277,16 +276,14 @@ def order() -> ResetSinks:
 
 def test_it_is_told_what_counts_and_what_is_void(own_sink: Path) -> None:
     sink = Told()
-    one = member(sink, own_sink, Ledger(contents(), {CheckpointName(Timeline(1), CheckpointNumber(7)): Timeline(2)}))
+    one = member(sink, own_sink, Ledger(contents(), {CheckpointId(Timeline(1), CheckpointNumber(7)): Timeline(2)}))
     one.prepare(CheckpointNumber(2))
     one.publish(CheckpointNumber(2))
     assert one.reset(order()) == {}
-    one_two = CheckpointId(timeline=Timeline(1), sequence=CheckpointNumber(2))
-    previous = CheckpointId(timeline=Timeline(1), sequence=CheckpointNumber(1))
     place = TopicPartition(p(0).topic, 0)
     assert sink.told == [
         2,
-        CompleteCheckpoint(id=one_two, previous=previous, boundary=None, batches=()),
+        contents(),
         Reset(
             epoch=Epoch(3),
             timeline=Timeline(2),
@@ -325,7 +322,7 @@ def test_a_member_of_its_group_writes_and_is_asked_one_of_another_only_publishes
     other.prepare(CheckpointNumber(2))
     other.publish(CheckpointNumber(2))
     other.reset(order())
-    assert [type(told).__name__ for told in sink.told] == ["int", "CompleteCheckpoint"]
+    assert [type(told).__name__ for told in sink.told] == ["int", "CheckpointContents"]
     sink.fenced = True
     assert own.fenced
 

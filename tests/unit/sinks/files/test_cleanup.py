@@ -12,11 +12,12 @@ from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber, RegionName, Timeline
+from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.cleanup import Cleaner, GivenUp
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.frames import Checkpoints
-from airflow_kcr.sinks.files.layout import CheckpointName, Timelines
+from airflow_kcr.sinks.files.layout import Timelines
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.sink_files import Files, Killed, LocalFolder
 
@@ -153,7 +154,7 @@ class TestUndone:
         first = checkpoint(files, "n1")
         held = needed(files)
         checkpoint(files, "n2")
-        where = files.root / layout.manifest(CheckpointName(files.driver.region.timeline, first))
+        where = files.root / layout.manifest(CheckpointId(files.driver.region.timeline, first))
         whole = where.read_text()
         for text in (whole[:-9], None):
             where.unlink()
@@ -340,7 +341,7 @@ class Stale(RegionLedger):
         super().__init__(files.driver.store, files.driver.name)
         self._known = super().checkpoints()
 
-    def checkpoints(self) -> Mapping[CheckpointName, Checkpoint]:
+    def checkpoints(self) -> Mapping[CheckpointId, Checkpoint]:
         return self._known
 
     def timelines(self, since: Timeline) -> Timelines:

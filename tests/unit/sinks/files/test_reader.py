@@ -7,9 +7,9 @@ import pytest
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber, Timeline
+from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.frames import Checkpoints
-from airflow_kcr.sinks.files.layout import CheckpointName
 from tests.support.driver import Driver
 from tests.support.sink_files import Files, LocalFolder
 
@@ -69,7 +69,7 @@ def test_a_superseded_checkpoint_is_told_with_the_timeline_that_replaced_it(file
     with pytest.raises(UnknownCheckpoint, match="has no published checkpoint yet"):
         Checkpoints.of(files.folder).manifest()
     again = checkpoint(files, "n2")
-    assert list(Checkpoints.of(files.folder).published()) == [CheckpointName(Timeline(2), again)]
+    assert list(Checkpoints.of(files.folder).published()) == [CheckpointId(Timeline(2), again)]
 
 
 def test_a_superseded_checkpoint_is_so_even_where_its_manifest_came_back(files: Files) -> None:

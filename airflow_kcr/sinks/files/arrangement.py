@@ -1,0 +1,198 @@
+"""The files of a checkpoint: its batches', small ones put together, and what is left of undone checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from airflow_kcr.errors import SinkError
+from airflow_kcr.protocol.values import (
+    BatchId,
+    Range,
+    TopicPartition,
+)
+from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId
+from airflow_kcr.sinks.files.contents import CheckpointContents
+from airflow_kcr.sinks.files.folder import Folder, Rewriter
+from airflow_kcr.sinks.files.layout import (
+    BatchList,
+    DataFile,
+    FileTarget,
+    Manifest,
+    Retired,
+    attempt,
+    batch_list,
+    compacted,
+)
+
+FEWEST: Final = 16
+"""This many small files of one schema are left alone."""
+
+SMALL: Final = 4
+"""A file is small when it is less than this part of the size that is aimed at."""
+
+FILES_IN_ONE: Final = 256
+"""A task opens its files one after the other, so this many of them are split over several tasks, however small they
+are."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Arrangement:
+    """The files of a checkpoint, as they come together."""
+
+    schemas: list[str] = field(default_factory=list)
+    files: list[DataFile] = field(default_factory=list)
+    batches: list[BatchId] = field(default_factory=list)
+    superfluous: list[str] = field(default_factory=list)
+    """Folders that are no longer needed once the manifest is written."""
+
+    def schema(self, text: str) -> int:
+        """Return the number of a schema."""
+        if text not in self.schemas:
+            self.schemas.append(text)
+        return self.schemas.index(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arranger:
+    """Arranges a sink's checkpoints.
+
+    Args:
+        target: the sink.
+        folder: where its files are.
+        rewriter: makes new files of others.
+        since: the sequence from which on batches may have written; older ones had no such sink.
+    """
+
+    target: FileTarget
+    folder: Folder
+    rewriter: Rewriter
+    since: int
+
+    def arranged(
+        self, contents: CheckpointContents, undone: Sequence[Manifest], retired: Mapping[CheckpointId, Retired]
+    ) -> Arrangement:
+        """Return the files of a checkpoint.
+
+        Args:
+            contents: what is accepted.
+            undone: manifests since the checkpoint before, which resets have undone.
+            retired: checkpoints since the checkpoint before whose output was given up; it does not come back.
+
+        Raises:
+            SinkError: the list of an accepted batch is missing, or files can't be written.
+        """
+        found = Arrangement()
+        owners = _last_holders(undone, retired)
+        batches = [p for p in contents.batches if owners.get(p.batch_id, p.checkpoint.sequence >= self.since)]
+        found.batches = [p.batch_id for p in batches]
+        into = compacted(contents.id)
+        for manifest in undone:
+            rest = [p for p in batches if owners.get(p.batch_id) is manifest]
+            self._add_rest(found, manifest, rest, into)
+        own = [p for p in batches if p.batch_id not in owners]
+        small: dict[int, list[tuple[AcceptedBatch, DataFile]]] = {}
+        for batch, listed in zip(own, self._lists(own), strict=True):
+            number = found.schema(listed.schema)
+            if not batch.is_whole:
+                name = f"{into}/{batch.batch_id}"
+                found.files += self._rewritten(
+                    [f.path for f in listed.files], found.schemas, number, name, _kept([batch])
+                )
+                continue
+            for file in listed.files:
+                if file.bytes * SMALL < self.target.file_size:
+                    small.setdefault(number, []).append((batch, file))
+                else:
+                    found.files.append(DataFile(path=file.path, bytes=file.bytes, schema=number))
+        for number in sorted(small):
+            self._add_small(found, number, small[number], into)
+        return found
+
+    def _lists(self, batches: Sequence[AcceptedBatch]) -> Iterator[BatchList]:
+        folders = [attempt(p.checkpoint, p.batch_id, p.epoch) for p in batches]
+        texts = self.folder.read_all([batch_list(folder) for folder in folders])
+        for batch, folder, text in zip(batches, folders, texts, strict=True):
+            listed = BatchList.of(text)
+            if listed is None or listed.batch != batch.batch_id:
+                wrong = "missing" if text is None else "damaged" if listed is None else f"that of batch {listed.batch}"
+                raise SinkError(
+                    f"{self.target}: batch {batch.batch_id} is accepted, and the list of its files in "
+                    f"{self.folder.uri}/{folder} is {wrong}: the folder was changed; restore it, or reset the region "
+                    "to a checkpoint before this batch"
+                )
+            yield listed
+
+    def _add_rest(self, found: Arrangement, manifest: Manifest, rest: Sequence[AcceptedBatch], into: str) -> None:
+        """Take over what is still accepted of a checkpoint that was undone."""
+        if not rest:
+            return
+        for place, text in enumerate(manifest.schemas):
+            sources = [f.path for f in manifest.files if f.schema == place]
+            if sources:
+                number = found.schema(text)
+                name = f"{into}/of-{manifest.checkpoint}-{place}"
+                found.files += self._rewritten(sources, found.schemas, number, name, _kept(rest))
+
+    def _add_small(
+        self, found: Arrangement, number: int, small: Sequence[tuple[AcceptedBatch, DataFile]], into: str
+    ) -> None:
+        if len(small) < FEWEST:
+            found.files += [DataFile(path=f.path, bytes=f.bytes, schema=number) for _, f in small]
+            return
+        sources, size = [file.path for _, file in small], sum(file.bytes for _, file in small)
+        found.files += self._rewritten(sources, found.schemas, number, f"{into}/small-{number}", None, size)
+        listed = {f.path.rpartition("/")[0] for f in found.files}
+        folders = dict.fromkeys(attempt(p.checkpoint, p.batch_id, p.epoch) for p, _ in small)
+        found.superfluous += [folder for folder in folders if folder not in listed]
+
+    def _rewritten(
+        self,
+        sources: Sequence[str],
+        schemas: Sequence[str],
+        number: int,
+        into: str,
+        kept: Mapping[TopicPartition, tuple[Range, ...]] | None,
+        size: int = 0,
+    ) -> list[DataFile]:
+        if not sources:
+            return []
+        wanted = size / self.target.file_size if self.target.file_size else 0
+        files = max(1, round(wanted), -(-len(sources) // FILES_IN_ONE))
+        made = self.rewriter.rewrite(sources, schemas[number], into, files=files, kept=kept)
+        return [DataFile(path=path, bytes=made[path], schema=number) for path in sorted(made)]
+
+
+def _last_holders(undone: Sequence[Manifest], retired: Mapping[CheckpointId, Retired]) -> dict[str, Manifest | None]:
+    """Return which undone manifest held what is accepted of a batch last; None: a checkpoint that was given up."""
+    held: dict[CheckpointId, tuple[tuple[str, ...], Manifest | None]] = {m.checkpoint: (m.batches, m) for m in undone}
+    held |= {checkpoint: (note.batches, None) for checkpoint, note in retired.items()}
+    found: dict[str, Manifest | None] = {}
+    for checkpoint in sorted(held):
+        batches, manifest = held[checkpoint]
+        found |= dict.fromkeys(batches, manifest)
+    return found
+
+
+def _kept(batches: Iterable[AcceptedBatch]) -> dict[TopicPartition, tuple[Range, ...]]:
+    """Return which records are accepted."""
+    found: dict[TopicPartition, list[Range]] = {}
+    for batch in batches:
+        for partition, range_ in batch.ranges.items():
+            found.setdefault(partition, []).append(range_)
+    return {p: tuple(_joined(found[p])) for p in sorted(found)}
+
+
+def _joined(ranges: list[Range]) -> Iterator[Range]:
+    """Yield ranges with those joined that follow each other."""
+    last: Range | None = None
+    for range_ in sorted(ranges):
+        if last is not None and range_.from_ == last.to:
+            last = Range(last.from_, range_.to)
+            continue
+        if last is not None:
+            yield last
+        last = range_
+    if last is not None:
+        yield last
