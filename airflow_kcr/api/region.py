@@ -436,9 +436,9 @@ class Region:
             plan: as it was made, or read from its JSON.
 
         Raises:
-            StalePlan: the region has another epoch, or other partitions, than when it was made.
+            StalePlan: the region is another one, or has another epoch, or other partitions, than when it was made.
         """
-        plans.require_fresh(self._read(), plan.epoch, plan.totals.partitions)
+        plans.require_fresh(self._read(), plan)
 
     def apply_reset(
         self,

@@ -109,7 +109,7 @@ def apply(
         approved_digest: of the plan that the store must have an approval of; empty: none is needed.
 
     Raises:
-        StalePlan: the plan was made under another epoch, or the region has other partitions now.
+        StalePlan: the plan was made under another epoch, or the region was declared again, or has other partitions.
         ResetNotApproved: the store has no approval of exactly this plan.
         ConfigurationError: it is of another region, or its name was used for another request.
         CheckpointNotUsable: the log no longer has an offset that the target remembers; nothing was changed.
@@ -139,7 +139,7 @@ def _resolved(
     region: StoredRegion, now: datetime, approved: Plan, requester: Requester, clusters: Clusters
 ) -> ApplyReset:
     """Return what asks the store for a plan's reset, resolved as the region and the logs are now."""
-    plans.require_fresh(region, approved.epoch, approved.totals.partitions)
+    plans.require_fresh(region, approved)
     request = approved.request
     found, log = _planned(region, now, approved.plan, request, clusters)
     if found.unreachable:

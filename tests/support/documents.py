@@ -289,6 +289,7 @@ PINNED: Final[tuple[Document, ...]] = (
     Plan(
         plan=RequestId("p"),
         region=RegionName("r"),
+        region_id=RegionId("1"),
         epoch=Epoch(5),
         made_at=SIX,
         request=REQUEST,

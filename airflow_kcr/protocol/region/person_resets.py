@@ -104,7 +104,7 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
         raise CheckpointRefused(
             f"request id {reset.request_id} names a request for a checkpoint; plan the reset under another"
         )
-    plans.require_fresh(region, command.epoch)
+    plans.require_epoch(region, command.epoch)
     if command.approved_digest:
         reset = _approved(region, reset, command.approved_digest)
     plans.require_usable(region, now, reset)

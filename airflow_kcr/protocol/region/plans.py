@@ -55,6 +55,7 @@ from airflow_kcr.protocol.values import (
     Epoch,
     GroupPartition,
     Offset,
+    RegionId,
     RegionName,
     RequestId,
     few,
@@ -342,6 +343,7 @@ class Plan(Answer):
     shown = (
         "plan",
         "region",
+        "region_id",
         "epoch",
         "made_at",
         "target",
@@ -359,6 +361,9 @@ class Plan(Answer):
 
     plan: RequestId
     region: RegionName
+    region_id: RegionId
+    """Which region of that name; for another it is refused."""
+
     epoch: Epoch
     """The epoch in which it was made; under another it is refused."""
 
@@ -520,6 +525,7 @@ def plan(region: Region, now: datetime, request_id: RequestId, request: ResetReq
     made = Plan(
         plan=request_id,
         region=region.name,
+        region_id=region.region_id,
         epoch=region.epoch,
         made_at=log.read_at,
         request=request,
@@ -532,26 +538,35 @@ def plan(region: Region, now: datetime, request_id: RequestId, request: ResetReq
     return replace(made, undoes=undoes, runs=_runs(region, undoes), upserts=not_restored(region, request, seek))
 
 
-def require_fresh(region: Region, epoch: Epoch, partitions: int | None = None) -> None:
+def require_fresh(region: Region, plan: Plan) -> None:
     """Refuse a plan that was made for another region than there is now.
 
-    Args:
-        region: as it is now.
-        epoch: in which the plan was made.
-        partitions: how many it is of; None: not compared.
+    Raises:
+        StalePlan: the region was declared again, or has another epoch, or other partitions.
+    """
+    if plan.region_id != region.region_id:
+        raise StalePlan(
+            f"the plan was made for an earlier region {region.name} (id {plan.region_id}), which was deleted and "
+            f"declared again (id {region.region_id}); plan again"
+        )
+    require_epoch(region, plan.epoch)
+    if plan.totals.partitions != len(universe(region)):
+        raise StalePlan(
+            f"the plan is of {plan.totals.partitions} partition(s), region {region.name} has "
+            f"{len(universe(region))} now; plan again and check what has changed"
+        )
+
+
+def require_epoch(region: Region, epoch: Epoch) -> None:
+    """Refuse a plan that was made in another epoch.
 
     Raises:
-        StalePlan: the region has another epoch, or other partitions.
+        StalePlan: the region has another one.
     """
     if epoch != region.epoch:
         raise StalePlan(
             f"the plan was made in epoch {epoch}, region {region.name} is in epoch {region.epoch}: "
             "something was reset or started since; plan again and check what has changed"
-        )
-    if partitions is not None and len(universe(region)) != partitions:
-        raise StalePlan(
-            f"the plan is of {partitions} partition(s), region {region.name} has "
-            f"{len(universe(region))} now; plan again and check what has changed"
         )
 
 

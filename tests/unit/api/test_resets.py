@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Barrier
@@ -47,7 +48,7 @@ from airflow_kcr.protocol.targets import (
     ToOffset,
     ToRun,
 )
-from airflow_kcr.protocol.values import CheckpointNumber, Offset, RequestId, TopicName
+from airflow_kcr.protocol.values import CheckpointNumber, Offset, RegionId, RequestId, TopicName
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
 
@@ -401,6 +402,16 @@ def test_a_plan_of_another_epoch_is_refused(region: Region, driver: Driver) -> N
     driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
     with pytest.raises(StalePlan, match="made in epoch 1, region flights is in epoch 2"):
         region.apply_reset(plan, "to see")
+
+
+def test_a_plan_of_an_earlier_region_of_the_name_is_refused(region: Region) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+    earlier = replace(plan, region_id=RegionId("the first"))
+    told = r"an earlier region flights \(id the first\), which was deleted and declared again"
+    with pytest.raises(StalePlan, match=told):
+        region.require_fresh(earlier)
+    with pytest.raises(StalePlan, match=told):
+        region.apply_reset(earlier, "to see")
 
 
 def test_a_plan_of_another_region_is_refused(region: Region, driver: Driver, cluster: FakeCluster) -> None:
