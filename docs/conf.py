@@ -46,14 +46,13 @@ _LAST: Final = """
 :hidden:
 
 glossary
-contributing
 changelog
 ```
 """
 _LISTED: Final = re.compile(r"^\|[^|]*\| `(airflow_kcr\.[\w.]+)` \|", re.MULTILINE)
 _CODE: Final = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
-_ANNEX: Final = re.compile(r"\[([^\]]*)\]\((?:\.\./)+(tests/annex/[^)#]*)[^)]*\)")
-"""A link to a page about tests, which a site leaves out."""
+_ANNEX: Final = re.compile(r"\[([^\]]*)\]\((?:\.\./)+((?:tests/annex/|CONTRIBUTING)[^)#]*)[^)]*\)")
+"""A link to a page for people who change the project, which a site leaves out."""
 
 _MODULE: Final = """
 ### %s

@@ -388,7 +388,7 @@ def error_table() -> str:
     for branch in error_classes():
         if branch.__base__ is not errors.KcrError:
             continue
-        parts.append(f"### {branch.__name__}\n\n{sentence(branch)} Exit status {statuses[branch]}.")
+        parts.append(f"## {branch.__name__}\n\n{sentence(branch)} Exit status {statuses[branch]}.")
         lines = []
         for kind in error_classes():
             if issubclass(kind, branch) and kind is not branch:
@@ -793,8 +793,8 @@ def renewed(text: str) -> str:
 
 
 def pages() -> list[Path]:
-    """Return every page for users, and the annex about tests."""
-    return [TOP / "README.md", *sorted(DOCS.rglob("*.md")), *sorted(ANNEX.glob("*.md"))]
+    """Return every page for users, then those for people who change the project."""
+    return [TOP / "README.md", TOP / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")), *sorted(ANNEX.glob("*.md"))]
 
 
 def main() -> None:

@@ -15,7 +15,16 @@ import pytest
 from airflow_kcr import __version__
 
 TOP = Path(__file__).parents[2]
-ALLOWED_AT_THE_TOP = {"LICENSE", "README.md", "airflow_kcr", "dags_example", "docs", "pyproject.toml", "tests"}
+ALLOWED_AT_THE_TOP = {
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "README.md",
+    "airflow_kcr",
+    "dags_example",
+    "docs",
+    "pyproject.toml",
+    "tests",
+}
 
 
 def readme_test_command() -> str:
