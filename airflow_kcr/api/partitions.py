@@ -20,6 +20,7 @@ from airflow_kcr.protocol.log_checks import is_strange_commit, strange_commit
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import lost_logs, timelines
+from airflow_kcr.protocol.region.rows import CheckpointPoint, ResetPoint
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import offsets_of
 from airflow_kcr.protocol.rules import Assignor, GroupRules
@@ -284,7 +285,7 @@ def _comparison(
 
 def is_restore_point(region: StoredRegion, sequence: CheckpointNumber) -> bool:
     """Whether a checkpoint is the region's restore point, and so the one that Kafka should hold."""
-    return region.restore_point == sequence and region.restore_point_epoch is None
+    return region.restore_point == CheckpointPoint(sequence)
 
 
 def repair(store: RegionStore, name: RegionName, sequence: CheckpointNumber, clusters: Clusters) -> StoredRegion:
@@ -307,7 +308,7 @@ def repair(store: RegionStore, name: RegionName, sequence: CheckpointNumber, clu
         BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
     """
     region, _ = store.read(name)
-    if region.restore_point == sequence and region.restore_point_epoch is not None:
+    if isinstance(region.restore_point, ResetPoint) and region.restore_point.sequence == sequence:
         raise CheckpointRefused(
             f"{sequence}, the restore point of region {name}, is a reset and no checkpoint; Kafka is told its "
             "offsets when the "

@@ -256,7 +256,7 @@ def region_of_id(reset_id: str) -> str:
 
 def _view(region: StoredRegion, attempts: tuple[ResetAttempt, ...], asked: PersonReset | None) -> ResetView:
     """Return one reset; what it took off the current timeline is looked up."""
-    opened = {attempt.timeline for attempt in attempts if attempt.restore_point == attempt.sequence}
+    opened = {attempt.timeline for attempt in attempts if attempt.opens_timeline}
     return _shown(region.name, attempts, asked, region.archive.undone(opened) if opened else {})
 
 
@@ -266,7 +266,7 @@ def _shown(
     asked: PersonReset | None,
     undone: Mapping[Timeline, tuple[CheckpointNumber, ...]],
 ) -> ResetView:
-    opened = [attempt.timeline for attempt in attempts if attempt.restore_point == attempt.sequence]
+    opened = [attempt.timeline for attempt in attempts if attempt.opens_timeline]
     return ResetView(
         region=name,
         attempts=attempts,

@@ -266,7 +266,7 @@ def is_told_from_outside(region: StoredRegion, reset: PersonReset) -> bool:
         region.state is RegionState.STOPPED
         and reset.state is PersonResetState.DONE
         and reset.epoch is not None
-        and region.restore_point_epoch == region.epoch == reset.epoch
+        and region.restore_epoch == region.epoch == reset.epoch
     )
 
 

@@ -186,7 +186,7 @@ def floor(region: Region) -> CheckpointNumber:
     nothing = CheckpointNumber(0)
     return min(
         nothing if published is None else published.sequence,
-        region.restore_point or nothing,
+        region.restore_sequence or nothing,
         nothing if kept is None else kept.sequence,
     )
 

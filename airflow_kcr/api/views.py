@@ -345,7 +345,7 @@ class RegionView(RegionSummary):
             super(RegionView, cls).of(region, now, seen),
             region_id=region.region_id,
             next_sequence=region.next_sequence,
-            restore_point=region.restore_point,
+            restore_point=region.restore_sequence,
             groups=_by_group(region, now),
             unowned=tuple(coverage.unowned(region).items()),
             absent=tuple(sorted(region.absent.items())),

@@ -332,7 +332,7 @@ def drain(store: RegionStore, name: RegionName, members: frozenset[MemberId], ta
         try:
             region, _ = store.read(name)
             if may_go(region, members):
-                _LOG.info("everything that was processed is in checkpoint %s", region.restore_point)
+                _LOG.info("everything that was processed is in checkpoint %s", region.restore_sequence)
                 return
             known = request_of(region, request_id)
             if known is not None and known.state is RequestState.ANSWERED and _is_beyond(region, members):
@@ -369,7 +369,7 @@ def may_go(region: Region, members: frozenset[MemberId]) -> bool:
     if _is_beyond(region, members):
         return False
     own = {p: claim for p, claim in region.claims.items() if claim.owner in members}
-    restore_point = None if region.restore_point is None else region.checkpoints.get(region.restore_point)
+    restore_point = region.restore_checkpoint
     if restore_point is None or restore_point.committed is not Committed.PENDING:
         return True
     return own.keys() <= region.read_backs.get(restore_point.sequence, EMPTY).keys()

@@ -12,7 +12,7 @@ from typing import Final
 
 from airflow_kcr.protocol.evidence import CheckFindings, Evidence, failed, fine, warning
 from airflow_kcr.protocol.region import coverage, lost_logs, timelines
-from airflow_kcr.protocol.region.rows import RESET_STATES, Committed, RegionState
+from airflow_kcr.protocol.region.rows import RESET_STATES, CheckpointPoint, Committed, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, restore_point_offsets, universe
 from airflow_kcr.protocol.rules import CommittedOrEarliest, GroupRules
 from airflow_kcr.protocol.values import (
@@ -201,11 +201,10 @@ def _inheritance(evidence: Evidence) -> CheckFindings:
 def _closing_in(evidence: Evidence) -> CheckFindings:
     """Yield partitions whose restore point would be overtaken if retention went on as it did since that checkpoint."""
     region = evidence.region
-    if region.restore_point is None or region.restore_point_epoch is not None or evidence.bounds is None:
+    point = region.restore_point
+    if not isinstance(point, CheckpointPoint) or evidence.bounds is None:
         return
-    then = {
-        p: log for part in contributions_to(region, region.restore_point).values() for p, log in part.bounds.items()
-    }
+    then = {p: log for part in contributions_to(region, point.sequence).values() for p, log in part.bounds.items()}
     for partition, offset in restore_point_offsets(region).items():
         log, before = evidence.bounds.get(partition), then.get(partition)
         if log is None or before is None or timelines.is_recreated(before.topic_id, log.topic_id):
@@ -252,7 +251,8 @@ def strange_commit(
         held: Kafka's committed offset; None: there is none.
         noted: the checkpoint or reset that it says it is of; None: the region has not written it.
     """
-    if region.restore_point is None or region.restore_point_epoch is not None:
+    restore_point = region.restore_checkpoint
+    if restore_point is None:
         return ""
     own = _committable(region, partition)
     if noted is not None and noted >= region.next_sequence:
@@ -261,7 +261,7 @@ def strange_commit(
             "store has not reached: the store was restored from an older state; members that start find that out, and "
             "halt the region with what can be done"
         )
-    if region.checkpoints[region.restore_point].committed is not Committed.YES or not own or held in own:
+    if restore_point.committed is not Committed.YES or not own or held in own:
         return ""
     if held is None:
         return (

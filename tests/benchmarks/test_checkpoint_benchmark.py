@@ -205,7 +205,7 @@ def _checkpoint(hosted: Hosted, request_id: str) -> tuple[float, dict[str, float
 def _round_trips(hosted: Hosted, label: str) -> tuple[float, float]:
     """Return the milliseconds of a member's look at its region, and of a transaction that writes under its lock."""
     store, name = hosted.store, hosted.name
-    restore_point = store.read(name)[0].restore_point
+    restore_point = store.read(name)[0].restore_sequence
     assert restore_point is not None
     threading.Event().wait(PAUSE)
     began = perf_counter()

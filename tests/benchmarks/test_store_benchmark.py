@@ -205,7 +205,7 @@ def _rewind(driver: Driver) -> PersonReset:
     """Return a person's reset to the newest checkpoint: its plan reads that, and asks what the reset would undo."""
     return PersonReset(
         request_id=RequestId("plan"),
-        target=ToCheckpoint(sequence=driver.region.restore_point or CheckpointNumber(0)),
+        target=ToCheckpoint(sequence=driver.region.restore_sequence or CheckpointNumber(0)),
         scope=EVERYTHING,
         state=PersonResetState.WAITING,
         requester=Requester(who="somebody"),

@@ -53,7 +53,7 @@ def test_a_checkpoint_from_its_request_to_its_last_commit_read_back(drive: Drive
     assert region.state is RegionState.RUNNING
     assert region.checkpoints[sequence].state is CheckpointState.COMPLETE
     assert dict(region.offsets[sequence]) == dict.fromkeys(driver.logs, 10)
-    assert region.restore_point == sequence
+    assert region.restore_sequence == sequence
     assert region.requests[RequestId("n1")].state is RequestState.ANSWERED
     driver.publish()
     driver.read_back(driver.member(0))
@@ -149,7 +149,7 @@ def test_a_stop_drains_and_the_next_start_resumes_at_its_checkpoint(drive: Drive
     assert states == [RegionState.DRAINING, RegionState.STOPPED]
     driver.handle(StartRegion())
     driver.finish_reset()
-    assert driver.held.restore_point == sequence
+    assert driver.held.restore_sequence == sequence
     assert {c.position for c in driver.held.claims.values()} == {10}
 
 
@@ -189,7 +189,7 @@ def test_a_persons_reset_drains_first_and_opens_a_timeline(drive: Drive) -> None
     assert region.timeline == timeline + 1
     assert {p.partition: c.position for p, c in region.claims.items()} == {0: 10, 1: 10, 2: 20, 3: 20}
     assert dict(region.seek_maps[region.epoch].offsets) == {p: c.resume for p, c in region.claims.items()}
-    assert region.restore_point_epoch == region.epoch
+    assert region.restore_epoch == region.epoch
 
 
 def test_a_retired_checkpoint_keeps_its_row_and_digest_but_no_offsets(drive: Drive) -> None:

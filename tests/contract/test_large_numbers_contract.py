@@ -48,7 +48,7 @@ def test_checkpoints_and_resets_go_on_from_any_sequence(driver: Driver, first: i
     driver.publish()
     driver.finish_reset()
     region = driver.region
-    assert (drained, region.restore_point, region.next_sequence) == (first + 3, first + 4, first + 5)
+    assert (drained, region.restore_sequence, region.next_sequence) == (first + 3, first + 4, first + 5)
     assert region.person_resets[RequestId("back")].state is PersonResetState.DONE
     assert {c.position for c in region.claims.values()} == {20}
     driver.process()

@@ -515,7 +515,7 @@ def test_ids_with_odd_characters_are_kept(subject: Subject) -> None:
     driver.complete()
     request = driver.region.requests[RequestId(odd)]
     assert request.requester == Requester(who=odd, dag_id=odd, run_id=odd, reason=odd)
-    assert {p.group for p in driver.region.offsets[driver.held.restore_point or CheckpointNumber(0)]} == {odd}
+    assert {p.group for p in driver.region.offsets[driver.held.restore_sequence or CheckpointNumber(0)]} == {odd}
     assert subject.transactions.batch(driver.name, driver.batches[0].batch) == driver.batches[0]
 
 

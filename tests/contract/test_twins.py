@@ -63,7 +63,7 @@ def test_checkpoints_a_reset_in_between_and_a_persons_way_back(drive_twins: Driv
     driver.finish_reset()
     driver.process()
     driver.checkpoint("n3")
-    driver.handle(PinCheckpoint(sequence=driver.held.restore_point or second, label="kept", reason="to look at"))
+    driver.handle(PinCheckpoint(sequence=driver.held.restore_sequence or second, label="kept", reason="to look at"))
 
 
 def test_members_that_crash_and_come_back(drive_twins: Drive) -> None:

@@ -174,5 +174,5 @@ def test_every_way_out_that_a_halt_names_leads_out(drive: Drive, subject: Subjec
     assert driver.held.state is RegionState.RUNNING
     driver.process()
     sequence = driver.checkpoint("after")
-    assert driver.held.restore_point == sequence
+    assert driver.held.restore_sequence == sequence
     assert verify(driver.store.history(driver.name)) == ()

@@ -303,7 +303,7 @@ def stale_keep_slot(driver: Driver, caller: Caller) -> object:
 
 
 def stale_read_back(driver: Driver, caller: Caller) -> object:
-    restore_point = driver.region.restore_point or CheckpointNumber(0)
+    restore_point = driver.region.restore_sequence or CheckpointNumber(0)
     told = OffsetMap({p: Offset(7) for p in driver.logs})
     return driver.handle(
         ReportReadBack(sequence=restore_point, member=caller.member, incarnation=caller.incarnation, offsets=told)
@@ -521,7 +521,7 @@ class Walk(RuleBasedStateMachine):
     @rule(number=numbers)
     def read_back(self, number: int) -> None:
         member, region = self.alive(number), self.driver.region
-        if member and region.restore_point is not None and region.restore_point_epoch is None:
+        if member and region.restore_sequence is not None and region.restore_epoch is None:
             with refusals():
                 self.driver.read_back(member)
 
@@ -576,9 +576,9 @@ class Walk(RuleBasedStateMachine):
     @invariant()
     def the_restore_point_is_there(self) -> None:
         region = self.driver.region
-        if region.restore_point is not None and region.restore_point_epoch is None:
-            assert region.checkpoints[region.restore_point].is_complete
-            assert region.restore_point in region.offsets
+        if region.restore_sequence is not None and region.restore_epoch is None:
+            assert region.checkpoints[region.restore_sequence].is_complete
+            assert region.restore_sequence in region.offsets
 
     def teardown(self) -> None:
         driver = self.driver

@@ -269,14 +269,14 @@ class Script:
 
     def do_read_back(self, a: int, b: int, c: int) -> None:
         member, region = self.present(a), self.driver.region
-        told = region.offsets.get(region.restore_point or CheckpointNumber(0), OffsetMap()).restrict(
+        told = region.offsets.get(region.restore_sequence or CheckpointNumber(0), OffsetMap()).restrict(
             self.driver.claims(member)
         )
         wrong = {p: Offset(o + 1) for p, o in told.items()} if c == 7 else {}
         self.driver.read_back(member, {**told, **wrong})
 
     def do_repair(self, a: int, b: int, c: int) -> None:
-        restore_point = self.driver.region.restore_point or CheckpointNumber(0)
+        restore_point = self.driver.region.restore_sequence or CheckpointNumber(0)
         if restore_point in self.driver.region.offsets:
             self.driver.handle(
                 RepairReadBack(sequence=restore_point, offsets=self.driver.region.offsets[restore_point])

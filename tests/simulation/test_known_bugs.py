@@ -66,7 +66,7 @@ def test_053_every_checkpoint_of_a_periodic_region_advances_what_a_reset_goes_ba
     for number in range(1, 6):
         driver.process()
         checkpoint = driver.checkpoint(f"n{number}")
-        assert driver.region.restore_point == checkpoint
+        assert driver.region.restore_sequence == checkpoint
         assert set(driver.region.offsets[checkpoint].values()) == {10 * number}
     driver.crash(driver.member(0))
     driver.recover()

@@ -518,7 +518,7 @@ class Driver:
     def read_back(self, member: MemberId, offsets: Mapping[GroupPartition, Offset] | None = None) -> None:
         """Store what Kafka answered to a member's commit of the restore point; by default, what it was told."""
         region = self.held
-        restore_point = region.restore_point or CheckpointNumber(0)
+        restore_point = region.restore_sequence or CheckpointNumber(0)
         held = self._claims(region, member)
         told = region.offsets.get(restore_point, OffsetMap()).restrict(held) if offsets is None else OffsetMap(offsets)
         self.handle(
@@ -539,7 +539,7 @@ class Driver:
         sequence = self.complete()
         self.publish()
         for member in sorted(self.processes):
-            if self.held.restore_point == sequence:
+            if self.held.restore_sequence == sequence:
                 self.read_back(member)
         return sequence
 

@@ -242,7 +242,7 @@ class Whole(Archive):
             resets=rows,
             following=following,
             persons=tuple(row for row in asked if row.request_id in names),
-            undone=self.undone({row.timeline for row in rows if row.restore_point == row.sequence}),
+            undone=self.undone({row.timeline for row in rows if row.opens_timeline}),
         )
 
     def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CheckpointRequest, ...]:
@@ -300,7 +300,7 @@ def working(region: Region, tables: Tables) -> Region:
     archive = Whole(tables)
     complete = (s for s, row in tables.checkpoints.items() if row.state is CheckpointState.COMPLETE)
     newest = archive.newest_usable(None)
-    sequences = {region.open_checkpoint, region.restore_point, region.stopping, region.aligned, *complete}
+    sequences = {region.open_checkpoint, region.restore_sequence, region.stopping, region.aligned, *complete}
     if newest is not None:
         sequences.add(newest.sequence)
     requests = {request_id: row for request_id, row in tables.requests.items() if row.state in WAITING}
@@ -310,19 +310,19 @@ def working(region: Region, tables: Tables) -> Region:
         None if checkpoint is None else checkpoint.boundary,
         *(row.boundary for row in requests.values()),
     }
-    epochs = {region.epoch, region.restore_point_epoch}
-    opened = None if region.restore_point_epoch is None else tables.resets.get(region.restore_point_epoch)
-    mapped = {region.restore_point_epoch, region.epoch if region.state in RESET_STATES else None}
+    epochs = {region.epoch, region.restore_epoch}
+    opened = None if region.restore_epoch is None else tables.resets.get(region.restore_epoch)
+    mapped = {region.restore_epoch, region.epoch if region.state in RESET_STATES else None}
     return replace(
         region,
         archive=archive,
         boundary_offsets={key: row for key, row in tables.boundary_offsets.items() if key[2] in bounds},
         requests=requests,
         checkpoints={s: row for s, row in tables.checkpoints.items() if s in sequences},
-        offsets={s: held for s, held in tables.offsets.items() if s == region.restore_point},
+        offsets={s: held for s, held in tables.offsets.items() if s == region.restore_sequence},
         frozen={s: held for s, held in tables.frozen.items() if s == region.open_checkpoint},
         contributions={key: part for key, part in tables.contributions.items() if key[0] == region.open_checkpoint},
-        read_backs={s: held for s, held in tables.read_backs.items() if s == region.restore_point},
+        read_backs={s: held for s, held in tables.read_backs.items() if s == region.restore_sequence},
         resets={epoch: row for epoch, row in tables.resets.items() if epoch in epochs},
         seek_maps={epoch: held for epoch, held in tables.seek_maps.items() if epoch in mapped},
         person_resets={

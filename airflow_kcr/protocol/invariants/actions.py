@@ -203,7 +203,7 @@ class Increasing(Invariant):
             if body.sequence <= before.sequence or body.timeline < before.timeline:
                 detail = f"({body.timeline}, {body.sequence}) comes after ({before.timeline}, {before.sequence})"
                 findings.add(detail, before.number, number)
-            opens = isinstance(body, ResetBegun) and body.restore_point == body.sequence
+            opens = isinstance(body, ResetBegun) and body.opens_timeline
             if body.timeline != before.timeline + opens:
                 detail = f"{event.kind} {body.sequence} is of timeline {body.timeline}"
                 findings.add(f"{detail}, expected was {before.timeline + opens}", before.number, number)
@@ -437,7 +437,7 @@ class RequestsEnd(Invariant):
         if person is None:
             findings.add(f"reset {body.person} begins, it was never accepted", number)
             return
-        if body.restore_point != body.sequence:
+        if not body.opens_timeline:
             return
         for partition, entry in body.seek.items():
             if partition in person.scope or entry.current is None or entry.offset == entry.current:

@@ -301,7 +301,7 @@ class Moment:
             number=number, epoch=body.epoch, timeline=body.timeline, person=body.person, seek=dict(body.seek)
         )
         self.restore_point, self.stamp = body.restore_point, CheckpointNumber(body.sequence + 1)
-        self.undone = self._undo(body.seek.offsets) if body.restore_point == body.sequence else ()
+        self.undone = self._undo(body.seek.offsets) if body.opens_timeline else ()
         if body.person in self.persons:
             self.persons[body.person].begun = body.epoch
 

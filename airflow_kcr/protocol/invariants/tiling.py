@@ -212,7 +212,7 @@ class Tiled(Invariant):
         """See `Invariant`."""
         match event.body:
             case ResetBegun() as body:
-                self._seek(moment, body, findings, opens=body.restore_point == body.sequence)
+                self._seek(moment, body, findings, opens=body.opens_timeline)
             case SeekWritten() as body:
                 self._seek(moment, body, findings, opens=False)
             case CheckpointOpened(partitions=partitions):

@@ -413,10 +413,8 @@ def _commit(region: Region, claims: Mapping[GroupPartition, Claim]) -> Checkpoin
 
     Until then no reset has started since its completion, so the resume points of the member's claims are its offsets.
     """
-    if region.restore_point is None or region.restore_point_epoch is not None:
+    restore_point = region.restore_checkpoint
+    if restore_point is None or restore_point.committed is not Committed.PENDING or not claims:
         return None
-    restore_point = region.checkpoints[region.restore_point]
-    if restore_point.committed is not Committed.PENDING or not claims:
-        return None
-    known_read_back = region.read_backs.get(region.restore_point, EMPTY)
-    return region.restore_point if any(p not in known_read_back for p in claims) else None
+    known_read_back = region.read_backs.get(restore_point.sequence, EMPTY)
+    return restore_point.sequence if any(p not in known_read_back for p in claims) else None

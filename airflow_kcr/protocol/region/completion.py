@@ -50,6 +50,7 @@ from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointPhase,
+    CheckpointPoint,
     CheckpointPurpose,
     CheckpointState,
     Claim,
@@ -58,6 +59,7 @@ from airflow_kcr.protocol.region.rows import (
     DesiredState,
     RegionState,
     ResetCause,
+    ResetPoint,
 )
 from airflow_kcr.protocol.region.state import (
     BoundariesForgotten,
@@ -220,7 +222,7 @@ def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
         state=CheckpointState.COMPLETE,
         phase=None,
         drain_deadline=None,
-        previous=region.restore_point,
+        previous=region.restore_sequence,
         finished_at=now,
         inexact=_inexact(region, checkpoint, offsets, strangers),
         commit_deadline=now + timeouts.commit,
@@ -232,8 +234,7 @@ def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
     region = replace(
         with_checkpoint(region, complete),
         open_checkpoint=None,
-        restore_point=checkpoint.sequence,
-        restore_point_epoch=None,
+        restore_point=CheckpointPoint(checkpoint.sequence),
         aligned=region.aligned if checkpoint.boundary is None else checkpoint.sequence,
         failures=_failures(region, offsets),
         offsets=put(region.offsets, {checkpoint.sequence: offsets}),
@@ -378,7 +379,7 @@ def repair(region: Region, now: datetime, report: RepairReadBack) -> Region:
 
 
 def _require_restore_point(region: Region, sequence: CheckpointNumber) -> None:
-    if sequence != region.restore_point or region.restore_point_epoch is not None:
+    if region.restore_point != CheckpointPoint(sequence):
         raise CheckpointRefused(
             f"checkpoint {sequence} is not the restore point of region {region.name} any more; don't commit it"
         )
@@ -414,11 +415,7 @@ def _frozen(region: Region, sequence: CheckpointNumber) -> frozenset[GroupPartit
 
 def overdue(region: Region, now: datetime) -> Region:
     """Return the region after its commit and publish deadlines, and with a stop ended that waited for them only."""
-    restore_point = (
-        region.checkpoints.get(region.restore_point)
-        if region.restore_point is not None and region.restore_point_epoch is None
-        else None
-    )
+    restore_point = region.restore_checkpoint
     if (
         restore_point is not None
         and restore_point.committed is Committed.PENDING
@@ -489,17 +486,16 @@ def _restore_point_reasons(region: Region) -> dict[CheckpointNumber, str]:
 
     A checkpoint's predecessor, or the target of the reset.
     """
-    restore_point = region.restore_point
-    if restore_point is None:
+    point, checkpoint = region.restore_point, region.restore_checkpoint
+    if point is None:
         return {}
-    kept = {restore_point: "it is the restore point"}
-    checkpoint = region.checkpoints.get(restore_point)
+    kept = {point.sequence: "it is the restore point"}
     if checkpoint is not None and checkpoint.previous is not None:
-        kept[checkpoint.previous] = f"the restore point {restore_point} was built from it"
-    opened = None if region.restore_point_epoch is None else region.resets.get(region.restore_point_epoch)
+        kept[checkpoint.previous] = f"the restore point {point.sequence} was built from it"
+    opened = region.resets.get(point.epoch) if isinstance(point, ResetPoint) else None
     person = None if opened is None or opened.person is None else person_reset_of(region, opened.person)
     if person is not None and isinstance(person.target, ToCheckpoint):
-        kept[person.target.sequence] = f"the restore point, reset {restore_point}, was built from it"
+        kept[person.target.sequence] = f"the restore point, reset {point.sequence}, was built from it"
     return kept
 
 

@@ -391,6 +391,11 @@ class ResetBegun:
     person: RequestId | None
     detail: str
 
+    @property
+    def opens_timeline(self) -> bool:
+        """Whether it goes to a seek map of its own, and not back to the restore point before it."""
+        return self.restore_point == self.sequence
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeekWritten:

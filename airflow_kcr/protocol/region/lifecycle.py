@@ -44,6 +44,7 @@ from airflow_kcr.protocol.region import (
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
     CheckpointPhase,
+    CheckpointPoint,
     CheckpointPurpose,
     CheckpointState,
     Committed,
@@ -125,8 +126,10 @@ def _at_restored_restore_point(region: Region) -> resets.Opening | None:
     """
     if region.halt is None or region.halt.reason is not HaltReason.RESTORED or region.restore_point is None:
         return None
-    checkpoint = region.restore_point if region.restore_point_epoch is None else None
-    return resets.Opening(seek=resets.restore_point_map(region), checkpoint=checkpoint)
+    checkpoint = region.restore_checkpoint
+    return resets.Opening(
+        seek=resets.restore_point_map(region), checkpoint=None if checkpoint is None else checkpoint.sequence
+    )
 
 
 def pause(region: Region, now: datetime, command: PauseRegion) -> Region:
@@ -175,7 +178,7 @@ def ask_stop_checkpoint(region: Region, now: datetime) -> Region:
 
     Also after a reset came between; not where it was halted meanwhile, which a person ends.
     """
-    request_id = RequestId(f"stop:{region.epoch}:{region.restore_point}")
+    request_id = RequestId(f"stop:{region.epoch}:{region.restore_sequence}")
     if (
         region.desired_state is not DesiredState.STOPPED
         or region.stopping is not None
@@ -329,9 +332,9 @@ def _also_noted(region: Region, now: datetime, note: Noted) -> Region:
 
 def _overwrite(region: Region, partition: GroupPartition) -> str:
     """Return how to remove a note that another program has written."""
-    restore_point = region.restore_point if region.restore_point_epoch is None else None
-    if restore_point is not None and partition in region.offsets.get(restore_point, EMPTY):
-        how = f"kcr checkpoint repair {region.name} {restore_point}"
+    point = region.restore_point
+    if isinstance(point, CheckpointPoint) and partition in region.offsets.get(point.sequence, EMPTY):
+        how = f"kcr checkpoint repair {region.name} {point.sequence}"
     else:
         how = f"kafka-consumer-groups.sh --delete-offsets --group {partition.group} --topic {partition.topic}"
     return (
@@ -411,7 +414,7 @@ def _serve(region: Region, now: datetime) -> Region:
     if left := batches.records_left(region):
         region = checkpoints.cancel_counted(region, now, f"its count is not reached any more: {left} offsets are left")
     elif left == 0 and region.desired_state is DesiredState.RUNNING:
-        request_id = RequestId(f"{checkpoints.BY_COUNT}{region.timeline}.{region.restore_point}")
+        request_id = RequestId(f"{checkpoints.BY_COUNT}{region.timeline}.{region.restore_sequence}")
         region = checkpoints.ask(
             region, now, RequestCheckpoint(request_id=request_id, purpose=CheckpointPurpose.SCHEDULE)
         )
@@ -431,12 +434,7 @@ def _reconcile_at(region: Region, now: datetime) -> datetime | None:
     A lease that is renewed meanwhile makes the moment come too early, never too late.
     """
     moments: list[datetime | None] = []
-    checkpoint, reset = region.checkpoint, region.reset
-    restore_point = (
-        None
-        if region.restore_point is None or region.restore_point_epoch is not None
-        else region.checkpoints[region.restore_point]
-    )
+    checkpoint, reset, restore_point = region.checkpoint, region.reset, region.restore_checkpoint
     if checkpoint is not None:
         moments += [checkpoint.drain_deadline, coverage.horizon(region, now)]
     if reset is not None:

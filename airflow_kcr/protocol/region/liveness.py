@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, specs, timelines, waits
-from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPhase, DesiredState, RegionState
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPhase, CheckpointPoint, DesiredState, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, is_live, live_members
 from airflow_kcr.protocol.region.waits import Rule, Wait, Waits
 from airflow_kcr.protocol.rules import CheckpointMode
@@ -246,17 +246,12 @@ def _resets_without_end(region: Region, now: datetime) -> Waits:
 
 
 def _restore_point_epoch(region: Region) -> Epoch:
-    if region.restore_point is None or region.restore_point_epoch is not None:
-        return region.restore_point_epoch or Epoch(0)
-    return region.checkpoints[region.restore_point].epoch
-
-
-def _checkpoint_at_restore_point(region: Region) -> Checkpoint | None:
-    return None if region.restore_point is None else region.checkpoints.get(region.restore_point)
+    checkpoint = region.restore_checkpoint
+    return (region.restore_epoch or Epoch(0)) if checkpoint is None else checkpoint.epoch
 
 
 def _free_since_checkpoint(region: Region) -> datetime:
-    restore_point = _checkpoint_at_restore_point(region)
+    restore_point = region.restore_checkpoint
     return NEVER if restore_point is None else restore_point.finished_at or restore_point.opened_at
 
 
@@ -357,7 +352,7 @@ def _request(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
 
 def _free_since(region: Region) -> datetime:
     """Since when nothing that came earlier keeps a checkpoint from being opened: a reset, or the checkpoint before."""
-    restore_point = _checkpoint_at_restore_point(region)
+    restore_point = region.restore_checkpoint
     moments = (
         _running_since(region),
         *(() if restore_point is None else (restore_point.finished_at, restore_point.published_at)),
@@ -432,7 +427,7 @@ def _limited_since(region: Region) -> datetime:
     Only what comes once for each boundary counts. A checkpoint without one is complete wherever members are, and an
     aborted one is opened again, so neither says that a member could have read more than before.
     """
-    restore_point = _checkpoint_at_restore_point(region)
+    restore_point = region.restore_checkpoint
     request = None if region.checkpoint is None else region.requests.get(region.checkpoint.request_id)
     moments = (
         *(
@@ -446,9 +441,8 @@ def _limited_since(region: Region) -> datetime:
 
 
 def _ends_at_restore_point(region: Region) -> dict[GroupPartition, LogEnd]:
-    if region.restore_point is None or region.restore_point_epoch is not None:
-        return {}
-    parts = contributions_to(region, region.restore_point).values()
+    point = region.restore_point
+    parts = contributions_to(region, point.sequence).values() if isinstance(point, CheckpointPoint) else ()
     return {p: LogEnd(log.end, part.contributed_at) for part in parts for p, log in part.bounds.items()}
 
 

@@ -277,7 +277,7 @@ def _abandon_unpublished(region: Region, now: datetime, target: CheckpointNumber
         sorted(
             s
             for s, c in region.checkpoints.items()
-            if c.state is CheckpointState.COMPLETE and (target is None or s > target) and s != region.restore_point
+            if c.state is CheckpointState.COMPLETE and (target is None or s > target) and s != region.restore_sequence
         )
     )
     if not gone:

@@ -21,6 +21,7 @@ from airflow_kcr.protocol.region import batches, boundaries, checkpoints, covera
 from airflow_kcr.protocol.region.rows import (
     FAILURE_CAUSES,
     RESET_STATES,
+    CheckpointPoint,
     CheckpointState,
     Claim,
     Committed,
@@ -32,6 +33,7 @@ from airflow_kcr.protocol.region.rows import (
     RegionState,
     ResetAttempt,
     ResetCause,
+    ResetPoint,
     ResetState,
 )
 from airflow_kcr.protocol.region.state import (
@@ -74,11 +76,13 @@ _UNCLAIMED: Final = Claim()
 
 def restore_point_map(region: Region) -> SeekMap:
     """Return the restore point as a seek map, entries that are still open among them."""
-    if region.restore_point is None:
-        return NO_SEEK
-    if region.restore_point_epoch is not None:
-        return region.seek_maps[region.restore_point_epoch]
-    return from_offsets(region.offsets[region.restore_point], SeekSource.MERGED)
+    match region.restore_point:
+        case CheckpointPoint(sequence=sequence):
+            return from_offsets(region.offsets[sequence], SeekSource.MERGED)
+        case ResetPoint(epoch=epoch):
+            return region.seek_maps[epoch]
+        case None:
+            return NO_SEEK
 
 
 def target(region: Region) -> SeekMap:
@@ -298,7 +302,7 @@ def begin(
     region = _placed(replace(region, seek_maps=put(region.seek_maps, {region.epoch: seek})), seek)
     undoes: tuple[CheckpointNumber, ...] = ()
     if opening is not None:
-        region = replace(region, restore_point=sequence, restore_point_epoch=region.epoch)
+        region = replace(region, restore_point=ResetPoint(sequence, region.epoch))
         undoes = timelines.undone_by(region, seek.offsets)
         region = timelines.without_undone(region, undoes)
         region = boundaries.after_reset(region, now, opening.checkpoint)
@@ -311,7 +315,7 @@ def begin(
         state=ResetState.RUNNING,
         started_at=now,
         attempt=earlier.attempt + 1 if is_attempt and earlier is not None else 1,
-        restore_point=region.restore_point,
+        restore_point=region.restore_sequence,
         must_publish=must_publish,
         person=earlier.person if is_attempt and earlier is not None else opening.person if opening else None,
         detail=detail,
@@ -323,7 +327,7 @@ def begin(
         timeline=region.timeline,
         cause=cause,
         attempt=reset.attempt,
-        restore_point=region.restore_point,
+        restore_point=region.restore_sequence,
         seek=seek,
         undoes=undoes,
         person=reset.person,
@@ -372,11 +376,7 @@ def give_up(region: Region, now: datetime, why: str) -> Region:
 
 def resolve_commit(region: Region, now: datetime, committed: Committed, why: str) -> Region:
     """Return the region with the outcome of its restore point's commit, if that is a pending checkpoint's."""
-    restore_point = (
-        None
-        if region.restore_point is None or region.restore_point_epoch is not None
-        else region.checkpoints[region.restore_point]
-    )
+    restore_point = region.restore_checkpoint
     if restore_point is None or restore_point.committed is not Committed.PENDING:
         return region
     region = with_checkpoint(region, replace(restore_point, committed=committed))
@@ -402,11 +402,11 @@ def write_seek(region: Region, now: datetime, entries: SeekMap) -> Region:
     if not fresh:
         return region
     maps = {region.epoch: region.seek.write(fresh)}
-    if region.restore_point_epoch is not None and region.restore_point_epoch != region.epoch:
-        maps[region.restore_point_epoch] = region.seek_maps[region.restore_point_epoch].write(fresh)
+    if region.restore_epoch is not None and region.restore_epoch != region.epoch:
+        maps[region.restore_epoch] = region.seek_maps[region.restore_epoch].write(fresh)
     region = _placed(replace(region, seek_maps=put(region.seek_maps, maps)), fresh)
     region = record(region, now, events.SeekWritten(epoch=region.epoch, seek=fresh))
-    if region.restore_point_epoch is None:
+    if region.restore_epoch is None:
         return region
     undoes = timelines.undone_by(region, fresh.offsets)
     return timelines.without_undone(region, undoes)

@@ -495,7 +495,7 @@ class ResetAttempt:
     started_at: datetime
     attempt: int = 1
     restore_point: CheckpointNumber | None = None
-    """What it goes back to: the restore point before it, or the sequence of its own for a seek map of its own."""
+    """The number of what it goes back to: the restore point before it, or its own where it opened a timeline."""
 
     deadline: datetime | None = None
     """Runs only while members with leases could cover the partitions."""
@@ -508,6 +508,11 @@ class ResetAttempt:
 
     detail: str = ""
     done_at: datetime | None = None
+
+    @property
+    def opens_timeline(self) -> bool:
+        """Whether it went to a seek map of its own, and not back to the restore point before it."""
+        return self.restore_point == self.sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -576,6 +581,25 @@ class StartFailure:
     refusal: str
     incarnation: Incarnation = Incarnation(0)
     """The member's newest when it was said; once it lives again, it says nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPoint:
+    """A restore point that is a checkpoint: its offsets."""
+
+    sequence: CheckpointNumber
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPoint:
+    """A restore point that is a reset which opened a timeline: the seek map of its epoch."""
+
+    sequence: CheckpointNumber
+    epoch: Epoch
+
+
+RestorePoint: TypeAlias = CheckpointPoint | ResetPoint
+"""Where a region goes back to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,7 +117,7 @@ def restart(region: Region, now: datetime) -> Region:
 
     The automatic target is that checkpoint, so no timeline opens.
     """
-    detail = f"the spec changed; members restart at checkpoint {region.restore_point}"
+    detail = f"the spec changed; members restart at checkpoint {region.restore_sequence}"
     return resets.begin(take_pending(region, now), now, ResetCause.SPEC_CHANGED, detail=detail)
 
 

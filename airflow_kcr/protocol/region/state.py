@@ -27,6 +27,7 @@ from airflow_kcr.protocol.region.rows import (
     BoundaryKey,
     BoundaryOffset,
     Checkpoint,
+    CheckpointPoint,
     CheckpointRequest,
     Claim,
     Contribution,
@@ -40,6 +41,8 @@ from airflow_kcr.protocol.region.rows import (
     RegionState,
     ResetAnswer,
     ResetAttempt,
+    ResetPoint,
+    RestorePoint,
     StartFailure,
 )
 from airflow_kcr.protocol.rules import RegionRules
@@ -200,9 +203,8 @@ class Region:
     recorded_at: datetime | None = None
     """When the event of this number was recorded; None: nothing was, or its history was dropped before an upgrade."""
 
-    restore_point: CheckpointNumber | None = None
-    restore_point_epoch: Epoch | None = None
-    """The epoch whose seek map is the restore point; None while the restore point is a checkpoint."""
+    restore_point: RestorePoint | None = None
+    """Where the next automatic reset goes back to; None: the region was never started."""
 
     next_boundary: datetime | None = None
     held_boundary: datetime | None = None
@@ -289,6 +291,22 @@ class Region:
         """The seek map of the current epoch."""
         held = self.seek_maps.get(self.epoch)
         return (self.archive.seek_map(self.epoch) or NO_SEEK) if held is None else held
+
+    @property
+    def restore_sequence(self) -> CheckpointNumber | None:
+        """The number of the restore point: the checkpoint's, or the one that its reset has burnt."""
+        return None if self.restore_point is None else self.restore_point.sequence
+
+    @property
+    def restore_epoch(self) -> Epoch | None:
+        """The epoch whose seek map is the restore point, where that is a reset."""
+        return self.restore_point.epoch if isinstance(self.restore_point, ResetPoint) else None
+
+    @property
+    def restore_checkpoint(self) -> Checkpoint | None:
+        """The checkpoint that is the restore point, if one is."""
+        point = self.restore_point
+        return self.checkpoints[point.sequence] if isinstance(point, CheckpointPoint) else None
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -443,21 +461,25 @@ def initial_offsets(region: Region) -> OffsetMap:
 
 def restore_point_offsets(region: Region) -> OffsetMap:
     """Return the restore point's offsets: of the checkpoint, or of the seek map that opened the timeline."""
-    if region.restore_point is None:
-        return EMPTY
-    if region.restore_point_epoch is not None:
-        return region.seek_maps[region.restore_point_epoch].offsets
-    return region.offsets[region.restore_point]
+    match region.restore_point:
+        case CheckpointPoint(sequence=sequence):
+            return region.offsets[sequence]
+        case ResetPoint(epoch=epoch):
+            return region.seek_maps[epoch].offsets
+        case None:
+            return EMPTY
 
 
 def restore_point_offset(region: Region, partition: GroupPartition) -> Offset | None:
     """Return where the restore point has one partition; None: nowhere, or its entry is still open."""
-    if region.restore_point is None:
-        return None
-    if region.restore_point_epoch is None:
-        return region.offsets[region.restore_point].get(partition)
-    entry = region.seek_maps[region.restore_point_epoch].get(partition)
-    return None if entry is None else entry.offset
+    match region.restore_point:
+        case CheckpointPoint(sequence=sequence):
+            return region.offsets[sequence].get(partition)
+        case ResetPoint(epoch=epoch):
+            entry = region.seek_maps[epoch].get(partition)
+            return None if entry is None else entry.offset
+        case None:
+            return None
 
 
 def contributions_to(region: Region, sequence: CheckpointNumber) -> Mapping[MemberId, Contribution]:

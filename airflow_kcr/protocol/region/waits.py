@@ -274,10 +274,7 @@ def to_exist(region: Region, now: datetime) -> Waits:
 
 def _newest(region: Region) -> str:
     """Return a sentence about the newest current checkpoint: the restore point, unless a reset opened a timeline."""
-    if region.restore_point is not None and region.restore_point_epoch is None:
-        newest: Checkpoint | None = region.checkpoints[region.restore_point]
-    else:
-        newest = region.archive.newest_current(None)
+    newest = region.restore_checkpoint or region.archive.newest_current(None)
     if newest is None:
         return "it has no checkpoint yet"
     state = "" if newest.published_at is not None else ", not published yet"

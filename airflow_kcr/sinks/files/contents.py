@@ -229,7 +229,7 @@ class RegionLedger:
         """
         with self._asked():
             found: dict[GroupPartition, Offset] = {}
-            restore_point = self._region().restore_point or CheckpointNumber(0)
+            restore_point = self._region().restore_sequence or CheckpointNumber(0)
             for batch in self._store.batches_since(self._name, restore_point):
                 if batch.timeline == timeline and batch.member.group == group:
                     for partition, range_ in accepted(batch).items():

@@ -23,6 +23,7 @@ from airflow_kcr.protocol.region.rows import (
     BoundaryKey,
     BoundaryOffset,
     Checkpoint,
+    CheckpointPoint,
     CheckpointRequest,
     Claim,
     Contribution,
@@ -32,6 +33,8 @@ from airflow_kcr.protocol.region.rows import (
     Outcome,
     PersonReset,
     ResetAttempt,
+    ResetPoint,
+    RestorePoint,
 )
 from airflow_kcr.protocol.region.state import InitialKey, Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
@@ -77,7 +80,7 @@ SPEC_COLUMNS: Final = ("uid", "spec", "spec_revision", "next_spec", "next_spec_r
 
 HEAD: Final = json_row(tables.region, HEAD_COLUMNS, "r")
 
-_ELSEWHERE: Final = {*SPEC_COLUMNS, "unowned"}
+_ELSEWHERE: Final = {*SPEC_COLUMNS, "unowned", "restore_point"}
 _PLAIN: Final = fields_of(
     Region, [f.name for f in fields(Region) if f.name in HEAD_COLUMNS and f.name not in _ELSEWHERE]
 )
@@ -99,6 +102,8 @@ def head_values(region: Region) -> dict[str, object]:
         "next_spec": region.next_spec and region.next_spec.text,
         "next_spec_revision": region.next_spec and region.next_spec.revision,
         "unowned": documents.write(unclaimed, _UNCLAIMED) if unclaimed else None,
+        "restore_point": region.restore_sequence,
+        "restore_point_epoch": region.restore_epoch,
         **{part.column: None if value == () else part.written(value) for part, value in held.items()},
     }
 
@@ -125,9 +130,16 @@ def region_from(name: RegionName, head: Row[Any], rules: RulesOf, archive: Archi
         else Spec(text=next_spec, rules=rules(next_spec), revision=row["next_spec_revision"]),
         unowned={p: seen for p, seen in unclaimed.items() if isinstance(seen, datetime)},
         absent={p: seen for p, seen in unclaimed.items() if isinstance(seen, Absence)},
+        restore_point=_restore_point(row["restore_point"], row["restore_point_epoch"]),
         archive=archive,
         **plain,
     )
+
+
+def _restore_point(sequence: CheckpointNumber | None, epoch: Epoch | None) -> RestorePoint | None:
+    if sequence is None:
+        return None
+    return CheckpointPoint(sequence) if epoch is None else ResetPoint(sequence, epoch)
 
 
 # Few and wide rows

@@ -14,7 +14,15 @@ from typing import Any, Final
 from airflow_kcr.protocol.commands import FinishBatch, StartBatch
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.region import boundaries
-from airflow_kcr.protocol.region.rows import RESET_STATES, BoundaryKey, BoundaryOffset, Claim, Committed
+from airflow_kcr.protocol.region.rows import (
+    RESET_STATES,
+    BoundaryKey,
+    BoundaryOffset,
+    CheckpointPoint,
+    Claim,
+    Committed,
+    ResetPoint,
+)
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
@@ -122,14 +130,13 @@ def worked_at(row: Found) -> datetime | None:
 
 def _map_of(region: Region, gathered: list[Any]) -> dict[CheckpointNumber, OffsetMap]:
     """Return the offsets that were read of the restore point, where it is a checkpoint."""
-    if region.restore_point is None or region.restore_point_epoch is not None:
-        return {}
-    return {region.restore_point: layouts.offset_map(scattered(gathered))}
+    point = region.restore_point
+    return {point.sequence: layouts.offset_map(scattered(gathered))} if isinstance(point, CheckpointPoint) else {}
 
 
 def _seek_maps(region: Region, gathered: list[Any]) -> dict[Epoch, SeekMap]:
     """Return the seek maps that are at work, also those without a row."""
-    at_work = {region.restore_point_epoch, region.epoch if region.state in RESET_STATES else None}
+    at_work = {region.restore_epoch, region.epoch if region.state in RESET_STATES else None}
     rows: dict[Epoch, list[Columns[Any]]] = {epoch: [] for epoch in at_work if epoch is not None}
     for epoch, *columns in scattered(gathered):
         rows[epoch].append(columns)
@@ -179,11 +186,7 @@ def region_of_member(session: Session, name: RegionName, member: MemberId, row: 
     if checkpoint is not None and checkpoint.phase is not None:
         own = PostgresArchive(session).contribution_of(checkpoint.sequence, member)
         region = replace(region, contributions={(checkpoint.sequence, m): part for m, part in own.items()})
-    restore_point = (
-        None
-        if region.restore_point is None or region.restore_point_epoch is not None
-        else region.checkpoints[region.restore_point]
-    )
+    restore_point = region.restore_checkpoint
     if limit is None and (restore_point is None or restore_point.committed is not Committed.PENDING):
         return region
     return _with_places(session, region, member, limit)
@@ -195,8 +198,8 @@ def _with_places(session: Session, region: Region, member: MemberId, limit: date
         SQL["places_of_member"],
         group=member.group,
         index=member.index,
-        restore_point=region.restore_point if region.restore_point_epoch is None else None,
-        restore_point_epoch=region.restore_point_epoch,
+        restore_point=None if region.restore_epoch is not None else region.restore_sequence,
+        restore_point_epoch=region.restore_epoch,
         boundary=limit,
     )
     held: dict[GroupPartition, Offset] = {}
@@ -211,15 +214,15 @@ def _with_places(session: Session, region: Region, member: MemberId, limit: date
         if place is not None and limit is not None:
             located[key, topic_id, limit] = BoundaryOffset(offset=place, inexact=inexact, leader_epoch=leader_epoch)
     region = replace(region, boundary_offsets=located)
-    if region.restore_point is None:
-        return region
-    if region.restore_point_epoch is None:
-        return replace(
-            region,
-            offsets={region.restore_point: OffsetMap(held)},
-            read_backs={region.restore_point: OffsetMap(known_read_back)},
-        )
-    return replace(region, seek_maps={region.restore_point_epoch: from_offsets(OffsetMap(held), SeekSource.MERGED)})
+    match region.restore_point:
+        case CheckpointPoint(sequence=sequence):
+            return replace(
+                region, offsets={sequence: OffsetMap(held)}, read_backs={sequence: OffsetMap(known_read_back)}
+            )
+        case ResetPoint(epoch=epoch):
+            return replace(region, seek_maps={epoch: from_offsets(OffsetMap(held), SeekSource.MERGED)})
+        case None:
+            return region
 
 
 # As a batch's start or finish needs it

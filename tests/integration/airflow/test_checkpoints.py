@@ -124,7 +124,7 @@ class Members:
         elif checkpoint is not None and checkpoint.phase is CheckpointPhase.DRAINING:
             driver.complete()
         driver.publish()
-        restore_point = region.checkpoints.get(region.restore_point) if region.restore_point is not None else None
+        restore_point = region.checkpoints.get(region.restore_sequence) if region.restore_sequence is not None else None
         if (
             restore_point is not None
             and restore_point.committed is Committed.PENDING

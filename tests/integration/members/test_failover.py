@@ -139,7 +139,7 @@ def test_a_replica_without_the_last_commits_halts_the_region_until_a_person_resu
             assert halted.halt.reason is HaltReason.RESTORED
             assert any(choice.startswith("resume: ") for choice in halted.halt.choices)
             # Nothing of what a member or Kafka says is believed until a person resumes the region.
-            assert halted.restore_point != lost.restore_point
+            assert halted.restore_sequence != lost.restore_sequence
             region.handle(StartRegion())
             region.until(lambda: runs(region), "running, from what the replica has")
             resumed = region.region()

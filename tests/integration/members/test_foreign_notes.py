@@ -83,7 +83,7 @@ def test_a_number_that_no_region_gets_to_is_told_and_the_way_out_that_is_named_l
         assert f"{region.topic}-0" in halt.text
         assert any(way in choice for choice in halt.choices)
         stopped(region)
-    restore_point = region.region().restore_point
+    restore_point = region.region().restore_sequence
     if way.startswith("kcr"):
         assert restore_point is not None
         with Region(region.name, region.url) as opened:

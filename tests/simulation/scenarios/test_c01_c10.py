@@ -51,7 +51,7 @@ def test_c01_after_a_rewind_and_a_crash_the_automatic_reset_goes_to_the_rewound_
     driver.crash(driver.member(0))
     driver.recover()
     assert positions(driver) == [30] * 4
-    assert driver.region.restore_point == opened
+    assert driver.region.restore_sequence == opened
     judge(driver)
 
 

@@ -232,7 +232,7 @@ def test_c24_a_stop_survives_a_crash_in_its_drain_and_the_reset_after_it() -> No
     for member in driver.all_members():
         driver.read_back(member)
     assert state(driver) is RegionState.STOPPED
-    assert driver.region.restore_point == checkpoint
+    assert driver.region.restore_sequence == checkpoint
     judge(driver)
 
 

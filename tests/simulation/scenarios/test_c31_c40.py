@@ -483,6 +483,6 @@ def test_c40_the_catch_up_checkpoint_answers_the_requests_of_all_the_missed_runs
     made = checkpoint_as_they_come(driver)
     answers = [driver.region.requests[r.request_id] for r in asked]
     assert {a.state for a in answers} == {RequestState.ANSWERED}
-    assert {a.sequence for a in answers} == {driver.region.restore_point}
+    assert {a.sequence for a in answers} == {driver.region.restore_sequence}
     assert len(made) == 1
     judge(driver)

@@ -100,7 +100,7 @@ def test_c41_a_checkpoint_where_nothing_has_moved_does_not_let_a_poison_record_f
 
 def test_c41_a_forced_reset_goes_on_elsewhere_and_counts_failures_anew() -> None:
     driver = poisoned()
-    driver.reset(ToCheckpoint(sequence=driver.region.restore_point or CheckpointNumber(0)), forced=True)
+    driver.reset(ToCheckpoint(sequence=driver.region.restore_sequence or CheckpointNumber(0)), forced=True)
     driver.finish_reset()
     assert (state(driver), positions(driver)) == (RegionState.RUNNING, [10] * 4)
     fail_batch(driver)

@@ -316,11 +316,11 @@ def test_c55_when_the_drain_of_a_persons_reset_aborts_the_request_fails_with_the
     assert failed.state is PersonResetState.FAILED
     assert "g[1] (t-2, t-3)" in failed.failure
     after = driver.region
-    assert (after.state, after.epoch, after.timeline, after.restore_point) == (
+    assert (after.state, after.epoch, after.timeline, after.restore_sequence) == (
         RegionState.RUNNING,
         before.epoch,
         before.timeline,
-        before.restore_point,
+        before.restore_sequence,
     )
     assert positions(driver) == [30] * 4
     # The batch that was late may still end; a forced reset would not have needed the drain.

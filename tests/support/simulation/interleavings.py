@@ -258,14 +258,14 @@ class Explorer:
     def read_back(self, index: int) -> World:
         """ReportReadBack the restore point for the partitions held, once."""
         region = self.region
-        if region.restore_point is None or region.restore_point_epoch is not None:
+        if region.restore_sequence is None or region.restore_epoch is not None:
             return self.world
-        offsets = region.offsets[region.restore_point].restrict(self.held(index))
-        if offsets and not offsets.keys() <= region.read_backs.get(region.restore_point, OffsetMap()).keys():
+        offsets = region.offsets[region.restore_sequence].restrict(self.held(index))
+        if offsets and not offsets.keys() <= region.read_backs.get(region.restore_sequence, OffsetMap()).keys():
             self.store.handle(
                 NAME,
                 ReportReadBack(
-                    sequence=region.restore_point, member=MEMBERS[index], incarnation=FIRST, offsets=offsets
+                    sequence=region.restore_sequence, member=MEMBERS[index], incarnation=FIRST, offsets=offsets
                 ),
             )
         return self.world
@@ -341,8 +341,8 @@ class Explorer:
         complete = sum(1 for c in region.checkpoints.values() if c.state is CheckpointState.COMPLETE)
         restore_point = (
             None
-            if region.restore_point is None or region.restore_point_epoch is not None
-            else region.checkpoints[region.restore_point]
+            if region.restore_sequence is None or region.restore_epoch is not None
+            else region.checkpoints[region.restore_sequence]
         )
         known_read_back = (
             () if restore_point is None else tuple(region.read_backs.get(restore_point.sequence, OffsetMap()).items())

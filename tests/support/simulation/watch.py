@@ -57,7 +57,7 @@ class Watch:
         region, now = simulation.region, simulation.world.now
         mark = (
             region.state,
-            region.restore_point,
+            region.restore_sequence,
             region.epoch,
             tuple((p, c.position) for p, c in sorted(region.claims.items())),
         )

@@ -78,7 +78,7 @@ def test_a_checkpoint_of_a_topic_that_was_made_anew_is_lost(driver: Driver) -> N
     later_checkpoint_of_new(driver)
     found = reach(page(driver))
     assert (found[CheckpointNumber(2)].lost, found[CheckpointNumber(2)].overtaken_at) == ((driver.partition(1),), None)
-    assert found[driver.region.restore_point or CheckpointNumber(0)].lost == ()
+    assert found[driver.region.restore_sequence or CheckpointNumber(0)].lost == ()
 
 
 def later_checkpoint_of_new(driver: Driver) -> None:

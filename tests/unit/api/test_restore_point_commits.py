@@ -48,7 +48,7 @@ def test_with_members_in_the_group_nothing_is_changed(driver: Driver) -> None:
 
 
 def test_of_a_restore_point_that_is_a_reset_it_says_who_tells_kafka(driver: Driver) -> None:
-    cluster, restore_point = FakeCluster(), driver.region.restore_point
+    cluster, restore_point = FakeCluster(), driver.region.restore_sequence
     assert restore_point is not None
     with pytest.raises(CheckpointRefused, match="is a reset and no checkpoint; Kafka is told its offsets when"):
         Region(driver.name, driver.store, clusters=cluster.clusters).repair_commit(restore_point)

@@ -204,7 +204,7 @@ def test_a_predicate_of_ones_own_can_be_waited_for() -> None:
     driver = running()
 
     def has_restore_point(region: StoredRegion, now: object) -> bool:
-        return region.restore_point is not None and region.restore_point > 1
+        return region.restore_sequence is not None and region.restore_sequence > 1
 
     view = region_of(driver).wait_for(has_restore_point, LONG, Steps(lambda: driver.checkpoint("n")))
     assert view.restore_point == 2

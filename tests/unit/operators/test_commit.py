@@ -91,8 +91,8 @@ def read_back(driver: Driver) -> None:
 def restore_point(driver: Driver) -> Checkpoint:
     """The region's restore point."""
     region = driver.region
-    assert region.restore_point is not None
-    return region.checkpoints[region.restore_point]
+    assert region.restore_sequence is not None
+    return region.checkpoints[region.restore_sequence]
 
 
 def emitted(found: Context) -> tuple[Json, set[str]]:
@@ -216,12 +216,12 @@ def test_kafka_is_told_from_here_while_nobody_is_in_the_groups(driver: Driver, c
     found = context()
     assert operator().execute(found)["sequence"] == sequence
     region = driver.region
-    assert region.restore_point is not None
-    assert cluster.held == dict(region.offsets[region.restore_point])
+    assert region.restore_sequence is not None
+    assert cluster.held == dict(region.offsets[region.restore_sequence])
     notes = {read_note(text) for text in cluster.notes.values()}
     assert {(n.region, n.timeline, n.sequence) for n in notes if n} == {("flights", region.timeline, sequence)}
-    assert region.checkpoints[region.restore_point].committed is Committed.YES
-    assert region.read_backs[region.restore_point] == region.offsets[region.restore_point]
+    assert region.checkpoints[region.restore_sequence].committed is Committed.YES
+    assert region.read_backs[region.restore_sequence] == region.offsets[region.restore_sequence]
     assert emitted(found)[0]["sequence"] == sequence
 
 

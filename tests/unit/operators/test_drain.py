@@ -163,7 +163,7 @@ def test_the_task_returns_which_checkpoint_it_got(start: Start) -> None:
     assert resumed(waiting, run) == {
         "region": "flights",
         "timeline": driver.region.timeline,
-        "sequence": driver.region.restore_point,
+        "sequence": driver.region.restore_sequence,
         "boundary": text(boundary),
         "inexact": False,
     }
@@ -175,7 +175,7 @@ def test_a_checkpoint_that_is_there_already_costs_no_deferral(start: Start) -> N
     run = Run(boundary)
     deferred(run)
     at_boundary(driver, boundary, 10)
-    assert operator().execute(run.context)["sequence"] == driver.region.restore_point
+    assert operator().execute(run.context)["sequence"] == driver.region.restore_sequence
 
 
 def test_a_deferred_drain_reads_the_store_four_times(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def test_a_late_scheduler_finds_the_checkpoint_that_the_region_made_itself(start
     boundary = now_of(driver).replace(hour=0, minute=0, second=0, microsecond=0)
     driver.request_checkpoint(f"boundary:{boundary.isoformat()}", boundary=boundary, purpose=CheckpointPurpose.SCHEDULE)
     at_boundary(driver, boundary, 10)
-    made = driver.region.restore_point
+    made = driver.region.restore_sequence
     driver.process(width=5)
     before = driver.region.next_sequence
     run = Run(boundary, length=timedelta(days=1))

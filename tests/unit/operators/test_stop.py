@@ -25,7 +25,7 @@ def finish_stop(driver: Driver) -> None:
     sequence = driver.complete()
     driver.publish()
     for member in sorted(driver.processes):
-        if driver.region.restore_point == sequence:
+        if driver.region.restore_sequence == sequence:
             driver.read_back(member)
     for member in sorted(driver.processes):
         driver.leave(member)
@@ -58,7 +58,7 @@ def test_a_running_region_is_waited_for_without_a_slot(driver: Driver) -> None:
     said = getattr(made, deferred.value.method_name)(
         task_context(), event={"status": "reached"}, **(deferred.value.kwargs or {})
     )
-    assert (said["state"], said["sequence"]) == ("stopped", driver.region.restore_point)
+    assert (said["state"], said["sequence"]) == ("stopped", driver.region.restore_sequence)
     assert driver.region.state is RegionState.STOPPED
 
 
@@ -70,7 +70,7 @@ def test_a_task_that_has_lost_what_it_kept_asks_once_more_as_in_dag_test(driver:
         made.execute(task_context())
     finish_stop(driver)
     said = getattr(made, deferred.value.method_name)(task_context(), event={"status": "reached"})
-    assert (said["state"], said["sequence"]) == ("stopped", driver.region.restore_point)
+    assert (said["state"], said["sequence"]) == ("stopped", driver.region.restore_sequence)
 
 
 def test_what_the_trigger_could_not_reach_fails_the_task(driver: Driver) -> None:

@@ -568,8 +568,8 @@ def test_a_committed_offset_that_is_not_the_regions_is_a_warning() -> None:
     checkpoint_at_ten(here)
     held = own(here) | {here.driver.partition(0): Offset(3)}
     region = here.driver.region
-    assert region.restore_point is not None
-    assert region.checkpoints[region.restore_point].committed is Committed.YES
+    assert region.restore_sequence is not None
+    assert region.checkpoints[region.restore_sequence].committed is Committed.YES
     check = here.check(Question.OFFSETS, here.evidence(committed=held))
     assert check.verdict is WARNING
     assert "Kafka's committed offset is 3, the region committed 10: another client commits" in check.detail

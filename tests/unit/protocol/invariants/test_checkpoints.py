@@ -133,8 +133,8 @@ def test_the_newest_usable_checkpoint_stays_even_where_the_restore_point_is_a_re
     kept = rewound()
     kept.reset(ToInitial(), request_id="drained")
     kept.complete()
-    assert kept.region.restore_point is not None
-    retired = appended(recorded(kept), CheckpointsRetired(sequences=(kept.region.restore_point,)))
+    assert kept.region.restore_sequence is not None
+    retired = appended(recorded(kept), CheckpointsRetired(sequences=(kept.region.restore_sequence,)))
     assert "it is the restore point" in found(retired, "R12")[0].detail
 
 

@@ -139,7 +139,7 @@ def test_numbers_of_kafka_s_metadata_are_taken_over_with_a_cause() -> None:
     driver.handle(StartRegion())
     driver.recover()
     history = recorded(driver)
-    assert (driver.region.epoch, driver.region.restore_point_epoch is None) == (41, False)
+    assert (driver.region.epoch, driver.region.restore_epoch is None) == (41, False)
     assert found(dropped(history, *numbers(history, StoreRestoredSeen)), "R7")
 
 

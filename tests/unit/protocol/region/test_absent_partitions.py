@@ -277,7 +277,7 @@ def test_a_person_who_goes_back_to_a_checkpoint_without_it_goes_to_where_the_las
     for number in range(checkpoints):
         driver.process()
         assert checkpoint(driver, f"without it {number}") == {0, 1, 2}
-    without = driver.region.restore_point
+    without = driver.region.restore_sequence
     assert without is not None
     driver.grow(partition, end=1_000)
     later = driver.partition(4)

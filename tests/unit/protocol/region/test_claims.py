@@ -274,7 +274,7 @@ def handed_over(driver: Driver, number: int, position: int) -> None:
     assert (claim.owner, claim.position, claim.started_to) == (driver.member(0), position, position)
     driver.process(driver.member(0))
     driver.checkpoint("n")
-    assert driver.region.offsets[driver.region.restore_point or CheckpointNumber(0)][driver.partition(number)] == (
+    assert driver.region.offsets[driver.region.restore_sequence or CheckpointNumber(0)][driver.partition(number)] == (
         position + 10
     )
     assert causes(driver) == ["start"]

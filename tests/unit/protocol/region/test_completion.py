@@ -288,11 +288,11 @@ def test_every_member_is_not_enough_where_nobody_contributed_a_partition() -> No
 
 def test_the_last_contribution_makes_the_checkpoint_the_restore_point_and_the_region_goes_on() -> None:
     driver = draining()
-    start = driver.region.restore_point
+    start = driver.region.restore_sequence
     checkpoint = driver.complete()
     region = driver.region
     row = region.checkpoints[checkpoint]
-    assert (row.state, row.previous, region.restore_point, region.restore_point_epoch) == (
+    assert (row.state, row.previous, region.restore_sequence, region.restore_epoch) == (
         CheckpointState.COMPLETE,
         start,
         checkpoint,
@@ -396,7 +396,7 @@ def test_a_changed_spec_restarts_the_members_at_the_very_checkpoint() -> None:
     driver.request_checkpoint("n")
     checkpoint = driver.complete()
     assert causes(driver) == ["start", "spec_changed"]
-    assert (driver.region.restore_point, driver.region.timeline) == (checkpoint, 1)
+    assert (driver.region.restore_sequence, driver.region.timeline) == (checkpoint, 1)
     assert driver.region.spec.revision == 2
 
 
@@ -532,7 +532,7 @@ def test_only_the_restore_point_is_ever_committed_or_repaired() -> None:
 
 def test_a_reset_that_is_the_restore_point_is_no_checkpoint_to_be_committed() -> None:
     driver = running()
-    restore_point = driver.region.restore_point
+    restore_point = driver.region.restore_sequence
     assert restore_point is not None
     with pytest.raises(CheckpointRefused, match="not the restore point"):
         driver.handle(RepairReadBack(sequence=restore_point, offsets=OffsetMap()))

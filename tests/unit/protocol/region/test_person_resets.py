@@ -140,7 +140,7 @@ def test_the_drained_map_with_the_scope_replaced_is_the_restore_point_of_a_new_t
     assert {e.current for e in region.seek.values()} == {30}
     reset = region.reset
     assert reset is not None
-    assert (region.timeline, region.restore_point, reset.person) == (2, reset.sequence, "r")
+    assert (region.timeline, region.restore_sequence, reset.person) == (2, reset.sequence, "r")
     assert region.archive.undone({reset.timeline}) == {reset.timeline: (checkpoints[1], drained)}
     driver.finish_reset()
     assert stands(driver) is PersonResetState.DONE
@@ -278,7 +278,11 @@ def test_if_the_log_no_longer_has_the_target_the_request_fails_and_the_region_go
     checkpoint = driver.complete()
     assert stands(driver) is PersonResetState.FAILED
     assert "can't go there, the log has moved on" in failure(driver)
-    assert (state(driver), driver.region.restore_point, driver.region.timeline) == (RegionState.RUNNING, checkpoint, 1)
+    assert (state(driver), driver.region.restore_sequence, driver.region.timeline) == (
+        RegionState.RUNNING,
+        checkpoint,
+        1,
+    )
     driver.process()
     judge(driver)
 

@@ -85,7 +85,7 @@ def test_a_position_is_no_part_of_a_checkpoint_beside_the_log_of_another_topic()
 
 def test_a_checkpoint_of_the_old_topic_is_no_target_any_more_unless_that_is_out_of_scope() -> None:
     driver = at_ten()
-    checkpoint = driver.region.restore_point or CheckpointNumber(0)
+    checkpoint = driver.region.restore_sequence or CheckpointNumber(0)
     remade(driver)
     forced_to_the_start(driver)
     region = driver.region

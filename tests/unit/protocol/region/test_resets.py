@@ -71,7 +71,7 @@ def test_a_begin_is_a_new_epoch_and_a_burnt_sequence_with_its_cause() -> None:
     assert (region.epoch, region.next_sequence) == (before.epoch + 1, before.next_sequence + 1)
     row = region.resets[region.epoch]
     assert (row.cause, row.detail, row.attempt) == (ResetCause.CLAIM, "why", 1)
-    assert (row.sequence, row.restore_point) == (before.next_sequence, before.restore_point)
+    assert (row.sequence, row.restore_point) == (before.next_sequence, before.restore_sequence)
     assert region.state is RegionState.RESETTING
 
 
@@ -97,7 +97,7 @@ def test_the_first_one_opens_the_first_timeline_and_is_its_restore_point() -> No
     driver = Driver()
     driver.handle(StartRegion())
     region = driver.region
-    assert (region.timeline, region.epoch, region.restore_point, region.restore_point_epoch) == (1, 1, 1, 1)
+    assert (region.timeline, region.epoch, region.restore_sequence, region.restore_epoch) == (1, 1, 1, 1)
     assert state(driver) is RegionState.STARTING
 
 
@@ -105,7 +105,7 @@ def test_an_automatic_one_opens_no_timeline_and_keeps_the_restore_point() -> Non
     driver = running()
     checkpoint = checkpoints_of_ten(driver, 1)[0]
     region = begun(driver)
-    assert (region.timeline, region.restore_point) == (1, checkpoint)
+    assert (region.timeline, region.restore_sequence) == (1, checkpoint)
     assert region.archive.undone({region.timeline}) == {region.timeline: ()}
 
 
@@ -114,7 +114,7 @@ def test_a_seek_map_of_its_own_opens_a_timeline_is_its_restore_point_and_undoes_
     checkpoints = checkpoints_of_ten(driver, 2)
     region = begun(driver, at=10)
     row = region.resets[region.epoch]
-    assert (region.timeline, region.restore_point, region.restore_point_epoch) == (2, row.sequence, region.epoch)
+    assert (region.timeline, region.restore_sequence, region.restore_epoch) == (2, row.sequence, region.epoch)
     assert region.checkpoints[checkpoints[1]].undone_by == 2
     assert happened(driver, events.ResetBegun)[-1].undoes == ()
 
@@ -245,10 +245,10 @@ def test_the_restore_point_learns_an_entry_too_so_that_later_resets_go_there_as_
     driver.claim(driver.member(0))
     driver.answer(driver.member(0))
     region = driver.region
-    assert region.restore_point_epoch is not None
-    assert region.restore_point_epoch < region.epoch
+    assert region.restore_epoch is not None
+    assert region.restore_epoch < region.epoch
     assert list(region.seek.offsets.values()) == [0]
-    assert region.seek_maps[region.restore_point_epoch].offsets == region.seek.offsets
+    assert region.seek_maps[region.restore_epoch].offsets == region.seek.offsets
     driver.finish_reset()
     judge(driver)
 

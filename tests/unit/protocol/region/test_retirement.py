@@ -8,11 +8,17 @@ import pytest
 from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
 from airflow_kcr.protocol.commands import KillRegion, PinCheckpoint, Reconcile, RetireCheckpoints
 from airflow_kcr.protocol.region import completion, events
-from airflow_kcr.protocol.region.rows import CheckpointState, PersonResetState, Requester, RequestState
+from airflow_kcr.protocol.region.rows import (
+    CheckpointState,
+    PersonResetState,
+    Requester,
+    RequestState,
+    ResetPoint,
+)
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RetentionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent, ToInitial, ToRun
-from airflow_kcr.protocol.values import CheckpointNumber, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RequestId
 from tests.support.driver import Driver
 from tests.support.judging import happened, judge, open_checkpoint
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, rewind, running
@@ -101,7 +107,7 @@ def test_what_is_open_or_not_published_stays() -> None:
     assert sequence is not None
     assert completion.protected(driver.region)[sequence] == "it is open"
     driver.complete()
-    unpublished = replace(driver.region, restore_point=CheckpointNumber(1))
+    unpublished = replace(driver.region, restore_point=ResetPoint(CheckpointNumber(1), Epoch(1)))
     assert completion.protected(unpublished)[sequence] == "it is not published yet"
 
 
@@ -143,7 +149,7 @@ def test_one_that_is_being_restored_stays_and_so_does_what_the_restore_point_was
     driver.complete()
     driver.finish_reset()
     assert driver.region.person_resets[RequestId("r")].state is PersonResetState.DONE
-    restore_point = driver.region.restore_point
+    restore_point = driver.region.restore_sequence
     assert (
         completion.protected(driver.region)[checkpoints[0]]
         == f"the restore point, reset {restore_point}, was built from it"

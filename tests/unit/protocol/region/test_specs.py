@@ -105,7 +105,7 @@ def test_what_changes_the_members_waits_for_the_next_checkpoint_and_restarts_the
     region = driver.region
     assert region.rules.groups[GROUP].members == 1
     assert region.reset is not None
-    assert (region.reset.cause, region.restore_point, region.timeline) == (ResetCause.SPEC_CHANGED, checkpoint, 1)
+    assert (region.reset.cause, region.restore_sequence, region.timeline) == (ResetCause.SPEC_CHANGED, checkpoint, 1)
     assert positions(driver) == [20, 20, 20, 20]
     judge(driver)
 

@@ -62,7 +62,7 @@ def planned(partitions: int) -> Callable[[], object]:
     driver = driven(partitions)
     driver.checkpoint("n1")
     region = driver.held
-    request = ResetRequest(target=ToCheckpoint(sequence=region.restore_point or CheckpointNumber(0)))
+    request = ResetRequest(target=ToCheckpoint(sequence=region.restore_sequence or CheckpointNumber(0)))
     log = LogView(bounds=driver.logs, committed={}, times=NoTimes(), read_at=driver.clock.now)
     return partial(plans.plan, region, driver.clock.now, RequestId("plan"), request, log)
 

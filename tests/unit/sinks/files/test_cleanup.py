@@ -312,7 +312,7 @@ class TestAtEachStep:
     @pytest.mark.parametrize("step", range(0, 18, 3))
     def test_a_reset_and_a_checkpoint_in_between_lose_nothing(self, files: Files, step: int) -> None:
         rewound(files)
-        restore_point = files.driver.region.restore_point
+        restore_point = files.driver.region.restore_sequence
         assert restore_point is not None
         done: list[str] = []
         left = iter(range(step))

@@ -125,7 +125,7 @@ class TestPublication:
         listed.write_text(listed.read_text()[:-9])
         with pytest.raises(SinkError, match=f"batch {batch} is accepted, and the list of its files .* is damaged: "):
             files.checkpoint("n1")
-        sequence = files.driver.region.restore_point or CheckpointNumber(0)
+        sequence = files.driver.region.restore_sequence or CheckpointNumber(0)
         listed.write_text(another.read_text())
         with pytest.raises(SinkError, match=f"is that of batch {other}: the folder was changed; restore it, or reset"):
             files.sink.publish(sequence)
