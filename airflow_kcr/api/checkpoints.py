@@ -12,7 +12,7 @@ from airflow_kcr.api.columns import AnswerColumn, AnswerColumns, ShownTo
 from airflow_kcr.api.views import View
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import completion, resets, timelines
+from airflow_kcr.protocol.region import completion, resets, retention, timelines
 from airflow_kcr.protocol.region.archive import CheckpointPage, LogStart
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointRequest, CheckpointState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -45,11 +45,11 @@ class CheckpointSummary(View):
     @classmethod
     def of_page(cls, region: StoredRegion, page: CheckpointPage) -> tuple[Self, ...]:
         """Return the checkpoints of a page of the archive, the oldest first."""
-        kept, reaches = completion.protected(region), reach(page)
+        kept, reaches = retention.protected(region), reach(page)
         return tuple(
             cls(
                 checkpoint=row,
-                kept=kept.get(row.sequence, "") or completion.own_reason(row),
+                kept=kept.get(row.sequence, "") or retention.own_reason(row),
                 reach=reaches.get(row.sequence),
             )
             for row in page.checkpoints

@@ -18,7 +18,7 @@ from typing import Final, Self
 from airflow_kcr.api.columns import AnswerColumn, AnswerColumns
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import ForeignConsumer
-from airflow_kcr.protocol.region import boundaries, completion, coverage, liveness, lost_logs, specs
+from airflow_kcr.protocol.region import boundaries, coverage, liveness, lost_logs, retention, specs
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
 from airflow_kcr.protocol.region.rows import Absence, CheckpointPhase, DesiredState, RegionState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -111,7 +111,7 @@ def span(time: timedelta) -> str:
 
 def last_complete(region: StoredRegion) -> CheckpointNumber | None:
     """Return the newest complete current checkpoint; None: there is none."""
-    newest = completion.newest_usable(region)
+    newest = retention.newest_usable(region)
     return None if newest is None else newest.sequence
 
 

@@ -450,7 +450,7 @@ class CheckpointRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRules:
-    """Which checkpoints are kept: a checkpoint beyond either limit is retired, unless `completion` protects it."""
+    """Which checkpoints are kept: a checkpoint beyond either limit is retired, unless `retention` protects it."""
 
     keep: int = 20
     """How many complete checkpoints are kept."""

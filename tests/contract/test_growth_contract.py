@@ -19,7 +19,7 @@ from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.commands import DeleteRegion, KillRegion, ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import completion, timelines
+from airflow_kcr.protocol.region import retention, timelines
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.region.state import Region
@@ -217,7 +217,7 @@ LOOKS: tuple[Callable[[Region, datetime], object], ...] = (
     lambda region, now: of_page(region.name, region.archive.reset_page(before=None, last=None), None),
     lambda region, now: Overview.of(region, now, NOTHING_SEEN),
     lambda region, now: timelines.undone_by(region, OffsetMap()),
-    lambda region, now: completion.protected(region),
+    lambda region, now: retention.protected(region),
 )
 
 

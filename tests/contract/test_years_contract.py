@@ -15,9 +15,9 @@ import pytest
 from airflow_kcr.api import Region
 from airflow_kcr.protocol.commands import ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.completion import RETIRED_AT_ONCE
 from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.plans import checkpoint_number_of_run
+from airflow_kcr.protocol.region.retention import RETIRED_AT_ONCE
 from airflow_kcr.protocol.region.rows import Requester, RequestState, ResetCause
 from airflow_kcr.protocol.region.state import BoundariesForgotten
 from airflow_kcr.protocol.rules import RegionRules

@@ -42,6 +42,7 @@ from airflow_kcr.protocol.region import (
     claims,
     completion,
     coverage,
+    publication,
     resets,
     timelines,
 )
@@ -483,7 +484,7 @@ def a_checkpoint_opens_before_the_last_one_is_published() -> Flaws:
 
 @behind(
     "checkpoints are published in order",
-    Without(completion.publish, "if earlier:", "if False:"),
+    Without(publication.publish, "if earlier:", "if False:"),
     also=(Without(checkpoints.may_open, "and not timelines.unpublished(region)", "and True"),),
 )
 def the_second_of_two_checkpoints_is_published_first() -> Flaws:
@@ -518,7 +519,7 @@ def a_reset_that_does_not_wait_for_a_publication() -> Flaws:
 @behind(
     "only the restore point is read back",
     Without(
-        completion.read_back,
+        publication.read_back,
         "if sequence != region.restore_point or region.restore_point_epoch is not None:",
         "if False:",
     ),
@@ -542,7 +543,7 @@ def an_read_back_of_an_older_checkpoint() -> Flaws:
 @behind(
     "only the holder commit read-backs",
     Without(
-        completion.read_back,
+        publication.read_back,
         "if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):",
         "if claim is None:",
     ),

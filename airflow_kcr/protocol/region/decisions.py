@@ -20,7 +20,11 @@ from airflow_kcr.protocol.region import (
     lost_logs,
     membership,
     person_resets,
+    publication,
+    reconciliation,
     resets,
+    restored,
+    retention,
     specs,
 )
 from airflow_kcr.protocol.region.state import Region
@@ -36,16 +40,16 @@ def decide(region: Region, now: datetime, command: commands.Command[object]) -> 
     Raises:
         RefusedError: the rule refuses it; nothing has changed.
     """
-    region = RULES[type(command)](completion.by_itself(region, now), now, command)
-    region = lifecycle.reconcile(region, now)
+    region = RULES[type(command)](retention.by_itself(region, now), now, command)
+    region = reconciliation.reconcile(region, now)
     answer = ANSWERS.get(type(command))
     return region, None if answer is None else answer(region, now, command)
 
 
 def retire(region: Region, now: datetime) -> tuple[Region, bool]:
     """Return the region without some of the checkpoints that are due to be retired, and whether there were any."""
-    after = completion.retire(region, now)
-    return lifecycle.reconcile(after, now), after.counter != region.counter
+    after = retention.retire(region, now)
+    return reconciliation.reconcile(after, now), after.counter != region.counter
 
 
 def _unchanged(region: Region, now: datetime, command: commands.Reconcile) -> Region:
@@ -58,8 +62,8 @@ RULES: Final[Mapping[type[commands.Command[object]], Rule]] = {
     commands.Reconcile: _unchanged,
     commands.Leave: membership.leave,
     commands.KeepSlot: membership.keep_slot,
-    commands.ReportLater: lifecycle.seen_later,
-    commands.ReportNoted: lifecycle.noted_later,
+    commands.ReportLater: restored.seen_later,
+    commands.ReportNoted: restored.noted_later,
     commands.ClaimPartitions: claims.claim,
     commands.ReportPartitions: membership.report_partitions,
     commands.AnswerEntries: resets.answer,
@@ -69,8 +73,8 @@ RULES: Final[Mapping[type[commands.Command[object]], Rule]] = {
     commands.DiscardBatch: batches.discard,
     commands.StoreBoundaryOffsets: boundaries.store,
     commands.Contribute: completion.contribute,
-    commands.ReportPublished: completion.publish,
-    commands.ReportReadBack: completion.read_back,
+    commands.ReportPublished: publication.publish,
+    commands.ReportReadBack: publication.read_back,
     commands.ReportSeekCommit: resets.seek_committed,
     commands.ChangeSpec: specs.change,
     commands.ReportClusters: lost_logs.report_clusters,
@@ -82,9 +86,9 @@ RULES: Final[Mapping[type[commands.Command[object]], Rule]] = {
     commands.ReportForeignConsumer: membership.halt_for_foreign_consumer,
     commands.ReportGroups: membership.report_foreign_consumers,
     commands.RequestCheckpoint: checkpoints.ask,
-    commands.PublishCheckpoint: completion.publish,
-    commands.RepairReadBack: completion.repair,
-    commands.PinCheckpoint: completion.pin,
+    commands.PublishCheckpoint: publication.publish,
+    commands.RepairReadBack: publication.repair,
+    commands.PinCheckpoint: retention.pin,
     commands.RecordResetAnswer: person_resets.answered,
     commands.ApplyReset: person_resets.apply,
 }

@@ -33,7 +33,7 @@ from airflow_kcr.protocol.commands import (
 )
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import completion, events
+from airflow_kcr.protocol.region import completion, events, publication
 from airflow_kcr.protocol.region.rows import (
     CheckpointPurpose,
     CheckpointState,
@@ -405,10 +405,10 @@ def test_the_checkpoint_of_a_stop_waits_for_publication_and_commit() -> None:
     driver.handle(StopRegion())
     checkpoint = driver.complete()
     assert driver.region.stopping == checkpoint
-    assert not completion.is_stop_done(driver.region)
+    assert not publication.is_stop_done(driver.region)
     for member in driver.all_members():
         driver.read_back(member)
-    assert not completion.is_stop_done(driver.region)
+    assert not publication.is_stop_done(driver.region)
     driver.publish()
     assert state(driver) is RegionState.STOPPED
 
@@ -426,7 +426,7 @@ def test_a_stop_ends_with_the_timeouts_of_what_never_came() -> None:
 
 
 def test_a_region_that_does_not_stop_has_nothing_to_be_done_with() -> None:
-    assert not completion.is_stop_done(running().region)
+    assert not publication.is_stop_done(running().region)
 
 
 # -- publication ------------------------------------------------------------------------------------------------------
@@ -464,9 +464,9 @@ def test_checkpoints_are_published_in_their_order() -> None:
         rows[sequence] = replace(rows[sequence], state=CheckpointState.COMPLETE, published_at=None)
     region = replace(driver.region, checkpoints=rows)
     with pytest.raises(CheckpointRefused, match=f"checkpoint {first} has to be published before checkpoint {second}"):
-        completion.publish(region, driver.clock.now, PublishCheckpoint(sequence=second))
-    region = completion.publish(region, driver.clock.now, PublishCheckpoint(sequence=first))
-    region = completion.publish(region, driver.clock.now, PublishCheckpoint(sequence=second))
+        publication.publish(region, driver.clock.now, PublishCheckpoint(sequence=second))
+    region = publication.publish(region, driver.clock.now, PublishCheckpoint(sequence=first))
+    region = publication.publish(region, driver.clock.now, PublishCheckpoint(sequence=second))
     assert region.checkpoints[second].state is CheckpointState.PUBLISHED
 
 

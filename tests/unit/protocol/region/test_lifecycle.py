@@ -21,7 +21,7 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.region import events, lifecycle
+from airflow_kcr.protocol.region import events, lifecycle, restored
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointPurpose,
@@ -436,7 +436,7 @@ def test_a_member_that_the_restored_store_never_knew_is_remembered_by_its_incarn
     driver = running()
     seen = replace(memory(driver), member=driver.member(1), incarnation=Incarnation(8))
     region = replace(driver.region, members={}, leases={})
-    halted = lifecycle.seen_later(region, driver.clock.now, seen)
+    halted = restored.seen_later(region, driver.clock.now, seen)
     assert halted.members[driver.member(1)].incarnation == 8
     assert halted.members[driver.member(1)].left
 
@@ -515,7 +515,7 @@ def test_a_note_of_nothing_later_halts_nothing(later: dict[str, int]) -> None:
     driver = running()
     region = driver.region
     report = ReportNoted(partition=driver.partition(0), noted=note(driver, **later))
-    assert lifecycle.noted_later(region, driver.clock.now, report) is region
+    assert restored.noted_later(region, driver.clock.now, report) is region
 
 
 def test_a_note_that_is_told_late_leaves_a_stopped_region_stopped() -> None:
@@ -529,7 +529,7 @@ def test_a_note_that_is_told_late_leaves_a_stopped_region_stopped() -> None:
 def test_what_the_store_has_too_halts_nothing() -> None:
     driver = running()
     region = driver.region
-    assert lifecycle.seen_later(region, driver.clock.now, memory(driver)) is region
+    assert restored.seen_later(region, driver.clock.now, memory(driver)) is region
 
 
 def test_a_foreign_consumer_halts_the_region_with_the_choices() -> None:

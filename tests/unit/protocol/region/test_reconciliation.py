@@ -13,7 +13,7 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.region import events, lifecycle
+from airflow_kcr.protocol.region import events, reconciliation
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointPurpose,
@@ -56,8 +56,8 @@ def test_whatever_is_due_is_done_and_twice_changes_nothing(seconds: int) -> None
     driver.start_batch(driver.member(0))
     driver.request_checkpoint("n")
     now = driver.clock.now + timedelta(seconds=seconds)
-    once = lifecycle.reconcile(driver.region, now)
-    assert lifecycle.reconcile(once, now) == once
+    once = reconciliation.reconcile(driver.region, now)
+    assert reconciliation.reconcile(once, now) == once
 
 
 def test_a_decision_and_its_consequences_are_one_transaction() -> None:
@@ -205,7 +205,7 @@ def test_a_drain_is_due_when_a_lease_ends_or_its_deadline_comes() -> None:
     driver.request_checkpoint("n")
     assert driver.region.reconcile_at == driver.clock.now + LEASE
     lasting = {m: replace(row, until=row.until + HOUR) for m, row in driver.region.leases.items()}
-    region = lifecycle.reconcile(replace(driver.region, leases=lasting), driver.clock.now)
+    region = reconciliation.reconcile(replace(driver.region, leases=lasting), driver.clock.now)
     assert region.reconcile_at == driver.clock.now + region.rules.timeouts.drain
 
 
@@ -214,7 +214,7 @@ def test_a_reset_is_due_when_a_lease_ends_or_its_attempt_expires() -> None:
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     assert driver.region.reconcile_at == driver.clock.now + LEASE
     lasting = {m: replace(row, until=row.until + HOUR) for m, row in driver.region.leases.items()}
-    region = lifecycle.reconcile(replace(driver.region, leases=lasting), driver.clock.now)
+    region = reconciliation.reconcile(replace(driver.region, leases=lasting), driver.clock.now)
     assert region.reconcile_at == driver.clock.now + region.rules.timeouts.reset
 
 

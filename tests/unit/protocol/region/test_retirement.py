@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
 from airflow_kcr.protocol.commands import KillRegion, PinCheckpoint, Reconcile, RetireCheckpoints
-from airflow_kcr.protocol.region import completion, events
+from airflow_kcr.protocol.region import completion, events, retention
 from airflow_kcr.protocol.region.rows import (
     CheckpointState,
     PersonResetState,
@@ -34,7 +34,7 @@ def keeping(driver: Driver, keep: int = 1, max_age: timedelta | None = None) -> 
 
 
 def due(driver: Driver, keep: int = 1, max_age: timedelta | None = None) -> tuple[CheckpointNumber, ...]:
-    after = completion.retire(keeping(driver, keep, max_age), driver.clock.now)
+    after = retention.retire(keeping(driver, keep, max_age), driver.clock.now)
     found = [event.body for event in after.events if isinstance(event.body, events.CheckpointsRetired)]
     return found[0].sequences if found else ()
 
@@ -53,7 +53,7 @@ def test_whatever_the_count_the_restore_point_and_what_it_was_built_from_stay() 
     driver = running()
     checkpoints = checkpoints_of_ten(driver, 4)
     assert due(driver, keep=1) == tuple(checkpoints[:2])
-    kept = completion.protected(driver.region)
+    kept = retention.protected(driver.region)
     assert kept[checkpoints[-1]] == "it is the restore point"
     assert kept[checkpoints[-2]] == f"the restore point {checkpoints[-1]} was built from it"
 
@@ -84,7 +84,7 @@ def test_an_aborted_checkpoint_goes_when_enough_newer_complete_ones_are_there_or
 
 def test_a_region_without_a_checkpoint_retires_nothing() -> None:
     assert due(running()) == ()
-    assert completion.protected(Driver().region) == {}
+    assert retention.protected(Driver().region) == {}
 
 
 # -- what must stay ---------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_the_newest_usable_one_stays_even_where_the_restore_point_is_a_reset() -
     rewind(driver, ToCurrent())
     newest = driver.region.checkpoints[max(driver.region.offsets)].sequence
     assert newest not in checkpoints
-    assert completion.protected(driver.region)[newest] == "it is the newest usable one"
+    assert retention.protected(driver.region)[newest] == "it is the newest usable one"
 
 
 def test_what_is_open_or_not_published_stays() -> None:
@@ -105,17 +105,17 @@ def test_what_is_open_or_not_published_stays() -> None:
     driver.request_checkpoint("n")
     sequence = open_checkpoint(driver)
     assert sequence is not None
-    assert completion.protected(driver.region)[sequence] == "it is open"
+    assert retention.protected(driver.region)[sequence] == "it is open"
     driver.complete()
     unpublished = replace(driver.region, restore_point=ResetPoint(CheckpointNumber(1), Epoch(1)))
-    assert completion.protected(unpublished)[sequence] == "it is not published yet"
+    assert retention.protected(unpublished)[sequence] == "it is not published yet"
 
 
 def test_a_pinned_one_stays_and_counts() -> None:
     driver = running()
     checkpoints = checkpoints_of_ten(driver, 4)
     driver.handle(PinCheckpoint(sequence=checkpoints[0], label="golden", reason="audited"))
-    assert completion.protected(driver.region)[checkpoints[0]] == "it is pinned as golden"
+    assert retention.protected(driver.region)[checkpoints[0]] == "it is pinned as golden"
     assert due(driver, keep=1) == (checkpoints[1],)
     assert due(driver, keep=4) == ()
     driver.handle(PinCheckpoint(sequence=checkpoints[0], label="", reason=""))
@@ -145,13 +145,13 @@ def test_one_that_is_being_restored_stays_and_so_does_what_the_restore_point_was
     driver = running()
     checkpoints = checkpoints_of_ten(driver, 4)
     driver.reset(ToCheckpoint(sequence=checkpoints[0]), request_id="r")
-    assert completion.protected(driver.region)[checkpoints[0]] == "reset r goes to it"
+    assert retention.protected(driver.region)[checkpoints[0]] == "reset r goes to it"
     driver.complete()
     driver.finish_reset()
     assert driver.region.person_resets[RequestId("r")].state is PersonResetState.DONE
     restore_point = driver.region.restore_sequence
     assert (
-        completion.protected(driver.region)[checkpoints[0]]
+        retention.protected(driver.region)[checkpoints[0]]
         == f"the restore point, reset {restore_point}, was built from it"
     )
     assert checkpoints[0] not in due(driver, keep=1)
@@ -177,7 +177,7 @@ def test_a_reset_to_no_checkpoint_keeps_none() -> None:
     driver = running()
     checkpoints = checkpoints_of_ten(driver, 3)
     driver.reset(ToInitial())
-    assert checkpoints[0] not in completion.protected(driver.region)
+    assert checkpoints[0] not in retention.protected(driver.region)
 
 
 # -- what goes --------------------------------------------------------------------------------------------------------

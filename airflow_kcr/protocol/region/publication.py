@@ -1,0 +1,171 @@
+"""A complete checkpoint is published, and Kafka's commit of it read back.
+
+Both come after the completion: the store is first, Kafka second, and the difference is visible.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow_kcr.errors import (
+    CheckpointRefused,
+    NotClaimed,
+    UnknownCheckpoint,
+)
+from airflow_kcr.protocol.commands import (
+    PublishCheckpoint,
+    RepairReadBack,
+    ReportPublished,
+    ReportReadBack,
+)
+from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.region import (
+    coverage,
+    events,
+    resets,
+)
+from airflow_kcr.protocol.region.rows import (
+    CheckpointPoint,
+    CheckpointState,
+    Committed,
+)
+from airflow_kcr.protocol.region.state import (
+    Region,
+    checkpoint_of,
+    put,
+    record,
+    require_member,
+    with_checkpoint,
+)
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Incarnation, replace
+
+
+def publish(region: Region, now: datetime, report: ReportPublished | PublishCheckpoint) -> Region:
+    """Return the region with a complete checkpoint published; downstream may read it. Repeating it changes nothing.
+
+    Raises:
+        UnknownCheckpoint: there is no such checkpoint.
+        CheckpointRefused: it is not complete, or an earlier checkpoint has to be published first.
+    """
+    sequence = report.sequence
+    checkpoint = checkpoint_of(region, sequence)
+    if checkpoint is None:
+        raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}")
+    if checkpoint.published_at is not None:
+        return region
+    if checkpoint.state is not CheckpointState.COMPLETE:
+        raise CheckpointRefused(f"checkpoint {sequence} is {checkpoint.state}; only a complete checkpoint is published")
+    earlier = [s for s, c in region.checkpoints.items() if c.state is CheckpointState.COMPLETE and s < sequence]
+    if earlier:
+        raise CheckpointRefused(f"checkpoint {min(earlier)} has to be published before checkpoint {sequence}")
+    member = report.member if isinstance(report, ReportPublished) else None
+    row = replace(checkpoint, state=CheckpointState.PUBLISHED, published_at=now, publish_deadline=None)
+    return record(with_checkpoint(region, row), now, events.CheckpointPublished(sequence=sequence, member=member))
+
+
+def read_back(region: Region, now: datetime, report: ReportReadBack) -> Region:
+    """Return the region with what Kafka answered, read back, to a member's commit of the restore point.
+
+    The checkpoint is *committed* when the commit read-backs of all its partitions equal it; one that differs makes it
+    not committed, visibly, and can be repaired.
+
+    Raises:
+        CheckpointRefused: the checkpoint is not the restore point any more; nothing moves Kafka back to it (scenario
+            C32).
+        StaleIncarnation, LeaseExpired, NotClaimed: the member may not speak for these partitions.
+    """
+    _require_restore_point(region, report.sequence)
+    member = report.member
+    require_member(region, member, report.incarnation, now)
+    for partition in report.offsets:
+        claim = region.claims.get(partition)
+        if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):
+            raise NotClaimed(f"{member} does not hold {partition} now; its commit read-back says nothing")
+    body = events.CommitReadBack(
+        sequence=report.sequence,
+        member=member,
+        incarnation=report.incarnation,
+        epoch=region.epoch,
+        offsets=report.offsets,
+    )
+    return _with_read_back(region, now, body)
+
+
+def repair(region: Region, now: datetime, report: RepairReadBack) -> Region:
+    """Return the region with Kafka's commit read-back of the restore point as repaired while its groups were empty.
+
+    Raises:
+        CheckpointRefused: the checkpoint is not the restore point any more.
+    """
+    _require_restore_point(region, report.sequence)
+    body = events.CommitReadBack(
+        sequence=report.sequence, member=None, incarnation=Incarnation(0), epoch=region.epoch, offsets=report.offsets
+    )
+    return _with_read_back(region, now, body)
+
+
+def _require_restore_point(region: Region, sequence: CheckpointNumber) -> None:
+    if region.restore_point != CheckpointPoint(sequence):
+        raise CheckpointRefused(
+            f"checkpoint {sequence} is not the restore point of region {region.name} any more; don't commit it"
+        )
+
+
+def _with_read_back(region: Region, now: datetime, body: events.CommitReadBack) -> Region:
+    sequence = body.sequence
+    known = region.read_backs.get(sequence, EMPTY).replace(body.offsets)
+    region = record(replace(region, read_backs=put(region.read_backs, {sequence: known})), now, body)
+    wanted, checkpoint = region.offsets[sequence], region.checkpoints[sequence]
+    differs = [p for p in known if p in wanted and known[p] != wanted[p]]
+    # What a foreign consumer had is named as inexact; of a checkpoint without such a name the frozen partitions need
+    # not be read.
+    foreign = sorted(wanted.keys() - _frozen(region, sequence)) if checkpoint.inexact else []
+    if known.keys() >= wanted.keys() and not differs:
+        settled, why = Committed.YES, "every partition's commit read-back equals the checkpoint"
+    elif differs:
+        settled, why = Committed.NO, f"Kafka holds {known[differs[0]]} for {differs[0]}, not {wanted[differs[0]]}"
+    elif foreign and known.keys() >= wanted.keys() - foreign:
+        settled, why = Committed.NO, f"{foreign[0]} was not a member's to commit: a foreign consumer had it"
+    else:
+        return region
+    if checkpoint.committed is settled:
+        return region
+    region = with_checkpoint(region, replace(checkpoint, committed=settled, commit_deadline=None))
+    return record(region, now, events.CommitResolved(sequence=sequence, committed=settled, why=why))
+
+
+def _frozen(region: Region, sequence: CheckpointNumber) -> frozenset[GroupPartition]:
+    held = region.frozen.get(sequence)
+    return region.archive.frozen(sequence) if held is None else held
+
+
+def overdue(region: Region, now: datetime) -> Region:
+    """Return the region after its commit and publish deadlines, and with a stop ended that waited for them only."""
+    restore_point = region.restore_checkpoint
+    if (
+        restore_point is not None
+        and restore_point.committed is Committed.PENDING
+        and _has_passed(restore_point.commit_deadline, now)
+    ):
+        region = resets.resolve_commit(region, now, Committed.NO, "the commit timeout passed")
+    for sequence, checkpoint in region.checkpoints.items():
+        if checkpoint.state is CheckpointState.COMPLETE and _has_passed(checkpoint.publish_deadline, now):
+            region = with_checkpoint(region, replace(checkpoint, publish_deadline=None))
+            region = record(region, now, events.PublishLate(sequence=sequence))
+    return region
+
+
+def _has_passed(deadline: datetime | None, now: datetime) -> bool:
+    return deadline is not None and deadline <= now
+
+
+def is_stop_done(region: Region) -> bool:
+    """Whether the checkpoint of a stop is committed (or its timeout passed) and published (or late).
+
+    All may leave (C21).
+    """
+    if region.stopping is None:
+        return False
+    checkpoint = region.checkpoints[region.stopping]
+    published = checkpoint.published_at is not None or checkpoint.publish_deadline is None
+    return checkpoint.committed is not Committed.PENDING and published
