@@ -335,9 +335,11 @@ class MemberHost:
             usual = {before.state, after.state} <= {State.PROCESSING, State.HOLDING} and after.why in _USUAL
             level = logging.DEBUG if usual else logging.INFO
             _LOG.log(level, "%s: %s, now %s%s", self.who.member, before.state, after.state, why)
-        checkpoint = None if after.view is None else after.view.checkpoint
+        view = after.view
+        checkpoint = None if view is None else view.checkpoint
         self._working.open_checkpoint = None if checkpoint is None else checkpoint.sequence
-        if checkpoint is not None and checkpoint.phase is CheckpointPhase.DRAINING and not checkpoint.contributed:
+        is_drained = view is None or view.contributed
+        if checkpoint is not None and checkpoint.phase is CheckpointPhase.DRAINING and not is_drained:
             self._metrics.drain_seen(checkpoint.sequence, self._clock())
 
     def _is_over(self) -> bool:

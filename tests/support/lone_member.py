@@ -11,8 +11,16 @@ from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.messages import Ask, Effect
 from airflow_kcr.protocol.member.state import MemberMachine, State
 from airflow_kcr.protocol.member.step import step
-from airflow_kcr.protocol.region.rows import CheckpointPhase, Claim, DesiredState, RegionState
-from airflow_kcr.protocol.region.view import MemberRegion, OpenCheckpointView
+from airflow_kcr.protocol.region.rows import (
+    Checkpoint,
+    CheckpointPhase,
+    CheckpointPurpose,
+    CheckpointState,
+    Claim,
+    DesiredState,
+    RegionState,
+)
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     AssignmentId,
@@ -25,11 +33,13 @@ from airflow_kcr.protocol.values import (
     Incarnation,
     Offset,
     Range,
+    RequestId,
     Timeline,
     TopicName,
 )
 from tests.support import answers
 from tests.support.answers import ME
+from tests.support.driver import BEGINNING
 
 MINE = tuple(GroupPartition(GroupId("g"), TopicName("t"), n) for n in range(2))
 
@@ -75,10 +85,18 @@ def view_of(claims: Mapping[GroupPartition, Claim] | None = None, *, incarnation
     )
 
 
-def checkpoint_view(phase: CheckpointPhase, sequence: int = 2) -> OpenCheckpointView:
-    """Return an open checkpoint that this member is among the participants of."""
-    return OpenCheckpointView(
-        sequence=CheckpointNumber(sequence), phase=phase, boundary=None, takes_part=True, contributed=False
+def checkpoint_view(phase: CheckpointPhase, sequence: int = 2) -> Checkpoint:
+    """Return an open checkpoint that this member's first incarnation is among the participants of."""
+    return Checkpoint(
+        sequence=CheckpointNumber(sequence),
+        timeline=Timeline(1),
+        epoch=Epoch(1),
+        state=CheckpointState.OPEN,
+        purpose=CheckpointPurpose.REQUEST,
+        request_id=RequestId("n"),
+        participants={ME: Incarnation(1)},
+        opened_at=BEGINNING,
+        phase=phase,
     )
 
 

@@ -307,8 +307,8 @@ def contribute(member: MemberMachine, now: float) -> Driven:
         view is None
         or checkpoint is None
         or checkpoint.phase is not CheckpointPhase.DRAINING
-        or not checkpoint.takes_part
-        or checkpoint.contributed
+        or checkpoint.participants.get(member.member) != member.incarnation
+        or view.contributed
     ):
         return member, ()
     if member.batch is not None or not state.is_well(member) or not state.has_claimed(member, view):

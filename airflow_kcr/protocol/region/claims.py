@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog, PartitionBusy, UnknownMember
-from airflow_kcr.protocol.commands import ClaimPartitions
+from airflow_kcr.protocol.commands import Acknowledge, ClaimPartitions, Contribute, ReadRegion, ReportPublished
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region import (
@@ -51,7 +51,7 @@ from airflow_kcr.protocol.region.state import (
     require_state,
     restore_point_offsets,
 )
-from airflow_kcr.protocol.region.view import MemberRegion, OpenCheckpointView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     Epoch,
@@ -315,14 +315,9 @@ PUBLISHER_TURN: Final = timedelta(seconds=20)
 """How long one member may try to publish a checkpoint before it is the next one's turn."""
 
 
-class _Own(Protocol):
-    """A command of a member that is shown the region in answer."""
-
-    @property
-    def member(self) -> MemberId: ...
-
-
-def shown(region: Region, now: datetime, command: _Own) -> MemberRegion:
+def shown(
+    region: Region, now: datetime, command: ReadRegion | ClaimPartitions | Acknowledge | Contribute | ReportPublished
+) -> MemberRegion:
     """Return what a member sees of the region after its command, so that it need not read the region again."""
     return of_member(region, command.member, now)
 
@@ -360,7 +355,8 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberRegion:
         acknowledged=row.acknowledged == region.epoch,
         failures=region.failures,
         stopping=region.stopping is not None,
-        checkpoint=_checkpoint(region, member, row.incarnation),
+        checkpoint=region.checkpoint,
+        contributed=(region.open_checkpoint, member) in region.contributions,
         publish=_publish(region, member, now),
         commit=_commit(region, claims),
         claims=claims,
@@ -377,19 +373,6 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberRegion:
 
 def _holds(region: Region, claim: Claim, member: MemberId, incarnation: Incarnation) -> bool:
     return claim.owner == member and claim.incarnation == incarnation and claim.epoch == region.epoch
-
-
-def _checkpoint(region: Region, member: MemberId, incarnation: Incarnation) -> OpenCheckpointView | None:
-    checkpoint = region.checkpoint
-    if checkpoint is None or checkpoint.phase is None:
-        return None
-    return OpenCheckpointView(
-        sequence=checkpoint.sequence,
-        phase=checkpoint.phase,
-        boundary=checkpoint.boundary,
-        takes_part=checkpoint.participants.get(member) == incarnation,
-        contributed=(checkpoint.sequence, member) in region.contributions,
-    )
 
 
 def publisher(region: Region, checkpoint: Checkpoint, now: datetime) -> MemberId | None:

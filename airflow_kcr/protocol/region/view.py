@@ -13,7 +13,7 @@ from datetime import datetime
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
-    CheckpointPhase,
+    Checkpoint,
     Claim,
     DesiredState,
     OpenTarget,
@@ -29,17 +29,6 @@ from airflow_kcr.protocol.values import (
     Offset,
     Timeline,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenCheckpointView:
-    """The open checkpoint, as one member sees it."""
-
-    sequence: CheckpointNumber
-    phase: CheckpointPhase
-    boundary: datetime | None
-    takes_part: bool
-    contributed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +58,12 @@ class MemberRegion:
     stopping: bool = False
     """Whether the region waits for the commits of its last checkpoint."""
 
-    checkpoint: OpenCheckpointView | None = None
+    checkpoint: Checkpoint | None = None
+    """The open one."""
+
+    contributed: bool = False
+    """Whether the member has contributed to it."""
+
     publish: tuple[CheckpointNumber, ...] = ()
     """Complete checkpoints that this member shall publish now, in this order."""
 

@@ -217,8 +217,8 @@ def test_a_refused_acknowledgement_is_done_again_from_the_claim_on() -> None:
 
 def draining(**changes: object) -> MemberRegion:
     """Return the view of a draining checkpoint that this member is among the participants of."""
-    checkpoint = replace(checkpoint_view(CheckpointPhase.DRAINING), **changes)  # type: ignore[arg-type]
-    return later(replace(SEEN, state=RegionState.DRAINING, checkpoint=checkpoint))
+    view = replace(SEEN, state=RegionState.DRAINING, checkpoint=checkpoint_view(CheckpointPhase.DRAINING))
+    return later(replace(view, **changes))  # type: ignore[arg-type]
 
 
 def test_the_sinks_prepare_then_the_member_contributes_its_positions() -> None:
@@ -242,7 +242,8 @@ def test_the_sinks_prepare_then_the_member_contributes_its_positions() -> None:
 
 def test_nothing_is_prepared_for_a_checkpoint_that_is_not_the_members_or_not_draining() -> None:
     approaching = later(replace(SEEN, checkpoint=checkpoint_view(CheckpointPhase.APPROACHING)))
-    for view in (draining(takes_part=False), draining(contributed=True), approaching):
+    others = replace(checkpoint_view(CheckpointPhase.DRAINING), participants={ME: Incarnation(2)})
+    for view in (draining(checkpoint=others), draining(contributed=True), approaching):
         lone = LoneMember().processing()
         lone.feed(messages.RangesPlanned(batch=BatchId("b1"), ranges={}))
         lone.see(view)

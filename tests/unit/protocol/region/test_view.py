@@ -12,17 +12,16 @@ from airflow_kcr.protocol.region import claims
 from airflow_kcr.protocol.region.claims import PUBLISHER_TURN
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
-    CheckpointPhase,
     Committed,
     DesiredState,
     OpenTarget,
     RegionState,
     ResetCause,
 )
-from airflow_kcr.protocol.region.view import MemberRegion, OpenCheckpointView
+from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.rules import CheckpointRules, Delivery, RegionRules
 from airflow_kcr.protocol.targets import ToDatetime
-from airflow_kcr.protocol.values import CheckpointNumber, Incarnation, MemberId, Offset
+from airflow_kcr.protocol.values import CheckpointNumber, MemberId, Offset
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
 from tests.support.judging import checkpoint_of
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running, started
@@ -84,27 +83,11 @@ def test_it_sees_the_open_checkpoint_and_its_own_place_in_it() -> None:
     driver = running()
     assert seen(driver).checkpoint is None
     driver.request_checkpoint("n")
-    checkpoint = OpenCheckpointView(
-        sequence=driver.region.open_checkpoint or CheckpointNumber(0),
-        phase=CheckpointPhase.DRAINING,
-        boundary=None,
-        takes_part=True,
-        contributed=False,
-    )
-    assert seen(driver).checkpoint == checkpoint
+    assert seen(driver).checkpoint == driver.region.checkpoint
+    assert not seen(driver).contributed
     driver.contribute(driver.member(0))
-    assert seen(driver).checkpoint == replace(checkpoint, contributed=True)
-    assert seen(driver, driver.member(1)).checkpoint == checkpoint
-
-
-def test_a_newer_incarnation_is_not_among_the_participants_of_an_older_ones_checkpoint() -> None:
-    driver = running()
-    driver.request_checkpoint("n")
-    row = replace(driver.region.members[driver.member(0)], incarnation=Incarnation(2))
-    region = replace(driver.region, members={driver.member(0): row})
-    checkpoint = claims.of_member(region, driver.member(0), driver.clock.now).checkpoint
-    assert checkpoint is not None
-    assert not checkpoint.takes_part
+    assert seen(driver).contributed
+    assert not seen(driver, driver.member(1)).contributed
 
 
 def test_it_sees_the_boundary_that_no_batch_may_cross_where_it_falls_and_the_restore_point_below_it() -> None:
