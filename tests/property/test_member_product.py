@@ -15,7 +15,7 @@ from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Found, PartitionAdvice
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.messages import Answered, Event, Refused
-from airflow_kcr.protocol.member.state import ACTIVE, MOVES, BatchPhase, MemberMachine, State, Why
+from airflow_kcr.protocol.member.state import ACTIVE, BatchPhase, MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import TABLE, Kind, step
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
@@ -231,7 +231,6 @@ AFTER: dict[Kind, set[BatchPhase]] = {
 }
 """In which phase of its batch an event about it can happen."""
 
-NOT_ONCE_CLOSED = {*AFTER, messages.InstanceFenced}
 NOT_AWAITED = ((Answered, commands.Reconcile), (Refused, commands.Reconcile))
 """What became of commands that the table has no row for: no member awaits it, so it is legal anywhere."""
 
@@ -243,12 +242,12 @@ def named(event: Event) -> BatchId | None:
 
 
 def is_legal(member: MemberMachine, event: Event) -> bool:
-    """Whether an event can happen to this member, said without the table."""
+    """Whether an event can happen to this member, said without the handlers."""
     what = kind(event)
+    if member.state is State.CLOSED:
+        return True
     if what in ANSWERS_TO_REGISTER and member.state in ACTIVE:
         return member.incarnation is None
-    if what in NOT_ONCE_CLOSED and member.state is State.CLOSED:
-        return False
     if what not in AFTER:
         return True
     batch = member.batch
@@ -266,7 +265,7 @@ def check(before: MemberMachine, event: Event, now: float) -> tuple[MemberMachin
         return None
     assert before == copy
     assert is_legal(before, event)
-    assert after.state is before.state or after.state in MOVES[before.state]
+    assert after.state is before.state or before.state in ACTIVE
     wanted = tuple(unwrapped(effects))
     check_effects(before, after, wanted)
     return after, wanted
@@ -331,7 +330,6 @@ def test_every_state_every_reason_and_every_event_is_in_the_product() -> None:
     happened = {kind(e) for e in every_event(0.0)}
     assert happened - set(NOT_AWAITED) == set(TABLE)
     assert {type(e) for e in every_event(0.0)} == {get_origin(k) or k for k in get_args(Event)}
-    assert set(MOVES) == set(State)
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -331,27 +331,16 @@ def moves(legal: Mapping[Enum | None, Mapping[Enum, str]], first: str = "(new)")
     return table(["From", "To", "When"], lines)
 
 
-def member_moves() -> str:
-    """Return a member's legal moves, from its own table."""
-    lines = [
-        [code(before.value), ", ".join(code(s.value) for s in member_state.State if s in after) or "none: final"]
-        for before, after in member_state.MOVES.items()
-    ]
-    return table(["From", "To"], lines)
-
-
 def member_table() -> str:
-    """Return which event is legal in which state of a member, from the transition table."""
-    every = frozenset(member_state.State)
+    """Return the events of a member, from its table."""
     lines = [
         [
             " ".join(code(k.__name__) for k in (kind if isinstance(kind, tuple) else (kind,))),
-            "any" if states == every else ", ".join(code(s.value) for s in member_state.State if s in states),
             sentence(kind[-1] if isinstance(kind, tuple) else kind),
         ]
-        for kind, (states, _) in TABLE.items()
+        for kind in TABLE
     ]
-    return table(["Event", "Legal in", "Meaning"], lines)
+    return table(["Event", "Meaning"], lines)
 
 
 def causes() -> str:
@@ -734,7 +723,6 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "liveness-rules": lambda: values_of(waits, waits.Rule),
     "member-states": lambda: values_of(member_state, member_state.State),
     "member-whys": lambda: values_of(member_state, member_state.Why),
-    "member-moves": member_moves,
     "member-table": member_table,
     "batch-phases": lambda: values_of(member_state, member_state.BatchPhase),
     "checkpoint-purposes": lambda: values_of(rows, rows.CheckpointPurpose),

@@ -24,6 +24,7 @@ from airflow_kcr.protocol.member import duties, messages, state
 from airflow_kcr.protocol.member.messages import Ask, Effect
 from airflow_kcr.protocol.member.state import (
     ACTIVE,
+    Awaited,
     BatchPhase,
     Driven,
     MemberMachine,
@@ -74,7 +75,7 @@ def _is_committing(member: MemberMachine, view: MemberRegion, now: float) -> boo
     """Whether the member still waits for its own commit; it continues after the commit timeout without."""
     if view.commit is None or view.commit == member.commit_done:
         return False
-    waited = now - member.commit_since if "commit" in member.awaited else 0.0
+    waited = now - member.commit_since if Awaited.COMMIT in member.awaited else 0.0
     return waited < state.seconds(member.timeouts.commit)
 
 
@@ -109,13 +110,11 @@ def pursue(member: MemberMachine, now: float) -> Driven:
     if batch is None:
         return member, ()
     match batch.phase:
-        case BatchPhase.RUNNING if "run" in member.awaited and not batch.doomed:
-            member = replace(member, awaited=member.awaited - {"run"})
-            progress = OffsetMap({p: state.past_skips(member.view, p, r.to) for p, r in batch.ranges.items()})
-            return member, (messages.RunBatch(row=_row(batch), progress=progress),)
-        case BatchPhase.RUNNING if "run" in member.awaited:
-            member = replace(member, awaited=member.awaited - {"run"})
+        case BatchPhase.STARTED if batch.doomed:
             return pursue(_in(member, batch, BatchPhase.QUIESCED, now), now)
+        case BatchPhase.STARTED:
+            progress = OffsetMap({p: state.past_skips(member.view, p, r.to) for p, r in batch.ranges.items()})
+            return _in(member, batch, BatchPhase.RUNNING, now), (messages.RunBatch(row=_row(batch), progress=progress),)
         case BatchPhase.RUNNING if batch.doomed:
             return _in(member, batch, BatchPhase.CANCELLING, now), (messages.Cancel(batch=batch.batch),)
         case BatchPhase.CANCELLING if now - batch.since >= state.seconds(member.timeouts.process_end_limit):
@@ -168,12 +167,12 @@ def plan(member: MemberMachine, now: float) -> Driven:
     view = member.view
     if member.state is not State.PROCESSING or view is None or member.batch is not None or member.terminating:
         return member, ()
-    if "plan" in member.awaited or now < member.plan_after or not member.positions or member.view_is_stale:
+    if Awaited.PLAN in member.awaited or now < member.plan_after or not member.positions or member.view_is_stale:
         return member, ()
     kept = OffsetMap({p: o for p, o in member.positions.items() if p not in member.revoking})
     if not kept:
         return member, ()
-    return awaiting(member, "plan"), (messages.PlanRanges(positions=kept, view=view),)
+    return awaiting(member, Awaited.PLAN), (messages.PlanRanges(positions=kept, view=view),)
 
 
 def _planned(member: MemberMachine, now: float) -> Driven:

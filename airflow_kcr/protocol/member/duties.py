@@ -31,7 +31,7 @@ from airflow_kcr.protocol.commands import (
 )
 from airflow_kcr.protocol.member import messages, state
 from airflow_kcr.protocol.member.messages import Ask, Effect
-from airflow_kcr.protocol.member.state import ACTIVE, Driven, MemberMachine, State, Why, awaiting, moved
+from airflow_kcr.protocol.member.state import ACTIVE, Awaited, Driven, MemberMachine, State, Why, awaiting, moved
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import timelines
@@ -41,8 +41,11 @@ from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPart
 
 # Presence
 
-_SHOWING: Final = frozenset({"contribute", "acknowledge"})
+_SHOWING: Final = frozenset({Awaited.CONTRIBUTE, Awaited.ACKNOWLEDGE})
 """Requests whose answers show the region; what is asked after them would be answered after them."""
+
+_CONTRIBUTING: Final = frozenset({Awaited.PREPARE, Awaited.CONTRIBUTE, Awaited.PLAN})
+"""Effects that a contribution waits for."""
 
 _OUT: Final = frozenset({RegionState.STOPPED})
 
@@ -54,7 +57,7 @@ def lease(member: MemberMachine, now: float) -> Driven:
     age = now - member.lease_sent_at
     if age >= state.seconds(member.timeouts.lease):
         return state.without_lease(member), ()
-    if (state.is_doubtful(member) or _is_due(member, now)) and "renew" not in member.awaited:
+    if (state.is_doubtful(member) or _is_due(member, now)) and Awaited.RENEW not in member.awaited:
         renewal = Renew(
             member=member.member,
             incarnation=member.incarnation,
@@ -62,7 +65,7 @@ def lease(member: MemberMachine, now: float) -> Driven:
             newest=member.mark,
             lacks=member.lacks,
         )
-        return awaiting(member, "renew"), (Ask(command=renewal),)
+        return awaiting(member, Awaited.RENEW), (Ask(command=renewal),)
     return member, ()
 
 
@@ -77,17 +80,18 @@ def _is_due(member: MemberMachine, now: float) -> bool:
 
 def register(member: MemberMachine, now: float) -> Driven:
     """Ask for a new incarnation, at the start and after a lost lease."""
-    if member.incarnation is not None or member.state not in ACTIVE or "register" in member.awaited:
+    if member.incarnation is not None or member.state not in ACTIVE or Awaited.REGISTER in member.awaited:
         return member, ()
     if member.terminating or member.refusal is not None or now < member.register_after:
         return member, ()
     token = f"{member.process.token}/{member.previous}"
-    return awaiting(member, "register"), (Ask(command=replace(member.process, token=token, previous=member.previous)),)
+    registration = replace(member.process, token=token, previous=member.previous)
+    return awaiting(member, Awaited.REGISTER), (Ask(command=registration),)
 
 
 def read(member: MemberMachine, now: float) -> Driven:
     """Read the region when a notification says that it changed; once a lease without one, as it may get lost."""
-    if member.incarnation is None or member.state not in ACTIVE or "read" in member.awaited:
+    if member.incarnation is None or member.state not in ACTIVE or Awaited.READ in member.awaited:
         return member, ()
     if not member.view_is_stale and now - member.view_read_at < state.seconds(member.timeouts.lease):
         return member, ()
@@ -97,7 +101,7 @@ def read(member: MemberMachine, now: float) -> Driven:
     asked = replace(
         member, heard=EventNumber(0), view_read_at=now, view_read_from=counter, view_read_idle=member.batch is None
     )
-    return awaiting(asked, "read"), (Ask(command=ReadRegion(member=member.member)),)
+    return awaiting(asked, Awaited.READ), (Ask(command=ReadRegion(member=member.member)),)
 
 
 def reconcile(member: MemberMachine, now: float) -> Driven:
@@ -164,7 +168,7 @@ def join(member: MemberMachine, now: float) -> Driven:
     former one would fence the one that has its place now.
     """
     view = member.view
-    if member.in_group or view is None or not state.is_well(member) or "leave" in member.awaited:
+    if member.in_group or view is None or not state.is_well(member) or Awaited.LEAVE in member.awaited:
         return member, ()
     if view.state not in CLAIM_STATES or state.is_doubtful(member):
         return member, ()
@@ -187,9 +191,9 @@ def store_away(member: MemberMachine, now: float) -> Driven:
 
 
 def _leave_group(member: MemberMachine, how: messages.LeaveGroup | messages.CloseKeepingSlot) -> Driven:
-    if not member.in_group or "leave" in member.awaited:
+    if not member.in_group or Awaited.LEAVE in member.awaited:
         return member, ()
-    return awaiting(member, "leave"), (how,)
+    return awaiting(member, Awaited.LEAVE), (how,)
 
 
 def fenced(member: MemberMachine, now: float) -> Driven:
@@ -242,7 +246,7 @@ def leave(member: MemberMachine, now: float) -> Driven:
 def claim(member: MemberMachine, now: float) -> Driven:
     """Claim the assignment, when nothing of an older epoch runs and Kafka still says that it is assigned."""
     view, assignment = member.view, member.assignment
-    if view is None or assignment is None or not state.is_well(member) or "claim" in member.awaited:
+    if view is None or assignment is None or not state.is_well(member) or Awaited.CLAIM in member.awaited:
         return member, ()
     if view.state not in CLAIM_STATES or state.has_claimed(member, view) or now < member.claim_after:
         return member, ()
@@ -259,16 +263,16 @@ def claim(member: MemberMachine, now: float) -> Driven:
         partitions=assignment.partitions,
         waited=timedelta(seconds=waited),
     )
-    return awaiting(member, "claim"), (claim,)
+    return awaiting(member, Awaited.CLAIM), (claim,)
 
 
 def release(member: MemberMachine, now: float) -> Driven:
     """Let Kafka take what it is revoking, once no batch of this member runs there."""
-    if not member.revoking or "release" in member.awaited:
+    if not member.revoking or Awaited.RELEASE in member.awaited:
         return member, ()
     if member.batch is not None and not member.revoking.isdisjoint(member.batch.ranges):
         return member, ()
-    return awaiting(member, "release"), (messages.ReleasePartitions(partitions=member.revoking),)
+    return awaiting(member, Awaited.RELEASE), (messages.ReleasePartitions(partitions=member.revoking),)
 
 
 def reset(member: MemberMachine, now: float) -> Driven:
@@ -279,9 +283,9 @@ def reset(member: MemberMachine, now: float) -> Driven:
     if not state.has_claimed(member, view) or (view.acknowledged and not view.open) or member.view_is_stale:
         return member, ()
     if member.reset_epoch != view.epoch:
-        if "reset_sinks" in member.awaited:
+        if Awaited.RESET_SINKS in member.awaited:
             return member, ()
-        member = awaiting(replace(member, reset_epoch=view.epoch, found=None), "reset_sinks")
+        member = awaiting(replace(member, reset_epoch=view.epoch, found=None), Awaited.RESET_SINKS)
         resume = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
         reset = messages.ResetSinks(
             epoch=view.epoch,
@@ -292,11 +296,11 @@ def reset(member: MemberMachine, now: float) -> Driven:
             skips=view.skips,
         )
         return member, (reset,)
-    if member.found is None or "acknowledge" in member.awaited:
+    if member.found is None or Awaited.ACKNOWLEDGE in member.awaited:
         return member, ()
     caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
     answer = (Ask(command=AnswerEntries(caller=caller, found=member.found)),) if member.found else ()
-    return awaiting(member, "acknowledge"), (*answer, Ask(command=Acknowledge(caller=caller)))
+    return awaiting(member, Awaited.ACKNOWLEDGE), (*answer, Ask(command=Acknowledge(caller=caller)))
 
 
 def contribute(member: MemberMachine, now: float) -> Driven:
@@ -315,12 +319,12 @@ def contribute(member: MemberMachine, now: float) -> Driven:
         return member, ()
     if member.positions.keys() != view.claims.keys():
         return member, ()
-    if member.contributed == checkpoint.sequence or member.awaited & {"prepare", "contribute", "plan"}:
+    if member.contributed == checkpoint.sequence or member.awaited & _CONTRIBUTING:
         return member, ()
     if member.part is None or member.prepared != checkpoint.sequence:
         partitions = frozenset(member.positions)
         prepare = messages.PrepareSinks(sequence=checkpoint.sequence, partitions=partitions)
-        return awaiting(replace(member, prepared=checkpoint.sequence, part=None), "prepare"), (prepare,)
+        return awaiting(replace(member, prepared=checkpoint.sequence, part=None), Awaited.PREPARE), (prepare,)
     outside = {p: log for p, log in member.part.bounds.items() if _is_outside(member, view, p, log)}
     if outside:
         # No plan will find it out while the region drains, and no checkpoint can hold it.
@@ -336,7 +340,7 @@ def contribute(member: MemberMachine, now: float) -> Driven:
         committed=member.part.committed,
         bounds=member.part.bounds,
     )
-    return awaiting(member, "contribute"), (Ask(command=part),)
+    return awaiting(member, Awaited.CONTRIBUTE), (Ask(command=part),)
 
 
 def _is_outside(member: MemberMachine, view: MemberRegion, partition: GroupPartition, log: LogBounds) -> bool:
@@ -351,10 +355,10 @@ def commit(member: MemberMachine, now: float) -> Driven:
     view = member.view
     if view is None or view.commit is None or view.commit == member.commit_done or not state.is_well(member):
         return member, ()
-    if not state.has_claimed(member, view) or member.assignment is None or "commit" in member.awaited:
+    if not state.has_claimed(member, view) or member.assignment is None or Awaited.COMMIT in member.awaited:
         return member, ()
     offsets = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
-    member = awaiting(replace(member, commit_since=now, commit_in=member.assignment.assignment), "commit")
+    member = awaiting(replace(member, commit_since=now, commit_in=member.assignment.assignment), Awaited.COMMIT)
     return member, (messages.Commit(sequence=view.commit, offsets=offsets, epoch=view.epoch),)
 
 
@@ -386,12 +390,12 @@ def read_back(member: MemberMachine, now: float) -> Driven:
 def publish(member: MemberMachine, now: float) -> Driven:
     """Publish the next complete checkpoint, where it is this member's turn."""
     view = member.view
-    if view is None or not view.publish or not state.is_well(member) or "publish" in member.awaited:
+    if view is None or not view.publish or not state.is_well(member) or Awaited.PUBLISH in member.awaited:
         return member, ()
     if member.view_is_stale:
         # The view that follows a publication no longer names it; by an old one it would be published twice.
         return member, ()
-    return awaiting(member, "publish"), (messages.Publish(sequence=view.publish[0]),)
+    return awaiting(member, Awaited.PUBLISH), (messages.Publish(sequence=view.publish[0]),)
 
 
 def commit_seek(member: MemberMachine, now: float) -> Driven:
@@ -422,11 +426,11 @@ REJOIN_FACTOR: Final = 4.0
 def discover(member: MemberMachine, now: float) -> Driven:
     """Ask the brokers what they have: after each claim, once a lease, and where a claim lacks logs."""
     view, known = member.view, member.discovery
-    if view is None or not state.is_well(member) or member.awaited & {"discover", "report_partitions"}:
+    if view is None or not state.is_well(member) or member.awaited & {Awaited.DISCOVER, Awaited.REPORT_PARTITIONS}:
         return member, ()
     if known.claim_lacks_logs:
         asked = replace(known, claim_lacks_logs=False, told=None)
-        return awaiting(replace(member, discovery=asked), "discover"), (messages.DiscoverPartitions(),)
+        return awaiting(replace(member, discovery=asked), Awaited.DISCOVER), (messages.DiscoverPartitions(),)
     # A reset and a drain wait for every partition that was known, so in them, too, it matters which are there no more.
     if view.state not in CLAIM_STATES or not state.has_claimed(member, view):
         return member, ()
@@ -437,7 +441,7 @@ def discover(member: MemberMachine, now: float) -> Driven:
     else:
         known = replace(known, told=None)
     asked = replace(known, asked_at=now, asked_for=claim)
-    return awaiting(replace(member, discovery=asked), "discover"), (messages.DiscoverPartitions(),)
+    return awaiting(replace(member, discovery=asked), Awaited.DISCOVER), (messages.DiscoverPartitions(),)
 
 
 def report(member: MemberMachine, now: float) -> Driven:
@@ -450,7 +454,7 @@ def report(member: MemberMachine, now: float) -> Driven:
     if is_known:
         return member, ()
     inventory = ReportPartitions(member=member.member, incarnation=state.own(member), partitions=found)
-    return awaiting(member, "report_partitions"), (Ask(command=inventory),)
+    return awaiting(member, Awaited.REPORT_PARTITIONS), (Ask(command=inventory),)
 
 
 def rejoin(member: MemberMachine, now: float) -> Driven:
@@ -460,13 +464,13 @@ def rejoin(member: MemberMachine, now: float) -> Driven:
         view is None
         or member.batch is not None
         or not member.in_group
-        or not {"claim", "leave"}.isdisjoint(member.awaited)
+        or not {Awaited.CLAIM, Awaited.LEAVE}.isdisjoint(member.awaited)
     ):
         return member, ()
     # What can't be claimed keeps a member from everything, a drain too; what has no owner waits until that is over.
     held = frozenset() if member.assignment is None else member.assignment.partitions
     can_claim = member.claim_backoff == 0 or (held.isdisjoint(known.gone) and not known.lacks)
-    is_asked = bool({"discover", "report_partitions"} & member.awaited)
+    is_asked = bool({Awaited.DISCOVER, Awaited.REPORT_PARTITIONS} & member.awaited)
     if can_claim and (not known.rejoin or is_asked or view.state is RegionState.DRAINING):
         return member, ()
     if view.state not in CLAIM_STATES or not state.is_well(member):
@@ -475,4 +479,4 @@ def rejoin(member: MemberMachine, now: float) -> Driven:
         return member, ()
     left = replace(known, rejoin=False, lacks_since=None, lacks=False, rejoins=known.rejoins + 1, rejoined_at=now)
     # Nothing is started on what is given back in the same breath.
-    return awaiting(replace(member, discovery=left, assignment=None), "leave"), (messages.LeaveGroup(),)
+    return awaiting(replace(member, discovery=left, assignment=None), Awaited.LEAVE), (messages.LeaveGroup(),)

@@ -10,7 +10,7 @@ Times are seconds of a monotonic clock that runs through suspension; they are co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -75,7 +75,7 @@ class AssignmentChange:
 
 
 class State(StrEnum):
-    """Where a member stands. Legal moves: `MOVES`."""
+    """Where a member stands."""
 
     JOINING = "joining"
     """It has no claims that count: it registers, joins its group, or claims what it was assigned. Left by a claim."""
@@ -118,15 +118,27 @@ class Why(StrEnum):
 
 ACTIVE: Final = frozenset({State.JOINING, State.READY, State.PROCESSING, State.HOLDING})
 
-MOVES: Final[Mapping[State, frozenset[State]]] = {
-    State.JOINING: frozenset({State.READY, State.PROCESSING, State.HOLDING, State.FENCED, State.CLOSED}),
-    State.READY: frozenset({State.JOINING, State.PROCESSING, State.HOLDING, State.FENCED, State.CLOSED}),
-    State.PROCESSING: frozenset({State.JOINING, State.READY, State.HOLDING, State.FENCED, State.CLOSED}),
-    State.HOLDING: frozenset({State.JOINING, State.READY, State.PROCESSING, State.FENCED, State.CLOSED}),
-    State.FENCED: frozenset(),
-    State.CLOSED: frozenset(),
-}
-"""Which state follows which. PROCESSING is entered only by a member whose claims are granted (`drive`)."""
+"""States that any other may follow; FENCED and CLOSED are final."""
+
+
+class Awaited(StrEnum):
+    """Effects whose answer is awaited, so that none is asked for twice."""
+
+    REGISTER = "register"
+    RENEW = "renew"
+    READ = "read"
+    CLAIM = "claim"
+    ACKNOWLEDGE = "acknowledge"
+    CONTRIBUTE = "contribute"
+    PLAN = "plan"
+    RELEASE = "release"
+    LEAVE = "leave"
+    COMMIT = "commit"
+    DISCOVER = "discover"
+    REPORT_PARTITIONS = "report_partitions"
+    RESET_SINKS = "reset_sinks"
+    PREPARE = "prepare"
+    PUBLISH = "publish"
 
 
 class BatchPhase(StrEnum):
@@ -134,6 +146,9 @@ class BatchPhase(StrEnum):
 
     STARTING = "starting"
     """The store is asked to start it."""
+
+    STARTED = "started"
+    """The store has started it; the pipeline is to be called."""
 
     RUNNING = "running"
     CANCELLING = "cancelling"
@@ -339,7 +354,7 @@ class MemberMachine:
     """Whether a transition is due in the region without a request."""
 
     store_lost_at: float | None = None
-    awaited: frozenset[str] = field(default_factory=frozenset)
+    awaited: frozenset[Awaited] = frozenset()
     """Effects whose answer is still to come, so that none is asked for twice."""
 
     terminating: bool = False
@@ -363,21 +378,21 @@ def moved(member: MemberMachine, state: State, why: Why | None = None) -> Member
     """Return the member in another state; the single writer of `state`.
 
     Raises:
-        IllegalEvent: the move is not in `MOVES`.
+        IllegalEvent: its state is final.
     """
     if (state, why) == (member.state, member.why):
         return member
-    if state is not member.state and state not in MOVES[member.state]:
+    if member.state not in ACTIVE:
         raise IllegalEvent(f"{member.member} can't go from {member.state} to {state}")
     return replace(member, state=state, why=why)
 
 
-def awaiting(member: MemberMachine, what: str) -> MemberMachine:
+def awaiting(member: MemberMachine, what: Awaited) -> MemberMachine:
     """Return the member with an effect outstanding."""
     return replace(member, awaited=member.awaited | {what})
 
 
-def answered(member: MemberMachine, what: str) -> MemberMachine:
+def answered(member: MemberMachine, what: Awaited) -> MemberMachine:
     """Return the member without that effect outstanding."""
     return replace(member, awaited=member.awaited - {what})
 

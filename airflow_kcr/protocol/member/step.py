@@ -1,7 +1,8 @@
-"""The transition table of a member: which event is legal in which state, and what it changes.
+"""What an event changes in a member.
 
 Rules of this module: an event only records facts (the handlers below); what follows from the facts is decided in one
-place, `drive`, after every event. A pair that the table does not have raises `IllegalEvent` and changes nothing. An
+place, `drive`, after every event. Events come in any state, since answers may come late; one that no run of the member
+could cause (a batch that is not the member's, or not in that phase) raises `IllegalEvent` and changes nothing. An
 answer to something that no longer matters (an older assignment, another epoch) is recognised by what it names, and
 changes nothing either.
 """
@@ -33,8 +34,8 @@ from airflow_kcr.protocol.member import drive, messages, state
 from airflow_kcr.protocol.member.drive import PLAN_PAUSE
 from airflow_kcr.protocol.member.messages import Effect
 from airflow_kcr.protocol.member.state import (
-    ACTIVE,
     Assignment,
+    Awaited,
     BatchPhase,
     MemberMachine,
     MyBatch,
@@ -66,13 +67,6 @@ REGISTER_PAUSE: Final = 0.5
 CALM: Final = 60.0
 """Seconds without being fenced after which the wait is short again."""
 
-_ANY: Final = frozenset(State)
-_UNREGISTERED: Final = frozenset({State.JOINING, State.HOLDING, State.FENCED, State.CLOSED})
-"""Where a member can be without a lease: joining, holding while the store is away, or at its end."""
-
-_ENDED: Final = ACTIVE | {State.FENCED}
-"""A fenced member still waits for its batch to quiesce."""
-
 
 def step(member: MemberMachine, event: messages.Event, now: float) -> tuple[MemberMachine, tuple[Effect, ...]]:
     """Return the member after an event, and what it wants done.
@@ -83,26 +77,17 @@ def step(member: MemberMachine, event: messages.Event, now: float) -> tuple[Memb
         now: monotonic seconds, never less than at the event before.
 
     Raises:
-        IllegalEvent: the event can't happen in this state; nothing has changed.
+        IllegalEvent: the event can't happen now; nothing has changed.
     """
-    states, handler = _row_of(event)
-    if member.state not in states:
-        raise IllegalEvent(f"{member.member}: {_name(event)} can't happen while {member.state}")
     if member.state is State.CLOSED:
         return member, ()
-    return drive.drive(handler(member, event, now), now)
+    return drive.drive(_handler(event)(member, event, now), now)
 
 
-def _row_of(event: messages.Event) -> tuple[frozenset[State], Callable[..., MemberMachine]]:
+def _handler(event: messages.Event) -> Callable[..., MemberMachine]:
     if isinstance(event, messages.Answered | messages.Refused):
-        return TABLE.get((type(event), type(event.command)), NOT_AWAITED)
+        return TABLE.get((type(event), type(event.command)), _unchanged)
     return TABLE[type(event)]
-
-
-def _name(event: messages.Event) -> str:
-    if isinstance(event, messages.Answered | messages.Refused):
-        return f"{type(event).__name__} {type(event.command).__name__}"
-    return type(event).__name__
 
 
 # -- the store -----------------------------------------------------------------------------------------------------
@@ -110,11 +95,11 @@ def _name(event: messages.Event) -> str:
 
 def _registered(member: MemberMachine, event: messages.Answered[Register, Incarnation], now: float) -> MemberMachine:
     if member.state is State.FENCED:
-        return answered(member, "register")
+        return answered(member, Awaited.REGISTER)
     if member.incarnation is not None:
         raise IllegalEvent(f"{member.member} is registered already, as incarnation {member.incarnation}")
     fresh = replace(
-        answered(member, "register"),
+        answered(member, Awaited.REGISTER),
         incarnation=event.result,
         previous=event.result,
         store_is_older=member.store_is_older or event.result <= member.newest_incarnation,
@@ -132,7 +117,7 @@ def _registered(member: MemberMachine, event: messages.Answered[Register, Incarn
 
 
 def _registration_refused(member: MemberMachine, event: messages.Refused[Register], now: float) -> MemberMachine:
-    member = answered(member, "register")
+    member = answered(member, Awaited.REGISTER)
     if member.state is State.FENCED:
         return member
     if member.incarnation is not None:
@@ -154,7 +139,7 @@ def _patience(member: MemberMachine) -> float:
 
 
 def _renewed(member: MemberMachine, event: messages.Answered[Renew, Heartbeat], now: float) -> MemberMachine:
-    member, heartbeat = _store_seen(answered(member, "renew")), event.result
+    member, heartbeat = _store_seen(answered(member, Awaited.RENEW)), event.result
     if not heartbeat.renewed:
         return _without_renewal(_compared(member, event), heartbeat.incarnation)
     due = heartbeat.reconcile_at is not None and heartbeat.reconcile_at <= heartbeat.now
@@ -167,7 +152,7 @@ def _renewed(member: MemberMachine, event: messages.Answered[Renew, Heartbeat], 
 
 def _renewal_refused(member: MemberMachine, event: messages.Refused[Renew], now: float) -> MemberMachine:
     """A store that was restored has never heard of the member."""
-    return _without_renewal(_store_seen(answered(member, "renew")), Incarnation(0))
+    return _without_renewal(_store_seen(answered(member, Awaited.RENEW)), Incarnation(0))
 
 
 def _without_renewal(member: MemberMachine, newest: Incarnation) -> MemberMachine:
@@ -198,7 +183,7 @@ def fenced(member: MemberMachine) -> MemberMachine:
 
 
 def _view_read(member: MemberMachine, event: messages.Answered[ReadRegion, MemberRegion], now: float) -> MemberMachine:
-    member = _store_seen(answered(member, "read"))
+    member = _store_seen(answered(member, Awaited.READ))
     if member.view is not None and event.result.counter < member.view_read_from:
         # The store had shown more when it was asked: it was restored, and what it shows now is what counts.
         member = replace(member, store_is_older=True, view=None)
@@ -227,7 +212,7 @@ def _against(before: MemberMachine, member: MemberMachine, view: MemberRegion) -
 
 
 def _read_refused(member: MemberMachine, event: messages.Refused[ReadRegion], now: float) -> MemberMachine:
-    return state.without_lease(replace(_store_seen(answered(member, "read")), store_is_older=True))
+    return state.without_lease(replace(_store_seen(answered(member, Awaited.READ)), store_is_older=True))
 
 
 def _seen(member: MemberMachine, view: MemberRegion, now: float) -> MemberMachine:
@@ -270,7 +255,7 @@ def _positions(member: MemberMachine, view: MemberRegion) -> OffsetMap:
 def _claim_granted(
     member: MemberMachine, event: messages.Answered[ClaimPartitions, MemberRegion], now: float
 ) -> MemberMachine:
-    member = _store_seen(answered(member, "claim"))
+    member = _store_seen(answered(member, Awaited.CLAIM))
     assignment = member.assignment
     if assignment is None or assignment.assignment != event.command.assignment or member.incarnation is None:
         # The assignment changed before the answer came: this claim is void and recreated.
@@ -297,35 +282,35 @@ def _claim_refused(member: MemberMachine, event: messages.Refused[ClaimPartition
     first, longest = CLAIM_BACKOFF
     if isinstance(event.error, PartitionBusy):
         since = now if member.busy_since is None else member.busy_since
-        return _stale(replace(answered(member, "claim"), busy_since=since, claim_after=now + first))
+        return _stale(replace(answered(member, Awaited.CLAIM), busy_since=since, claim_after=now + first))
     wait = min(max(member.claim_backoff * 2, first), longest)
     known = replace(member.discovery, claim_lacks_logs=isinstance(event.error, UnknownTopics))
     if isinstance(event.error, GroupInOtherRegion):
         # It will not be this region's while the other one lives: joining again would only disturb that one.
-        return replace(answered(member, "claim"), refusal=event.error)
-    refused = replace(answered(member, "claim"), claim_backoff=wait, claim_after=now + wait, discovery=known)
+        return replace(answered(member, Awaited.CLAIM), refusal=event.error)
+    refused = replace(answered(member, Awaited.CLAIM), claim_backoff=wait, claim_after=now + wait, discovery=known)
     return _stale(refused)
 
 
 def _acknowledged(
     member: MemberMachine, event: messages.Answered[Acknowledge, MemberRegion], now: float
 ) -> MemberMachine:
-    return _seen(_store_seen(answered(member, "acknowledge")), event.result, now)
+    return _seen(_store_seen(answered(member, Awaited.ACKNOWLEDGE)), event.result, now)
 
 
 def _acknowledgement_refused(member: MemberMachine, event: messages.Refused[Acknowledge], now: float) -> MemberMachine:
-    member = _stale(answered(member, "acknowledge"))
+    member = _stale(answered(member, Awaited.ACKNOWLEDGE))
     return replace(member, found=None, reset_epoch=None, claimed_epoch=None, claim_after=now + CLAIM_BACKOFF[0])
 
 
 def _contributed(
     member: MemberMachine, event: messages.Answered[Contribute, MemberRegion], now: float
 ) -> MemberMachine:
-    return _seen(replace(answered(member, "contribute"), contributed=event.command.sequence), event.result, now)
+    return _seen(replace(answered(member, Awaited.CONTRIBUTE), contributed=event.command.sequence), event.result, now)
 
 
 def _contribution_refused(member: MemberMachine, event: messages.Refused[Contribute], now: float) -> MemberMachine:
-    return _stale(replace(answered(member, "contribute"), prepared=None, part=None))
+    return _stale(replace(answered(member, Awaited.CONTRIBUTE), prepared=None, part=None))
 
 
 def _store_lost(member: MemberMachine, event: messages.StoreLost, now: float) -> MemberMachine:
@@ -359,7 +344,7 @@ def _stale(member: MemberMachine) -> MemberMachine:
 
 
 def _planned(member: MemberMachine, event: messages.RangesPlanned, now: float) -> MemberMachine:
-    return replace(answered(member, "plan"), plan=event)
+    return replace(answered(member, Awaited.PLAN), plan=event)
 
 
 def _in_phase(member: MemberMachine, batch: BatchId, phases: frozenset[BatchPhase]) -> MyBatch:
@@ -376,9 +361,7 @@ def _to_phase(member: MemberMachine, batch: MyBatch, phase: BatchPhase, now: flo
 
 def _batch_started(member: MemberMachine, event: messages.Answered[StartBatch, Batch], now: float) -> MemberMachine:
     batch = replace(_in_phase(member, event.command.batch, frozenset({BatchPhase.STARTING})), row=event.result)
-    if batch.doomed or member.state not in ACTIVE:
-        return _to_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now)
-    return _to_phase(replace(member, awaited=member.awaited | {"run"}), batch, BatchPhase.RUNNING, now)
+    return _to_phase(member, batch, BatchPhase.STARTED, now)
 
 
 def _start_refused(member: MemberMachine, event: messages.Refused[StartBatch], now: float) -> MemberMachine:
@@ -435,7 +418,7 @@ def _assigned(member: MemberMachine, event: messages.Assigned, now: float) -> Me
 
 
 def _revoking(member: MemberMachine, event: messages.Revoking, now: float) -> MemberMachine:
-    return replace(answered(member, "release"), revoking=event.partitions)
+    return replace(answered(member, Awaited.RELEASE), revoking=event.partitions)
 
 
 def _revoked(member: MemberMachine, event: messages.Revoked, now: float) -> MemberMachine:
@@ -443,11 +426,11 @@ def _revoked(member: MemberMachine, event: messages.Revoked, now: float) -> Memb
 
 
 def _with_assignment(member: MemberMachine, assignment: Assignment | None) -> MemberMachine:
-    return replace(answered(member, "release"), assignment=assignment, revoking=frozenset())
+    return replace(answered(member, Awaited.RELEASE), assignment=assignment, revoking=frozenset())
 
 
 def _left_group(member: MemberMachine, event: messages.LeftGroup, now: float) -> MemberMachine:
-    left = _with_assignment(answered(member, "leave"), None)
+    left = _with_assignment(answered(member, Awaited.LEAVE), None)
     return replace(left, in_group=False, claimed=None, claimed_epoch=None)
 
 
@@ -459,7 +442,7 @@ def _instance_fenced(member: MemberMachine, event: messages.InstanceFenced, now:
 
 
 def _committed(member: MemberMachine, event: messages.CommitAnswered, now: float) -> MemberMachine:
-    return replace(answered(member, "commit"), committed=event)
+    return replace(answered(member, Awaited.COMMIT), committed=event)
 
 
 def _partitions_discovered(member: MemberMachine, event: messages.PartitionsDiscovered, now: float) -> MemberMachine:
@@ -469,7 +452,7 @@ def _partitions_discovered(member: MemberMachine, event: messages.PartitionsDisc
         since = None if held <= event.partitions else now if known.lacks_since is None else known.lacks_since
         lacks = since is not None and now - since >= state.seconds(member.timeouts.rejoin_after)
         known = replace(known, lacks_since=since, lacks=lacks)
-    return replace(answered(member, "discover"), discovery=known)
+    return replace(answered(member, Awaited.DISCOVER), discovery=known)
 
 
 def _partitions_reported(
@@ -484,19 +467,19 @@ def _partitions_reported(
         rejoin=advice.rejoin,
         rejoins=known.rejoins if advice.report_again else 0,
     )
-    return replace(answered(member, "report_partitions"), discovery=told)
+    return replace(answered(member, Awaited.REPORT_PARTITIONS), discovery=told)
 
 
 # -- sinks ---------------------------------------------------------------------------------------------------------
 
 
 def _sinks_reset(member: MemberMachine, event: messages.SinksReset, now: float) -> MemberMachine:
-    member = answered(member, "reset_sinks")
+    member = answered(member, Awaited.RESET_SINKS)
     return replace(member, found=dict(event.found)) if event.epoch == member.reset_epoch else member
 
 
 def _sink_failed(member: MemberMachine, event: messages.SinkFailed, now: float) -> MemberMachine:
-    member = answered(member, "reset_sinks")
+    member = answered(member, Awaited.RESET_SINKS)
     if event.fence > member.newest_epoch or event.timeline > member.newest_timeline:
         fence, timeline = max(event.fence, member.newest_epoch), max(event.timeline, member.newest_timeline)
         member = replace(member, newest_epoch=fence, newest_timeline=timeline, store_is_older=True)
@@ -509,7 +492,7 @@ def _sink_failed(member: MemberMachine, event: messages.SinkFailed, now: float) 
 
 
 def _sinks_prepared(member: MemberMachine, event: messages.SinksPrepared, now: float) -> MemberMachine:
-    return replace(answered(member, "prepare"), part=event if event.sequence == member.prepared else None)
+    return replace(answered(member, Awaited.PREPARE), part=event if event.sequence == member.prepared else None)
 
 
 def _engine_lacks(member: MemberMachine, event: messages.EngineLacks, now: float) -> MemberMachine:
@@ -523,19 +506,15 @@ def _engine_lacks(member: MemberMachine, event: messages.EngineLacks, now: float
 def _published(
     member: MemberMachine, event: messages.Answered[ReportPublished, MemberRegion], now: float
 ) -> MemberMachine:
-    return _seen(answered(member, "publish"), event.result, now)
+    return _seen(answered(member, Awaited.PUBLISH), event.result, now)
 
 
 def _publication_failed(member: MemberMachine, event: messages.Refused[ReportPublished], now: float) -> MemberMachine:
     """It is tried again in its turn."""
-    return _stale(answered(member, "publish"))
+    return _stale(answered(member, Awaited.PUBLISH))
 
 
 # -- time and signals ----------------------------------------------------------------------------------------------
-
-
-def _tick(member: MemberMachine, event: messages.Tick, now: float) -> MemberMachine:
-    return member
 
 
 def _terminated(member: MemberMachine, event: messages.Terminated, now: float) -> MemberMachine:
@@ -544,62 +523,55 @@ def _terminated(member: MemberMachine, event: messages.Terminated, now: float) -
     return replace(member, terminating=True, terminated_at=now)
 
 
-def _row(states: frozenset[State], handler: Handler[E]) -> tuple[frozenset[State], Handler[E]]:
-    return states, handler
-
-
-def _not_awaited(member: MemberMachine, event: messages.Event, now: float) -> MemberMachine:
+def _unchanged(member: MemberMachine, event: messages.Event, now: float) -> MemberMachine:
+    """Time is no fact of the member; nor is the answer to a command that only reports something to the store."""
     return member
 
 
-NOT_AWAITED: Final = (_ANY, _not_awaited)
-"""For commands that only tell the store something: whether that was of use is for the store to say."""
-
 Kind: TypeAlias = "type[object] | tuple[type[object], type[Command[object]]]"
 
-TABLE: Final[Mapping[Kind, tuple[frozenset[State], Callable[..., MemberMachine]]]] = {
-    (messages.Answered, Register): _row(_UNREGISTERED, _registered),
-    (messages.Refused, Register): _row(_UNREGISTERED, _registration_refused),
-    (messages.Answered, Renew): _row(_ANY, _renewed),
-    (messages.Refused, Renew): _row(_ANY, _renewal_refused),
-    (messages.Answered, ReadRegion): _row(_ANY, _view_read),
-    (messages.Refused, ReadRegion): _row(_ANY, _read_refused),
-    (messages.Answered, ClaimPartitions): _row(_ANY, _claim_granted),
-    (messages.Refused, ClaimPartitions): _row(_ANY, _claim_refused),
-    (messages.Answered, Acknowledge): _row(_ANY, _acknowledged),
-    (messages.Refused, Acknowledge): _row(_ANY, _acknowledgement_refused),
-    (messages.Answered, Contribute): _row(_ANY, _contributed),
-    (messages.Refused, Contribute): _row(_ANY, _contribution_refused),
-    (messages.Answered, ReportPublished): _row(_ANY, _published),
-    (messages.Refused, ReportPublished): _row(_ANY, _publication_failed),
-    (messages.Answered, ReportPartitions): _row(_ANY, _partitions_reported),
-    (messages.Refused, ReportPartitions): _row(_ANY, _partitions_reported),
-    (messages.Answered, StartBatch): _row(_ENDED, _batch_started),
-    (messages.Refused, StartBatch): _row(_ENDED, _start_refused),
-    (messages.Answered, FinishBatch): _row(_ENDED, _batch_accepted),
-    (messages.Refused, FinishBatch): _row(_ENDED, _finish_refused),
-    (messages.Answered, DiscardBatch): _row(_ENDED, _discarded),
-    (messages.Refused, DiscardBatch): _row(_ENDED, _discarded),
-    messages.StoreLost: _row(_ANY, _store_lost),
-    messages.StoreBack: _row(_ANY, _store_back),
-    messages.Changed: _row(_ANY, _changed),
-    messages.RangesPlanned: _row(_ANY, _planned),
-    messages.BatchFinished: _row(_ENDED, _batch_ran),
-    messages.PipelineFailed: _row(_ENDED, _batch_failed),
-    messages.BatchQuiesced: _row(_ENDED, _batch_quiesced),
-    messages.Assigned: _row(_ANY, _assigned),
-    messages.Revoking: _row(_ANY, _revoking),
-    messages.Revoked: _row(_ANY, _revoked),
-    messages.LeftGroup: _row(_ANY, _left_group),
-    messages.InstanceFenced: _row(_ENDED, _instance_fenced),
-    messages.CommitAnswered: _row(_ANY, _committed),
-    messages.PartitionsDiscovered: _row(_ANY, _partitions_discovered),
-    messages.SinksReset: _row(_ANY, _sinks_reset),
-    messages.SinkFailed: _row(_ANY, _sink_failed),
-    messages.SinksPrepared: _row(_ANY, _sinks_prepared),
-    messages.EngineLacks: _row(_ANY, _engine_lacks),
-    messages.Tick: _row(_ANY, _tick),
-    messages.Terminated: _row(_ANY, _terminated),
+TABLE: Final[Mapping[Kind, Callable[..., MemberMachine]]] = {
+    (messages.Answered, Register): _registered,
+    (messages.Refused, Register): _registration_refused,
+    (messages.Answered, Renew): _renewed,
+    (messages.Refused, Renew): _renewal_refused,
+    (messages.Answered, ReadRegion): _view_read,
+    (messages.Refused, ReadRegion): _read_refused,
+    (messages.Answered, ClaimPartitions): _claim_granted,
+    (messages.Refused, ClaimPartitions): _claim_refused,
+    (messages.Answered, Acknowledge): _acknowledged,
+    (messages.Refused, Acknowledge): _acknowledgement_refused,
+    (messages.Answered, Contribute): _contributed,
+    (messages.Refused, Contribute): _contribution_refused,
+    (messages.Answered, ReportPublished): _published,
+    (messages.Refused, ReportPublished): _publication_failed,
+    (messages.Answered, ReportPartitions): _partitions_reported,
+    (messages.Refused, ReportPartitions): _partitions_reported,
+    (messages.Answered, StartBatch): _batch_started,
+    (messages.Refused, StartBatch): _start_refused,
+    (messages.Answered, FinishBatch): _batch_accepted,
+    (messages.Refused, FinishBatch): _finish_refused,
+    (messages.Answered, DiscardBatch): _discarded,
+    (messages.Refused, DiscardBatch): _discarded,
+    messages.StoreLost: _store_lost,
+    messages.StoreBack: _store_back,
+    messages.Changed: _changed,
+    messages.RangesPlanned: _planned,
+    messages.BatchFinished: _batch_ran,
+    messages.PipelineFailed: _batch_failed,
+    messages.BatchQuiesced: _batch_quiesced,
+    messages.Assigned: _assigned,
+    messages.Revoking: _revoking,
+    messages.Revoked: _revoked,
+    messages.LeftGroup: _left_group,
+    messages.InstanceFenced: _instance_fenced,
+    messages.CommitAnswered: _committed,
+    messages.PartitionsDiscovered: _partitions_discovered,
+    messages.SinksReset: _sinks_reset,
+    messages.SinkFailed: _sink_failed,
+    messages.SinksPrepared: _sinks_prepared,
+    messages.EngineLacks: _engine_lacks,
+    messages.Tick: _unchanged,
+    messages.Terminated: _terminated,
 }
-"""One row an event: the states in which it is legal, and what it records. Answers may come late, hence in any state; a
-batch has ended before its member is closed, and only one without a lease registers."""
+"""One row an event, and what records it."""

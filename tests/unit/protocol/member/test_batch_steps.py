@@ -9,7 +9,7 @@ from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Caller, StartBatch
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.drive import LONGEST_PLAN_PAUSE, PLAN_PAUSE
-from airflow_kcr.protocol.member.state import BatchPhase, State, Why
+from airflow_kcr.protocol.member.state import Awaited, BatchPhase, State, Why
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, DesiredState, RegionState, ResetCause
@@ -56,7 +56,7 @@ def test_nothing_is_planned_while_the_view_is_old_or_the_member_may_not_process(
     stale = LoneMember().join().assign()
     stale.feed(answers.renewed(sent_at=0.0, counter=EventNumber(99)))
     stale.grant()
-    stale.member = replace(stale.member, view_is_stale=True, awaited=frozenset({"read"}))
+    stale.member = replace(stale.member, view_is_stale=True, awaited=frozenset({Awaited.READ}))
     stale.feed(messages.Tick())
     assert stale.wanted(messages.PlanRanges) == []
 

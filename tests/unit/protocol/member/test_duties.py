@@ -266,7 +266,7 @@ def test_what_was_prepared_for_another_checkpoint_is_prepared_anew() -> None:
     lone = LoneMember().in_batch()
     lone.see(draining())
     lone.feed(messages.BatchFinished(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
-    lone.see(later(replace(draining(sequence=CheckpointNumber(3))), 12))
+    lone.see(later(draining(checkpoint=checkpoint_view(CheckpointPhase.DRAINING, 3)), 12))
     lone.feed(messages.SinksPrepared(sequence=CheckpointNumber(2), bounds={}, committed=EMPTY))
     assert [e.sequence for e in lone.wanted(messages.PrepareSinks)] == [3]
     assert lone.wanted(commands.Contribute) == []

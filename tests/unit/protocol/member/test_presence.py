@@ -8,7 +8,7 @@ import pytest
 from airflow_kcr.errors import MemberInUse
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.member import messages
-from airflow_kcr.protocol.member.state import BatchPhase, MemberMachine, State, Why
+from airflow_kcr.protocol.member.state import Awaited, BatchPhase, MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import REGISTER_PAUSE
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, RegionState
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -367,7 +367,7 @@ def test_a_renewal_that_was_sent_before_the_fence_proves_nothing() -> None:
     lone.now = 3.6
     assert lone.feed(messages.Tick()) == ()
     assert not lone.member.in_group
-    assert "renew" in lone.member.awaited, "it asks once more"
+    assert Awaited.RENEW in lone.member.awaited, "it asks once more"
 
 
 def test_whoever_is_fenced_again_and_again_joins_less_and_less_often_until_it_was_left_in_peace() -> None:
