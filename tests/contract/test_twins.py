@@ -16,7 +16,7 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
     StoreBoundaryOffsets,
 )
-from airflow_kcr.protocol.region import completion
+from airflow_kcr.protocol.region import retention
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, ResetCause
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToEarliest, ToInitial
@@ -127,10 +127,10 @@ def test_retention_forgets_offsets_and_keeps_the_rows(drive_twins: Drive) -> Non
 
 
 def test_retention_forgets_where_old_boundaries_fall(drive_twins: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completion, "RETIRED_AT_ONCE", 4)
+    monkeypatch.setattr(retention, "RETIRED_AT_ONCE", 4)
     checkpoint = CheckpointRules(schedule=Hourly(), mode=CheckpointMode.DAG_RUN)
-    retention = RetentionRules(keep=2)
-    driver = drive_twins(rules=RegionRules(groups={GROUP: group_rules()}, checkpoint=checkpoint, retention=retention))
+    kept = RetentionRules(keep=2)
+    driver = drive_twins(rules=RegionRules(groups={GROUP: group_rules()}, checkpoint=checkpoint, retention=kept))
     driver.up()
     first = driver.held.next_boundary
     assert first is not None

@@ -25,7 +25,7 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
     StoreBoundaryOffsets,
 )
-from airflow_kcr.protocol.region import completion, decisions, events
+from airflow_kcr.protocol.region import decisions, events, retention
 from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
@@ -250,7 +250,7 @@ def retired(*, every_second: bool) -> Driver:
 
 
 def test_every_transaction_of_a_retirement_may_lose_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completion, "RETIRED_AT_ONCE", 1)
+    monkeypatch.setattr(retention, "RETIRED_AT_ONCE", 1)
     lossy, control = retired(every_second=True), retired(every_second=False)
     assert lossy.events == control.events
     assert [len(body.sequences) for body in happened(control, CheckpointsRetired)] == [1, 1, 1, 1]

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
 from airflow_kcr.protocol.commands import KillRegion, PinCheckpoint, Reconcile, RetireCheckpoints
-from airflow_kcr.protocol.region import completion, events, retention
+from airflow_kcr.protocol.region import events, retention
 from airflow_kcr.protocol.region.rows import (
     CheckpointState,
     PersonResetState,
@@ -257,7 +257,7 @@ def test_a_checkpoint_that_is_being_restored_keeps_the_places_after_it() -> None
 
 
 def test_many_places_of_boundaries_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completion, "RETIRED_AT_ONCE", 4)
+    monkeypatch.setattr(retention, "RETIRED_AT_ONCE", 4)
     driver = hourly(keep=50)
     for hour in range(-5, 0):  # what an older version has left
         located(driver, boundary(hour), 0)
@@ -309,7 +309,7 @@ def test_a_running_region_keeps_as_many_as_its_spec_says_and_nobody_asks_for_it(
 def test_many_go_in_pieces_each_in_a_transaction_of_its_own_and_the_next_is_due_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(completion, "RETIRED_AT_ONCE", 12)  # three checkpoints of four partitions
+    monkeypatch.setattr(retention, "RETIRED_AT_ONCE", 12)  # three checkpoints of four partitions
     driver = hourly(keep=50)
     checkpoints = checkpoints_of_ten(driver, 12)
     keep_fewer(driver, 2)
@@ -331,7 +331,7 @@ def test_who_asks_for_it_gets_all_of_it_now() -> None:
     checkpoints = checkpoints_of_ten(driver, 12)
     keep_fewer(driver, 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(completion, "RETIRED_AT_ONCE", 1)
+        patch.setattr(retention, "RETIRED_AT_ONCE", 1)
         driver.handle(RetireCheckpoints())
     assert held(driver) == checkpoints[-2:]
 
@@ -391,7 +391,7 @@ def test_only_what_has_offsets_is_pinned() -> None:
 
 
 def test_aborted_checkpoints_before_undone_ones_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completion, "RETIRED_AT_ONCE", 8)  # two checkpoints of four partitions
+    monkeypatch.setattr(retention, "RETIRED_AT_ONCE", 8)  # two checkpoints of four partitions
     driver = hourly(keep=50)
     for number in range(5):
         driver.request_checkpoint(f"late-{number}")
