@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from airflow_kcr.errors import RefusedError
-from airflow_kcr.protocol.commands import Command, Heartbeat, Renew
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.commands import Command, Heartbeat, Renew
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
-    from airflow_kcr.protocol.commands import Command
+    from airflow_kcr.protocol.region.commands import Command
     from airflow_kcr.protocol.region.rows import Requester
     from airflow_kcr.protocol.region.state import Region
 
@@ -54,7 +54,7 @@ class StartVerb(Verb):
 
     def command(self, requester: Requester) -> Command[Region]:
         """Return the start, which a paused region takes as well."""
-        from airflow_kcr.protocol.commands import StartRegion
+        from airflow_kcr.protocol.region.commands import StartRegion
 
         return StartRegion(requester=requester)
 
@@ -81,7 +81,7 @@ class PauseVerb(Verb):
 
     def command(self, requester: Requester) -> Command[Region]:
         """Return the pause."""
-        from airflow_kcr.protocol.commands import PauseRegion
+        from airflow_kcr.protocol.region.commands import PauseRegion
 
         return PauseRegion(requester=requester)
 
@@ -100,7 +100,7 @@ class StopVerb(Verb):
 
     def command(self, requester: Requester) -> Command[Region]:
         """Return the stop."""
-        from airflow_kcr.protocol.commands import StopRegion
+        from airflow_kcr.protocol.region.commands import StopRegion
 
         return StopRegion(requester=requester)
 
@@ -119,7 +119,7 @@ class KillVerb(Verb):
 
     def command(self, requester: Requester) -> Command[Region]:
         """Return the kill."""
-        from airflow_kcr.protocol.commands import KillRegion
+        from airflow_kcr.protocol.region.commands import KillRegion
 
         return KillRegion(requester=requester)
 

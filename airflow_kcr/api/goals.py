@@ -28,8 +28,8 @@ from airflow_kcr.errors import (
     StoreUnavailable,
     TimedOut,
 )
-from airflow_kcr.protocol.commands import Reconcile
 from airflow_kcr.protocol.region import specs, timelines, waits
+from airflow_kcr.protocol.region.commands import Reconcile
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
     CheckpointRequest,

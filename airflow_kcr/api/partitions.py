@@ -15,11 +15,11 @@ from airflow_kcr.api.views import View
 from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, ConfigurationError
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.assignors import assign
-from airflow_kcr.protocol.commands import RepairReadBack
 from airflow_kcr.protocol.log_checks import is_strange_commit, strange_commit
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import lost_logs, timelines
+from airflow_kcr.protocol.region.commands import RepairReadBack
 from airflow_kcr.protocol.region.rows import CheckpointPoint, ResetPoint
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import offsets_of

@@ -27,14 +27,14 @@ from airflow_kcr.api.validation import real_reader
 from airflow_kcr.api.verdict import DroppedHistory, Verdict, drop_old, keep_of
 from airflow_kcr.api.views import RegionView
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.region import plans
+from airflow_kcr.protocol.region.commands import (
     DeleteRegion,
     PinCheckpoint,
     RecordResetAnswer,
     RequestCheckpoint,
     RetireCheckpoints,
 )
-from airflow_kcr.protocol.region import plans
 from airflow_kcr.protocol.region.events import CheckpointsRetired, Event
 from airflow_kcr.protocol.region.plans import Plan, checkpoint_number_of_run, of_run
 from airflow_kcr.protocol.region.rows import (

@@ -23,9 +23,9 @@ from sqlalchemy.exc import ArgumentError
 from airflow_kcr.api.views import RegionSummary, View
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, KcrError, RegionExists, UnknownRegion
 from airflow_kcr.ports import CommittedOffset, Logs
-from airflow_kcr.protocol.commands import ChangeSpec, DeclareRegion, Reconcile, ReportClusters
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import lost_logs as placed
+from airflow_kcr.protocol.region.commands import ChangeSpec, DeclareRegion, Reconcile, ReportClusters
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Region, Spec, live_members
 from airflow_kcr.protocol.region.state import Region as StoredRegion

@@ -22,10 +22,10 @@ from airflow_kcr.errors import (
     InvalidTarget,
     KcrError,
 )
-from airflow_kcr.protocol.commands import ApplyReset
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import plans
+from airflow_kcr.protocol.region.commands import ApplyReset
 from airflow_kcr.protocol.region.plans import Plan
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, RegionState, Requester, ResetRequest
 from airflow_kcr.protocol.region.state import Region as StoredRegion

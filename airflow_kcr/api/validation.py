@@ -29,11 +29,11 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.floods import unflooded
 from airflow_kcr.ports import CommittedOffset, Logs
-from airflow_kcr.protocol.commands import ReportGroups
 from airflow_kcr.protocol.evidence import CheckVerdict, Evidence, Participants
 from airflow_kcr.protocol.observations import ForeignConsumer, GroupSeen, LogBounds, MemberSeen
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.commands import ReportGroups
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.region.state import Region as StoredRegion

@@ -29,8 +29,8 @@ from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import PREFIX, admin_settings, client_id, member_settings, spark_options, subscription
 from airflow_kcr.ports import Membership, MembershipListener
-from airflow_kcr.protocol.commands import Reconcile, ReportClusters, StartRegion
 from airflow_kcr.protocol.evidence import CheckVerdict
+from airflow_kcr.protocol.region.commands import Reconcile, ReportClusters, StartRegion
 from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.region.rows import RegionState, Requester
 from airflow_kcr.protocol.region.state import is_live

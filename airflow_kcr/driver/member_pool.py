@@ -24,9 +24,9 @@ from typing import Final
 from airflow_kcr.driver.task import Task
 from airflow_kcr.errors import ConfigurationError, KcrError, OutcomeUnknown, StoreBusy
 from airflow_kcr.ports import MemberStore
-from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, Committed, Requester, RequestState
 from airflow_kcr.protocol.region.state import Region, request_of
 from airflow_kcr.protocol.rules import CheckpointRules

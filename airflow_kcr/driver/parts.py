@@ -33,8 +33,8 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.ports import SinkPlace
-from airflow_kcr.protocol.commands import DeclareRegion, ReportStartFailures
 from airflow_kcr.protocol.evidence import CheckVerdict
+from airflow_kcr.protocol.region.commands import DeclareRegion, ReportStartFailures
 from airflow_kcr.protocol.region.lifecycle import declare
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import StartFailure

@@ -17,9 +17,9 @@ from typing import TypeAlias, TypeVar
 from airflow_kcr.errors import BatchCancelled, BatchError, KcrError, SinkAhead, SinkError
 from airflow_kcr.floods import unflooded
 from airflow_kcr.ports import BatchCall, CommitAnswer, CommittedOffset, Engine, Membership, Sinks, nothing
-from airflow_kcr.protocol.commands import ClaimPartitions, Found, ReportOutOfRange, ReportPublished
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
+from airflow_kcr.protocol.region.commands import ClaimPartitions, Found, ReportOutOfRange, ReportPublished
 from airflow_kcr.protocol.values import AssignmentId, BatchId, CheckpointNumber, Epoch, GroupPartition, Timeline
 from airflow_kcr.runtime.leases import Clock, CommitNote, Identity, Seconds
 from airflow_kcr.runtime.metrics import Counts, Metrics

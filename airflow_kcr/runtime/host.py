@@ -41,7 +41,10 @@ from airflow_kcr.ports import (
     always,
     nothing,
 )
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.member import messages, state
+from airflow_kcr.protocol.member.state import BatchPhase, MemberMachine, State, Why
+from airflow_kcr.protocol.member.step import step
+from airflow_kcr.protocol.region.commands import (
     ClaimPartitions,
     Command,
     Contribute,
@@ -53,9 +56,6 @@ from airflow_kcr.protocol.commands import (
     ReportSeekCommit,
     RequestReset,
 )
-from airflow_kcr.protocol.member import messages, state
-from airflow_kcr.protocol.member.state import BatchPhase, MemberMachine, State, Why
-from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.region.rows import CheckpointPhase, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Timeline

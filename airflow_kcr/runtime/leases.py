@@ -24,8 +24,8 @@ from typing import Final, TypeAlias
 
 from airflow_kcr.errors import RefusedError, SchemaMissing, SchemaTooNew, SchemaTooOld, StoreError
 from airflow_kcr.ports import CommittedOffset, Heartbeats, MemberStore, Renewal
-from airflow_kcr.protocol.commands import Heartbeat, Register, Renew, ReportNoted
 from airflow_kcr.protocol.member import messages
+from airflow_kcr.protocol.region.commands import Heartbeat, Register, Renew, ReportNoted
 from airflow_kcr.protocol.region.rows import Noted
 from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts

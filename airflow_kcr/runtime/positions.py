@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 
 from airflow_kcr.errors import UnknownTopics
 from airflow_kcr.ports import CommittedOffset, Logs, Membership
-from airflow_kcr.protocol.commands import AssignedPartition, Found
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
+from airflow_kcr.protocol.region.commands import AssignedPartition, Found
 from airflow_kcr.protocol.region.rows import OpenTarget
 from airflow_kcr.protocol.rules import (
     CommittedOrEarliest,

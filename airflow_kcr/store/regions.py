@@ -17,7 +17,10 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from airflow_kcr.errors import BatchRefused, OutcomeUnknown, RefusedError, StoreBusy
 from airflow_kcr.ports import Heartbeats, Renewal, SinkPlace
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.invariants.history import History
+from airflow_kcr.protocol.region import batches, claims, decisions, lifecycle
+from airflow_kcr.protocol.region.archive import ResetPage
+from airflow_kcr.protocol.region.commands import (
     Command,
     DeclareRegion,
     DeleteRegion,
@@ -28,9 +31,6 @@ from airflow_kcr.protocol.commands import (
     RetireCheckpoints,
     StartBatch,
 )
-from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.region import batches, claims, decisions, lifecycle
-from airflow_kcr.protocol.region.archive import ResetPage
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import Batch, Outcome

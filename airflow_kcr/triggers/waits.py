@@ -244,7 +244,7 @@ def _open(url: URL) -> StoreProbes:
 
 def _ask_last(url: URL, region: str, request_id: str) -> None:
     from airflow_kcr.api.regions import opened
-    from airflow_kcr.protocol.commands import RequestCheckpoint
+    from airflow_kcr.protocol.region.commands import RequestCheckpoint
     from airflow_kcr.protocol.region.rows import CheckpointPurpose, Requester
     from airflow_kcr.protocol.values import RequestId
 

@@ -19,7 +19,7 @@ from airflow_kcr.driver import application
 from airflow_kcr.driver.application import MemberRun, hosting, preparing
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parts import StartFailures
-from airflow_kcr.protocol.commands import DeclareRegion, KillRegion
+from airflow_kcr.protocol.region.commands import DeclareRegion, KillRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import GroupId, RegionName

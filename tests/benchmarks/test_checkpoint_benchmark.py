@@ -17,9 +17,9 @@ import pytest
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.settings import member_settings, subscription
 from airflow_kcr.ports import CommitAnswer
-from airflow_kcr.protocol.commands import PinCheckpoint, ReadRegion, RequestCheckpoint
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.commands import PinCheckpoint, ReadRegion, RequestCheckpoint
 from airflow_kcr.protocol.region.rows import Committed
 from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts

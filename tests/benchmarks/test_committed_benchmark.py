@@ -12,8 +12,8 @@ from statistics import median
 import psycopg
 import pytest
 
-from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import Committed
 from airflow_kcr.protocol.values import EventNumber, RegionName, RequestId
 from tests.benchmarks.figures import Report, Scale, ratio, spread

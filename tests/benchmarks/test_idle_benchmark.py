@@ -11,7 +11,7 @@ from time import monotonic
 
 import pytest
 
-from airflow_kcr.protocol.commands import RequestCheckpoint
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.values import RequestId
 from tests.benchmarks.figures import Report, Scale, spread
 from tests.support.counted_process import counted_process

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.protocol.commands import DeclareRegion, KillRegion
+from airflow_kcr.protocol.region.commands import DeclareRegion, KillRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.spec import parse

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_kcr.api.regions import store_url
 from airflow_kcr.ports import Renewal
-from airflow_kcr.protocol.commands import DeclareRegion, Heartbeat, Renew
+from airflow_kcr.protocol.region.commands import DeclareRegion, Heartbeat, Renew
 from airflow_kcr.protocol.region.rows import Lease, Member
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules

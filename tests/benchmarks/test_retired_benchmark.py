@@ -13,7 +13,7 @@ from statistics import median
 import psycopg
 import pytest
 
-from airflow_kcr.protocol.commands import StoreBoundaryOffsets
+from airflow_kcr.protocol.region.commands import StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules, RetentionRules
 from airflow_kcr.protocol.timeouts import Timeouts

@@ -17,8 +17,8 @@ import pytest
 
 from airflow_kcr.api.regions import store_url
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.commands import FinishBatch, Renew, StartBatch
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.commands import FinishBatch, Renew, StartBatch
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import (
     BatchId,

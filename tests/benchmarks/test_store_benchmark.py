@@ -21,10 +21,10 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from airflow_kcr.protocol.commands import Contribute, FinishBatch, ReadRegion, Renew, RequestReset, StartBatch
 from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import plans
+from airflow_kcr.protocol.region.commands import Contribute, FinishBatch, ReadRegion, Renew, RequestReset, StartBatch
 from airflow_kcr.protocol.region.plans import NoTimes
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
 from airflow_kcr.protocol.rules import RegionRules

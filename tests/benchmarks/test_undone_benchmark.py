@@ -14,7 +14,7 @@ from statistics import median
 import psycopg
 import pytest
 
-from airflow_kcr.protocol.commands import KillRegion, RequestReset
+from airflow_kcr.protocol.region.commands import KillRegion, RequestReset
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts

@@ -20,7 +20,7 @@ import pytest
 
 from airflow_kcr.api import Region
 from airflow_kcr.plugins.overview import Overview
-from airflow_kcr.protocol.commands import ReadRegion
+from airflow_kcr.protocol.region.commands import ReadRegion
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import RegionRules

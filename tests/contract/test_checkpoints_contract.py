@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, RegionInState
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.region.commands import (
     KillRegion,
     PauseRegion,
     PinCheckpoint,

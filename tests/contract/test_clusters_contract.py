@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import GroupInOtherRegion, OtherCluster
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.commands import (
     AssignedPartition,
     ChangeSpec,
     ClaimPartitions,
@@ -18,7 +19,6 @@ from airflow_kcr.protocol.commands import (
     ReportOutOfRange,
     StartRegion,
 )
-from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState
 from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.values import NO_CLUSTER, AssignmentId, ClusterId, EventNumber, GroupId, RegionName, TopicId

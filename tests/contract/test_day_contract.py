@@ -20,7 +20,7 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, text
 
-from airflow_kcr.protocol.commands import FinishBatch, ReadRegion, Reconcile, StartBatch
+from airflow_kcr.protocol.region.commands import FinishBatch, ReadRegion, Reconcile, StartBatch
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import (
     BatchId,

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import RegionBeingDeleted, RegionInState, StoreBusy, UnknownRegion
 from airflow_kcr.ports import SinkPlace
-from airflow_kcr.protocol.commands import DeclareRegion, DeleteRegion, KillRegion, StartRegion
+from airflow_kcr.protocol.region.commands import DeclareRegion, DeleteRegion, KillRegion, StartRegion
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import CheckpointNumber, RegionName

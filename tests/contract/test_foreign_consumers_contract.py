@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.protocol.commands import ReportForeignConsumer, ReportGroups
 from airflow_kcr.protocol.observations import ForeignConsumer
+from airflow_kcr.protocol.region.commands import ReportForeignConsumer, ReportGroups
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, RegionRules
 from airflow_kcr.protocol.values import GroupId

@@ -17,9 +17,9 @@ from airflow_kcr.api.regions import _apart
 from airflow_kcr.api.reset_views import of_page
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.plugins.overview import Overview
-from airflow_kcr.protocol.commands import DeleteRegion, KillRegion, ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import retention, timelines
+from airflow_kcr.protocol.region.commands import DeleteRegion, KillRegion, ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.region.state import Region

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, NumberOutOfRange
-from airflow_kcr.protocol.commands import DeleteRegion, KillRegion, PinCheckpoint
 from airflow_kcr.protocol.invariants.proof import verify
+from airflow_kcr.protocol.region.commands import DeleteRegion, KillRegion, PinCheckpoint
 from airflow_kcr.protocol.region.rows import PersonResetState, ResetCause
 from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber, Epoch, RequestId, Timeline

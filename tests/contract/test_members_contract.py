@@ -18,7 +18,7 @@ from airflow_kcr.errors import (
     UnknownRegion,
 )
 from airflow_kcr.ports import Renewal
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.region.commands import (
     DiscardBatch,
     EventMark,
     FinishBatch,

@@ -13,8 +13,8 @@ from sqlalchemy import create_engine, text
 from airflow_kcr.api import ledger, verdict
 from airflow_kcr.api.verdict import DroppedHistory, Verdict, drop_old
 from airflow_kcr.errors import ProtocolError, RefusedError
-from airflow_kcr.protocol.commands import PinCheckpoint, RetireCheckpoints
 from airflow_kcr.protocol.invariants.history import History
+from airflow_kcr.protocol.region.commands import PinCheckpoint, RetireCheckpoints
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToCheckpoint

@@ -36,7 +36,8 @@ from airflow_kcr.errors import (
     UnknownRegion,
 )
 from airflow_kcr.ports import Renewal
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.region import batches
+from airflow_kcr.protocol.region.commands import (
     Command,
     DeclareRegion,
     DeleteRegion,
@@ -52,7 +53,6 @@ from airflow_kcr.protocol.commands import (
     StartBatch,
     StartRegion,
 )
-from airflow_kcr.protocol.region import batches
 from airflow_kcr.protocol.region.rows import Batch, Lease, Member, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules

@@ -31,7 +31,10 @@ from airflow_kcr.errors import (
     UnknownRegion,
 )
 from airflow_kcr.ports import SinkPlace
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
+from airflow_kcr.protocol.region import batches
+from airflow_kcr.protocol.region.commands import (
     AnswerEntries,
     AssignedPartition,
     ChangeSpec,
@@ -51,9 +54,6 @@ from airflow_kcr.protocol.commands import (
     RequestReset,
     StartRegion,
 )
-from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
-from airflow_kcr.protocol.region import batches
 from airflow_kcr.protocol.region.liveness import NEVER
 from airflow_kcr.protocol.region.rows import Outcome, RegionState, Requester, ResetCause
 from airflow_kcr.protocol.region.state import Region

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kcr.api import Region, ResetView
 from airflow_kcr.errors import UnknownReset
-from airflow_kcr.protocol.commands import ReportOutOfRange
+from airflow_kcr.protocol.region.commands import ReportOutOfRange
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import Delivery, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.targets import ToEarliest, ToOffset

@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.region import retention
+from airflow_kcr.protocol.region.commands import (
     KillRegion,
     PinCheckpoint,
     Reconcile,
@@ -16,7 +17,6 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
     StoreBoundaryOffsets,
 )
-from airflow_kcr.protocol.region import retention
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, ResetCause
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToEarliest, ToInitial

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.protocol.commands import PartitionAdvice, Reconcile, ReportPartitions
+from airflow_kcr.protocol.region.commands import PartitionAdvice, Reconcile, ReportPartitions
 from airflow_kcr.protocol.region.rows import RequestState
 from airflow_kcr.protocol.values import GroupPartition, RequestId
 from tests.contract.conftest import Drive

@@ -14,7 +14,9 @@ from typing import Final
 import pytest
 
 from airflow_kcr.errors import NotClaimed
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.invariants.proof import verify
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.region.commands import (
     ChangeSpec,
     DeclareRegion,
     DeleteRegion,
@@ -25,8 +27,6 @@ from airflow_kcr.protocol.commands import (
     RequestReset,
     StartRegion,
 )
-from airflow_kcr.protocol.invariants.proof import verify
-from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.targets import ToCurrent, ToEarliest, ToInitial

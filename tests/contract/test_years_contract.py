@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.protocol.commands import ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.commands import ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.plans import checkpoint_number_of_run
 from airflow_kcr.protocol.region.retention import RETIRED_AT_ONCE

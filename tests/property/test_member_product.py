@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kcr.errors import IllegalEvent, MemberInUse
-from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import Found, PartitionAdvice
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.messages import Answered, Event, Refused
 from airflow_kcr.protocol.member.state import ACTIVE, BatchPhase, MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import TABLE, Kind, step
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region import commands
+from airflow_kcr.protocol.region.commands import Found, PartitionAdvice
 from airflow_kcr.protocol.region.rows import Batch, BoundaryOffset, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import (

@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from airflow_kcr.errors import ConflictingContribution, FencedError, KcrError, OverlappingOffsets
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.member.state import Assignment
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import completion, events
+from airflow_kcr.protocol.region.commands import (
     Acknowledge,
     AnswerEntries,
     AssignedPartition,
@@ -35,10 +39,6 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
     StoreBoundaryOffsets,
 )
-from airflow_kcr.protocol.member.state import Assignment
-from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import completion, events
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     CheckpointState,

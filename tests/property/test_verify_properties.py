@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from airflow_kcr.api.verdict import Verdict, drop_old
 from airflow_kcr.errors import ConfigurationError, ProtocolError, RefusedError
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.invariants import History, verify
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.commands import (
     Caller,
     ChangeSpec,
     DiscardBatch,
@@ -31,8 +33,6 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
     StoreBoundaryOffsets,
 )
-from airflow_kcr.protocol.invariants import History, verify
-from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, DesiredState, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointRules, Delivery, OutOfRangePolicy, RegionRules, RetentionRules

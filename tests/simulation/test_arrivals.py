@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
 from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.commands import DeclareRegion, StartRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import MemberId

@@ -19,20 +19,6 @@ from types import FunctionType
 import pytest
 
 from airflow_kcr.errors import KcrError
-from airflow_kcr.protocol.commands import (
-    Acknowledge,
-    AnswerEntries,
-    AssignedPartition,
-    Caller,
-    ClaimPartitions,
-    DiscardBatch,
-    Found,
-    PublishCheckpoint,
-    ReportForeignConsumer,
-    ReportReadBack,
-    RequestReset,
-    StoreBoundaryOffsets,
-)
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region import (
@@ -47,6 +33,20 @@ from airflow_kcr.protocol.region import (
     timelines,
 )
 from airflow_kcr.protocol.region import state as region_state
+from airflow_kcr.protocol.region.commands import (
+    Acknowledge,
+    AnswerEntries,
+    AssignedPartition,
+    Caller,
+    ClaimPartitions,
+    DiscardBatch,
+    Found,
+    PublishCheckpoint,
+    ReportForeignConsumer,
+    ReportReadBack,
+    RequestReset,
+    StoreBoundaryOffsets,
+)
 from airflow_kcr.protocol.region.coverage import is_batch_quiesced
 from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import live_members, universe

@@ -24,8 +24,13 @@ from airflow_kcr.errors import (
     StaleEpoch,
     StrangeContribution,
 )
-from airflow_kcr.protocol import commands, documents
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol import documents
+from airflow_kcr.protocol.member import messages
+from airflow_kcr.protocol.member.state import State
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, read_offsets, write_offsets
+from airflow_kcr.protocol.region import commands
+from airflow_kcr.protocol.region import events as region_events
+from airflow_kcr.protocol.region.commands import (
     Acknowledge,
     Reconcile,
     ReportReadBack,
@@ -33,10 +38,6 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.member import messages
-from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, read_offsets, write_offsets
-from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.completion import merged
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,

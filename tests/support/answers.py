@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from airflow_kcr.errors import BatchRefused, KcrError, PartitionBusy, RegionInState, UnknownMember, UnknownTopics
-from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import Caller, PartitionAdvice
 from airflow_kcr.protocol.member.messages import Answered as _Answered
 from airflow_kcr.protocol.member.messages import Event
 from airflow_kcr.protocol.member.messages import Refused as _Refused
 from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.region import commands
+from airflow_kcr.protocol.region.commands import Caller, PartitionAdvice
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import (

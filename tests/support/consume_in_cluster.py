@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_kcr.protocol.commands import StopRegion
+from airflow_kcr.protocol.region.commands import StopRegion
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger

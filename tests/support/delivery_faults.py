@@ -18,7 +18,7 @@ from threading import Barrier
 
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.errors import StoreError
-from airflow_kcr.protocol.commands import RequestCheckpoint
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint

@@ -22,13 +22,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from airflow_kcr import errors, settings
-from airflow_kcr.protocol import commands, offsets, targets, timeouts
+from airflow_kcr.protocol import offsets, targets, timeouts
 from airflow_kcr.protocol.invariants.proof import CHECKS
 from airflow_kcr.protocol.member import messages as member_effects
 from airflow_kcr.protocol.member import messages as member_events
 from airflow_kcr.protocol.member import state as member_state
 from airflow_kcr.protocol.member.step import TABLE
-from airflow_kcr.protocol.region import events, rows, waits
+from airflow_kcr.protocol.region import commands, events, rows, waits
 from airflow_kcr.protocol.rules import format_start
 from airflow_kcr.protocol.values import format_duration
 from airflow_kcr.spark import reads

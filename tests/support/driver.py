@@ -21,7 +21,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from airflow_kcr.errors import KcrError
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.region.commands import (
     Acknowledge,
     AnswerEntries,
     ApplyReset,
@@ -45,8 +47,6 @@ from airflow_kcr.protocol.commands import (
     StartBatch,
     StartRegion,
 )
-from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.resets import open_targets
 from airflow_kcr.protocol.region.rows import (

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from airflow_kcr.protocol.commands import Command, Register
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.messages import Ask, Effect
 from airflow_kcr.protocol.member.state import MemberMachine, State
 from airflow_kcr.protocol.member.step import step
+from airflow_kcr.protocol.region.commands import Command, Register
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointPhase,

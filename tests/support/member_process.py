@@ -29,9 +29,16 @@ from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
 from airflow_kcr.ports import BatchCall, CommitAnswer, Membership, MembershipListener, Sinks, always
-from airflow_kcr.protocol.commands import Acknowledge, Command, Contribute, FinishBatch, ReportReadBack, StartBatch
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.commands import (
+    Acknowledge,
+    Command,
+    Contribute,
+    FinishBatch,
+    ReportReadBack,
+    StartBatch,
+)
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     GroupId,

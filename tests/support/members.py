@@ -26,7 +26,14 @@ import psutil
 
 from airflow_kcr.api import Region
 from airflow_kcr.api.regions import connect, store_url
-from airflow_kcr.protocol.commands import Caller, Command, DeclareRegion, RequestCheckpoint, RequestReset, StartRegion
+from airflow_kcr.protocol.region.commands import (
+    Caller,
+    Command,
+    DeclareRegion,
+    RequestCheckpoint,
+    RequestReset,
+    StartRegion,
+)
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,

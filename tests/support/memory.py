@@ -20,10 +20,10 @@ from airflow_kcr.errors import (
     UnknownRegion,
 )
 from airflow_kcr.ports import Heartbeats, Renewal, SinkPlace
-from airflow_kcr.protocol.commands import EventMark, Heartbeat
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import SeekMap
 from airflow_kcr.protocol.region import lost_logs
+from airflow_kcr.protocol.region.commands import EventMark, Heartbeat
 from airflow_kcr.protocol.region.events import Event, MemberRegistered
 from airflow_kcr.protocol.region.rows import Batch, DesiredState, Lease, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from airflow_kcr.protocol.commands import ReportStartFailures
+from airflow_kcr.protocol.region.commands import ReportStartFailures
 from airflow_kcr.protocol.region.rows import StartFailure
 from airflow_kcr.protocol.values import MemberId, RegionName
 from airflow_kcr.store.regions import RegionStore

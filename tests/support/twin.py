@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_kcr.errors import KcrError, RefusedError
 from airflow_kcr.ports import Heartbeats, Renewal
-from airflow_kcr.protocol.commands import Heartbeat
+from airflow_kcr.protocol.region.commands import Heartbeat
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import (

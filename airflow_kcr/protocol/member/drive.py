@@ -11,15 +11,6 @@ from collections.abc import Callable
 from typing import Final
 
 from airflow_kcr.errors import IllegalEvent
-from airflow_kcr.protocol.commands import (
-    Caller,
-    DiscardBatch,
-    FinishBatch,
-    ReportOutOfRange,
-    RequestReset,
-    StartBatch,
-    StoreBoundaryOffsets,
-)
 from airflow_kcr.protocol.member import duties, messages, state
 from airflow_kcr.protocol.member.messages import Ask, Effect
 from airflow_kcr.protocol.member.state import (
@@ -35,6 +26,15 @@ from airflow_kcr.protocol.member.state import (
     moved,
 )
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.commands import (
+    Caller,
+    DiscardBatch,
+    FinishBatch,
+    ReportOutOfRange,
+    RequestReset,
+    StartBatch,
+    StoreBoundaryOffsets,
+)
 from airflow_kcr.protocol.region.rows import RESET_STATES, Batch, CheckpointPhase, DesiredState, RegionState, ResetCause
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import replace

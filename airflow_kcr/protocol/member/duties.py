@@ -14,7 +14,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.member import messages, state
+from airflow_kcr.protocol.member.messages import Ask, Effect
+from airflow_kcr.protocol.member.state import ACTIVE, Awaited, Driven, MemberMachine, State, Why, awaiting, moved
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region import timelines
+from airflow_kcr.protocol.region.commands import (
     Acknowledge,
     AnswerEntries,
     Caller,
@@ -29,12 +35,6 @@ from airflow_kcr.protocol.commands import (
     ReportPartitions,
     ReportReadBack,
 )
-from airflow_kcr.protocol.member import messages, state
-from airflow_kcr.protocol.member.messages import Ask, Effect
-from airflow_kcr.protocol.member.state import ACTIVE, Awaited, Driven, MemberMachine, State, Why, awaiting, moved
-from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, CheckpointPhase, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPartition, replace

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from typing import Generic, TypeAlias, TypeVar
 
 from airflow_kcr.errors import KcrError
-from airflow_kcr.protocol.commands import Caller, Command, Found
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.commands import Caller, Command, Found
 from airflow_kcr.protocol.region.rows import Batch, BoundaryOffset, OpenTarget
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.targets import Target

@@ -16,9 +16,9 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from airflow_kcr.errors import IllegalEvent, KcrError
-from airflow_kcr.protocol.commands import EventMark, Found, Register
 from airflow_kcr.protocol.member.messages import CommitAnswered, Effect, RangesPlanned, SinksPrepared
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region.commands import EventMark, Found, Register
 from airflow_kcr.protocol.region.rows import Batch, ResetCause
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.timeouts import Timeouts

@@ -13,7 +13,21 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias, TypeVar
 
 from airflow_kcr.errors import GroupInOtherRegion, IllegalEvent, MemberInUse, PartitionBusy, UnknownTopics
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.member import drive, messages, state
+from airflow_kcr.protocol.member.drive import PLAN_PAUSE
+from airflow_kcr.protocol.member.messages import Effect
+from airflow_kcr.protocol.member.state import (
+    Assignment,
+    Awaited,
+    BatchPhase,
+    MemberMachine,
+    MyBatch,
+    State,
+    answered,
+    moved,
+)
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region.commands import (
     Acknowledge,
     ClaimPartitions,
     Command,
@@ -30,20 +44,6 @@ from airflow_kcr.protocol.commands import (
     ReportPublished,
     StartBatch,
 )
-from airflow_kcr.protocol.member import drive, messages, state
-from airflow_kcr.protocol.member.drive import PLAN_PAUSE
-from airflow_kcr.protocol.member.messages import Effect
-from airflow_kcr.protocol.member.state import (
-    Assignment,
-    Awaited,
-    BatchPhase,
-    MemberMachine,
-    MyBatch,
-    State,
-    answered,
-    moved,
-)
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.view import MemberRegion

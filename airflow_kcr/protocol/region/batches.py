@@ -11,8 +11,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow_kcr.errors import BatchRefused, NotClaimed
-from airflow_kcr.protocol.commands import DiscardBatch, FinishBatch, StartBatch
 from airflow_kcr.protocol.region import boundaries
+from airflow_kcr.protocol.region.commands import DiscardBatch, FinishBatch, StartBatch
 from airflow_kcr.protocol.region.rows import Batch, CheckpointPhase, Claim, DesiredState, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (
     BatchClosed,

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from airflow_kcr.protocol.commands import StoreBoundaryOffsets
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events, timelines
+from airflow_kcr.protocol.region.commands import StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim, RegionState
 from airflow_kcr.protocol.region.state import Region, past_skips, put, record, require_member
 from airflow_kcr.protocol.rules import CheckpointMode

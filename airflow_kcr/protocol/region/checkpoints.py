@@ -15,9 +15,9 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.errors import CheckpointRefused, RegionInState
-from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.region import archive, boundaries, coverage, events, timelines
 from airflow_kcr.protocol.region.archive import Named
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointPhase,

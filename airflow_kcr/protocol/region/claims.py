@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog, PartitionBusy, UnknownMember
-from airflow_kcr.protocol.commands import Acknowledge, ClaimPartitions, Contribute, ReadRegion, ReportPublished
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region import (
@@ -27,6 +26,7 @@ from airflow_kcr.protocol.region import (
     membership,
     resets,
 )
+from airflow_kcr.protocol.region.commands import Acknowledge, ClaimPartitions, Contribute, ReadRegion, ReportPublished
 from airflow_kcr.protocol.region.rows import (
     CLAIM_STATES,
     RESET_STATES,

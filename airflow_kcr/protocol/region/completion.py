@@ -18,9 +18,6 @@ from airflow_kcr.errors import (
     OverlappingOffsets,
     StrangeContribution,
 )
-from airflow_kcr.protocol.commands import (
-    Contribute,
-)
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import (
     boundaries,
@@ -31,6 +28,9 @@ from airflow_kcr.protocol.region import (
     resets,
     specs,
     timelines,
+)
+from airflow_kcr.protocol.region.commands import (
+    Contribute,
 )
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,

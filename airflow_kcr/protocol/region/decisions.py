@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.region import (
     batches,
     boundaries,
     checkpoints,
     claims,
+    commands,
     completion,
     lifecycle,
     lost_logs,

@@ -11,14 +11,6 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow_kcr.errors import RegionInState
-from airflow_kcr.protocol.commands import (
-    DeclareRegion,
-    KillRegion,
-    PauseRegion,
-    RequestCheckpoint,
-    StartRegion,
-    StopRegion,
-)
 from airflow_kcr.protocol.region import (
     checkpoints,
     events,
@@ -28,6 +20,14 @@ from airflow_kcr.protocol.region import (
     resets,
     specs,
     timelines,
+)
+from airflow_kcr.protocol.region.commands import (
+    DeclareRegion,
+    KillRegion,
+    PauseRegion,
+    RequestCheckpoint,
+    StartRegion,
+    StopRegion,
 )
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,

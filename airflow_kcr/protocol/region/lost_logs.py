@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_kcr.errors import GroupInOtherRegion, OtherCluster
-from airflow_kcr.protocol.commands import ReportClusters, ReportOutOfRange
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
 from airflow_kcr.protocol.region import checkpoints, events, resets, timelines
+from airflow_kcr.protocol.region.commands import ReportClusters, ReportOutOfRange
 from airflow_kcr.protocol.region.rows import Absence, Claim, Halt, HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, past_skips, put, record, require_member, universe
 from airflow_kcr.protocol.rules import OutOfRangePolicy

@@ -16,7 +16,8 @@ from collections.abc import Collection
 from datetime import datetime
 
 from airflow_kcr.errors import MemberInUse, RegionInState, SpecOutdated, UnknownMember
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.region import checkpoints, coverage, events, lost_logs, resets
+from airflow_kcr.protocol.region.commands import (
     KeepSlot,
     Leave,
     PartitionAdvice,
@@ -25,7 +26,6 @@ from airflow_kcr.protocol.commands import (
     ReportGroups,
     ReportPartitions,
 )
-from airflow_kcr.protocol.region import checkpoints, coverage, events, lost_logs, resets
 from airflow_kcr.protocol.region.rows import (
     CLAIM_STATES,
     RESET_STATES,

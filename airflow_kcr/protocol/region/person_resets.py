@@ -21,11 +21,11 @@ from airflow_kcr.errors import (
     ResetInProgress,
     ResetNotApproved,
 )
-from airflow_kcr.protocol.commands import ApplyReset, RecordResetAnswer, RequestCheckpoint
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region import checkpoints, coverage, events, plans, resets, specs, timelines
 from airflow_kcr.protocol.region.archive import ACTIVE
+from airflow_kcr.protocol.region.commands import ApplyReset, RecordResetAnswer, RequestCheckpoint
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointPurpose,

@@ -12,17 +12,17 @@ from airflow_kcr.errors import (
     NotClaimed,
     UnknownCheckpoint,
 )
-from airflow_kcr.protocol.commands import (
-    PublishCheckpoint,
-    RepairReadBack,
-    ReportPublished,
-    ReportReadBack,
-)
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import (
     coverage,
     events,
     resets,
+)
+from airflow_kcr.protocol.region.commands import (
+    PublishCheckpoint,
+    RepairReadBack,
+    ReportPublished,
+    ReportReadBack,
 )
 from airflow_kcr.protocol.region.rows import (
     CheckpointPoint,

@@ -10,9 +10,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
-from airflow_kcr.protocol.commands import (
-    RequestCheckpoint,
-)
 from airflow_kcr.protocol.region import (
     batches,
     boundaries,
@@ -24,6 +21,9 @@ from airflow_kcr.protocol.region import (
     publication,
     resets,
     specs,
+)
+from airflow_kcr.protocol.region.commands import (
+    RequestCheckpoint,
 )
 from airflow_kcr.protocol.region.rows import (
     CheckpointPurpose,

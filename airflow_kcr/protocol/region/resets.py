@@ -14,10 +14,10 @@ from datetime import datetime
 from typing import Final, assert_never
 
 from airflow_kcr.errors import BatchRefused, NotClaimed
-from airflow_kcr.protocol.commands import Acknowledge, AnswerEntries, ReportSeekCommit, RequestReset
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, filled, from_offsets
 from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, events, timelines
+from airflow_kcr.protocol.region.commands import Acknowledge, AnswerEntries, ReportSeekCommit, RequestReset
 from airflow_kcr.protocol.region.rows import (
     FAILURE_CAUSES,
     RESET_STATES,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from airflow_kcr.protocol.commands import (
-    ReportLater,
-    ReportNoted,
-)
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import (
     events,
     membership,
     resets,
     timelines,
+)
+from airflow_kcr.protocol.region.commands import (
+    ReportLater,
+    ReportNoted,
 )
 from airflow_kcr.protocol.region.rows import (
     CheckpointPoint,

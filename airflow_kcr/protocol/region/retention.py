@@ -14,13 +14,13 @@ from airflow_kcr.errors import (
     CheckpointNotUsable,
     UnknownCheckpoint,
 )
-from airflow_kcr.protocol.commands import (
-    PinCheckpoint,
-)
 from airflow_kcr.protocol.region import (
     events,
 )
 from airflow_kcr.protocol.region.archive import ACTIVE
+from airflow_kcr.protocol.region.commands import (
+    PinCheckpoint,
+)
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointState,

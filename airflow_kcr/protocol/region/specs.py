@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from airflow_kcr.protocol.commands import ChangeSpec, ReportStartFailures
 from airflow_kcr.protocol.region import boundaries, events, lost_logs, membership, resets
+from airflow_kcr.protocol.region.commands import ChangeSpec, ReportStartFailures
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
     Claim,

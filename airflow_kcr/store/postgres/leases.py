@@ -7,7 +7,7 @@ from typing import Final
 
 from airflow_kcr.errors import RefusedError, UnknownMember, UnknownRegion
 from airflow_kcr.ports import Heartbeats, Renewal
-from airflow_kcr.protocol.commands import Heartbeat
+from airflow_kcr.protocol.region.commands import Heartbeat
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.postgres.connections import Connections
 from airflow_kcr.store.postgres.statements import load

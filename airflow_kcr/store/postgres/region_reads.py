@@ -11,9 +11,9 @@ from collections.abc import Sequence as Columns
 from datetime import datetime
 from typing import Any, Final
 
-from airflow_kcr.protocol.commands import FinishBatch, StartBatch
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.region import boundaries
+from airflow_kcr.protocol.region.commands import FinishBatch, StartBatch
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
     BoundaryKey,

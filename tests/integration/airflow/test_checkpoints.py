@@ -20,7 +20,7 @@ from airflow_kcr.embedded.airflow import Component
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import KcrError
 from airflow_kcr.hooks.checkpoints import partition_key
-from airflow_kcr.protocol.commands import Reconcile, StoreBoundaryOffsets
+from airflow_kcr.protocol.region.commands import Reconcile, StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, Committed
 from airflow_kcr.protocol.values import Offset
 from tests.support.driver import Driver

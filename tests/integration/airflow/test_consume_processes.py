@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from airflow_kcr.protocol.commands import StopRegion
+from airflow_kcr.protocol.region.commands import StopRegion
 from airflow_kcr.protocol.region.rows import Outcome
 from tests.support.consume import CONF, Consumers, Task, consumers
 from tests.support.members import live

@@ -10,7 +10,7 @@ import pytest
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.embedded.airflow_client import AirflowClient
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.protocol.commands import DeclareRegion
+from airflow_kcr.protocol.region.commands import DeclareRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.spec import parse

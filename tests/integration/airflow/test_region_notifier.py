@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.protocol.commands import ReportForeignConsumer, StartRegion
+from airflow_kcr.protocol.region.commands import ReportForeignConsumer, StartRegion
 from tests.support.live_airflow import LiveAirflow
 from tests.support.live_region import SPEC, live_region
 from tests.support.members import BRISK

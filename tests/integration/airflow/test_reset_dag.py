@@ -11,7 +11,7 @@ import pytest
 from airflow_kcr.api import ResetRequest
 from airflow_kcr.embedded.airflow import client_of
 from airflow_kcr.errors import RefusedError, ServiceFailed
-from airflow_kcr.protocol.commands import RequestCheckpoint
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import RequestId
 from tests.support.live_airflow import LiveAirflow

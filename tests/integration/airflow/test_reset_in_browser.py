@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.embedded.flights import producer
-from airflow_kcr.protocol.commands import RequestCheckpoint
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import PersonReset, Requester
 from airflow_kcr.protocol.targets import TARGETS
 from airflow_kcr.protocol.values import RequestId

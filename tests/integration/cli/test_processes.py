@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.protocol.commands import KillRegion, StartRegion
+from airflow_kcr.protocol.region.commands import KillRegion, StartRegion
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
 

@@ -24,8 +24,8 @@ from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.embedded.servers import new_cluster_id
 from airflow_kcr.errors import RegionExists
-from airflow_kcr.protocol.commands import DeclareRegion, ReportClusters, RequestCheckpoint, StartRegion
 from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.commands import DeclareRegion, ReportClusters, RequestCheckpoint, StartRegion
 from airflow_kcr.protocol.region.rows import Checkpoint, HaltReason, RegionState
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.scopes import Scope

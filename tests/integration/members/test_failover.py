@@ -19,7 +19,7 @@ import pytest
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.embedded.servers import UNSAFE_BUT_FAST, USER
 from airflow_kcr.errors import StoreUnavailable
-from airflow_kcr.protocol.commands import StartRegion
+from airflow_kcr.protocol.region.commands import StartRegion
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState
 from airflow_kcr.store.postgres.connections import server_at
 from airflow_kcr.store.schema_upgrade import upgrade

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from airflow_kcr.protocol.commands import PauseRegion, RequestCheckpoint, StartRegion
 from airflow_kcr.protocol.region import coverage, events
+from airflow_kcr.protocol.region.commands import PauseRegion, RequestCheckpoint, StartRegion
 from airflow_kcr.protocol.region.rows import Checkpoint, Committed, HaltReason, RegionState, RequestState, ResetCause
 from airflow_kcr.protocol.values import RequestId
 from tests.conftest import StartKafka

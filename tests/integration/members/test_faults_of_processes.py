@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 import pytest
 
-from airflow_kcr.protocol.commands import RequestCheckpoint, StartRegion
 from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.commands import RequestCheckpoint, StartRegion
 from airflow_kcr.protocol.region.rows import Batch, CheckpointPhase, ResetCause
 from airflow_kcr.protocol.values import BatchId, RequestId
 from tests.support import faults

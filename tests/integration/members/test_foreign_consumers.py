@@ -17,8 +17,8 @@ from confluent_kafka import Consumer
 from airflow_kcr.api import Region
 from airflow_kcr.api.validation import GroupWatch, real_reader, validate
 from airflow_kcr.kafka import settings as kafka_names
-from airflow_kcr.protocol.commands import RequestCheckpoint, StartRegion, StopRegion
 from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.commands import RequestCheckpoint, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RequestId

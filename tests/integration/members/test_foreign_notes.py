@@ -12,8 +12,8 @@ import pytest
 
 from airflow_kcr.api import Region
 from airflow_kcr.errors import KcrError
-from airflow_kcr.protocol.commands import KillRegion, StartRegion, StopRegion
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.commands import KillRegion, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
 from tests.support.kafka import Kafka, groups_at

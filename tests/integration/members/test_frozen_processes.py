@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 import pytest
 
-from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import Outcome, RegionState
 from airflow_kcr.protocol.values import Incarnation, RequestId
 from tests.integration.members.conftest import in_both_protocols

@@ -14,7 +14,7 @@ from airflow_kcr.driver.parts import StartFailures
 from airflow_kcr.driver.task import RunningApplication
 from airflow_kcr.kafka import admin_process
 from airflow_kcr.kafka.admin_process import Child
-from airflow_kcr.protocol.commands import KillRegion
+from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.spark.pulse import Pulse

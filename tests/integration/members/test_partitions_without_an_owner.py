@@ -14,9 +14,9 @@ import pytest
 from airflow_kcr.api import Region
 from airflow_kcr.api.validation import real_reader, validate
 from airflow_kcr.kafka import settings as kafka_names
-from airflow_kcr.protocol.commands import RequestCheckpoint, StartRegion, StopRegion
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.commands import RequestCheckpoint, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.validation import Check, Question
 from airflow_kcr.protocol.values import RequestId

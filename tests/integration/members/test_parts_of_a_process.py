@@ -15,7 +15,7 @@ import psutil
 import psycopg
 import pytest
 
-from airflow_kcr.protocol.commands import RequestCheckpoint
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.values import RequestId
 from tests.integration.members.conftest import Lend
 from tests.support.faults import Note, finished, judged, resets

@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from airflow_kcr.api import Region
-from airflow_kcr.protocol.commands import StartRegion, StopRegion
 from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.commands import StartRegion, StopRegion
 from airflow_kcr.protocol.rules import (
     COMMITTED,
     EARLIEST,

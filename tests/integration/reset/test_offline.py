@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.api.goals import STOPPED
 from airflow_kcr.errors import GroupNotEmpty
-from airflow_kcr.protocol.commands import RequestCheckpoint
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import Committed
 from airflow_kcr.protocol.targets import FromFile, ToEarliest, ToOffset
 from airflow_kcr.protocol.values import GroupId, Offset, RequestId

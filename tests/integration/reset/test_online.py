@@ -11,7 +11,7 @@ import pytest
 
 from airflow_kcr.api import Plan, Region, ResetRequest, ResetView
 from airflow_kcr.errors import CheckpointNotUsable
-from airflow_kcr.protocol.commands import RequestCheckpoint
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.events import ResetBegun
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, Requester
 from airflow_kcr.protocol.scopes import Scope, parse_scope

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError
-from airflow_kcr.protocol.commands import RetireCheckpoints
+from airflow_kcr.protocol.region.commands import RetireCheckpoints
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.sinks import clean_checkpoints, read_checkpoint
 from tests.support.lake import Lake

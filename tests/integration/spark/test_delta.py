@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkError
-from airflow_kcr.protocol.commands import RetireCheckpoints
+from airflow_kcr.protocol.region.commands import RetireCheckpoints
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.targets import ToInitial

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from airflow_kcr.protocol.commands import RequestCheckpoint
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import CheckpointPhase
 from airflow_kcr.protocol.values import RequestId
 from tests.support.faults import Note, finished, judged, owners, passed, resets

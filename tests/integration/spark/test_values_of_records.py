@@ -21,7 +21,7 @@ from airflow_kcr.driver.application import MemberRun, hosting, preparing
 from airflow_kcr.driver.parts import StartFailures
 from airflow_kcr.errors import BatchFailed
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.commands import DeclareRegion, KillRegion
+from airflow_kcr.protocol.region.commands import DeclareRegion, KillRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionId, RegionName
 from airflow_kcr.sinks.postgres.sink import TableWriter

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kcr.api.validation import Validation, real_reader, validate
 from airflow_kcr.kafka import settings as kafka_names
-from airflow_kcr.protocol.commands import ChangeSpec, StartRegion
+from airflow_kcr.protocol.region.commands import ChangeSpec, StartRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.validation import Check, Question
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from airflow_kcr.api.regions import opened
 from airflow_kcr.cli.group import CHECKED, describe, validate
-from airflow_kcr.protocol.commands import DeclareRegion
+from airflow_kcr.protocol.region.commands import DeclareRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.validation import Question
 from airflow_kcr.protocol.values import RegionName

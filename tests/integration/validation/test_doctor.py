@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from airflow_kcr.api.regions import opened
 from airflow_kcr.cli import app
 from airflow_kcr.driver import parts
-from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
+from airflow_kcr.protocol.region.commands import DeclareRegion, StartRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.validation import Question
 from airflow_kcr.protocol.values import RegionName

@@ -16,9 +16,9 @@ import pytest
 from airflow_kcr.api.validation import Validation, preflight, real_reader, validate
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
-from airflow_kcr.protocol.commands import DeclareRegion
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.commands import DeclareRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import GroupProtocol
 from airflow_kcr.protocol.validation import Question

@@ -10,12 +10,11 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import BatchRefused, NotClaimed, PartitionBusy, StaleEpoch
-from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import RetireCheckpoints, StartRegion, StopRegion
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member import messages as member_events
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
-from airflow_kcr.protocol.region import boundaries, lost_logs
+from airflow_kcr.protocol.region import boundaries, commands, lost_logs
+from airflow_kcr.protocol.region.commands import RetireCheckpoints, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.rules import Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToEarliest, ToInitial, ToLatest, ToOffset

@@ -5,13 +5,19 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StrangeContribution, UnknownMember
-from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import Acknowledge, ChangeSpec, KillRegion, Reconcile, RetireCheckpoints, StartRegion
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import coverage
+from airflow_kcr.protocol.region import commands, coverage
 from airflow_kcr.protocol.region import events as region_events
+from airflow_kcr.protocol.region.commands import (
+    Acknowledge,
+    ChangeSpec,
+    KillRegion,
+    Reconcile,
+    RetireCheckpoints,
+    StartRegion,
+)
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointState,

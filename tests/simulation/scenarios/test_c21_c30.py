@@ -13,14 +13,13 @@ from datetime import datetime, timedelta
 import pytest
 
 from airflow_kcr.errors import BatchRefused, CheckpointNotUsable, StalePlan, StoreBusy
-from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import PauseRegion, ReadRegion, Reconcile, StartRegion, StopRegion
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import SeekSource
-from airflow_kcr.protocol.region import boundaries
+from airflow_kcr.protocol.region import boundaries, commands
 from airflow_kcr.protocol.region import events as region_events
+from airflow_kcr.protocol.region.commands import PauseRegion, ReadRegion, Reconcile, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     Committed,

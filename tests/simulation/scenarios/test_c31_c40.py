@@ -11,8 +11,11 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import CheckpointRefused, UnknownTopics
-from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.member import messages
+from airflow_kcr.protocol.member.state import State
+from airflow_kcr.protocol.region import commands, coverage
+from airflow_kcr.protocol.region import events as region_events
+from airflow_kcr.protocol.region.commands import (
     ChangeSpec,
     Reconcile,
     RepairReadBack,
@@ -20,10 +23,6 @@ from airflow_kcr.protocol.commands import (
     ReportReadBack,
     StartRegion,
 )
-from airflow_kcr.protocol.member import messages
-from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.region import coverage
-from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.rows import (
     Committed,
     HaltReason,

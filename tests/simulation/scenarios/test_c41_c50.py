@@ -8,12 +8,11 @@ from itertools import permutations
 import pytest
 
 from airflow_kcr.errors import BatchRefused, NotClaimed, RefusedError, RegionInState
-from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import FinishBatch, KillRegion, PauseRegion, StartRegion
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, SeekSource
-from airflow_kcr.protocol.region import batches, coverage
+from airflow_kcr.protocol.region import batches, commands, coverage
 from airflow_kcr.protocol.region import events as region_events
+from airflow_kcr.protocol.region.commands import FinishBatch, KillRegion, PauseRegion, StartRegion
 from airflow_kcr.protocol.region.rows import (
     Committed,
     DesiredState,

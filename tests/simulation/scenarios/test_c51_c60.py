@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused, CheckpointRefused, MemberInUse, NotClaimed, RegionInState
-from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import KillRegion, PauseRegion, Reconcile, Register, StartRegion, StopRegion
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.region import coverage
+from airflow_kcr.protocol.region import commands, coverage
 from airflow_kcr.protocol.region import events as region_events
+from airflow_kcr.protocol.region.commands import KillRegion, PauseRegion, Reconcile, Register, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointPurpose,

@@ -8,7 +8,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.commands import (
     ApplyReset,
     Caller,
     KillRegion,
@@ -18,7 +19,6 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToCurrent, ToDatetime, ToEarliest, ToInitial

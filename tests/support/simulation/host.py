@@ -8,7 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from airflow_kcr.errors import KcrError, UnknownTopics
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.member import messages
+from airflow_kcr.protocol.member.state import MemberMachine, State
+from airflow_kcr.protocol.member.step import step
+from airflow_kcr.protocol.observations import LogBounds, LogView
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
+from airflow_kcr.protocol.region.commands import (
     AssignedPartition,
     ClaimPartitions,
     Command,
@@ -18,11 +23,6 @@ from airflow_kcr.protocol.commands import (
     ReportSeekCommit,
     StartBatch,
 )
-from airflow_kcr.protocol.member import messages
-from airflow_kcr.protocol.member.state import MemberMachine, State
-from airflow_kcr.protocol.member.step import step
-from airflow_kcr.protocol.observations import LogBounds, LogView
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region.rows import Batch, OpenTarget
 from airflow_kcr.protocol.rules import Delivery, GroupProtocol
 from airflow_kcr.protocol.scopes import EVERYTHING

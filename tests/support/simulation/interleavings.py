@@ -19,7 +19,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from airflow_kcr.errors import KcrError
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.invariants import History, verify
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
+from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.commands import (
     Acknowledge,
     ApplyReset,
     AssignedPartition,
@@ -37,10 +41,6 @@ from airflow_kcr.protocol.commands import (
     StartBatch,
     StartRegion,
 )
-from airflow_kcr.protocol.invariants import History, verify
-from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
-from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import Liveness, LivenessVerdict, LogEnd, Seen
 from airflow_kcr.protocol.region.rows import (
     Batch,

@@ -16,14 +16,14 @@ from random import Random
 from typing import Final
 
 from airflow_kcr.errors import KcrError
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.member.state import MemberMachine
+from airflow_kcr.protocol.region.commands import (
     ChangeSpec,
     DeclareRegion,
     Register,
     RequestCheckpoint,
     StartRegion,
 )
-from airflow_kcr.protocol.member.state import MemberMachine
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import (
     CheckpointPurpose,

@@ -7,7 +7,7 @@ import pytest
 from airflow_kcr.api import goals
 from airflow_kcr.api.goals import Goal
 from airflow_kcr.errors import TimedOut
-from airflow_kcr.protocol.commands import KillRegion
+from airflow_kcr.protocol.region.commands import KillRegion
 from tests.support.driver import Driver
 
 

@@ -14,7 +14,7 @@ from airflow_kcr.errors import (
     SpecRefused,
     TimedOut,
 )
-from airflow_kcr.protocol.commands import Register
+from airflow_kcr.protocol.region.commands import Register
 from airflow_kcr.protocol.region.events import SpecChanged
 from airflow_kcr.protocol.values import ClusterId, GroupId, MemberId
 from airflow_kcr.spec import RegionSpec, parse

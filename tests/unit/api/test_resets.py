@@ -30,8 +30,8 @@ from airflow_kcr.errors import (
     UpsertNeedsConsent,
 )
 from airflow_kcr.operators.reset_form import markdown
-from airflow_kcr.protocol.commands import Reconcile, RequestReset
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.commands import Reconcile, RequestReset
 from airflow_kcr.protocol.region.rows import RegionState, Requester, ResetCause
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import (

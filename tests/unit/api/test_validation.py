@@ -32,7 +32,6 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.ports import CommittedOffset
-from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.observations import (
     SHARE_OR_STREAMS,
@@ -43,6 +42,7 @@ from airflow_kcr.protocol.observations import (
     TimeAnswer,
 )
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.commands import DeclareRegion, StartRegion
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec, restore_point_offsets

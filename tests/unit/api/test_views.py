@@ -13,7 +13,7 @@ from airflow_kcr.api.checkpoints import CheckpointView
 from airflow_kcr.api.goals import published
 from airflow_kcr.api.views import span
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.region.commands import (
     KillRegion,
     PauseRegion,
     PinCheckpoint,

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.api import Goal, Progress, Region, goals
 from airflow_kcr.errors import CheckpointRefused, ConfigurationError, RegionInState, StoreUnavailable, TimedOut
-from airflow_kcr.protocol.commands import ReportForeignConsumer, StartRegion
+from airflow_kcr.protocol.region.commands import ReportForeignConsumer, StartRegion
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, DesiredState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import RequestId

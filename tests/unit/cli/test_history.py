@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import create_engine, text
 
 from airflow_kcr.api import Region
-from airflow_kcr.protocol.commands import KillRegion, StartRegion
+from airflow_kcr.protocol.region.commands import KillRegion, StartRegion
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster
 from tests.support.stores import only_reading

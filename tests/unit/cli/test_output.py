@@ -13,7 +13,7 @@ import pytest
 
 from airflow_kcr.errors import ConfigurationError, SinkError, ToolMissing
 from airflow_kcr.ports import SinkPlace
-from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
+from airflow_kcr.protocol.region.commands import DeclareRegion, StartRegion
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionId, RegionName

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.protocol.commands import PinCheckpoint, RequestReset
+from airflow_kcr.protocol.region.commands import PinCheckpoint, RequestReset
 from airflow_kcr.protocol.region.rows import Requester, ResetCause
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Offset

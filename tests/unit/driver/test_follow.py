@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from airflow_kcr.driver.application import MemberRun, Prepared, fetch_for, follow, source_of
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parts import Parts
-from airflow_kcr.protocol.commands import DeclareRegion
+from airflow_kcr.protocol.region.commands import DeclareRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionId, RegionName, Timeline

@@ -12,7 +12,7 @@ import pytest
 from airflow_kcr.driver.application import MemberRun, preparing, refuse_held
 from airflow_kcr.driver.parts import StartFailures
 from airflow_kcr.errors import MemberInUse
-from airflow_kcr.protocol.commands import DeclareRegion, Leave, Register, Renew, StartRegion
+from airflow_kcr.protocol.region.commands import DeclareRegion, Leave, Register, Renew, StartRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts

@@ -17,7 +17,7 @@ from airflow_kcr.driver.member_pool import MemberPool, ParentWatchdog, drain, ma
 from airflow_kcr.driver.task import Task, process_state
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RegionInState, StoreUnavailable
-from airflow_kcr.protocol.commands import KillRegion
+from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.region.rows import CheckpointRequest, DesiredState, RequestState
 from airflow_kcr.protocol.region.state import Region, request_of
 from airflow_kcr.protocol.values import MemberId, RegionName, RequestId

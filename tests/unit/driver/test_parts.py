@@ -22,8 +22,8 @@ from airflow_kcr.errors import (
     StoreUnavailable,
     UnknownMember,
 )
-from airflow_kcr.protocol.commands import Command, DeclareRegion, Register, Renew, StartRegion
 from airflow_kcr.protocol.region import specs
+from airflow_kcr.protocol.region.commands import Command, DeclareRegion, Register, Renew, StartRegion
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.values import GroupId, Incarnation, MemberId, RegionName
 from airflow_kcr.spec import RegionSpec, parse

@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.notifications.region import KcrRegionNotifier
-from airflow_kcr.protocol.commands import ReportForeignConsumer
 from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.commands import ReportForeignConsumer
 from airflow_kcr.protocol.region.liveness import Liveness
 from airflow_kcr.protocol.region.waits import Rule, Wait
 from tests.support.airflow_tasks import task_context

@@ -13,8 +13,8 @@ from airflow_kcr.api import Plan, Region, ResetRequest
 from airflow_kcr.operators import base
 from airflow_kcr.operators.reset import KcrApplyResetOperator, KcrApproveResetOperator
 from airflow_kcr.operators.reset_form import markdown
-from airflow_kcr.protocol.commands import RecordResetAnswer, RequestReset
 from airflow_kcr.protocol.evidence import CheckVerdict
+from airflow_kcr.protocol.region.commands import RecordResetAnswer, RequestReset
 from airflow_kcr.protocol.region.rows import RegionState, ResetAnswer, ResetCause
 from airflow_kcr.protocol.targets import ToCheckpoint, ToInitial
 from airflow_kcr.protocol.validation import Check, Question

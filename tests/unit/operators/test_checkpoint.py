@@ -23,7 +23,7 @@ from airflow_kcr.operators.checkpoint import (
     KcrRepairCheckpointOperator,
     KcrUnpinCheckpointOperator,
 )
-from airflow_kcr.protocol.commands import KillRegion
+from airflow_kcr.protocol.region.commands import KillRegion
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
 from tests.support.kafka import Kafka

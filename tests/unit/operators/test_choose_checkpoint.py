@@ -7,7 +7,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.reset import KcrChooseCheckpointOperator
-from airflow_kcr.protocol.commands import PinCheckpoint
+from airflow_kcr.protocol.region.commands import PinCheckpoint
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, Requester
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, Offset

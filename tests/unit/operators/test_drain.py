@@ -11,7 +11,7 @@ from airflow_kcr.api import Region
 from airflow_kcr.errors import TimedOut
 from airflow_kcr.operators import base
 from airflow_kcr.operators.checkpoint import KcrDrainOperator
-from airflow_kcr.protocol.commands import KillRegion, Reconcile, ReportForeignConsumer, StoreBoundaryOffsets
+from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, ReportForeignConsumer, StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, RequestState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import Offset, RegionName, RequestId

@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_kcr.operators.region import KcrResumeOperator, KcrStartOperator
-from airflow_kcr.protocol.commands import PauseRegion
+from airflow_kcr.protocol.region.commands import PauseRegion
 from airflow_kcr.protocol.region.rows import DesiredState, RegionState
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context

@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kcr.operators.region import KcrRetireOperator
-from airflow_kcr.protocol.commands import KillRegion, PinCheckpoint
+from airflow_kcr.protocol.region.commands import KillRegion, PinCheckpoint
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, live_region

@@ -25,8 +25,8 @@ from airflow_kcr.embedded.processes import happened
 from airflow_kcr.operators.region import KcrPauseOperator
 from airflow_kcr.plugins import page
 from airflow_kcr.plugins.page import build_page
-from airflow_kcr.protocol.commands import PinCheckpoint, RequestReset, StopRegion
 from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.commands import PinCheckpoint, RequestReset, StopRegion
 from airflow_kcr.protocol.region.liveness import Liveness
 from airflow_kcr.protocol.region.rows import Requester, ResetCause
 from airflow_kcr.protocol.region.waits import Rule, Wait

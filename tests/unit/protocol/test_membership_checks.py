@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.protocol.commands import KillRegion, ReportPartitions, StartRegion
 from airflow_kcr.protocol.evidence import CheckVerdict, Evidence, Participants
 from airflow_kcr.protocol.observations import SHARE_OR_STREAMS, ForeignConsumer, GroupSeen, LogBounds, MemberSeen
 from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.commands import KillRegion, ReportPartitions, StartRegion
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import Committed, RegionState
 from airflow_kcr.protocol.region.state import put, restore_point_offsets

@@ -6,9 +6,9 @@ import pytest
 
 from airflow_kcr.errors import ProtocolError
 from airflow_kcr.ports import CommittedOffset, always
-from airflow_kcr.protocol.commands import Caller
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.commands import Caller
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Incarnation, Offset, Timeline
 from airflow_kcr.runtime.effects import Grouping, Happening

@@ -12,7 +12,8 @@ import pytest
 from airflow_kcr.driver.member_pool import Notifications
 from airflow_kcr.errors import BatchFailed, SchemaTooNew, SinkError, UnknownMember
 from airflow_kcr.ports import BatchCall, BatchReport, Heartbeats, Renewal, always, nothing
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.member.state import State, Why
+from airflow_kcr.protocol.region.commands import (
     ChangeSpec,
     DeclareRegion,
     Register,
@@ -20,7 +21,6 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.region.events import ResetBegun
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, Committed, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, Spec, is_live

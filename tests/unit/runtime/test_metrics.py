@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from airflow_kcr.protocol.commands import Register
 from airflow_kcr.protocol.member.state import Assignment, MemberMachine, State
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.commands import Register
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import AssignmentId, CheckpointNumber, Epoch, Offset
 from airflow_kcr.runtime.metrics import UNKNOWN, Counts, Metrics

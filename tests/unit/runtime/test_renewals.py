@@ -18,8 +18,8 @@ from airflow_kcr.errors import (
     UnknownMember,
 )
 from airflow_kcr.ports import Heartbeats, Renewal
-from airflow_kcr.protocol.commands import Heartbeat, Renew
 from airflow_kcr.protocol.member import messages
+from airflow_kcr.protocol.region.commands import Heartbeat, Renew
 from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, Incarnation, MemberId, RegionName
 from airflow_kcr.runtime.leases import LeaseCalls, Renewals, StoreClock, boot_time
 from tests.support.memory import MemoryTransactions

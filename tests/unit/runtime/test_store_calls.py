@@ -18,8 +18,8 @@ from airflow_kcr.errors import (
     StoreUnavailable,
 )
 from airflow_kcr.ports import Heartbeats, Renewal
-from airflow_kcr.protocol.commands import Command, ReportPublished
 from airflow_kcr.protocol.member import messages
+from airflow_kcr.protocol.region.commands import Command, ReportPublished
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RegionName
 from airflow_kcr.runtime.host import StoreCalls

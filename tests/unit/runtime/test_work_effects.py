@@ -11,9 +11,9 @@ import pytest
 from airflow_kcr.errors import BatchFailed, BrokerUnavailable, SinkAhead, SinkError
 from airflow_kcr.floods import FloodFilter
 from airflow_kcr.ports import BatchCall, BatchReport, CommittedOffset
-from airflow_kcr.protocol.commands import Caller, ClaimPartitions, Found, ReportOutOfRange, ReportPublished
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
+from airflow_kcr.protocol.region.commands import Caller, ClaimPartitions, Found, ReportOutOfRange, ReportPublished
 from airflow_kcr.protocol.region.rows import Claim, DesiredState, OpenTarget, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.targets import Target, ToLatest

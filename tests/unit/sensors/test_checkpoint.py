@@ -7,7 +7,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.commands import StoreBoundaryOffsets
+from airflow_kcr.protocol.region.commands import StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset
 from airflow_kcr.protocol.values import Offset
 from airflow_kcr.sensors.region import KcrCheckpointSensor

@@ -6,8 +6,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kcr.hooks.kcr import KcrHook
-from airflow_kcr.protocol.commands import KillRegion, ReportForeignConsumer, StartRegion
 from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.commands import KillRegion, ReportForeignConsumer, StartRegion
 from airflow_kcr.protocol.region.liveness import Liveness
 from airflow_kcr.protocol.region.waits import Rule, Wait
 from airflow_kcr.sensors.region import KcrProgressSensor

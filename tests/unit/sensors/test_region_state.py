@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_kcr.protocol.commands import KillRegion, StartRegion
+from airflow_kcr.protocol.region.commands import KillRegion, StartRegion
 from airflow_kcr.sensors.region import KcrRegionStateSensor
 from airflow_kcr.triggers.payloads import RegionReaches
 from airflow_kcr.verbs import Reaching

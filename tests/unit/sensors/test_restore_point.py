@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from airflow_kcr.protocol.commands import PauseRegion
+from airflow_kcr.protocol.region.commands import PauseRegion
 from airflow_kcr.sensors.region import KcrRegionStateSensor
 from airflow_kcr.triggers.payloads import RegionReaches, Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger

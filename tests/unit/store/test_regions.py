@@ -8,8 +8,8 @@ from typing import TypeVar
 import pytest
 
 from airflow_kcr.errors import BatchRefused, OutcomeUnknown
-from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.region import commands, decisions, events, retention
+from airflow_kcr.protocol.region.commands import (
     ChangeSpec,
     Command,
     DeclareRegion,
@@ -25,7 +25,6 @@ from airflow_kcr.protocol.commands import (
     StopRegion,
     StoreBoundaryOffsets,
 )
-from airflow_kcr.protocol.region import decisions, events, retention
 from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,

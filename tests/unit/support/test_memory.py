@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.protocol.commands import DeclareRegion, RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.commands import DeclareRegion, RetireCheckpoints
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import (
     BatchClosed,

@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL, make_url
 
 from airflow_kcr.errors import BrokerUnavailable
 from airflow_kcr.hooks.kcr import KcrHook
-from airflow_kcr.protocol.commands import PauseRegion, StartRegion, StopRegion
+from airflow_kcr.protocol.region.commands import PauseRegion, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.spec import RegionSpec

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_kcr.protocol.commands import KillRegion, ReportForeignConsumer
+from airflow_kcr.protocol.region.commands import KillRegion, ReportForeignConsumer
 from airflow_kcr.protocol.values import RequestId
 from airflow_kcr.triggers.payloads import MembersEnded, RequestPublished, Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.protocol.commands import KillRegion, StartRegion
 from airflow_kcr.protocol.offsets import SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.region.commands import KillRegion, StartRegion
 from airflow_kcr.protocol.region.events import InitialOffsetsStored, ResetBegun, SeekWritten
 from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent

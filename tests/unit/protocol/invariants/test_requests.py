@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.invariants import History
+from airflow_kcr.protocol.region.commands import (
     KillRegion,
     ReportForeignConsumer,
     ReportLater,
@@ -11,7 +12,6 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.invariants import History
 from airflow_kcr.protocol.region.events import (
     CheckpointCompleted,
     CheckpointRequestEnded,

@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import pytest
 
-from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import Caller, StartBatch
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.drive import LONGEST_PLAN_PAUSE, PLAN_PAUSE
 from airflow_kcr.protocol.member.state import Awaited, BatchPhase, State, Why
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import commands
+from airflow_kcr.protocol.region.commands import Caller, StartBatch
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, DesiredState, RegionState, ResetCause
 from airflow_kcr.protocol.values import BatchId, Epoch, EventNumber, Incarnation, Offset, Range
 from tests.support import answers

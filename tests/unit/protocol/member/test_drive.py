@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import inspect
 
-from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.member import drive, duties, messages
 from airflow_kcr.protocol.member.state import State
+from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.values import CheckpointNumber, Incarnation
 from tests.support import answers
 from tests.support.lone_member import LoneMember, claims_of, view_of

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import Caller, Found
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
+from airflow_kcr.protocol.region import commands
+from airflow_kcr.protocol.region.commands import Caller, Found
 from airflow_kcr.protocol.region.rows import CheckpointPhase, OpenTarget, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.targets import ToInitial

@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import MemberInUse
-from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import Awaited, BatchPhase, MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import REGISTER_PAUSE
+from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, RegionState
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import BatchId, Epoch, EventNumber, Incarnation, Offset

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import IllegalEvent
-from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import Found
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import Awaited, MemberMachine, State, moved
 from airflow_kcr.protocol.member.step import CLAIM_BACKOFF, step
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region import commands
+from airflow_kcr.protocol.region.commands import Found
 from airflow_kcr.protocol.region.rows import Claim, RegionState, ResetCause
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.timeouts import Timeouts

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.protocol.commands import KillRegion, PartitionAdvice, Reconcile, ReportPartitions, StartRegion
 from airflow_kcr.protocol.region import coverage, events, liveness, resets
+from airflow_kcr.protocol.region.commands import KillRegion, PartitionAdvice, Reconcile, ReportPartitions, StartRegion
 from airflow_kcr.protocol.region.rows import HaltReason, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import universe
 from airflow_kcr.protocol.rules import Delivery

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused, LeaseExpired, NotClaimed, RegionInState, StaleEpoch, StaleIncarnation
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.offsets import SeekSource
+from airflow_kcr.protocol.region import events, resets
+from airflow_kcr.protocol.region.commands import (
     Acknowledge,
     AnswerEntries,
     Found,
@@ -13,8 +15,6 @@ from airflow_kcr.protocol.commands import (
     ReportForeignConsumer,
     RequestReset,
 )
-from airflow_kcr.protocol.offsets import SeekSource
-from airflow_kcr.protocol.region import events, resets
 from airflow_kcr.protocol.region.rows import OpenTarget, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToDatetime

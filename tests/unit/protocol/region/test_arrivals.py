@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.protocol.commands import StartRegion
 from airflow_kcr.protocol.region import coverage, events
+from airflow_kcr.protocol.region.commands import StartRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.timeouts import Timeouts
 from tests.support.driver import Driver

@@ -15,8 +15,8 @@ from airflow_kcr.errors import (
     StaleIncarnation,
     UnknownMember,
 )
-from airflow_kcr.protocol.commands import DiscardBatch, FinishBatch, PauseRegion, Reconcile, StartBatch
 from airflow_kcr.protocol.region import batches
+from airflow_kcr.protocol.region.commands import DiscardBatch, FinishBatch, PauseRegion, Reconcile, StartBatch
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     CheckpointPurpose,

@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from airflow_kcr.protocol.commands import Reconcile, StoreBoundaryOffsets
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.region import boundaries, events
+from airflow_kcr.protocol.region.commands import Reconcile, StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim, RegionState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules

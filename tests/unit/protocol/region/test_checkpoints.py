@@ -6,8 +6,14 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import BatchRefused
-from airflow_kcr.protocol.commands import PauseRegion, PublishCheckpoint, Reconcile, StopRegion, StoreBoundaryOffsets
 from airflow_kcr.protocol.region import checkpoints, events
+from airflow_kcr.protocol.region.commands import (
+    PauseRegion,
+    PublishCheckpoint,
+    Reconcile,
+    StopRegion,
+    StoreBoundaryOffsets,
+)
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     CheckpointPhase,

@@ -15,7 +15,10 @@ from airflow_kcr.errors import (
     RegionInState,
     StaleIncarnation,
 )
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
+from airflow_kcr.protocol.region import batches, events
+from airflow_kcr.protocol.region.commands import (
     AssignedPartition,
     ClaimPartitions,
     KeepSlot,
@@ -24,9 +27,6 @@ from airflow_kcr.protocol.commands import (
     ReportOutOfRange,
     StartRegion,
 )
-from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
-from airflow_kcr.protocol.region import batches, events
 from airflow_kcr.protocol.region.rows import CheckpointState, Claim, RegionState, RequestState, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules, Delivery, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.values import (

@@ -19,7 +19,10 @@ from airflow_kcr.errors import (
     UnknownCheckpoint,
     UnknownMember,
 )
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import completion, events, publication
+from airflow_kcr.protocol.region.commands import (
     ChangeSpec,
     Contribute,
     PauseRegion,
@@ -31,9 +34,6 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import completion, events, publication
 from airflow_kcr.protocol.region.rows import (
     CheckpointPurpose,
     CheckpointState,

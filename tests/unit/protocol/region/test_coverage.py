@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from airflow_kcr.protocol.commands import StartRegion
 from airflow_kcr.protocol.region import coverage
+from airflow_kcr.protocol.region.commands import StartRegion
 from airflow_kcr.protocol.region.rows import Lease, RegionState, ResetCause
 from airflow_kcr.protocol.rules import Delivery, RegionRules
 from airflow_kcr.protocol.values import BatchId, Epoch, Incarnation

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.api.views import RegionView
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.observations import ForeignConsumer
+from airflow_kcr.protocol.region import coverage, events
+from airflow_kcr.protocol.region.commands import (
     ReportForeignConsumer,
     ReportGroups,
     StartRegion,
 )
-from airflow_kcr.protocol.observations import ForeignConsumer
-from airflow_kcr.protocol.region import coverage, events
 from airflow_kcr.protocol.region.rows import (
     Committed,
     HaltReason,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.protocol.commands import ReportOutOfRange, ReportPartitions, StopRegion
 from airflow_kcr.protocol.observations import LogBounds, LogView
+from airflow_kcr.protocol.region.commands import ReportOutOfRange, ReportPartitions, StopRegion
 from airflow_kcr.protocol.region.plans import NoTimes, Plan, plan
 from airflow_kcr.protocol.region.rows import (
     HaltReason,

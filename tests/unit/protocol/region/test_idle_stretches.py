@@ -10,8 +10,8 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.protocol.commands import ChangeSpec, KillRegion, Reconcile, StartRegion, StopRegion
 from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.commands import ChangeSpec, KillRegion, Reconcile, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Spec, with_checkpoint
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Schedule

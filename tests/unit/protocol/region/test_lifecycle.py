@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused, RegionExists, RegionInState
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.region import events, lifecycle, restored
+from airflow_kcr.protocol.region.commands import (
     Command,
     DeclareRegion,
     DeleteRegion,
@@ -21,7 +22,6 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.region import events, lifecycle, restored
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointPurpose,

@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.commands import (
     PauseRegion,
     Renew,
     ReportForeignConsumer,
     RequestCheckpoint,
     StartRegion,
 )
-from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LivenessVerdict, LogEnd, Seen
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState, ResetCause, StartFailure
 from airflow_kcr.protocol.region.waits import Rule, Wait

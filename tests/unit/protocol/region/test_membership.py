@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import LeaseExpired, MemberInUse, RegionInState, StaleIncarnation, UnknownMember
-from airflow_kcr.protocol.commands import KeepSlot, Leave, Register, StartRegion, StopRegion
 from airflow_kcr.protocol.region import events, membership
+from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, RequestState
 from airflow_kcr.protocol.region.state import Region, is_live
 from airflow_kcr.protocol.rules import RegionRules

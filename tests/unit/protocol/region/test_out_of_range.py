@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import StaleEpoch
-from airflow_kcr.protocol.commands import ReportOutOfRange
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.region import lost_logs
+from airflow_kcr.protocol.region.commands import ReportOutOfRange
 from airflow_kcr.protocol.region.lost_logs import OutOfRange
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState
 from airflow_kcr.protocol.region.state import Region

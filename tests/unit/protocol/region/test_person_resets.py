@@ -12,9 +12,9 @@ from airflow_kcr.errors import (
     StalePlan,
     UnknownCheckpoint,
 )
-from airflow_kcr.protocol.commands import KillRegion, ReportForeignConsumer, StartRegion, StopRegion
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.region import events, person_resets
+from airflow_kcr.protocol.region.commands import KillRegion, ReportForeignConsumer, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import (
     CheckpointPurpose,
     CheckpointState,

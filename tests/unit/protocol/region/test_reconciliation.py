@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.region import events, reconciliation
+from airflow_kcr.protocol.region.commands import (
     PauseRegion,
     PublishCheckpoint,
     Reconcile,
@@ -13,7 +14,6 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.region import events, reconciliation
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointPurpose,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, OffsetOutsideLog
-from airflow_kcr.protocol.commands import ReportOutOfRange
 from airflow_kcr.protocol.region import events, lost_logs, timelines
+from airflow_kcr.protocol.region.commands import ReportOutOfRange
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent, ToEarliest
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, TopicId

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from airflow_kcr.errors import CheckpointRefused, RegionInState
-from airflow_kcr.protocol.commands import Reconcile, ReportForeignConsumer, RetireCheckpoints
 from airflow_kcr.protocol.region import checkpoints, events, timelines
+from airflow_kcr.protocol.region.commands import Reconcile, ReportForeignConsumer, RetireCheckpoints
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointPurpose,

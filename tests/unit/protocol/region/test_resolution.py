@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, InvalidTarget, UnknownCheckpoint
-from airflow_kcr.protocol.commands import RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap, SeekSource
 from airflow_kcr.protocol.region import plans
+from airflow_kcr.protocol.region.commands import RetireCheckpoints
 from airflow_kcr.protocol.region.rows import CheckpointState, Contribution, PersonReset, PersonResetState, Requester
 from airflow_kcr.protocol.region.state import Region, universe
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope

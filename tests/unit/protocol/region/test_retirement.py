@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
-from airflow_kcr.protocol.commands import KillRegion, PinCheckpoint, Reconcile, RetireCheckpoints
 from airflow_kcr.protocol.region import events, retention
+from airflow_kcr.protocol.region.commands import KillRegion, PinCheckpoint, Reconcile, RetireCheckpoints
 from airflow_kcr.protocol.region.rows import (
     CheckpointState,
     PersonResetState,

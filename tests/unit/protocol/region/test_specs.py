@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import LeaseExpired, SpecOutdated, UnknownMember
-from airflow_kcr.protocol.commands import (
+from airflow_kcr.protocol.region import coverage, events, specs
+from airflow_kcr.protocol.region.commands import (
     ChangeSpec,
     PauseRegion,
     Reconcile,
@@ -14,7 +15,6 @@ from airflow_kcr.protocol.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.region import coverage, events, specs
 from airflow_kcr.protocol.region.rows import DesiredState, RegionState, ResetCause, StartFailure
 from airflow_kcr.protocol.region.state import Spec, live_members
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Delivery, RegionRules

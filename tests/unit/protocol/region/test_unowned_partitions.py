@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import StaleIncarnation
-from airflow_kcr.protocol.commands import KillRegion, PartitionAdvice, ReportGroups, ReportPartitions
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import coverage, events
+from airflow_kcr.protocol.region.commands import KillRegion, PartitionAdvice, ReportGroups, ReportPartitions
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, RegionRules

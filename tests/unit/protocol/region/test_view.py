@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import UnknownMember
-from airflow_kcr.protocol.commands import ReadRegion, StopRegion
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.region import claims
 from airflow_kcr.protocol.region.claims import PUBLISHER_TURN
+from airflow_kcr.protocol.region.commands import ReadRegion, StopRegion
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     Committed,

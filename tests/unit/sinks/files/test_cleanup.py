@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError
-from airflow_kcr.protocol.commands import PinCheckpoint, RetireCheckpoints
+from airflow_kcr.protocol.region.commands import PinCheckpoint, RetireCheckpoints
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import parse_scope

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from airflow_kcr.protocol.commands import RetireCheckpoints
+from airflow_kcr.protocol.region.commands import RetireCheckpoints
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState
 from airflow_kcr.protocol.rules import Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import EVERYTHING, parse_scope

@@ -1,6 +1,6 @@
 """The verbs of the region store, as values: what members, operators and DAG runs ask of it, and the answer's type.
 
-The store handles a command (`store.regions`, one table of rules); a member hears the answer beside the very same value,
+The store handles a command by its rule (`decisions`); a member hears the answer beside the very same value,
 so that it knows what it answers. A command may be repeated: it names a batch, a token, an epoch, a request id or a
 checkpoint by which the store recognises what it has already done, and finds the first result again. Only
 `DeclareRegion` and `DeleteRegion` have nothing to be recognised by.
