@@ -85,7 +85,9 @@ def start(region: Region, now: datetime, command: StartRegion) -> Region:
         return checkpoints.cancel(region, now, "the region was resumed", purposes=frozenset({CheckpointPurpose.STOP}))
     opening = _at_restored_restore_point(region)
     region = specs.take_pending(replace(region, failures=0), now)
-    return resets.begin(region, now, ResetCause.START, opening=opening, detail=command.requester.who)
+    if opening is None:
+        return resets.begin(region, now, ResetCause.START, command.requester.who)
+    return resets.open_timeline(region, now, ResetCause.START, opening, command.requester.who)
 
 
 def _at_restored_restore_point(region: Region) -> resets.Opening | None:

@@ -324,4 +324,4 @@ def _opened(
             offset=offset, source=SeekSource.OUT_OF_RANGE, current=trouble.position, clamped_from=trouble.position
         )
     opening = resets.Opening(seek=timelines.with_recreated(before, entries, logs))
-    return resets.begin(region, now, ResetCause.OUT_OF_RANGE, opening=opening, detail=_positions_text(troubles))
+    return resets.open_timeline(region, now, ResetCause.OUT_OF_RANGE, opening, _positions_text(troubles))

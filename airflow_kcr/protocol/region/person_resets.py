@@ -252,7 +252,7 @@ def _begin(
         checkpoint=plans.target_checkpoint(region, reset),
         person=reset.request_id,
     )
-    return resets.begin(region, now, ResetCause.PERSON, opening=opening, detail=str(reset.target))
+    return resets.open_timeline(region, now, ResetCause.PERSON, opening, str(reset.target))
 
 
 def _begin_forced(region: Region, now: datetime, reset: PersonReset) -> Region:

@@ -264,49 +264,86 @@ class Opening:
     person: RequestId | None = None
 
 
-def begin(
-    region: Region, now: datetime, cause: ResetCause, *, opening: Opening | None = None, detail: str = ""
-) -> Region:
-    """Return the region in a new epoch, on its way to the automatic target or to an opening.
+def begin(region: Region, now: datetime, cause: ResetCause, detail: str = "") -> Region:
+    """Return the region in a new epoch, on its way to the automatic target: a further attempt, where a reset runs.
 
     Args:
-        region: in any state; a running reset is superseded by this further attempt.
+        region: in any state.
         now: the store's clock.
         cause: why.
-        opening: a seek map of its own; None: the automatic target, or the one that the running reset has, kept.
         detail: a sentence for people.
     """
-    timelines.require_numbers_left(region)
+    if region.restore_point is None:
+        return open_timeline(region, now, cause, Opening(seek=target(region)), detail)
     earlier = region.reset
-    region = timelines.taken_over_note(checkpoints.abort(region, now, f"a reset began ({cause})"), now)
-    must_publish = tuple(sorted(s for s, c in region.checkpoints.items() if c.state is CheckpointState.COMPLETE))
-    if opening is not None:
-        region = give_up(region, now, f"another reset ({cause}) opened a timeline before it was done")
-    region = _superseded(region, now, earlier)
-    first = opening is None and region.restore_point is None
-    if first:
-        opening = Opening(seek=target(region))
-    if opening is None:
-        seek = target(region)
-    else:
-        seek = filled(opening.seek, initial=initial_offsets(region), partitions=universe_in_order(region))
+    region = _interrupted(region, now, cause)
+    if earlier is not None:
+        region = _superseded(region, now, earlier)
+    region = resolve_commit(region, now, Committed.SUPERSEDED, "a reset began")
+    seek = target(region)
+    attempt, person = (1, None) if earlier is None else (earlier.attempt + 1, earlier.person)
+    return _begun(_in_new_epoch(region, seek), now, cause, detail, seek=seek, attempt=attempt, person=person)
+
+
+def open_timeline(region: Region, now: datetime, cause: ResetCause, opening: Opening, detail: str = "") -> Region:
+    """Return the region in a new epoch and timeline, on its way to a seek map that is its restore point from then on.
+
+    A running reset is given up, and the person's request that it carries out fails.
+
+    Args:
+        region: in any state.
+        now: the store's clock.
+        cause: why.
+        opening: where to.
+        detail: a sentence for people.
+    """
+    region = give_up(
+        _interrupted(region, now, cause), now, f"another reset ({cause}) opened a timeline before it was done"
+    )
+    region = resolve_commit(region, now, Committed.SUPERSEDED, "a reset began")
+    seek = filled(opening.seek, initial=initial_offsets(region), partitions=universe_in_order(region))
+    region = _in_new_epoch(replace(region, timeline=Timeline(region.timeline + 1)), seek)
+    region = replace(region, restore_point=ResetPoint(_burnt(region), region.epoch))
+    undoes = timelines.undone_by(region, seek.offsets)
+    region = boundaries.after_reset(timelines.without_undone(region, undoes), now, opening.checkpoint)
+    return _begun(region, now, cause, detail, seek=seek, undoes=undoes, person=opening.person)
+
+
+def _interrupted(region: Region, now: datetime, cause: ResetCause) -> Region:
+    timelines.require_numbers_left(region)
+    return timelines.taken_over_note(checkpoints.abort(region, now, f"a reset began ({cause})"), now)
+
+
+def _in_new_epoch(region: Region, seek: SeekMap) -> Region:
+    epoch = Epoch(region.epoch + 1)
     region = replace(
         region,
-        epoch=Epoch(region.epoch + 1),
+        epoch=epoch,
         next_sequence=CheckpointNumber(region.next_sequence + 1),
-        timeline=region.timeline if opening is None else Timeline(region.timeline + 1),
+        seek_maps=put(region.seek_maps, {epoch: seek}),
         stopping=None,
         halt=None,
     )
-    sequence = CheckpointNumber(region.next_sequence - 1)
-    region = _placed(replace(region, seek_maps=put(region.seek_maps, {region.epoch: seek})), seek)
-    undoes: tuple[CheckpointNumber, ...] = ()
-    if opening is not None:
-        region = replace(region, restore_point=ResetPoint(sequence, region.epoch))
-        undoes = timelines.undone_by(region, seek.offsets)
-        region = timelines.without_undone(region, undoes)
-        region = boundaries.after_reset(region, now, opening.checkpoint)
-    is_attempt = opening is None and earlier is not None
+    return _placed(region, seek)
+
+
+def _burnt(region: Region) -> CheckpointNumber:
+    """Return the number that the present epoch has burnt, which no checkpoint is opened under."""
+    return CheckpointNumber(region.next_sequence - 1)
+
+
+def _begun(
+    region: Region,
+    now: datetime,
+    cause: ResetCause,
+    detail: str,
+    *,
+    seek: SeekMap,
+    undoes: tuple[CheckpointNumber, ...] = (),
+    attempt: int = 1,
+    person: RequestId | None,
+) -> Region:
+    sequence = _burnt(region)
     reset = ResetAttempt(
         epoch=region.epoch,
         sequence=sequence,
@@ -314,10 +351,10 @@ def begin(
         cause=cause,
         state=ResetState.RUNNING,
         started_at=now,
-        attempt=earlier.attempt + 1 if is_attempt and earlier is not None else 1,
+        attempt=attempt,
         restore_point=region.restore_sequence,
-        must_publish=must_publish,
-        person=earlier.person if is_attempt and earlier is not None else opening.person if opening else None,
+        must_publish=tuple(sorted(s for s, c in region.checkpoints.items() if c.state is CheckpointState.COMPLETE)),
+        person=person,
         detail=detail,
     )
     region = replace(region, resets=put(region.resets, {reset.epoch: reset}))
@@ -326,11 +363,11 @@ def begin(
         sequence=sequence,
         timeline=region.timeline,
         cause=cause,
-        attempt=reset.attempt,
+        attempt=attempt,
         restore_point=region.restore_sequence,
         seek=seek,
         undoes=undoes,
-        person=reset.person,
+        person=person,
         detail=detail,
     )
     region = record(region, now, body)
@@ -344,7 +381,7 @@ def begin_stopped(region: Region, now: datetime, opening: Opening, detail: str) 
 
     The next start resumes there; Kafka's committed offsets of the empty groups are altered by the caller, after this.
     """
-    region = begin(region, now, ResetCause.PERSON, opening=opening, detail=detail)
+    region = open_timeline(region, now, ResetCause.PERSON, opening, detail)
     reset = region.resets[region.epoch]
     region = moved_to(
         region, now, RegionState.STOPPED, f"reset {reset.sequence} moved the restore point of a stopped region"
@@ -352,11 +389,9 @@ def begin_stopped(region: Region, now: datetime, opening: Opening, detail: str) 
     return _marked_done(region, now, reset)
 
 
-def _superseded(region: Region, now: datetime, earlier: ResetAttempt | None) -> Region:
-    if earlier is not None:
-        row = replace(earlier, state=ResetState.SUPERSEDED, done_at=now)
-        region = replace(region, resets=put(region.resets, {row.epoch: row}))
-    return resolve_commit(region, now, Committed.SUPERSEDED, "a reset began")
+def _superseded(region: Region, now: datetime, reset: ResetAttempt) -> Region:
+    row = replace(reset, state=ResetState.SUPERSEDED, done_at=now)
+    return replace(region, resets=put(region.resets, {row.epoch: row}))
 
 
 def give_up(region: Region, now: datetime, why: str) -> Region:
@@ -364,8 +399,7 @@ def give_up(region: Region, now: datetime, why: str) -> Region:
     reset = region.reset
     if reset is None:
         return region
-    row = replace(reset, state=ResetState.SUPERSEDED, done_at=now)
-    region = replace(region, resets=put(region.resets, {row.epoch: row}))
+    region = _superseded(region, now, reset)
     person = None if reset.person is None else region.person_resets.get(reset.person)
     if person is None or person.state is not PersonResetState.STARTED:
         return region

@@ -52,9 +52,10 @@ def opening(driver: Driver, offset: int) -> resets.Opening:
 
 def begun(driver: Driver, cause: ResetCause = ResetCause.CLAIM, *, at: int | None = None) -> Region:
     """Return the region after the start of a reset, not stored."""
-    return resets.begin(
-        driver.region, driver.clock.now, cause, opening=None if at is None else opening(driver, at), detail="why"
-    )
+    region, now = driver.region, driver.clock.now
+    if at is None:
+        return resets.begin(region, now, cause, "why")
+    return resets.open_timeline(region, now, cause, opening(driver, at), "why")
 
 
 def person(driver: Driver, request_id: str) -> PersonResetState:
