@@ -174,7 +174,7 @@ class Unsuitable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """How a connection's transactions begin."""
+    """The way in which a connection's transactions begin."""
 
     isolation: IsolationLevel | None = None
     """None: READ COMMITTED."""
@@ -201,7 +201,7 @@ class Connection(psycopg.Connection[TupleRow]):
 
     @property
     def is_pooled(self) -> bool:
-        """Whether each transaction has to be told its settings."""
+        """True if each transaction has to be told its settings."""
         return bool(self.of_each_transaction)
 
     def take_mode(self, mode: Mode) -> None:

@@ -15,7 +15,7 @@ from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Horizon:
-    """How far a region has got: whatever lies within is committed, and nothing is added to it any more."""
+    """The point that a region has got to: whatever lies within is committed, and nothing is added to it any more."""
 
     counter: EventNumber
     """The newest event."""
@@ -47,7 +47,7 @@ class Dropped(NamedTuple):
 
 
 class Chronicle(ABC):
-    """What is recorded of one region, read page by page in the order in which it happened.
+    """The record of one region, read page by page in the order in which it happened.
 
     Every page is a short statement of its own, so that nothing is held open or in memory, however long it is. Each call
     may raise as those of `RegionStore` do.

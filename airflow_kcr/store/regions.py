@@ -78,7 +78,7 @@ def uncollected() -> Iterator[None]:
 
 
 class Sign(NamedTuple):
-    """Whether it is worth reading a region again: while it stays the same, no wait can be over."""
+    """A sign that a region is worth reading again: while it stays the same, no wait can be over."""
 
     counter: EventNumber
     is_due: bool
@@ -101,7 +101,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What a reset made to be processed again, in offsets: where the region was, where it went, how far it came since.
+    """Offsets that a reset had processed again: from where the region was to where it went, and how far it came since.
 
     What lies between counts as a whole, also offsets that an earlier reset had stepped over.
     """

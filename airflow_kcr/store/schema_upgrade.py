@@ -23,6 +23,7 @@ from airflow_kcr.errors import StoreBusy, StoreRefused
 from airflow_kcr.floods import unflooded
 from airflow_kcr.store.postgres.connections import connect_under, driver_of
 from airflow_kcr.store.postgres.failures import Address, before_commit, cause_of
+from airflow_kcr.store.postgres.statements import load
 from airflow_kcr.store.postgres.tables import HEAD, SCHEMA, revision_of, too_new
 
 if TYPE_CHECKING:
@@ -30,26 +31,15 @@ if TYPE_CHECKING:
 
 _AGAIN = unflooded(f"{__name__}.again")
 
+SQL: Final = load("upgrade")
+
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 # Any number does, as long as every upgrade takes the same one: two at once would make every table twice.
 _UPGRADE_LOCK: Final = 4_729_370_001
 
-# name: try_lock — again and again: one that waits in the server has a snapshot, and an index that is made concurrently
-# waits for all of them.
-_TRY_LOCK: Final = text("SELECT pg_try_advisory_lock(:key)")
 _PAUSE: Final = 0.2
 """Seconds between two tries."""
-
-# name: limits — of the session. An index of a long ledger takes its time: a limit of the server's or the user's own,
-# which is meant for programs, would end every try at the same place. But programs that want a table after this session
-# wait behind it, those that only read included. So it gives up soon, though not before the server has ended an
-# autovacuum that is in the way, which it does after deadlock_timeout.
-_LIMITS: Final = text("""
-    SELECT set_config('statement_timeout', '0', false), set_config('idle_in_transaction_session_timeout', '0', false),
-           set_config('lock_timeout', CAST(CAST(setting AS bigint) + 1000 AS text), false)
-    FROM pg_settings WHERE name = 'deadlock_timeout'
-""")
 
 _LOCK_ATTEMPTS: Final = 30
 """How often a migration is tried while a table is not free; with the pauses some five minutes."""
@@ -57,23 +47,12 @@ _LOCK_ATTEMPTS: Final = 30
 _LONGEST_PAUSE: Final = 10.0
 """Seconds between two such attempts; the first are a second, two seconds, and so on. Others work meanwhile."""
 
-# name: holder — which session's transaction has used tables of the schema for longest; it is hidden since when from
-# users who may not see it.
-_HOLDER: Final = text("""
-    SELECT a.pid, coalesce(nullif(a.application_name, ''), a.backend_type, 'unknown'),
-           CAST(extract(epoch FROM clock_timestamp() - a.xact_start) AS bigint)
-    FROM pg_stat_activity a
-    WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND EXISTS (
-        SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE l.pid = a.pid AND l.granted AND n.nspname = 'kcr')
-    ORDER BY a.xact_start NULLS LAST LIMIT 1
-""")
 _CREATE_SCHEMA: Final = text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaStatus:
-    """What a database has, and what this program needs."""
+    """The revision that a database has, and the one that this program needs."""
 
     current: str | None
     """None: there is no kcr schema, or nothing in it."""
@@ -82,7 +61,7 @@ class SchemaStatus:
 
     @property
     def is_current(self) -> bool:
-        """Whether this program can work with it."""
+        """True if this program can work with it."""
         return self.current == self.head
 
 
@@ -137,7 +116,7 @@ def _lock(connection: Connection) -> None:
 
     The lock is of the session, so that it outlasts the transactions: closing the connection lets go of it.
     """
-    while not connection.execute(_TRY_LOCK, {"key": _UPGRADE_LOCK}).scalar_one():
+    while not connection.execute(text(SQL["try_lock"].sql), {"key": _UPGRADE_LOCK}).scalar_one():
         connection.commit()
         time.sleep(_PAUSE)
     connection.commit()
@@ -148,7 +127,7 @@ def _migrate(connection: Connection, config: Config) -> None:
     from alembic import command
 
     for attempt in range(1, _LOCK_ATTEMPTS + 1):
-        connection.execute(_LIMITS)
+        connection.execute(text(SQL["limits"].sql))
         connection.commit()
         try:
             command.upgrade(config, "head")
@@ -169,7 +148,7 @@ def _migrate(connection: Connection, config: Config) -> None:
 
 def _in_use(connection: Connection) -> str:
     """Return why a migration got no table for itself."""
-    found = connection.execute(_HOLDER).one_or_none()
+    found = connection.execute(text(SQL["holder"].sql)).one_or_none()
     revision = revision_of(connection)
     connection.commit()
     what = f"the migration after revision {revision} needs a table that is in use"

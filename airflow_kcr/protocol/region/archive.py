@@ -1,4 +1,4 @@
-"""What is over in a region: checkpoints, requests and resets that no open work needs, asked by name.
+"""The past of a region: checkpoints, requests and resets that no open work needs, asked by name.
 
 A region lives for years, and a decision must not cost more for it. So the region's value holds what is open
 (`working`), and each question about the past is a method here, which a store answers by one look-up: the request of
@@ -59,7 +59,7 @@ class Stretch(NamedTuple):
 
 
 class Named(NamedTuple):
-    """What a request id names."""
+    """The request and the reset that a request id names."""
 
     request: CheckpointRequest | None = None
     reset: PersonReset | None = None
@@ -110,7 +110,7 @@ class ResetPage(NamedTuple):
 
 
 class RegionPage(NamedTuple):
-    """What the page of a region shows of its past, as of one moment."""
+    """The past that the page of a region shows, as of one moment."""
 
     checkpoints: CheckpointPage = CheckpointPage()
     resets: ResetPage = ResetPage()

@@ -123,7 +123,7 @@ def driver_of(connection: PoolProxiedConnection) -> libpq.Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """What a Postgres says of itself."""
+    """A Postgres, as it describes itself."""
 
     version: str
     """As it shows it, such as `16.4 (Debian 16.4-1)`."""

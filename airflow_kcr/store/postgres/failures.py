@@ -1,4 +1,4 @@
-"""What Postgres and its driver report of the store, as errors of this project.
+"""Failures that Postgres and its driver report of the store, as errors of this project.
 
 Failures are recognised by SQLSTATE and by the names of constraints, and by the text of a message only where a
 connection was never made, of which there is nothing else (`libpq`). No text of the driver is passed on, since it may

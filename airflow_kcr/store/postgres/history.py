@@ -1,4 +1,4 @@
-"""What is recorded of a region, page by page: events and ledger as `kcr verify` reads them.
+"""Events and ledger of a region, page by page, as `kcr verify` reads them.
 
 A page is one statement and one short transaction.
 """
@@ -63,7 +63,7 @@ def registered(session: Session, member: MemberId, incarnation: Incarnation) -> 
 
 
 class PostgresChronicle(Chronicle):
-    """What is recorded of a region in Postgres.
+    """The record of a region in Postgres.
 
     Args:
         about: lends a session that reads about the region.

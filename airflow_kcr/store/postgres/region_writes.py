@@ -64,7 +64,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class Changes(Generic[K, V]):
-    """What a decision changed in one table."""
+    """The rows of one table that a decision changed."""
 
     written: Mapping[K, V] = field(default_factory=dict)
     gone: frozenset[K] = frozenset()

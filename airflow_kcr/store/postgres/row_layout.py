@@ -1,4 +1,4 @@
-"""How rows become columns and back: what a layout is, the one that a row class has by its type hints, and its SQL.
+"""Layouts of rows as columns: their SQL, both directions, and the one that a row class has by its type hints.
 
 There are two kinds. Rows of one partition each are many and narrow: they are bound as one array for each column, and
 read column by column. The others are few and wide: they cross as JSON, all rows in one value, because what a statement
@@ -36,7 +36,7 @@ _FOR_PEOPLE: Final = frozenset({"label", "detail", "refusal", "abort_reason", "f
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout(Generic[K, V]):
-    """How one mapping of the region is kept: its table, its columns in order, and both directions.
+    """The layout of one mapping of the region: its table, its columns in order, and both directions.
 
     Of this kind are tables with a row for each partition.
     """
@@ -82,7 +82,7 @@ class Layout(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JsonLayout(Layout[K, V]):
-    """How a mapping is kept whose rows are few and wide: each crosses as one JSON array, which `join` is given."""
+    """The layout of a mapping whose rows are few and wide: each crosses as one JSON array, which `join` is given."""
 
     def selected(self, alias: str) -> str:
         """Return the expression that reads a row of the table under an alias."""
@@ -350,7 +350,7 @@ Rows: TypeAlias = Mapping[GroupPartition, Values]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MapLayout:
-    """How a map by partition is kept beneath its number: one row for each partition."""
+    """The layout of a map by partition beneath its number: one row for each partition."""
 
     table: Table
     number: str
