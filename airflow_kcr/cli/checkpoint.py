@@ -6,20 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from airflow_kcr.cli.conventions import (
-    Answer,
-    Checkpoint,
-    Conf,
-    Name,
-    Output,
-    Url,
-    listed,
-    note,
-    region_of,
-    reported,
-    settings_of,
-    show,
-)
+from airflow_kcr.cli.endings import reported
+from airflow_kcr.cli.inputs import region_of
+from airflow_kcr.cli.options import Checkpoint, Conf, Name, Output, Url, settings_of
+from airflow_kcr.cli.results import Result, listed, note, show
 
 if TYPE_CHECKING:
     from airflow_kcr.api import CheckpointView
@@ -70,7 +60,7 @@ def clean(name: Name, store: Url, retired: Retired = False, conf: Conf = None, o
         row | {"undone": _listed(one.undone), "retired": _listed(one.retired)}
         for row, one in zip(rows, found, strict=True)
     ]
-    answer = Answer(
+    answer = Result(
         document={"region": name, "sinks": rows},
         columns=CLEANED,
         rows=shown,
@@ -174,7 +164,7 @@ def retire(name: Name, store: Url, output: Output = None) -> None:
     """
     with region_of(name, store) as region:
         gone = list(region.retire())
-    answer = Answer(
+    answer = Result(
         document={"region": name, "retired": gone},
         columns=("sequence",),
         rows=[{"sequence": sequence} for sequence in gone],
@@ -214,7 +204,7 @@ def repair(name: Name, sequence: Checkpoint, store: Url, output: Output = None) 
         show(_shown(region.repair_commit(sequence)), output)
 
 
-def _shown(view: CheckpointView) -> Answer:
+def _shown(view: CheckpointView) -> Result:
     row, requester = view.checkpoint, view.requester
     document = view.to_json()
     asked = f"{requester.dag_id}/{requester.run_id}" if requester.dag_id else requester.who
@@ -224,7 +214,7 @@ def _shown(view: CheckpointView) -> Answer:
         {"group": p.group, "topic": p.topic, "partition": p.partition, "offset": o, "committed": view.read_backs.get(p)}
         for p, o in view.offsets.items()
     ]
-    return Answer(
+    return Result(
         document=document,
         columns=OFFSETS,
         rows=rows,

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from airflow_kcr.cli.conventions import Answer, OptionalUrl, Output, Url, note, reported, show, spec_in
+from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.group import CHECKED
+from airflow_kcr.cli.inputs import spec_in
+from airflow_kcr.cli.options import OptionalUrl, Output, Url
+from airflow_kcr.cli.results import Result, note, show
 
 if TYPE_CHECKING:
     from airflow_kcr.embedded.demo.performance import Summary
@@ -95,7 +98,7 @@ def _absolute(folder: Path | None) -> Path:
     return default_folder() if folder is None else folder.expanduser().absolute()
 
 
-def _answer(folder: Path, running: Mapping[str, Service]) -> Answer:
+def _answer(folder: Path, running: Mapping[str, Service]) -> Result:
     from airflow_kcr.embedded import services
 
     shown = {"kafka": "kafka", "store": "postgres", "spark": "spark", "airflow": "airflow"}
@@ -103,7 +106,7 @@ def _answer(folder: Path, running: Mapping[str, Service]) -> Answer:
         {"service": name, "up": service in running, "address": running[service].address if service in running else None}
         for name, service in shown.items()
     ]
-    return Answer(document=services.document(folder, running), columns=("service", "up", "address"), rows=rows)
+    return Result(document=services.document(folder, running), columns=("service", "up", "address"), rows=rows)
 
 
 # `kcr demo`: the main job on real data, with everything real, and everything checked at the end.
@@ -181,7 +184,7 @@ def _tell_where(folder: Path) -> None:
     )
 
 
-def _outcome(summary: Summary) -> Answer:
+def _outcome(summary: Summary) -> Result:
     verdict = summary.verdict
     intervals = [
         {
@@ -209,7 +212,7 @@ def _outcome(summary: Summary) -> Answer:
         "seconds": {name: round(seconds, 1) for name, seconds in summary.seconds.items()},
     }
     columns = ("interval", "run", "checkpoint", "in checkpoint", "in topic", "same")
-    return Answer(
+    return Result(
         document=document,
         columns=columns,
         rows=intervals,
@@ -291,9 +294,9 @@ def _checked(store: str) -> str:
     return store_url(store).render_as_string(hide_password=False)
 
 
-def _schema(found: SchemaStatus) -> Answer:
+def _schema(found: SchemaStatus) -> Result:
     document = {"current": found.current, "needed": found.head, "is_current": found.is_current}
-    return Answer(document=document, columns=tuple(document), rows=[document])
+    return Result(document=document, columns=tuple(document), rows=[document])
 
 
 # `kcr doctor`: whether members of a region can run on this machine.
@@ -331,6 +334,6 @@ def doctor(
     spec = None if file is None else spec_in(file)
     found = list(examine(spec, store))
     rows = [{**asdict(one), "verdict": str(one.verdict)} for one in found]
-    show(Answer(document=rows, columns=CHECKED, rows=rows), output)
+    show(Result(document=rows, columns=CHECKED, rows=rows), output)
     if any(one.verdict in {CheckVerdict.FAILED, CheckVerdict.UNKNOWN} for one in found):
         raise typer.Exit(1)

@@ -11,24 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from airflow_kcr.cli.conventions import (
+from airflow_kcr.cli.endings import reported
+from airflow_kcr.cli.inputs import region_of, store_of, text_in
+from airflow_kcr.cli.options import (
     TEN_MINUTES,
-    Answer,
     Conf,
     Name,
     Output,
     Url,
     complete_regions,
     duration,
-    region_of,
-    reported,
     settings_of,
-    show,
-    store_of,
-    text_in,
     without_secrets,
 )
 from airflow_kcr.cli.region import compact
+from airflow_kcr.cli.results import Result, show
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.assignors import assignment_from_json
 from airflow_kcr.protocol.rules import Assignor
@@ -77,12 +74,12 @@ def validate(region: Name, store: Url, group: Groups = None, output: Output = No
         raise typer.Exit(1)
 
 
-def answer_of(checks: tuple[Check, ...]) -> Answer:
+def answer_of(checks: tuple[Check, ...]) -> Result:
     """Return the checks as they are shown, one line each."""
     rows = [
         {"group": str(c.group), "check": str(c.question), "verdict": str(c.verdict), "detail": c.detail} for c in checks
     ]
-    return Answer(document=rows, columns=CHECKED, rows=rows)
+    return Result(document=rows, columns=CHECKED, rows=rows)
 
 
 DESCRIBED: Final = (
@@ -120,8 +117,8 @@ def describe(region: Name, store: Url, group: Groups = None, output: Output = No
     show(_described(found), output)
 
 
-def _described(found: tuple[DescribedGroup, ...]) -> Answer:
-    return Answer(
+def _described(found: tuple[DescribedGroup, ...]) -> Result:
+    return Result(
         document=[one.to_json() for one in found],
         columns=DESCRIBED,
         rows=[row for one in found for row in _members(one)],
@@ -202,7 +199,7 @@ def assignment(
     show(_answer(assignment_from_json(_document(str(input_)), assignor)), output)
 
 
-def _of_region(name: str, store: str, members: int | None, assignor: Assignor | None) -> Answer:
+def _of_region(name: str, store: str, members: int | None, assignor: Assignor | None) -> Result:
     """Return the preview, and to a person which protocol and assignor each group has in it."""
     with region_of(name, store) as region:
         found = region.assignment(members=members, assignor=assignor)
@@ -219,12 +216,12 @@ def _document(file: str) -> object:
         raise ConfigurationError(f"{file}, line {error.lineno}, is not JSON: {error.msg}") from None
 
 
-def _answer(document: dict[str, list[list[str | int]]]) -> Answer:
+def _answer(document: dict[str, list[list[str | int]]]) -> Result:
     owned = {
         member: [TopicPartition(TopicName(str(topic)), int(number)) for topic, number in listed]
         for member, listed in document.items()
     }
-    return Answer(
+    return Result(
         document=document,
         columns=("member", "topic", "partition"),
         rows=[

@@ -8,20 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from airflow_kcr.cli.conventions import (
-    Answer,
-    Name,
-    Output,
-    OutputFormat,
-    Url,
-    chosen,
-    csv_line,
-    listed,
-    region_of,
-    reported,
-    show,
-    show_line,
-)
+from airflow_kcr.cli.endings import reported
+from airflow_kcr.cli.inputs import region_of
+from airflow_kcr.cli.options import Name, Output, Url
+from airflow_kcr.cli.results import OutputFormat, Result, chosen, csv_line, listed, show, show_line
 
 if TYPE_CHECKING:
     from airflow_kcr.api import RecordView, Region
@@ -60,7 +50,7 @@ def events(
             return
         found = _all_after(region, _first(region, last, after))
     rows = [_row(event) for event in found]
-    answer = Answer(
+    answer = Result(
         document=[event_to_json(event) for event in found],
         columns=EVENT,
         rows=rows,
@@ -128,7 +118,7 @@ def verify(
         {"invariant": v.invariant, "detail": v.detail, "events": " ".join(map(str, v.events))}
         for v in verdict.violations
     ]
-    answer = Answer(
+    answer = Result(
         document=verdict.to_json() | {"progress": progress.text()},
         columns=("invariant", "detail", "events"),
         rows=rows,
@@ -208,7 +198,7 @@ def record(
         found = region.record(place, group=group)
     rows = [row for one in found for row in _starts(one)]
     document = [one.to_json() for one in found]
-    show(Answer(document=document, columns=STARTED, table=_STARTED_TABLE, rows=rows, numbers=_LEDGER_NUMBERS), output)
+    show(Result(document=document, columns=STARTED, table=_STARTED_TABLE, rows=rows, numbers=_LEDGER_NUMBERS), output)
 
 
 def _starts(found: RecordView) -> list[dict[str, object]]:

@@ -12,27 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from airflow_kcr import verbs
-from airflow_kcr.cli.conventions import (
-    TEN_MINUTES,
-    Answer,
-    Conf,
-    Name,
-    Output,
-    Timeout,
-    Url,
-    Wait,
-    instant,
-    listed,
-    note,
-    progress,
-    region_of,
-    reported,
-    require_wait,
-    settings_of,
-    show,
-    spec_in,
-    store_of,
-)
+from airflow_kcr.cli.endings import reported
+from airflow_kcr.cli.inputs import region_of, spec_in, store_of
+from airflow_kcr.cli.options import TEN_MINUTES, Conf, Name, Output, Timeout, Url, Wait, instant, settings_of
+from airflow_kcr.cli.results import Result, listed, note, show
+from airflow_kcr.cli.waiting import progress, require_wait
 from airflow_kcr.errors import RegionBeingDeleted
 from airflow_kcr.verbs import Verb
 
@@ -324,7 +308,7 @@ def output_(
         place, settings = region_name(name), settings_of(conf)
         rows = settle(found, place, chosen[0], settings) if chosen else outputs(found, place, settings)
     shown = [{c: getattr(row, c) for c in OUTPUT} for row in rows]
-    answer = Answer(
+    answer = Result(
         document={"region": name, "sinks": [row | {"earlier": list(row["earlier"])} for row in shown]},
         columns=OUTPUT,
         rows=[row | {"earlier": ", ".join(row["earlier"])} for row in shown],
@@ -364,7 +348,7 @@ def _show_when(region: Region, reached: Verb | None, timeout: Timeout, output: O
 MEMBER: Final = ("group_id", "member_id", "incarnation", "version", "state", "alive", "partitions")
 
 
-def shown(view: RegionView) -> Answer:
+def shown(view: RegionView) -> Result:
     """Lay out one region and its members."""
     from airflow_kcr.api.views import span
 
@@ -381,7 +365,7 @@ def shown(view: RegionView) -> Answer:
         for group in view.groups
         for member in group.members
     ]
-    return Answer(
+    return Result(
         document=document,
         columns=MEMBER,
         rows=rows,
@@ -390,10 +374,10 @@ def shown(view: RegionView) -> Answer:
     )
 
 
-def applied(found: Applied) -> Answer:
+def applied(found: Applied) -> Result:
     """Lay out what became of a spec."""
     rows = [{"field": d.path, "takes_effect": str(d.takes_effect)} for d in found.differences]
-    return Answer(
+    return Result(
         document=found.to_json(),
         columns=("field", "takes_effect"),
         rows=rows,
@@ -401,10 +385,10 @@ def applied(found: Applied) -> Answer:
     )
 
 
-def checkpoint_request(view: CheckpointRequestView) -> Answer:
+def checkpoint_request(view: CheckpointRequestView) -> Result:
     """Lay out where a request for a checkpoint stands."""
     document = view.to_json()
-    return Answer(document=document, columns=tuple(document), rows=[document])
+    return Result(document=document, columns=tuple(document), rows=[document])
 
 
 def compact(partitions: Iterable[TopicPartition]) -> str:

@@ -12,24 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from airflow_kcr.cli.conventions import (
-    TEN_MINUTES,
-    Answer,
-    Name,
-    Output,
-    OutputFormat,
-    Timeout,
-    Url,
-    Wait,
-    chosen,
-    note,
-    progress,
-    region_of,
-    reported,
-    require_wait,
-    show,
-    text_in,
-)
+from airflow_kcr.cli.endings import reported
+from airflow_kcr.cli.inputs import region_of, text_in
+from airflow_kcr.cli.options import TEN_MINUTES, Name, Output, Timeout, Url, Wait
+from airflow_kcr.cli.results import OutputFormat, Result, chosen, note, show
+from airflow_kcr.cli.waiting import progress, require_wait
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol import targets
 
@@ -334,13 +321,13 @@ _NUMBERS: Final = frozenset(
 )
 
 
-def planned(plan: Plan) -> Answer:
+def planned(plan: Plan) -> Result:
     """Lay out a plan."""
     totals = plan.totals
     is_big = len(plan.entries) > SHOWN
     lines = plan.worst[:SHOWN] if is_big else plan.entries
     shown = f"the worst {len(lines)} of {totals.partitions}; -o json has all" if is_big and lines else ""
-    return Answer(
+    return Result(
         document=plan.to_json(),
         columns=PLANNED,
         rows=[line.to_json() | {"note": "; ".join(plan.notes(line))} for line in lines],
@@ -349,14 +336,14 @@ def planned(plan: Plan) -> Answer:
     )
 
 
-def listed(found: Sequence[ResetView], region: str, before: int | None) -> Answer:
+def listed(found: Sequence[ResetView], region: str, before: int | None) -> Result:
     """Lay out the resets of a region."""
     documents = [view.to_json() for view in found]
     rows = [
         document | {"attempts": len(view.attempts), "undone": " ".join(map(str, view.undone))}
         for document, view in zip(documents, found, strict=True)
     ]
-    return Answer(
+    return Result(
         document=documents,
         columns=LISTED,
         rows=rows,
@@ -368,11 +355,11 @@ def listed(found: Sequence[ResetView], region: str, before: int | None) -> Answe
     )
 
 
-def shown(view: ResetView) -> Answer:
+def shown(view: ResetView) -> Result:
     """Lay out one reset with its attempts."""
     document = view.to_json()
     facts = {name: value for name, value in document.items() if name not in {"attempts", "undone", "skip"}}
-    return Answer(
+    return Result(
         document=document,
         columns=ATTEMPT,
         rows=_attempts(document),

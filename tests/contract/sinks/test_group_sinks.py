@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 from sqlalchemy import URL, make_url
 
-from airflow_kcr.cli.conventions import exit_status
+from airflow_kcr.cli.endings import exit_status
 from airflow_kcr.errors import ConfigurationError, SinkError, SinkRefused
 from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionId

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.api.validation import Validation, described, preflight, real_reader, report
-from airflow_kcr.cli.conventions import exit_status
+from airflow_kcr.cli.endings import exit_status
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import ConfigurationError, ForeignConsumerInGroup, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names

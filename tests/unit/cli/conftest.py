@@ -65,16 +65,16 @@ Meanwhile: TypeAlias = Callable[..., None]
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
     """Lets steps happen one by one, at each look of a command that waits."""
-    from airflow_kcr.cli import conventions
+    from airflow_kcr.cli import waiting
 
     def later(*steps: Callable[[], object]) -> None:
-        left, log = list(steps), conventions._Log.__call__
+        left, log = list(steps), waiting._Log.__call__
 
-        def look(self: conventions._Log, seen: Any) -> None:  # noqa: ANN401 (as the original)
+        def look(self: waiting._Log, seen: Any) -> None:  # noqa: ANN401 (as the original)
             log(self, seen)
             if left:
                 left.pop(0)()
 
-        monkeypatch.setattr(conventions._Log, "__call__", look)
+        monkeypatch.setattr(waiting._Log, "__call__", look)
 
     return later

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kcr.cli.conventions import exit_status
+from airflow_kcr.cli.endings import exit_status
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.kafka.settings import (
     LONGEST_ID,
