@@ -20,10 +20,10 @@ from airflow_kcr.api.checkpoints import (
     ways_back,
 )
 from airflow_kcr.api.goals import DEFAULT_TIMEOUT, Goal, OnProgress, Progress, silent
+from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.partitions import preview
 from airflow_kcr.api.regions import Applied, Clusters, connect, require_groups, store_url
 from airflow_kcr.api.reset_views import ResetView
-from airflow_kcr.api.validation import real_reader
 from airflow_kcr.api.verdict import DroppedHistory, Verdict, drop_old, keep_of
 from airflow_kcr.api.views import RegionView
 from airflow_kcr.errors import ConfigurationError

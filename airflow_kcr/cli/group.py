@@ -32,7 +32,7 @@ from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.values import TopicName, TopicPartition
 
 if TYPE_CHECKING:
-    from airflow_kcr.api.validation import DescribedGroup
+    from airflow_kcr.api.described import DescribedGroup
     from airflow_kcr.protocol.validation import Check
 
 
@@ -61,7 +61,7 @@ def validate(region: Name, store: Url, group: Groups = None, output: Output = No
 
     Example: kcr group validate flights --group flights-etl -o json
     """
-    from airflow_kcr.api.validation import real_reader
+    from airflow_kcr.api.group_readers import real_reader
     from airflow_kcr.api.validation import validate as checked
     from airflow_kcr.kafka import settings as kafka_names
     from airflow_kcr.protocol.values import GroupId, region_name
@@ -107,7 +107,8 @@ def describe(region: Name, store: Url, group: Groups = None, output: Output = No
 
     Example: kcr group describe flights --group flights-etl -o json
     """
-    from airflow_kcr.api.validation import described, real_reader
+    from airflow_kcr.api.described import described
+    from airflow_kcr.api.group_readers import real_reader
     from airflow_kcr.kafka import settings as kafka_names
     from airflow_kcr.protocol.values import GroupId, region_name
 

@@ -17,7 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr import __version__
-from airflow_kcr.api.validation import GroupReader, GroupWatch, preflight, reader_with
+from airflow_kcr.api.group_readers import GroupReader, reader_with
+from airflow_kcr.api.group_watch import GroupWatch
+from airflow_kcr.api.preflight import preflight
 from airflow_kcr.api.verdict import HistoryKeeper
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parts import Parts, StartFailures, load

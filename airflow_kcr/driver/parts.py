@@ -18,8 +18,9 @@ from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from typing import Final
 
+from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.regions import client_settings, connect, store_url
-from airflow_kcr.api.validation import Readable, real_reader, validate
+from airflow_kcr.api.validation import Readable, validate
 from airflow_kcr.driver.starting import is_away
 from airflow_kcr.errors import (
     BrokerUnavailable,

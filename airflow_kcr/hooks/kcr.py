@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
     from airflow_kcr.api import Region, RegionSummary
-    from airflow_kcr.api.validation import GroupReader, Validation
+    from airflow_kcr.api.group_readers import GroupReader
+    from airflow_kcr.api.validation import Validation
     from airflow_kcr.protocol.region.rows import Requester
     from airflow_kcr.protocol.values import GroupId
     from airflow_kcr.spec import RegionSpec
@@ -174,8 +175,8 @@ class KcrHook(BaseHook):
         Raises:
             ConfigurationError: a setting is missing, or can't be used.
         """
+        from airflow_kcr.api.group_readers import reader_with
         from airflow_kcr.api.regions import client_settings
-        from airflow_kcr.api.validation import reader_with
 
         settings, connection = spec.cluster_of(group)
         known = client_settings(spec, group) if settings is not None else self.kafka_settings(connection or "")

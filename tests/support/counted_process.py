@@ -18,8 +18,9 @@ from typing import Any, Final
 
 import psutil
 
+from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.group_watch import GroupWatch
 from airflow_kcr.api.regions import connect, store_url
-from airflow_kcr.api.validation import GroupWatch, real_reader
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.kafka.admin_process import AdminProcess

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from airflow_kcr.api import validation
+from airflow_kcr.api import group_watch
 from airflow_kcr.floods import EVERY, REASONS, FloodFilter, unflooded
 from airflow_kcr.kafka import settings
 from airflow_kcr.runtime import effects, host
@@ -117,7 +117,7 @@ def test_a_logger_has_one_filter_however_often_it_is_asked_for() -> None:
     assert len(names) == len(unflooded("airflow_kcr.tried").filters) == 1
 
 
-LOGGERS = [effects._AGAIN, host._AGAIN, validation._AGAIN, schema_upgrade._AGAIN, settings._log]
+LOGGERS = [effects._AGAIN, host._AGAIN, group_watch._AGAIN, schema_upgrade._AGAIN, settings._log]
 
 
 @pytest.mark.parametrize("logger", LOGGERS, ids=lambda logger: str(logger.name))

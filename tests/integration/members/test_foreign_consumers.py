@@ -15,7 +15,9 @@ import pytest
 from confluent_kafka import Consumer
 
 from airflow_kcr.api import Region
-from airflow_kcr.api.validation import GroupWatch, real_reader, validate
+from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.group_watch import GroupWatch
+from airflow_kcr.api.validation import validate
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.commands import RequestCheckpoint, StartRegion, StopRegion

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.api.validation import real_reader, validate
+from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.validation import validate
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region import events

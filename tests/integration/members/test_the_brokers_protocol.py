@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.api.validation import real_reader, validate
+from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.validation import validate
 from airflow_kcr.kafka import settings as names
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region import events

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from airflow_kcr.api.validation import Validation, real_reader, validate
+from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.validation import Validation, validate
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.region.commands import ChangeSpec, StartRegion
 from airflow_kcr.protocol.region.state import Spec

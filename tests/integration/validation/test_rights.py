@@ -13,7 +13,9 @@ from typing import Final, TypeAlias
 
 import pytest
 
-from airflow_kcr.api.validation import Validation, preflight, real_reader, validate
+from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.preflight import preflight
+from airflow_kcr.api.validation import Validation, validate
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.evidence import CheckVerdict

@@ -10,17 +10,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from airflow_kcr.api import validation
-from airflow_kcr.api.validation import (
-    GroupWatch,
-    Validation,
-    described,
-    gather,
-    preflight,
-    report,
-    substance,
-    validate,
-)
+from airflow_kcr.api import group_watch
+from airflow_kcr.api.described import described
+from airflow_kcr.api.group_watch import GroupWatch, substance
+from airflow_kcr.api.preflight import preflight
+from airflow_kcr.api.validation import Validation, gather, report, validate
 from airflow_kcr.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -505,8 +499,8 @@ def test_what_lasts_is_said_once_though_since_when_moves(
         return Validation(checks=(check,), foreign_consumers={}, is_news=False)
 
     for name in ("DEBOUNCE", "PERIOD", "_POLL_PERIOD"):
-        monkeypatch.setattr(validation, name, 0.001)
-    monkeypatch.setattr(validation, "validate", found)
+        monkeypatch.setattr(group_watch, name, 0.001)
+    monkeypatch.setattr(group_watch, "validate", found)
     watch = GroupWatch(store_of(), NAME, [G], FakeCluster(), kafka_names, lambda: CheckpointNumber(0))
     watch.start()
     assert over.wait(10)

@@ -24,7 +24,7 @@ from tests.support.runtime_fakes import SharedTransactions
 if TYPE_CHECKING:
     import pytest
 
-    from airflow_kcr.api.validation import GroupReader
+    from airflow_kcr.api.group_readers import GroupReader
 
 FLIGHTS = RegionName("flights")
 

@@ -13,8 +13,8 @@ import pytest
 from airflow.sdk import Connection
 from sqlalchemy.engine import make_url
 
+from airflow_kcr.api.group_readers import RealGroupReader
 from airflow_kcr.api.regions import client_settings, store_url
-from airflow_kcr.api.validation import RealGroupReader
 from airflow_kcr.errors import (
     BrokerUnavailable,
     ConfigurationError,

@@ -1,0 +1,139 @@
+"""Kafka as validation reads it: one cluster of a region, its logs, its groups and what is committed there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from airflow_kcr.api.regions import Cluster, client_settings
+from airflow_kcr.ports import CommittedOffset, Logs
+from airflow_kcr.protocol.observations import GroupSeen
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.timeouts import BrokerTimes
+from airflow_kcr.protocol.values import (
+    GroupId,
+    GroupPartition,
+    MemberId,
+    RegionName,
+    TopicName,
+)
+from airflow_kcr.spec import RegionSpec
+
+if TYPE_CHECKING:
+    from airflow_kcr.kafka.groups import Groups
+
+
+class GroupReader(Cluster, Protocol):
+    """One Kafka cluster, as validation sees it. Calls block, each under a deadline."""
+
+    @property
+    def client(self) -> str | None:
+        """The user's own `client.id` for it, by which a member's begins; None: there is none."""
+        ...
+
+    def describe(self, group: GroupId) -> GroupSeen:
+        """Return the group as its coordinator describes it; one that does not exist is `dead`.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        ...
+
+    def times(self, seen: GroupSeen) -> BrokerTimes:
+        """Return the times that the brokers set for a group that was described; what may not be read is None.
+
+        Raises:
+            BrokerUnavailable: the brokers don't answer.
+        """
+        ...
+
+    def unreadable(self, group: GroupId, topics: Collection[TopicName]) -> tuple[str, ...]:
+        """Return which of a group and topics this client may describe but not read, in words.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        ...
+
+
+GroupReaders: TypeAlias = Callable[[RegionSpec, GroupId], AbstractContextManager[GroupReader]]
+"""Opens the cluster of one of a region's groups, for as long as the context lasts."""
+
+
+class Names(Protocol):
+    """How Kafka knows the members of a region: what their clients are configured with (`kafka.settings` is one)."""
+
+    def instance_id(self, region: RegionName, member: MemberId) -> str:
+        """Return a static member's `group.instance.id`."""
+        ...
+
+    def client_id(self, region: RegionName, member: MemberId, prefix: str = ...) -> str:
+        """Return a member's `client.id`; `prefix` is the user's own, if there is one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RealGroupReader:
+    """One cluster; implements `GroupReader`."""
+
+    logs: Logs
+    groups: Groups
+    client: str | None = None
+    """See `GroupReader.client`."""
+
+    def committed(
+        self, group: GroupId, partitions: Collection[GroupPartition]
+    ) -> Mapping[GroupPartition, CommittedOffset]:
+        """See `regions.Cluster.committed`; without partitions there is nothing to ask."""
+        return self.groups.committed(group, partitions) if partitions else {}
+
+    def describe(self, group: GroupId) -> GroupSeen:
+        """See `GroupReader.describe`."""
+        return self.groups.describe(group)
+
+    def times(self, seen: GroupSeen) -> BrokerTimes:
+        """See `GroupReader.times`."""
+        return self.groups.times(seen)
+
+    def unreadable(self, group: GroupId, topics: Collection[TopicName]) -> tuple[str, ...]:
+        """See `GroupReader.unreadable`."""
+        return self.groups.unreadable(group, topics)
+
+    def require_empty(self, group: GroupId) -> None:
+        """See `regions.Cluster.require_empty`."""
+        self.groups.require_empty(group)
+
+    def alter(self, group: GroupId, offsets: OffsetMap, metadata: str) -> None:
+        """See `regions.Cluster.alter`."""
+        self.groups.alter(group, offsets, metadata)
+
+
+@contextmanager
+def reader_with(settings: Mapping[str, str]) -> Iterator[GroupReader]:
+    """Open the cluster that client settings lead to.
+
+    Args:
+        settings: the user's, secrets filled in.
+
+    Raises:
+        ConfigurationError: they can't be used by the client.
+    """
+    from airflow_kcr.kafka.admin_process import AdminProcess
+    from airflow_kcr.kafka.groups import Groups
+    from airflow_kcr.kafka.logs import BrokerLogs
+    from airflow_kcr.kafka.settings import admin_settings
+
+    with AdminProcess(admin_settings(settings)) as process:
+        yield RealGroupReader(BrokerLogs(process), Groups(process), client=settings.get("client.id"))
+
+
+def real_reader(spec: RegionSpec, group: GroupId) -> AbstractContextManager[GroupReader]:
+    """Open the cluster of one of a region's groups, by the environment of this process.
+
+    Raises:
+        ConfigurationError: its settings need a variable that is not set, or can't be used by the client.
+    """
+    return reader_with(client_settings(spec, group, os.environ))
