@@ -5,25 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from airflow_kcr.api.regions import Cluster, client_settings
-from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.observations import GroupSeen
-from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.timeouts import BrokerTimes
 from airflow_kcr.protocol.values import (
     GroupId,
-    GroupPartition,
     MemberId,
     RegionName,
     TopicName,
 )
 from airflow_kcr.spec import RegionSpec
-
-if TYPE_CHECKING:
-    from airflow_kcr.kafka.groups import Groups
 
 
 class GroupReader(Cluster, Protocol):
@@ -75,42 +68,6 @@ class Names(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RealGroupReader:
-    """One cluster; implements `GroupReader`."""
-
-    logs: Logs
-    groups: Groups
-    client: str | None = None
-    """See `GroupReader.client`."""
-
-    def committed(
-        self, group: GroupId, partitions: Collection[GroupPartition]
-    ) -> Mapping[GroupPartition, CommittedOffset]:
-        """See `regions.Cluster.committed`; without partitions there is nothing to ask."""
-        return self.groups.committed(group, partitions) if partitions else {}
-
-    def describe(self, group: GroupId) -> GroupSeen:
-        """See `GroupReader.describe`."""
-        return self.groups.describe(group)
-
-    def times(self, seen: GroupSeen) -> BrokerTimes:
-        """See `GroupReader.times`."""
-        return self.groups.times(seen)
-
-    def unreadable(self, group: GroupId, topics: Collection[TopicName]) -> tuple[str, ...]:
-        """See `GroupReader.unreadable`."""
-        return self.groups.unreadable(group, topics)
-
-    def require_empty(self, group: GroupId) -> None:
-        """See `regions.Cluster.require_empty`."""
-        self.groups.require_empty(group)
-
-    def alter(self, group: GroupId, offsets: OffsetMap, metadata: str) -> None:
-        """See `regions.Cluster.alter`."""
-        self.groups.alter(group, offsets, metadata)
-
-
 @contextmanager
 def reader_with(settings: Mapping[str, str]) -> Iterator[GroupReader]:
     """Open the cluster that client settings lead to.
@@ -123,11 +80,10 @@ def reader_with(settings: Mapping[str, str]) -> Iterator[GroupReader]:
     """
     from airflow_kcr.kafka.admin_process import AdminProcess
     from airflow_kcr.kafka.groups import Groups
-    from airflow_kcr.kafka.logs import BrokerLogs
     from airflow_kcr.kafka.settings import admin_settings
 
     with AdminProcess(admin_settings(settings)) as process:
-        yield RealGroupReader(BrokerLogs(process), Groups(process), client=settings.get("client.id"))
+        yield Groups(process, client=settings.get("client.id"))
 
 
 def real_reader(spec: RegionSpec, group: GroupId) -> AbstractContextManager[GroupReader]:

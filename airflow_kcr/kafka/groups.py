@@ -12,6 +12,7 @@ from typing import Any, Final
 from airflow_kcr.errors import GroupNotEmpty, KcrError
 from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.failures import Kind
+from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.observations import OTHER_GROUP, GroupSeen, MemberSeen
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -23,14 +24,16 @@ _EMPTY: Final = frozenset({"empty", "dead"})
 
 
 class Groups:
-    """The groups of one cluster; any thread may ask.
+    """The groups of one cluster, with its logs; any thread may ask.
 
     Args:
         process: makes the calls.
+        client: the user's own `client.id` for it, by which a member's begins; None: there is none.
     """
 
-    def __init__(self, process: AdminProcess) -> None:
-        self._process = process
+    def __init__(self, process: AdminProcess, client: str | None = None) -> None:
+        self._process, self.client = process, client
+        self.logs = BrokerLogs(process)
 
     def describe(self, group: GroupId) -> GroupSeen:
         """Return how the coordinator sees a group; one that does not exist is `dead`.
@@ -95,20 +98,22 @@ class Groups:
         )
 
     def committed(
-        self, group: GroupId, partitions: Collection[GroupPartition] = ()
+        self, group: GroupId, partitions: Collection[GroupPartition] | None = None
     ) -> dict[GroupPartition, CommittedOffset]:
         """Return what Kafka holds for a group; a partition without a committed offset is absent.
 
         Args:
             group: any group, with members or without.
-            partitions: which ones; none named: all that have one.
+            partitions: which ones; None: all that have one.
 
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
             KcrError: a partition's could not be read.
         """
+        if partitions is not None and not partitions:
+            return {}
         found = self._process.read(
-            "committed", group=group, rows=[[p.topic, p.partition, 0] for p in sorted(partitions)]
+            "committed", group=group, rows=[[p.topic, p.partition, 0] for p in sorted(partitions or ())]
         )
         if found["failed"]:
             raise KcrError(f"the committed offsets of group {group} could not be read: {_failed(found['failed'])}")

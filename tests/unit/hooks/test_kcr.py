@@ -13,7 +13,6 @@ import pytest
 from airflow.sdk import Connection
 from sqlalchemy.engine import make_url
 
-from airflow_kcr.api.group_readers import RealGroupReader
 from airflow_kcr.api.regions import client_settings, store_url
 from airflow_kcr.errors import (
     BrokerUnavailable,
@@ -24,6 +23,7 @@ from airflow_kcr.errors import (
     UnknownRegion,
 )
 from airflow_kcr.hooks.kcr import KcrHook
+from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.values import UNDECLARED, GroupId
 from airflow_kcr.sinks.kinds.postgres import DeclaredTable
@@ -194,7 +194,7 @@ def test_a_region_s_kafka_connection_is_read_by_airflow(
     before = dict(os.environ)
     hook = KcrHook()
     with hook.cluster(spec, G) as cluster:
-        assert isinstance(cluster, RealGroupReader)
+        assert isinstance(cluster, Groups)
         assert cluster.client == "quota-7"
         assert isinstance(cluster.logs.topics(), dict)
     with hook.region("flights") as region:
