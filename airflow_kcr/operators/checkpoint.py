@@ -21,7 +21,8 @@ from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.hooks.kcr import translated
 from airflow_kcr.operators.base import ONE_HOUR, CheckpointOperator, RegionOperator, WaitingOperator, sequence_of
-from airflow_kcr.protocol.values import checked_instant, format_duration, format_instant, parse_instant
+from airflow_kcr.operators.intervals import require_fit
+from airflow_kcr.protocol.values import checked_instant, format_instant, parse_instant
 from airflow_kcr.settings import secrets_in
 from airflow_kcr.triggers.payloads import CheckpointCommitted, RequestPublished, TriggerAnswer
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
     from airflow_kcr.api import CheckpointView, Region
     from airflow_kcr.protocol.region.rows import Checkpoint
-    from airflow_kcr.spec import RegionSpec
-    from airflow_kcr.spec.model import CheckpointSpec
 
 
 class KcrDrainOperator(WaitingOperator):
@@ -145,64 +144,6 @@ class KcrDrainOperator(WaitingOperator):
                 f"records since {format_instant(previous.boundary)}"
             )
         return found
-
-
-# Whether a DAG run's data interval is one of a region's: otherwise its checkpoint would hold other records.
-#
-# Pure: a DAG's schedule and a region's are two texts that people write in two places. The intervals of real runs are
-# compared with the region's instants, which finds a difference in phase, in zone and in length, whatever the kind of
-# timetable.
-
-_TICK = timedelta.resolution
-
-
-def require_fit(spec: RegionSpec, start: datetime, end: datetime) -> None:
-    """Return if [start, end) lies exactly between two neighbouring boundaries of a region, or it has no schedule.
-
-    Args:
-        spec: the region's.
-        start: the start of the run's data interval, with a zone.
-        end: its end.
-
-    Raises:
-        ConfigurationError: it is not; the message names both, and the boundaries nearby.
-    """
-    schedule = spec.checkpoint.schedule
-    if schedule is None:
-        return
-    last = schedule.at_or_before(end)
-    if last != end:
-        raise ConfigurationError(
-            f"{_interval(start, end)} does not end at a boundary of region {spec.region}, which checkpoints "
-            f"{_schedule(spec.checkpoint)}: its boundaries next to it are {format_instant(last)} and "
-            f"{format_instant(schedule.after(end))}. {_ADVICE}"
-        )
-    before = schedule.at_or_before(end - _TICK)
-    if before != start:
-        compared = "longer" if before > start else "shorter"
-        raise ConfigurationError(
-            f"{_interval(start, end)} is {compared} than a period of region {spec.region}, which checkpoints "
-            f"{_schedule(spec.checkpoint)}: its boundary before {format_instant(end)} is "
-            f"{format_instant(before)}, and the "
-            f"checkpoint holds the records from there. {_ADVICE}"
-        )
-
-
-_ADVICE = (
-    "Give the DAG and the region one schedule, its time zone included: for a cron expression "
-    "CronDataIntervalTimetable(…, timezone=…), for an interval DeltaDataIntervalTimetable(…) with a start date that "
-    "is a boundary"
-)
-
-
-def _interval(start: datetime, end: datetime) -> str:
-    return f"the run's data interval, {format_instant(start)} to {format_instant(end)},"
-
-
-def _schedule(checkpoint: CheckpointSpec) -> str:
-    if checkpoint.every is not None:
-        return f"every {format_duration(checkpoint.every)}, counted from 1970-01-01T00:00:00Z (checkpoint.every)"
-    return f"at {checkpoint.cron!r} in {checkpoint.timezone} (checkpoint.cron, checkpoint.timezone)"
 
 
 # Proves that a checkpoint is published and committed, and emits its event for downstream DAGs.

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.operators.checkpoint import require_fit
+from airflow_kcr.operators.intervals import require_fit
 from airflow_kcr.spec import RegionSpec, parse
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
