@@ -361,10 +361,11 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
         return ControlConsumer(settings, group=run.group, topics=subscription(group), listener=listener)
 
     source = replace(source_of(prepared, member), record=lambda: shared.executors.record)
+    engine = SparkEngine(shared.spark, prepared.parts.pipeline, source, shared.sinks.output)
     world = World(
         store=store,
         logs=shared.logs,
-        engine=SparkEngine(shared.spark, prepared.parts.pipeline, source, shared.sinks.output),
+        engine=engine,
         sinks=shared.sinks,
         membership=membership,
         end_process=shared.end_process,
@@ -373,6 +374,7 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
         renewals=shared.renewals,
         is_ready=shared.executors.are_ready,
         lacks=shared.executors.lack,
+        slowed=engine.slowed,
     )
     who = Identity(
         region=run.region,

@@ -136,6 +136,9 @@ class World:
     lacks: Callable[[], str] = nothing
     """What the engine lacks to run a batch at all, asked as long as one waits; it answers at once."""
 
+    slowed: Callable[[], str] = nothing
+    """What slows the engine down, though it runs batches; it answers at once."""
+
 
 class MemberHost:
     """Runs one member from `start` to its end.
@@ -286,13 +289,17 @@ class MemberHost:
         self._look_at_engine()
 
     def _look_at_engine(self) -> None:
-        """Tell what the engine lacks, if a batch runs, or would."""
+        """Tell what the engine lacks, if a batch runs, or would; or what slows it down."""
         batch = self._machine.batch
         runs = batch is not None and batch.phase is BatchPhase.RUNNING
         is_wanted = runs or self._working.is_held_back or not self._world.is_ready()
         why = self._world.lacks() if is_wanted else ""
-        if why != self._machine.lacks or (why and runs):
-            self._has_waited = self._has_waited or runs
+        slowed = "" if why else self._world.slowed()
+        if slowed:
+            if slowed != self._machine.lacks:
+                self._deliver(messages.EngineSlowed(why=slowed))
+        elif why != self._machine.lacks or (why and runs):
+            self._has_waited = self._has_waited or (runs and bool(why))
             self._deliver(messages.EngineLacks(why=why))
 
     def _deliver(self, event: messages.Event) -> None:

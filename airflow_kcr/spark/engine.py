@@ -106,6 +106,10 @@ class SparkEngine:
         threads = jvm.virtual_machine(self._spark.sparkContext).java.lang.Thread
         self._current_thread, self._interrupted = threads.currentThread, threads.interrupted
 
+    def slowed(self) -> str:
+        """Return what slows batches down; empty: nothing that is known."""
+        return self._throttling.slowed()
+
     def run(self, call: BatchCall) -> BatchReport:
         """Read the ranges, call the pipeline, and return when it has returned and none of its tasks runs any more.
 

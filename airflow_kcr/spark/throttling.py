@@ -64,19 +64,24 @@ ASKED_AFTER: Final = 5.0
 """Seconds that a batch may take before Kafka is asked, and between two questions."""
 
 _TOLD_EVERY: Final = 60.0
+_SLOWED: Final = "Kafka throttles what it reads: a quota of its user or client (consumer_byte_rate)"
 
 _LOG = logging.getLogger(__name__)
 
 
 class ThrottlingWatch:
-    """Says in the log that Kafka throttles a member's reads, while a batch takes long: nothing else would name it.
+    """Notices and logs that Kafka throttles a member's reads, while a batch takes long: nothing else would name it.
 
     Args:
         asked_after: seconds that a batch may take before it asks, and between two questions.
     """
 
     def __init__(self, asked_after: float = ASKED_AFTER) -> None:
-        self._asked_after, self._told_at = asked_after, -math.inf
+        self._asked_after, self._told_at, self._seen_at = asked_after, -math.inf, -math.inf
+
+    def slowed(self) -> str:
+        """Return that Kafka throttles, for a while after that was seen; empty: it does not."""
+        return _SLOWED if time.monotonic() - self._seen_at < _TOLD_EVERY else ""
 
     @contextmanager
     def over(self, batch: str, ask: Callable[[], float]) -> Iterator[None]:
@@ -100,6 +105,8 @@ class ThrottlingWatch:
             except Exception as error:  # noqa: BLE001 (the batch meets it too, and says what it means)
                 _LOG.debug("whether Kafka throttles can't be told: %s: %s", type(error).__name__, error)
                 continue
+            if seconds:
+                self._seen_at = time.monotonic()
             if seconds and time.monotonic() - self._told_at >= _TOLD_EVERY:
                 self._told_at = time.monotonic()
                 _LOG.warning(

@@ -178,6 +178,7 @@ def every_event(now: float) -> list[Event]:
         messages.LeftGroup(),
         messages.InstanceFenced(),
         messages.EngineLacks(why="no executor"),
+        messages.EngineSlowed(why="a quota"),
         messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=OffsetMap(dict.fromkeys(MINE, Offset(0)))),
         messages.RangesPlanned(batch=BatchId("b2"), ranges={p: Range(Offset(0), Offset(5)) for p in MINE}),
         messages.SinksReset(epoch=Epoch(1), found={MINE[0]: Found(offset=Offset(3))}),

@@ -225,6 +225,13 @@ class Terminated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSlowed:
+    """What slows the engine down, as a quota of Kafka's; its batches go on, and take their own time."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLacks:
     """What the engine lacks to run a batch, as no executor of Spark; told as long as a batch waits for it."""
 
@@ -253,6 +260,7 @@ Event: TypeAlias = (
     | SinkFailed
     | SinksPrepared
     | EngineLacks
+    | EngineSlowed
     | Tick
     | Terminated
 )

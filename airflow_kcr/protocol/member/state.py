@@ -316,7 +316,7 @@ class MemberMachine:
     """A batch failed somewhere in the region; none is started before."""
 
     lacks: str = ""
-    """What its engine lacks to run a batch; empty: nothing."""
+    """What its engine lacks to run a batch, or what slows it down; empty: nothing."""
 
     plan_after: float = 0.0
     """Nothing was there to process; the planner is not asked again before."""

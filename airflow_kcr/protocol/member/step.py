@@ -503,6 +503,10 @@ def _engine_lacks(member: MemberMachine, event: messages.EngineLacks, now: float
     return replace(member, lacks=event.why, batch=batch)
 
 
+def _engine_slowed(member: MemberMachine, event: messages.EngineSlowed, now: float) -> MemberMachine:
+    return replace(member, lacks=event.why)
+
+
 def _published(
     member: MemberMachine, event: messages.Answered[ReportPublished, MemberRegion], now: float
 ) -> MemberMachine:
@@ -571,6 +575,7 @@ TABLE: Final[Mapping[Kind, Callable[..., MemberMachine]]] = {
     messages.SinkFailed: _sink_failed,
     messages.SinksPrepared: _sinks_prepared,
     messages.EngineLacks: _engine_lacks,
+    messages.EngineSlowed: _engine_slowed,
     messages.Tick: _unchanged,
     messages.Terminated: _terminated,
 }

@@ -255,7 +255,7 @@ class Lease:
     incarnation: Incarnation
     until: datetime
     lacks: str = ""
-    """What the member lacks to run a batch, as it said with its last renewal; empty: nothing."""
+    """What the member lacks to run a batch, or slows it down, as it said with its last renewal; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

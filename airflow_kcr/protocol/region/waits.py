@@ -63,7 +63,7 @@ class Rule(StrEnum):
     """A batch takes longer than it may."""
 
     ENGINE = "engine"
-    """A member can run no batch, as its Spark has no executor."""
+    """A member can run no batch, as its Spark has no executor; or only slowly, as Kafka throttles what it reads."""
 
     RECORDS = "records"
     """There are records to read, and no batch reads them."""

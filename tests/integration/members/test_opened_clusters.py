@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow_kcr.api import validation
@@ -55,7 +56,7 @@ def test_a_start_opens_its_cluster_once_for_the_logs_and_once_for_the_group(
         "stop_session": lambda spark: None,
         "executor_memory": lambda spark: 2**30,
         "warm_up": lambda *_: 100,
-        "SparkEngine": lambda *_: None,
+        "SparkEngine": lambda *_: SimpleNamespace(slowed=str),
         "_application": lambda spark: RunningApplication(application="none"),
     }
     for name, instead in without_spark.items():

@@ -75,6 +75,7 @@ def test_a_batch_that_a_quota_makes_slow_is_said_to_be_throttled(
         slow.run(0, 125)
     (said,) = [record.getMessage() for record in caplog.records if "throttles" in record.getMessage()]
     assert said.startswith("region group[0] batch batch-")
+    assert slow.engine.slowed().startswith("Kafka throttles what it reads: a quota")
 
 
 def test_a_client_without_a_quota_is_not_throttled(bench: Bench, client: str) -> None:

@@ -126,6 +126,7 @@ class Stage:
         spec_revision: int | None = None,
         is_ready: Callable[[], bool] = always,
         lacks: Callable[[], str] = nothing,
+        slowed: Callable[[], str] = nothing,
     ) -> Played:
         """Start a member that Kafka assigns these partitions, by default all."""
         assigned = frozenset(self.logs) if partitions is None else partitions
@@ -152,6 +153,7 @@ class Stage:
             renewals=self.renewals,
             is_ready=is_ready,
             lacks=lacks,
+            slowed=slowed,
         )
         who = Identity(
             region=FLIGHTS,
@@ -316,6 +318,18 @@ def test_no_batch_starts_while_its_engine_could_not_run_it_and_the_region_knows_
     lacking.why = ""
     stage.caught_up()
     assert tiles(member.engine.done, p(0), 120)
+    eventually(lambda: {lease.lacks for lease in stage.region.leases.values()} == {""}, "no reason any more")
+
+
+def test_what_slows_an_engine_down_is_known_to_the_region_and_keeps_no_batch(stage: Stage) -> None:
+    stage.declare(records(120))
+    slowed = Lacking()
+    slowed.why = "Kafka throttles what it reads"
+    member = stage.member(slowed=slowed)
+    stage.caught_up()
+    assert tiles(member.engine.done, p(0), 120)
+    eventually(lambda: {lease.lacks for lease in stage.region.leases.values()} == {slowed.why}, "the reason")
+    slowed.why = ""
     eventually(lambda: {lease.lacks for lease in stage.region.leases.values()} == {""}, "no reason any more")
 
 

@@ -379,6 +379,15 @@ def test_a_member_that_waits_after_a_failure_gives_its_part_of_a_drain_at_once()
     assert lone.wanted(messages.PrepareSinks) != []
 
 
+def test_time_in_which_the_engine_is_slow_is_the_batch_s_own() -> None:
+    lone = LoneMember().in_batch()
+    lone.wait(5)
+    lone.feed(messages.EngineSlowed(why="a quota"))
+    assert [one.lacks for one in renewals_of(lone)] == ["a quota"]
+    lone.wait(115)
+    assert requested(lone) == [ResetCause.BATCH_TIMEOUT]
+
+
 def test_time_in_which_no_task_can_run_is_not_the_batch_s_own() -> None:
     lone = LoneMember().in_batch()
     for _ in range(100):
