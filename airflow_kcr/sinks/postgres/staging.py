@@ -46,6 +46,8 @@ ROW: Final = "kcr_row"
 number; two rows of one record have two."""
 
 _PREFIX: Final = "kcr_staging_"
+"""What follows is of one region's sink, and of one batch: the number of its row in the fence, epoch, the batch's id."""
+
 _WITHOUT_ZONE: Final = frozenset(
     {"text", "date", "date[]", "timestamp without time zone", "timestamp without time zone[]"}
 )

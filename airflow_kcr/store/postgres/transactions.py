@@ -389,7 +389,8 @@ def _being_deleted(name: RegionName) -> RegionBeingDeleted:
 def _key(name: RegionName, member: MemberId | None = None) -> int:
     """Return the number of an advisory lock: 64 bits, the same in every process.
 
-    Two names that share one only wait for each other without need.
+    It is made of the name, not of the region's id: who declares a name again waits for who deletes it. Two names that
+    share one only wait for each other without need.
     """
     text_ = f"kcr\0{name}" if member is None else f"kcr\0{name}\0{member.group}\0{member.index}"
     return int.from_bytes(hashlib.blake2b(text_.encode(), digest_size=8).digest(), "big", signed=True)

@@ -38,7 +38,7 @@ EACH = 100
 
 WITHIN = 240.0
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.postgres]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1500), pytest.mark.postgres]
 
 
 @dataclass(slots=True)
