@@ -11,8 +11,9 @@ from airflow_kcr.api.goals import Goal, Progress
 from airflow_kcr.api.ledger import RecordView, Repetition
 from airflow_kcr.api.partitions import Comparison, Lag
 from airflow_kcr.api.region import Region
-from airflow_kcr.api.regions import Applied, Change, Cluster, Clusters, opened, regions, store_url
+from airflow_kcr.api.regions import Cluster, Clusters, opened, regions, store_url
 from airflow_kcr.api.reset_views import ResetView
+from airflow_kcr.api.specs import Applied, Change
 from airflow_kcr.api.verdict import DroppedHistory, Verdict
 from airflow_kcr.api.views import MemberView, RegionSummary, RegionView
 from airflow_kcr.protocol.region.plans import Plan

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from airflow_kcr import verbs
-from airflow_kcr.api import goals, ledger, partitions, regions, reset_plans, reset_views, resets
+from airflow_kcr.api import goals, ledger, partitions, reset_plans, reset_views, resets, specs
 from airflow_kcr.api.checkpoints import (
     CheckpointRequestView,
     CheckpointSummary,
@@ -22,8 +22,9 @@ from airflow_kcr.api.checkpoints import (
 from airflow_kcr.api.goals import DEFAULT_TIMEOUT, Goal, OnProgress, Progress, silent
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.partitions import preview
-from airflow_kcr.api.regions import Applied, Clusters, connect, require_groups, store_url
+from airflow_kcr.api.regions import Clusters, connect, require_groups, store_url
 from airflow_kcr.api.reset_views import ResetView
+from airflow_kcr.api.specs import Applied
 from airflow_kcr.api.verdict import DroppedHistory, Verdict, drop_old, keep_of
 from airflow_kcr.api.views import RegionView
 from airflow_kcr.errors import ConfigurationError
@@ -123,7 +124,7 @@ class Region:
         Raises:
             RegionExists: a difference is one that needs another region.
         """
-        return regions.compared(self._store, self._own(spec), self._clusters)
+        return specs.compared(self._store, self._own(spec), self._clusters)
 
     def apply(self, spec: RegionSpec) -> Applied:
         """Create the region, stopped, or change its spec; the same spec again changes nothing.
@@ -133,7 +134,7 @@ class Region:
             GroupInOtherRegion: one of its groups belongs to another region: of one cluster, by whatever address, or
                 by a name that both have while a cluster does not answer which one it is.
         """
-        return regions.apply(self._store, self._own(spec), self._clusters)
+        return specs.apply(self._store, self._own(spec), self._clusters)
 
     def show(self) -> RegionView:
         """Return the region and its members as they are now."""

@@ -13,8 +13,8 @@ import pytest
 
 from airflow_kcr import api
 from airflow_kcr.api.checkpoints import CheckpointSummary, ways_back
-from airflow_kcr.api.regions import _apart
 from airflow_kcr.api.reset_views import of_page
+from airflow_kcr.api.specs import _apart
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.offsets import OffsetMap

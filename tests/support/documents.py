@@ -18,8 +18,8 @@ from typing import Any, Final, NewType, Protocol, Union, get_args, get_origin, g
 from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary, CheckpointView, Reach
 from airflow_kcr.api.ledger import Fate, RecordStart, RecordView, Repetition, event_to_json
 from airflow_kcr.api.partitions import Comparison, Lag
-from airflow_kcr.api.regions import Applied, Change
 from airflow_kcr.api.reset_views import ResetView
+from airflow_kcr.api.specs import Applied, Change
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import GroupView, MemberView, RegionSummary, RegionView
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
