@@ -283,7 +283,7 @@ class ServiceFailed(KcrError):
 
 
 class TimedOut(KcrError):
-    """What was waited for did not happen in time; the message says what, and how long it was waited for."""
+    """A wait ran out of time; the message names its goal and its length."""
 
 
 class BrokerUnavailable(KcrError):

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class KcrRegionNotifier(BaseNotifier):
-    """Tells people, through other notifiers, what is wrong with a region and what they can do.
+    """Notifies people, through other notifiers, of a region's trouble and of their choices.
 
     Use it as `on_failure_callback` of `KcrProgressSensor`, which fails when the region halts or stalls, or of any other
     task of a region::
 
         mail = SmtpNotifier(to="on-call@example.com", subject="{{ kcr.region }} is {{ kcr.standing }}", ...)
-        told = KcrRegionNotifier(region="flights", notifiers=[mail])
-        KcrProgressSensor(task_id="watch", region="flights", timeout=300, on_failure_callback=told)
+        notify = KcrRegionNotifier(region="flights", notifiers=[mail])
+        KcrProgressSensor(task_id="watch", region="flights", timeout=300, on_failure_callback=notify)
 
     The templates of the notifiers have `kcr`, which is read from the store when the task has failed:
 
@@ -36,7 +36,7 @@ class KcrRegionNotifier(BaseNotifier):
 
     Args:
         region: the region's name (templated).
-        notifiers: who is told: Airflow's notifiers, such as `SmtpNotifier`, at least one.
+        notifiers: Airflow's notifiers, such as `SmtpNotifier`, at least one.
         kcr_conn_id: the Airflow connection of the store (templated).
 
     Raises:

@@ -49,7 +49,7 @@ class Answer:
     __slots__ = ()
 
     shown: ClassVar[tuple[str, ...]] = ()
-    """The names in its JSON: fields, which are read back, and properties, which are not. Empty: every field."""
+    """The names in its JSON, which are fields and properties. Only fields are read back; empty means every field."""
 
     def to_json(self) -> dict[str, object]:
         """Return it as the commands write it with `-o json` (docs/reference/cli.md)."""

@@ -657,7 +657,7 @@ HOLDS: Mapping[str, str] = {
     "seek_offset": "the seek map of each epoch",
     "person_reset": "resets that persons applied, by request id",
     "skip": "single offsets that a person chose to step over",
-    "sink_place": "where sinks write to, so that a place that was emptied is told from a new one",
+    "sink_place": "where sinks write to, so that a place that was emptied isn't taken for a new one",
     "history_start": "where the kept history starts, and what the next proof has to know; no row: it is whole",
     "event": "the history: append-only, numbered by the region's counter",
 }

@@ -267,7 +267,7 @@ class PublishLate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitReadBack:
-    """What Kafka answered, read back, to one member's commit of a checkpoint."""
+    """The offsets that Kafka has after one member's commit of a checkpoint."""
 
     sequence: CheckpointNumber
     member: MemberId | None
@@ -289,7 +289,7 @@ class CommitResolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeekCommitted:
-    """A member told Kafka where it resumed after a reset, or could not; lag tools lie until the next checkpoint."""
+    """A member committed to Kafka where it resumed after a reset, or failed; then lag tools are wrong for a while."""
 
     epoch: Epoch
     member: MemberId

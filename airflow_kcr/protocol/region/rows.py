@@ -166,7 +166,7 @@ class ResetCause(StrEnum):
     OUT_OF_RANGE = "out_of_range"
     SPEC_CHANGED = "spec_changed"
     SINK_FAILED = "sink_failed"
-    """A sink could not roll back, raise its fence or tell its progress."""
+    """A sink could not roll back, raise its fence or read its progress."""
 
 
 FAILURE_CAUSES: Final = frozenset(
