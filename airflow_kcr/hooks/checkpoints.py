@@ -5,14 +5,15 @@ What a checkpoint DAG says when one is published, and what a DAG downstream make
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self, cast
 
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_kcr.errors import ConfigurationError, UnknownCheckpoint, UnknownRegion
 from airflow_kcr.hooks.assets import SCHEME
 from airflow_kcr.hooks.kcr import KcrHook, translated
+from airflow_kcr.protocol import documents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,7 +49,7 @@ class PublishedCheckpoint:
 
     def to_json(self) -> dict[str, str | int | None]:
         """Return it as the event's `extra`."""
-        return asdict(self)
+        return cast("dict[str, str | int | None]", documents.write(self, PublishedCheckpoint))
 
     @classmethod
     def from_json(cls, extra: Mapping[str, object]) -> Self:
@@ -58,16 +59,8 @@ class PublishedCheckpoint:
             ConfigurationError: it is none of a published checkpoint.
         """
         try:
-            boundary = extra["boundary"]
-            return cls(
-                region=str(extra["region"]),
-                region_id=str(extra["region_id"]),
-                timeline=int(str(extra["timeline"])),
-                sequence=int(str(extra["sequence"])),
-                boundary=None if boundary is None else str(boundary),
-                digest=str(extra["digest"]),
-            )
-        except (KeyError, ValueError) as error:
+            return documents.read(extra, cls)
+        except ValueError as error:
             raise ConfigurationError(
                 f"the run was triggered by an event of a region's asset that names no checkpoint (it has "
                 f"{', '.join(sorted(extra)) or 'nothing'}); only KcrCommitCheckpointOperator emits them"

@@ -18,12 +18,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from airflow_kcr.errors import RefusedError, SchemaMissing, SchemaTooNew, SchemaTooOld, StoreError
 from airflow_kcr.ports import CommittedOffset, Heartbeats, MemberStore, Renewal
+from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.region.commands import Heartbeat, Register, Renew, ReportNoted
 from airflow_kcr.protocol.region.rows import Noted
@@ -158,7 +159,7 @@ class CommitNote:
 
     def text(self) -> str:
         """Return the metadata: JSON, far below Kafka's limit of 4096 bytes."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps(documents.write(self, CommitNote), separators=(",", ":"))
 
 
 def later_note(
@@ -184,16 +185,8 @@ def later_note(
 def read_note(metadata: str) -> CommitNote | None:
     """Return what was written by `CommitNote.text`; None if another program wrote it, or there is none."""
     try:
-        value = json.loads(metadata)
-        return CommitNote(
-            region=RegionName(str(value["region"])),
-            region_id=RegionId(str(value["region_id"])),
-            timeline=Timeline(int(value["timeline"])),
-            sequence=CheckpointNumber(int(value["sequence"])),
-            epoch=Epoch(int(value["epoch"])),
-        )
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        # The last two: JSON's Infinity, and brackets without end.
+        return documents.read(json.loads(metadata), CommitNote)
+    except (ValueError, RecursionError):  # the latter: brackets without end
         return None
 
 

@@ -7,21 +7,19 @@ of it is a secret, and nothing of it changes while it waits.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
-
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from typing import Any, ClassVar, Self, TypeAlias, cast
 
 from airflow_kcr.errors import ConfigurationError, RefusedError, StoreUnavailable, TimedOut
+from airflow_kcr.protocol import documents
 from airflow_kcr.verbs import Reaching
 
 
-class _Payload(BaseModel):
-    # Built when first used: each file of DAGs that is parsed imports this.
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+class _Payload:
+    __slots__ = ()
 
-    kind: str
+    kind: ClassVar[str]
     """Names the class in JSON."""
 
     asks_kafka: ClassVar[bool] = False
@@ -29,72 +27,78 @@ class _Payload(BaseModel):
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values, its kind among them."""
-        return self.model_dump(mode="json")
+        return cast("dict[str, Any]", documents.write(self, WaitingFor))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPublished(_Payload):
     """The request of a request id is answered by a checkpoint that is published."""
 
-    kind: Literal["checkpoint_published"] = "checkpoint_published"
+    kind = "checkpoint_published"
 
     request_id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCommitted(_Payload):
     """A checkpoint is published, and it is known whether Kafka holds its offsets: yes, no or superseded."""
 
-    kind: Literal["checkpoint_committed"] = "checkpoint_committed"
+    kind = "checkpoint_committed"
 
     sequence: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointExists(_Payload):
     """The current timeline has a published checkpoint at or beyond a boundary, or of at least a sequence.
 
     One of the two is given.
     """
 
-    kind: Literal["checkpoint_exists"] = "checkpoint_exists"
+    kind = "checkpoint_exists"
 
     boundary: str | None = None
     """An instant, as ISO 8601 with a zone."""
 
     sequence: int | None = None
 
-    def model_post_init(self, _: object) -> None:
-        """Refuse what can't be waited for."""
+    def __post_init__(self) -> None:
         if (self.boundary is None) == (self.sequence is None):
             raise ConfigurationError(
                 "a checkpoint is waited for by its boundary or by its sequence; give one of the two"
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegionReaches(_Payload):
     """The region is what a verb has asked for."""
 
-    kind: Literal["region_reaches"] = "region_reaches"
+    kind = "region_reaches"
 
     state: Reaching
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progresses(_Payload):
     """The region runs, and nothing in it waits for longer than it may."""
 
-    kind: Literal["progresses"] = "progresses"
+    kind = "progresses"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetFinished(_Payload):
     """A person's accepted reset, by its request id, is done."""
 
-    kind: Literal["reset_done"] = "reset_done"
+    kind = "reset_done"
 
     request_id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MembersEnded(_Payload):
     """The application that hosts these members has ended with its region."""
 
-    kind: Literal["members_ended"] = "members_ended"
+    kind = "members_ended"
 
     group: str
     indexes: tuple[int, ...]
@@ -108,32 +112,33 @@ class MembersEnded(_Payload):
     """The request id that the application ends by, for the case that its task is killed; empty: it does not."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipHealthy(_Payload):
     """Every check of the region's groups is all right, as `kcr group validate` makes them."""
 
-    kind: Literal["membership_healthy"] = "membership_healthy"
-    asks_kafka: ClassVar[bool] = True
+    kind = "membership_healthy"
+    asks_kafka = True
 
     groups: tuple[str, ...] = ()
     """Which of its groups; none named: all."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LagBelow(_Payload):
     """Total consumer lag is below a threshold."""
 
-    kind: Literal["lag_below"] = "lag_below"
-    asks_kafka: ClassVar[bool] = True
+    kind = "lag_below"
+    asks_kafka = True
 
     records: int
     """> 0."""
 
-    def model_post_init(self, _: object) -> None:
-        """Refuse what can't be waited for."""
+    def __post_init__(self) -> None:
         if self.records <= 0:
             raise ConfigurationError(f"lag is waited for below a number above 0, not below {self.records}")
 
 
-WaitingFor: TypeAlias = Annotated[
+WaitingFor: TypeAlias = (
     RequestPublished
     | CheckpointCommitted
     | CheckpointExists
@@ -142,14 +147,8 @@ WaitingFor: TypeAlias = Annotated[
     | ResetFinished
     | MembersEnded
     | MembershipHealthy
-    | LagBelow,
-    Field(discriminator="kind"),
-]
-
-
-@cache
-def _payloads() -> TypeAdapter[WaitingFor]:
-    return TypeAdapter(WaitingFor)
+    | LagBelow
+)
 
 
 def waiting_for_from_json(value: Mapping[str, object]) -> WaitingFor:
@@ -159,8 +158,8 @@ def waiting_for_from_json(value: Mapping[str, object]) -> WaitingFor:
         ConfigurationError: it is no payload of this version; a task that was deferred by another one asks again.
     """
     try:
-        return _payloads().validate_python(value)
-    except ValidationError as error:
+        return cast("WaitingFor", documents.read(value, cast("type[object]", WaitingFor)))
+    except ValueError as error:
         kind, arguments = value.get("kind", ""), value.keys() - {"kind"}
         raise ConfigurationError(
             f"a trigger of another version of airflow-kcr waits for {kind or 'nothing'!r} with "
@@ -180,10 +179,9 @@ class Status(StrEnum):
     """The store did not answer for too long."""
 
 
-class TriggerAnswer(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerAnswer:
     """What a trigger's event says."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     status: Status
     detail: str = ""
@@ -191,7 +189,7 @@ class TriggerAnswer(BaseModel):
 
     def to_json(self) -> dict[str, str]:
         """Return it as JSON values."""
-        return self.model_dump(mode="json")
+        return cast("dict[str, str]", documents.write(self, TriggerAnswer))
 
     def require_reached(self) -> None:
         """Return if what was waited for was reached.
@@ -217,8 +215,8 @@ class TriggerAnswer(BaseModel):
             ConfigurationError: it is none of ours.
         """
         try:
-            return cls.model_validate(event or {})
-        except ValidationError as error:
+            return documents.read(event or {}, cls)
+        except ValueError as error:
             raise ConfigurationError(
                 f"the task was resumed with an event that is none of a region's trigger: {sorted(event or ())}"
             ) from error

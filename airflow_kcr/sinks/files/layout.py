@@ -27,14 +27,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from functools import cache
-from typing import Any, Final, NamedTuple, Self
-
-from pydantic import ConfigDict, TypeAdapter
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Self, cast
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.ports import SinkPlace
+from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupId, RegionId, RegionName, Timeline
 from airflow_kcr.sinks.checkpoints import CheckpointId
@@ -190,22 +188,15 @@ def unsealed(text: str | None) -> dict[str, Any] | None:
 class Document:
     """What a text says: its fields."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
     def text(self) -> str:
         """Return it as it is stored."""
-        return sealed(asdict(self))
+        return sealed(cast("Mapping[str, object]", documents.write(self, type(self))))
 
     @classmethod
     def of(cls, text: str | None) -> Self | None:
         """Return what a text says; None: it isn't whole."""
         content = unsealed(text)
-        return None if content is None else cls._adapter().validate_python(content)
-
-    @classmethod
-    @cache  # one for each kind: to make one takes longer than to read a batch's list
-    def _adapter(cls) -> TypeAdapter[Self]:
-        return TypeAdapter(cls)
+        return None if content is None else documents.read(content, cls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
