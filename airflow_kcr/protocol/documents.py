@@ -3,8 +3,8 @@
 One rule for everything, so that a new class needs no code here:
 
 - a dataclass is an object of its fields, those at their default left out;
-- an `Answer` is for people's programs: an object of all that it shows, in which a partition stands as `group`, `topic`
-  and `partition`;
+- a `FullDocument` is for people's programs: an object of all that it shows, in which a partition stands as `group`,
+  `topic` and `partition`;
 - a union of dataclasses is such an object with the `kind` that each of them declares;
 - a class with `from_text` is its `text`;
 - whatever is keyed by partition is nested, `{group: {topic: {partition: value}}}`, and a set or ascending tuple of
@@ -43,7 +43,7 @@ class Codec:
     decode: Callable[[Any], Any]
 
 
-class Answer:
+class FullDocument:
     """What people's programs read: a dataclass whose JSON has what it shows, also where that is at its default."""
 
     __slots__ = ()
@@ -98,8 +98,8 @@ def codec_of(hint: object) -> Codec:
         return Codec(lambda value: value.value, hint)
     if isinstance(hint, type) and hasattr(hint, "from_text"):
         return Codec(lambda value: value.text, lambda document: hint.from_text(_text(document)))
-    if isinstance(hint, type) and issubclass(hint, Answer):
-        return _of_answer(hint)
+    if isinstance(hint, type) and issubclass(hint, FullDocument):
+        return _of_full(hint)
     if isinstance(hint, type) and is_dataclass(hint):
         return _of_dataclass(hint)
     if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
@@ -202,7 +202,7 @@ def _of_dataclass(cls: type) -> Codec:
     return Codec(encode, decode)
 
 
-def _of_answer(cls: type[Answer]) -> Codec:
+def _of_full(cls: type[FullDocument]) -> Codec:
     hints = get_type_hints(cls)
     names = {field.name for field in fields(cast("Any", cls))}
     parts = [(name, hints.get(name) or _returned(cls, name)) for name in cls.shown or names]

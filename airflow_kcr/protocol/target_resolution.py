@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from airflow_kcr.errors import ProtocolError
-from airflow_kcr.protocol.documents import Answer
+from airflow_kcr.protocol.documents import FullDocument
 from airflow_kcr.protocol.offsets import EMPTY, SeekEntry, SeekMap, SeekSource, filled
 from airflow_kcr.protocol.scopes import Scope
 from airflow_kcr.protocol.targets import Needs, Situation, Target
@@ -27,7 +27,7 @@ from airflow_kcr.protocol.values import GroupPartition, Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanLine(Answer):
+class PlanLine(FullDocument):
     """One partition of a plan. What is not known is None."""
 
     shown = (

@@ -25,7 +25,7 @@ from airflow_kcr.errors import (
     UpsertNeedsConsent,
 )
 from airflow_kcr.protocol import documents
-from airflow_kcr.protocol.documents import Answer
+from airflow_kcr.protocol.documents import FullDocument
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, write_offsets
 from airflow_kcr.protocol.region import resets, timelines
@@ -304,7 +304,7 @@ WORST: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals(Answer):
+class Totals(FullDocument):
     """A plan in numbers."""
 
     shown = ("partitions", "moved", "replay", "skip", "clamped", "unreachable")
@@ -334,7 +334,7 @@ class Totals(Answer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Answer):
+class Plan(FullDocument):
     """What a reset would do, made under one epoch, and all that is needed to apply it; the store keeps none.
 
     `plan` is its name: the reset is accepted under it, so that a plan that is applied twice is one reset.
