@@ -181,7 +181,7 @@ class Region:
     """
 
     name: RegionName
-    region_id: RegionId = RegionId("")
+    region_id: RegionId
     """What it is beyond its name; made when it was declared."""
 
     spec: Spec

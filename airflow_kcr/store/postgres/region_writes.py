@@ -165,7 +165,7 @@ def write_new(session: Session, region: Region) -> Region:
     for part in _table(GROUPS, Changes(written=region.own_groups)):
         session.run(Statement(part.sql), **part.values)
     # What has no rows yet; its own row and groups are there.
-    bare = Region(name=region.name, spec=region.spec)
+    bare = Region(name=region.name, region_id=region.region_id, spec=region.spec)
     empty = {f.name: getattr(bare, f.name) for f in fields(Region) if isinstance(getattr(bare, f.name), Mapping)}
     return write(session, replace(region, **{**empty, "clusters": region.clusters}), region)
 

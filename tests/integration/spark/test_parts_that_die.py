@@ -54,7 +54,8 @@ class Region:
     @property
     def daemon(self) -> psutil.Process:
         """Spark's Python daemon, which has a guard and workers as its children."""
-        (daemon,) = [child for child in self.jvm.children() if any("kcr_python_daemon" in a for a in child.cmdline())]
+        children = [child for child in self.jvm.children() if child.status() != psutil.STATUS_ZOMBIE]
+        (daemon,) = [child for child in children if any("kcr_python_daemon" in a for a in child.cmdline())]
         return daemon
 
     def reached(self, gate: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import RegionName
+from airflow_kcr.protocol.values import UNDECLARED, RegionName
 from airflow_kcr.store.postgres import layouts, tables
 from airflow_kcr.store.postgres.layouts import HEAD_COLUMNS, head_values
 from airflow_kcr.store.postgres.row_layout import Layout, MapLayout
@@ -35,7 +35,7 @@ def test_a_map_has_every_column_of_its_table(name: str) -> None:
 
 
 def test_every_plain_field_of_a_region_is_in_its_own_row() -> None:
-    region = Region(name=RegionName("r"), spec=Spec(text="{}", rules=RegionRules(groups={})))
+    region = Region(name=RegionName("r"), region_id=UNDECLARED, spec=Spec(text="{}", rules=RegionRules(groups={})))
     elsewhere = {"name", "region_id", "events", "ledger", "archive"}
     plain = {f.name for f in fields(Region) if not isinstance(getattr(region, f.name), Mapping)} - elsewhere
     assert (

@@ -33,6 +33,7 @@ from airflow_kcr.protocol.region.state import (
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import (
+    UNDECLARED,
     Epoch,
     GroupId,
     Incarnation,
@@ -49,7 +50,7 @@ from tests.support.scripts import checkpoints_of_ten, running, started
 
 def fresh() -> Region:
     rules = RegionRules(groups={GroupId("g"): group_rules(topic="t")})
-    return Region(name=RegionName("flights"), spec=Spec(text="{}", rules=rules))
+    return Region(name=RegionName("flights"), region_id=UNDECLARED, spec=Spec(text="{}", rules=rules))
 
 
 # -- what a decision changes ----------------------------------------------------------------------------------------
