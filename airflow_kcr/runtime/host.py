@@ -220,7 +220,7 @@ class MemberHost:
     @property
     def newest_checkpoint(self) -> CheckpointNumber:
         """The newest number that a checkpoint or a reset has used, as far as the member has seen."""
-        return self._machine.newest_sequence
+        return self._machine.memory.sequence
 
     def adopt(self, checkpoint: CheckpointRules, limits: Limits, revision: int) -> None:
         """Follow a changed spec from now on, as far as it changes while members live.
@@ -414,7 +414,7 @@ class MemberHost:
             case messages.Publish(sequence=sequence):
                 working.publish(ReportPublished(sequence=sequence, member=self.who.member), self._requests.ask)
             case messages.Commit():
-                self._grouping.commit(effect, self._machine.newest_timeline, self._lease())
+                self._grouping.commit(effect, self._machine.memory.timeline, self._lease())
             case messages.CommitSeek():
                 self._commit_seek(effect)
             case messages.EndProcess(why=why):
@@ -426,7 +426,7 @@ class MemberHost:
     def _claim(self, effect: messages.ClaimAssignment) -> None:
         view = self._machine.view
         initialised = view is not None and view.initialised
-        newest = self._machine.newest_sequence
+        newest = self._machine.memory.sequence
 
         def ready(claim: ClaimPartitions, held: Held) -> None:
             later = later_note(self.who.region_id, self.who.member, held, newest)

@@ -290,7 +290,7 @@ def check_batch_effect(after: MemberMachine, effect: Wanted) -> None:
     match effect:
         case commands.StartBatch() as request:
             assert after.state is State.PROCESSING
-            assert (request.incarnation, request.epoch) == (after.incarnation, after.newest_epoch)
+            assert (request.incarnation, request.epoch) == (after.incarnation, after.memory.epoch)
             assert after.assignment is not None
             assert request.ranges.keys() <= after.assignment.partitions
         case messages.PlanRanges():
@@ -313,7 +313,7 @@ def check_duty(after: MemberMachine, effect: Wanted) -> None:
         case commands.Acknowledge(caller=caller):
             assert after.state in {State.JOINING, State.READY}
             assert after.batch is None
-            assert (caller.epoch, caller.incarnation) == (after.newest_epoch, after.incarnation)
+            assert (caller.epoch, caller.incarnation) == (after.memory.epoch, after.incarnation)
         case commands.Contribute() | messages.PrepareSinks():
             assert after.batch is None
 
@@ -435,7 +435,7 @@ def an_event(draw: st.DataObject, seen: Seen, member: MemberMachine, now: float)
         lambda: answers.batch_accepted(batch=batch),
         lambda: answers.finish_refused(batch=batch, why="another epoch"),
         lambda: answers.discarded(batch=batch),
-        lambda: messages.SinksReset(epoch=member.reset_epoch or Epoch(1), found={}),
+        lambda: messages.SinksReset(epoch=member.reset.epoch or Epoch(1), found={}),
         lambda: answers.acknowledged(epoch=Epoch(seen.epoch), view=a_view(draw, seen, member)),
         lambda: messages.PartitionsDiscovered(partitions=draw.draw(subsets)),
         lambda: answers.partitions_reported(advice=PartitionAdvice(report_again=draw.draw(st.booleans()), rejoin=True)),
@@ -477,8 +477,8 @@ def test_whatever_happens_in_whatever_order_a_member_keeps_to_its_table(draw: st
         before, (member, wanted) = member, taken
         seen.begun += [e.batch for e in wanted if isinstance(e, commands.StartBatch)]
         seen.ended += [e.batch for e in wanted if isinstance(e, commands.FinishBatch)]
-        assert member.newest_epoch >= before.newest_epoch
-        assert member.newest_incarnation >= before.newest_incarnation
+        assert member.memory.epoch >= before.memory.epoch
+        assert member.memory.incarnation >= before.memory.incarnation
         if member.state not in ACTIVE:
             assert not [
                 e for e in wanted if isinstance(e, commands.StartBatch | messages.RunBatch | commands.FinishBatch)

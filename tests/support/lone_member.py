@@ -188,7 +188,7 @@ class LoneMember:
 
     def superseded(self) -> LoneMember:
         """Hear from the store that another process is this member now."""
-        self.feed(answers.not_renewed(incarnation=Incarnation(self.member.newest_incarnation + 1)))
+        self.feed(answers.not_renewed(incarnation=Incarnation(self.member.memory.incarnation + 1)))
         return self
 
     def see(self, view: MemberRegion) -> LoneMember:

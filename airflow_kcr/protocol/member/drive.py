@@ -18,6 +18,7 @@ from airflow_kcr.protocol.member.state import (
     Awaited,
     BatchPhase,
     Driven,
+    Failure,
     MemberMachine,
     MyBatch,
     State,
@@ -73,9 +74,9 @@ def _processing(member: MemberMachine, view: MemberRegion, now: float) -> Member
 
 def _is_committing(member: MemberMachine, view: MemberRegion, now: float) -> bool:
     """Whether the member still waits for its own commit; it continues after the commit timeout without."""
-    if view.commit is None or view.commit == member.commit_done:
+    if view.commit is None or view.commit == member.commit.done:
         return False
-    waited = now - member.commit_since if Awaited.COMMIT in member.awaited else 0.0
+    waited = now - member.commit.since if Awaited.COMMIT in member.awaited else 0.0
     return waited < state.seconds(member.timeouts.commit)
 
 
@@ -100,7 +101,7 @@ def doom(member: MemberMachine, now: float) -> Driven:
         return state.doomed(member), ()
     if batch.phase is BatchPhase.RUNNING and now - batch.since >= state.seconds(member.timeouts.batch):
         detail = batch.failed(f"batch {batch.batch} took longer than {member.timeouts.batch}")
-        return replace(state.doomed(member), batch_cause=ResetCause.BATCH_TIMEOUT, batch_detail=detail), ()
+        return replace(state.doomed(member), failure=Failure(ResetCause.BATCH_TIMEOUT, detail)), ()
     return member, ()
 
 
@@ -151,11 +152,11 @@ def _close(member: MemberMachine, batch: MyBatch, now: float) -> Driven:
 
 def ask_reset(member: MemberMachine, now: float) -> Driven:
     """Ask for the reset that a batch, or a sink, made necessary, in the epoch that it was started in."""
-    if member.batch_cause is None or member.incarnation is None or member.state not in ACTIVE:
+    if member.failure is None or member.incarnation is None or member.state not in ACTIVE:
         return member, ()
-    cause, detail = member.batch_cause, member.batch_detail
-    epoch = member.batch.epoch if member.batch is not None else member.newest_epoch
-    member = replace(member, batch_cause=None, batch_detail="", view_is_stale=True)
+    cause, detail = member.failure
+    epoch = member.batch.epoch if member.batch is not None else member.memory.epoch
+    member = replace(member, failure=None, view_is_stale=True)
     caller = Caller(member=member.member, incarnation=state.own(member), epoch=epoch)
     return member, (Ask(command=RequestReset(caller=caller, cause=cause, detail=detail)),)
 
@@ -212,7 +213,8 @@ def _planned(member: MemberMachine, now: float) -> Driven:
         epoch=view.epoch,
         ranges=ranges,
     )
-    return replace(member, batch=batch, view_read_idle=False, plan_pause=0.0), (*told, Ask(command=start))
+    started = replace(member, batch=batch, read=replace(member.read, was_idle=False), plan_pause=0.0)
+    return started, (*told, Ask(command=start))
 
 
 def _next_plan(now: float, pause: float) -> float:

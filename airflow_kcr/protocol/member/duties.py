@@ -16,9 +16,22 @@ from typing import Final
 
 from airflow_kcr.protocol.member import messages, state
 from airflow_kcr.protocol.member.messages import Ask, Effect
-from airflow_kcr.protocol.member.state import ACTIVE, Awaited, Driven, MemberMachine, State, Why, awaiting, moved
+from airflow_kcr.protocol.member.state import (
+    ACTIVE,
+    Awaited,
+    Driven,
+    LastRead,
+    MemberMachine,
+    Memory,
+    OwnContribution,
+    OwnReset,
+    State,
+    Why,
+    awaiting,
+    moved,
+)
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.commands import (
     Acknowledge,
@@ -62,7 +75,7 @@ def lease(member: MemberMachine, now: float) -> Driven:
             member=member.member,
             incarnation=member.incarnation,
             lease=member.timeouts.lease,
-            newest=member.mark,
+            newest=member.memory.newest_event,
             lacks=member.lacks,
         )
         return awaiting(member, Awaited.RENEW), (Ask(command=renewal),)
@@ -93,14 +106,12 @@ def read(member: MemberMachine, now: float) -> Driven:
     """Read the region when a notification says that it changed; once a lease without one, as it may get lost."""
     if member.incarnation is None or member.state not in ACTIVE or Awaited.READ in member.awaited:
         return member, ()
-    if not member.view_is_stale and now - member.view_read_at < state.seconds(member.timeouts.lease):
+    if not member.view_is_stale and now - member.read.at < state.seconds(member.timeouts.lease):
         return member, ()
     if member.awaited & _SHOWING:
         return member, ()
     counter = EventNumber(0) if member.view is None else member.view.counter
-    asked = replace(
-        member, heard=EventNumber(0), view_read_at=now, view_read_from=counter, view_read_idle=member.batch is None
-    )
+    asked = replace(member, heard=EventNumber(0), read=LastRead(at=now, counter=counter, was_idle=member.batch is None))
     return awaiting(asked, Awaited.READ), (Ask(command=ReadRegion(member=member.member)),)
 
 
@@ -130,35 +141,30 @@ def _reached(member: MemberMachine, view: MemberRegion) -> CheckpointNumber | No
 
 def report_later(member: MemberMachine, now: float) -> Driven:
     """A store that shows lower numbers than the member has seen was restored: the region must not resume by itself."""
-    if member.state not in ACTIVE or not (member.store_is_older or _shows_less(member)):
+    if member.state not in ACTIVE or not (member.memory.is_store_older or _shows_less(member)):
         return member, ()
     later = ReportLater(
         member=member.member,
-        epoch=member.newest_epoch,
-        incarnation=member.newest_incarnation,
-        sequence=member.newest_sequence,
-        timeline=member.newest_timeline,
-        counter=member.newest_counter,
-        positions=member.forgotten,
-        event=member.lost_event,
+        epoch=member.memory.epoch,
+        incarnation=member.memory.incarnation,
+        sequence=member.memory.sequence,
+        timeline=member.memory.timeline,
+        counter=member.memory.counter,
+        positions=member.memory.forgotten,
+        event=member.memory.lost_event,
     )
-    told = replace(
-        member,
-        view_is_stale=True,
-        store_is_older=False,
-        newest_counter=EventNumber(0),
-        forgotten=EMPTY,
-        mark=None,
-        lost_event=None,
+    memory = member.memory
+    kept = Memory(
+        incarnation=memory.incarnation, epoch=memory.epoch, sequence=memory.sequence, timeline=memory.timeline
     )
-    return told, (Ask(command=later),)
+    return replace(member, view_is_stale=True, memory=kept), (Ask(command=later),)
 
 
 def _shows_less(member: MemberMachine) -> bool:
     view = member.view
     if view is None or member.incarnation is None or member.view_is_stale:
         return False
-    return view.epoch < member.newest_epoch or view.incarnation < member.newest_incarnation
+    return view.epoch < member.memory.epoch or view.incarnation < member.memory.incarnation
 
 
 def join(member: MemberMachine, now: float) -> Driven:
@@ -205,7 +211,7 @@ def fenced(member: MemberMachine, now: float) -> Driven:
 
 def terminate(member: MemberMachine, now: float) -> Driven:
     """End within the close time: half of it for the batch to finish, the rest for its cancellation."""
-    if not member.terminating or member.state not in ACTIVE:
+    if member.terminated_at is None or member.state not in ACTIVE:
         return member, ()
     if member.batch is not None:
         spent = now - member.terminated_at
@@ -282,10 +288,10 @@ def reset(member: MemberMachine, now: float) -> Driven:
         return member, ()
     if not state.has_claimed(member, view) or (view.acknowledged and not view.open) or member.view_is_stale:
         return member, ()
-    if member.reset_epoch != view.epoch:
+    if member.reset.epoch != view.epoch:
         if Awaited.RESET_SINKS in member.awaited:
             return member, ()
-        member = awaiting(replace(member, reset_epoch=view.epoch, found=None), Awaited.RESET_SINKS)
+        member = awaiting(replace(member, reset=OwnReset(epoch=view.epoch)), Awaited.RESET_SINKS)
         resume = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
         reset = messages.ResetSinks(
             epoch=view.epoch,
@@ -296,10 +302,10 @@ def reset(member: MemberMachine, now: float) -> Driven:
             skips=view.skips,
         )
         return member, (reset,)
-    if member.found is None or Awaited.ACKNOWLEDGE in member.awaited:
+    if member.reset.found is None or Awaited.ACKNOWLEDGE in member.awaited:
         return member, ()
     caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
-    answer = (Ask(command=AnswerEntries(caller=caller, found=member.found)),) if member.found else ()
+    answer = (Ask(command=AnswerEntries(caller=caller, found=member.reset.found)),) if member.reset.found else ()
     return awaiting(member, Awaited.ACKNOWLEDGE), (*answer, Ask(command=Acknowledge(caller=caller)))
 
 
@@ -319,17 +325,18 @@ def contribute(member: MemberMachine, now: float) -> Driven:
         return member, ()
     if member.positions.keys() != view.claims.keys():
         return member, ()
-    if member.contributed == checkpoint.sequence or member.awaited & _CONTRIBUTING:
+    if member.contribution.stored == checkpoint.sequence or member.awaited & _CONTRIBUTING:
         return member, ()
-    if member.part is None or member.prepared != checkpoint.sequence:
+    if member.contribution.prepared is None or member.contribution.sequence != checkpoint.sequence:
         partitions = frozenset(member.positions)
         prepare = messages.PrepareSinks(sequence=checkpoint.sequence, partitions=partitions)
-        return awaiting(replace(member, prepared=checkpoint.sequence, part=None), Awaited.PREPARE), (prepare,)
-    outside = {p: log for p, log in member.part.bounds.items() if _is_outside(member, view, p, log)}
+        begun = OwnContribution(sequence=checkpoint.sequence, stored=member.contribution.stored)
+        return awaiting(replace(member, contribution=begun), Awaited.PREPARE), (prepare,)
+    outside = {p: log for p, log in member.contribution.prepared.bounds.items() if _is_outside(member, view, p, log)}
     if outside:
         # No plan will find it out while the region drains, and no checkpoint can hold it.
         caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
-        told = replace(member, prepared=None, part=None, view_is_stale=True)
+        told = replace(state.unprepared(member), view_is_stale=True)
         return told, (Ask(command=ReportOutOfRange(caller=caller, observed=outside)),)
     part = Contribute(
         sequence=checkpoint.sequence,
@@ -337,8 +344,8 @@ def contribute(member: MemberMachine, now: float) -> Driven:
         incarnation=state.own(member),
         epoch=view.epoch,
         offsets=member.positions,
-        committed=member.part.committed,
-        bounds=member.part.bounds,
+        committed=member.contribution.prepared.committed,
+        bounds=member.contribution.prepared.bounds,
     )
     return awaiting(member, Awaited.CONTRIBUTE), (Ask(command=part),)
 
@@ -353,12 +360,13 @@ def _is_outside(member: MemberMachine, view: MemberRegion, partition: GroupParti
 def commit(member: MemberMachine, now: float) -> Driven:
     """Commit the restore point's offsets, only while assigned; read back they are the commit read-back."""
     view = member.view
-    if view is None or view.commit is None or view.commit == member.commit_done or not state.is_well(member):
+    if view is None or view.commit is None or view.commit == member.commit.done or not state.is_well(member):
         return member, ()
     if not state.has_claimed(member, view) or member.assignment is None or Awaited.COMMIT in member.awaited:
         return member, ()
     offsets = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
-    member = awaiting(replace(member, commit_since=now, commit_in=member.assignment.assignment), Awaited.COMMIT)
+    asked = replace(member.commit, since=now, assignment=member.assignment.assignment)
+    member = awaiting(replace(member, commit=asked), Awaited.COMMIT)
     return member, (messages.Commit(sequence=view.commit, offsets=offsets, epoch=view.epoch),)
 
 
@@ -369,13 +377,13 @@ def read_back(member: MemberMachine, now: float) -> Driven:
     before: if nothing moves, no checkpoint comes that would mend it. So the member commits again in its next
     assignment, for as long as the store waits for it, and says nothing of the first try.
     """
-    committed = member.committed
+    committed = member.commit.answer
     if committed is None:
         return member, ()
-    is_same = member.assignment is not None and member.assignment.assignment == member.commit_in
+    is_same = member.assignment is not None and member.assignment.assignment == member.commit.assignment
     if (committed.failed or not committed.offsets) and not is_same:
-        return replace(member, committed=None), ()
-    member = replace(member, committed=None, commit_done=committed.sequence)
+        return replace(member, commit=replace(member.commit, answer=None)), ()
+    member = replace(member, commit=replace(member.commit, answer=None, done=committed.sequence))
     if not committed.offsets or member.incarnation is None or member.state not in ACTIVE:
         return member, ()
     read_back = ReportReadBack(
@@ -434,13 +442,12 @@ def discover(member: MemberMachine, now: float) -> Driven:
     # A reset and a drain wait for every partition that was known, so in them, too, it matters which are there no more.
     if view.state not in CLAIM_STATES or not state.has_claimed(member, view):
         return member, ()
-    claim = member.claimed, member.claimed_epoch
-    if known.asked_for == claim:
+    if known.asked_for == member.claimed:
         if now - known.asked_at < state.seconds(member.timeouts.lease):
             return member, ()
     else:
         known = replace(known, told=None)
-    asked = replace(known, asked_at=now, asked_for=claim)
+    asked = replace(known, asked_at=now, asked_for=member.claimed)
     return awaiting(replace(member, discovery=asked), Awaited.DISCOVER), (messages.DiscoverPartitions(),)
 
 

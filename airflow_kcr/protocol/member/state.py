@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from airflow_kcr.errors import IllegalEvent, KcrError
 from airflow_kcr.protocol.member.messages import CommitAnswered, Effect, RangesPlanned, SinksPrepared
@@ -189,13 +189,20 @@ class MyBatch:
         return f"{why}; the batch was {records} alone"
 
 
+class Claimed(NamedTuple):
+    """The assignment whose claim was granted, and in which epoch."""
+
+    assignment: AssignmentId
+    epoch: Epoch
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
     """What the member knows of the partitions that the brokers have, and of those that have no owner."""
 
     asked_at: float = 0.0
-    asked_for: tuple[AssignmentId | None, Epoch | None] | None = None
-    """The claim, as assignment and epoch, that was granted when the brokers were asked last."""
+    asked_for: Claimed | None = None
+    """The claim that was granted when the brokers were asked last."""
 
     found: frozenset[GroupPartition] | None = None
     """Their answer, until the store has it."""
@@ -224,6 +231,86 @@ class Discovery:
     rejoined_at: float = 0.0
 
 
+class Failure(NamedTuple):
+    """Why a batch, or a sink, ended badly; a reset is asked for with it."""
+
+    cause: ResetCause
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The highest numbers that the member has been or seen: a store that shows lower ones was restored."""
+
+    incarnation: Incarnation = Incarnation(0)
+    epoch: Epoch = Epoch(0)
+    sequence: CheckpointNumber = CheckpointNumber(0)
+    timeline: Timeline = Timeline(0)
+    counter: EventNumber = EventNumber(0)
+    newest_event: EventMark | None = None
+    """The newest event that a view has shown: a store that has another one by its number was restored."""
+
+    is_store_older: bool = False
+    """Whether the store was found to be older than this; to be reported."""
+
+    lost_event: EventMark | None = None
+    """An event that the store had shown, and has not; to be reported."""
+
+    forgotten: OffsetMap = EMPTY
+    """Positions that the store had accepted and does not have any more; to be reported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastRead:
+    """The last time that the region was asked for."""
+
+    at: float = 0.0
+    counter: EventNumber = EventNumber(0)
+    """Of the view that the member had then: an answer below it comes from a store that was restored."""
+
+    was_idle: bool = False
+    """Whether the member has had no batch since then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnReset:
+    """The member's part of a reset."""
+
+    epoch: Epoch | None = None
+    """The epoch whose reset is being carried out."""
+
+    found: Mapping[GroupPartition, Found] | None = None
+    """The sinks' answers for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnContribution:
+    """The member's part of a checkpoint."""
+
+    sequence: CheckpointNumber | None = None
+    """The checkpoint that the sinks prepare for."""
+
+    prepared: SinksPrepared | None = None
+    """What the contribution to it needs, once they have."""
+
+    stored: CheckpointNumber | None = None
+    """The checkpoint that was contributed to last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCommit:
+    """The member's commit of the restore point to Kafka."""
+
+    since: float = 0.0
+    assignment: AssignmentId | None = None
+    """The assignment in which it was asked for."""
+
+    answer: CommitAnswered | None = None
+    """To be reported to the store."""
+
+    done: CheckpointNumber | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class MemberMachine:
     """One member, between two events."""
@@ -241,28 +328,8 @@ class MemberMachine:
     previous: Incarnation | None = None
     """The newest incarnation that this process was."""
 
-    newest_incarnation: Incarnation = Incarnation(0)
-    """The highest incarnation it has ever been: a store that gives a lower one was restored."""
-
     lease_sent_at: float = 0.0
-    newest_epoch: Epoch = Epoch(0)
-    """The highest epoch it has seen: a store that shows a lower one was restored."""
-
-    newest_sequence: CheckpointNumber = CheckpointNumber(0)
-    newest_timeline: Timeline = Timeline(0)
-    newest_counter: EventNumber = EventNumber(0)
-    mark: EventMark | None = None
-    """The newest event that a view has shown: a store that has another one by its number was restored."""
-
-    lost_event: EventMark | None = None
-    """An event that the store had shown, and has not; to be told."""
-
-    store_is_older: bool = False
-    """Whether the store was found to be older than what the member has seen; to be told."""
-
-    forgotten: OffsetMap = EMPTY
-    """Positions that the store had accepted and does not have any more."""
-
+    memory: Memory = Memory()
     view: MemberRegion | None = None
     view_is_stale: bool = True
     """Whether something happened since that only a new view tells."""
@@ -270,15 +337,7 @@ class MemberMachine:
     heard: EventNumber = EventNumber(0)
     """The counter of the last notification since it last asked for the region."""
 
-    view_read_at: float = 0.0
-    """When the region was last asked about."""
-
-    view_read_from: EventNumber = EventNumber(0)
-    """The counter of the view that it had then: an answer below it comes from a store that was restored."""
-
-    view_read_idle: bool = False
-    """Whether it has had no batch since then."""
-
+    read: LastRead = LastRead()
     in_group: bool = False
     fenced_at: float | None = None
     """When Kafka fenced its client last; it joins again only by a lease that was renewed since."""
@@ -292,10 +351,7 @@ class MemberMachine:
     revoking: frozenset[GroupPartition] = frozenset()
     """What Kafka takes of the assignment; nothing is started there any more, only on what is kept."""
 
-    claimed: AssignmentId | None = None
-    """The assignment whose claim was granted."""
-
-    claimed_epoch: Epoch | None = None
+    claimed: Claimed | None = None
     claim_after: float = 0.0
     """A refused claim is not made again before."""
 
@@ -308,10 +364,7 @@ class MemberMachine:
 
     discovery: Discovery = Discovery()
     batch: MyBatch | None = None
-    batch_cause: ResetCause | None = None
-    """Why the batch ended badly; a reset is asked for with it."""
-
-    batch_detail: str = ""
+    failure: Failure | None = None
     retry_at: float = 0.0
     """A batch failed somewhere in the region; none is started before."""
 
@@ -324,29 +377,13 @@ class MemberMachine:
     plan_pause: float = 0.0
     """How long it waits so; longer each time in succession."""
 
-    found: Mapping[GroupPartition, Found] | None = None
-    """The sinks' answers for the reset of `reset_epoch`."""
-
-    reset_epoch: Epoch | None = None
-    """The epoch whose reset is being carried out."""
-
+    reset: OwnReset = OwnReset()
     seek_committed: Epoch | None = None
     plan: RangesPlanned | None = None
     """The planner's answer, to be used or dropped."""
 
-    prepared: CheckpointNumber | None = None
-    part: SinksPrepared | None = None
-    """What the contribution of `prepared` needs, once the sinks have prepared."""
-
-    contributed: CheckpointNumber | None = None
-    committed: CommitAnswered | None = None
-    """A commit's answer, to be told to the store."""
-
-    commit_done: CheckpointNumber | None = None
-    commit_since: float = 0.0
-    commit_in: AssignmentId | None = None
-    """The assignment in which the last commit was asked for."""
-
+    contribution: OwnContribution = OwnContribution()
+    commit: OwnCommit = OwnCommit()
     reconciled_for: CheckpointNumber | None = None
     """The approaching checkpoint for which the region was asked to check whether all members are there."""
 
@@ -357,8 +394,9 @@ class MemberMachine:
     awaited: frozenset[Awaited] = frozenset()
     """Effects whose answer is still to come, so that none is asked for twice."""
 
-    terminating: bool = False
-    terminated_at: float = 0.0
+    terminated_at: float | None = None
+    """Since when the process shall end."""
+
     in_use_since: float | None = None
     """Since when another process has been found to hold its index, in vain."""
 
@@ -372,6 +410,11 @@ class MemberMachine:
     def member(self) -> MemberId:
         """Who it is."""
         return self.process.member
+
+    @property
+    def terminating(self) -> bool:
+        """Whether the process shall end."""
+        return self.terminated_at is not None
 
 
 def moved(member: MemberMachine, state: State, why: Why | None = None) -> MemberMachine:
@@ -409,20 +452,22 @@ def doomed(member: MemberMachine) -> MemberMachine:
     return replace(member, batch=replace(member.batch, doomed=True))
 
 
+def unprepared(member: MemberMachine) -> MemberMachine:
+    """Return the member whose contribution has to be prepared anew."""
+    return replace(member, contribution=OwnContribution(stored=member.contribution.stored))
+
+
 def without_lease(member: MemberMachine) -> MemberMachine:
     """Return the member whose lease is lost: its batch is void, and it comes back as a new incarnation."""
     batch = None if member.batch is None else replace(member.batch, doomed=True)
     lost = replace(
-        member,
+        unprepared(member),
         incarnation=None,
         batch=batch,
-        batch_cause=None,
+        failure=None,
         claimed=None,
-        claimed_epoch=None,
         positions=EMPTY,
-        reset_epoch=None,
-        found=None,
-        prepared=None,
+        reset=OwnReset(),
         view=None,
         view_is_stale=True,
         plan=None,
@@ -435,8 +480,7 @@ def has_claimed(member: MemberMachine, view: MemberRegion) -> bool:
     assignment = member.assignment
     return (
         assignment is not None
-        and member.claimed == assignment.assignment
-        and member.claimed_epoch == view.epoch
+        and member.claimed == Claimed(assignment.assignment, view.epoch)
         and view.claims.keys() == assignment.partitions
     )
 

@@ -20,8 +20,11 @@ from airflow_kcr.protocol.member.state import (
     Assignment,
     Awaited,
     BatchPhase,
+    Claimed,
+    Failure,
     MemberMachine,
     MyBatch,
+    OwnReset,
     State,
     answered,
     moved,
@@ -98,18 +101,20 @@ def _registered(member: MemberMachine, event: messages.Answered[Register, Incarn
         return answered(member, Awaited.REGISTER)
     if member.incarnation is not None:
         raise IllegalEvent(f"{member.member} is registered already, as incarnation {member.incarnation}")
+    memory = member.memory
     fresh = replace(
         answered(member, Awaited.REGISTER),
         incarnation=event.result,
         previous=event.result,
-        store_is_older=member.store_is_older or event.result <= member.newest_incarnation,
-        newest_incarnation=max(member.newest_incarnation, event.result),
+        memory=replace(
+            memory,
+            is_store_older=memory.is_store_older or event.result <= memory.incarnation,
+            incarnation=max(memory.incarnation, event.result),
+        ),
         lease_sent_at=event.sent_at,
         in_use_since=None,
         claimed=None,
-        claimed_epoch=None,
-        reset_epoch=None,
-        found=None,
+        reset=OwnReset(),
         view=None,
         positions=EMPTY,
     )
@@ -157,10 +162,10 @@ def _renewal_refused(member: MemberMachine, event: messages.Refused[Renew], now:
 
 def _without_renewal(member: MemberMachine, newest: Incarnation) -> MemberMachine:
     """Return the member whose lease is over, or is another process's; `newest` is what the store has."""
-    if member.incarnation is not None and newest > member.newest_incarnation:
+    if member.incarnation is not None and newest > member.memory.incarnation:
         return fenced(member)
-    is_older = member.store_is_older or newest < member.newest_incarnation
-    return state.without_lease(replace(member, store_is_older=is_older))
+    is_older = member.memory.is_store_older or newest < member.memory.incarnation
+    return state.without_lease(replace(member, memory=replace(member.memory, is_store_older=is_older)))
 
 
 def _compared(member: MemberMachine, event: messages.Answered[Renew, Heartbeat]) -> MemberMachine:
@@ -171,9 +176,10 @@ def _compared(member: MemberMachine, event: messages.Answered[Renew, Heartbeat])
     """
     heartbeat = event.result
     if heartbeat.is_other_history:
-        return replace(member, store_is_older=True, lost_event=event.command.newest)
-    less = heartbeat.epoch < member.newest_epoch or heartbeat.counter < member.newest_counter
-    return replace(member, store_is_older=True) if less else member
+        memory = replace(member.memory, is_store_older=True, lost_event=event.command.newest)
+        return replace(member, memory=memory)
+    less = heartbeat.epoch < member.memory.epoch or heartbeat.counter < member.memory.counter
+    return _of_older_store(member) if less else member
 
 
 def fenced(member: MemberMachine) -> MemberMachine:
@@ -184,11 +190,11 @@ def fenced(member: MemberMachine) -> MemberMachine:
 
 def _view_read(member: MemberMachine, event: messages.Answered[ReadRegion, MemberRegion], now: float) -> MemberMachine:
     member = _store_seen(answered(member, Awaited.READ))
-    if member.view is not None and event.result.counter < member.view_read_from:
+    if member.view is not None and event.result.counter < member.read.counter:
         # The store had shown more when it was asked: it was restored, and what it shows now is what counts.
-        member = replace(member, store_is_older=True, view=None)
+        member = replace(_of_older_store(member), view=None)
     seen = _seen(member, event.result, now)
-    was_idle = member.view_read_idle and member.batch is None and seen.view is event.result
+    was_idle = member.read.was_idle and member.batch is None and seen.view is event.result
     return _against(member, seen, event.result) if was_idle else seen
 
 
@@ -203,32 +209,34 @@ def _against(before: MemberMachine, member: MemberMachine, view: MemberRegion) -
         places = {p: c.position for p, c in view.claims.items() if c.position is not None}
         forgotten = OffsetMap({p: o for p, o in before.positions.items() if places.get(p, o) < o})
         if forgotten:
-            member = replace(member, positions=OffsetMap(places), forgotten=forgotten, store_is_older=True)
+            memory = replace(member.memory, forgotten=forgotten, is_store_older=True)
+            member = replace(member, positions=OffsetMap(places), memory=memory)
     runs = view.state in {RegionState.RUNNING, RegionState.DRAINING}
     if runs and any(claim.is_in_flight for claim in view.claims.values()):
         detail = "the store has a batch as started that this member does not have"
-        member = replace(member, batch_cause=ResetCause.BATCH_REFUSED, batch_detail=detail)
+        member = replace(member, failure=Failure(ResetCause.BATCH_REFUSED, detail))
     return member
 
 
 def _read_refused(member: MemberMachine, event: messages.Refused[ReadRegion], now: float) -> MemberMachine:
-    return state.without_lease(replace(_store_seen(answered(member, Awaited.READ)), store_is_older=True))
+    return state.without_lease(_of_older_store(_store_seen(answered(member, Awaited.READ))))
 
 
 def _seen(member: MemberMachine, view: MemberRegion, now: float) -> MemberMachine:
     mine = member.incarnation
     if mine is None:
         return member
-    if view.incarnation > member.newest_incarnation:
+    if view.incarnation > member.memory.incarnation:
         return fenced(member)
     if view.incarnation > mine:
         # It has been that one itself: a restored store got that report, and its number is raised.
         return state.without_lease(member)
     is_old = member.view is not None and view.counter < member.view.counter
-    if is_old and view.epoch >= member.newest_epoch and view.incarnation == mine:
+    if is_old and view.epoch >= member.memory.epoch and view.incarnation == mine:
         return member
     is_reset = member.view is not None and view.epoch > member.view.epoch
     retry_at = now + state.seconds(member.timeouts.retry_after(view.failures))
+    memory = member.memory
     return replace(
         member,
         view=view,
@@ -236,11 +244,14 @@ def _seen(member: MemberMachine, view: MemberRegion, now: float) -> MemberMachin
         # Once progress was accepted, fewer failures count, and members stop waiting out the longer time.
         retry_at=retry_at if is_reset else min(member.retry_at, retry_at),
         positions=_positions(member, view),
-        newest_epoch=max(member.newest_epoch, view.epoch),
-        newest_sequence=max(member.newest_sequence, CheckpointNumber(view.next_sequence - 1)),
-        newest_timeline=max(member.newest_timeline, view.timeline),
-        newest_counter=max(member.newest_counter, view.counter),
-        mark=None if view.recorded_at is None else EventMark(number=view.counter, at=view.recorded_at),
+        memory=replace(
+            memory,
+            epoch=max(memory.epoch, view.epoch),
+            sequence=max(memory.sequence, CheckpointNumber(view.next_sequence - 1)),
+            timeline=max(memory.timeline, view.timeline),
+            counter=max(memory.counter, view.counter),
+            newest_event=None if view.recorded_at is None else EventMark(number=view.counter, at=view.recorded_at),
+        ),
     )
 
 
@@ -264,16 +275,12 @@ def _claim_granted(
         # The claim began a reset, or found a position out of range: what is held now is for the next claim to say.
         return _seen(replace(member, claimed=None, claim_after=now + CLAIM_BACKOFF[0]), event.result, now)
     granted = replace(
-        member,
-        claimed=event.command.assignment,
-        claimed_epoch=event.result.epoch,
+        state.unprepared(member),
+        claimed=Claimed(event.command.assignment, event.result.epoch),
         claim_backoff=0.0,
         busy_since=None,
         plan_after=0.0,
-        reset_epoch=None,
-        found=None,
-        prepared=None,
-        part=None,
+        reset=OwnReset(),
     )
     return _seen(granted, event.result, now)
 
@@ -300,17 +307,18 @@ def _acknowledged(
 
 def _acknowledgement_refused(member: MemberMachine, event: messages.Refused[Acknowledge], now: float) -> MemberMachine:
     member = _stale(answered(member, Awaited.ACKNOWLEDGE))
-    return replace(member, found=None, reset_epoch=None, claimed_epoch=None, claim_after=now + CLAIM_BACKOFF[0])
+    return replace(member, reset=OwnReset(), claimed=None, claim_after=now + CLAIM_BACKOFF[0])
 
 
 def _contributed(
     member: MemberMachine, event: messages.Answered[Contribute, MemberRegion], now: float
 ) -> MemberMachine:
-    return _seen(replace(answered(member, Awaited.CONTRIBUTE), contributed=event.command.sequence), event.result, now)
+    stored = replace(member.contribution, stored=event.command.sequence)
+    return _seen(replace(answered(member, Awaited.CONTRIBUTE), contribution=stored), event.result, now)
 
 
 def _contribution_refused(member: MemberMachine, event: messages.Refused[Contribute], now: float) -> MemberMachine:
-    return _stale(replace(answered(member, Awaited.CONTRIBUTE), prepared=None, part=None))
+    return _stale(state.unprepared(answered(member, Awaited.CONTRIBUTE)))
 
 
 def _store_lost(member: MemberMachine, event: messages.StoreLost, now: float) -> MemberMachine:
@@ -330,6 +338,11 @@ def _changed(member: MemberMachine, event: messages.Changed, now: float) -> Memb
 def _told(member: MemberMachine, counter: EventNumber) -> MemberMachine:
     """Return the member after a notification; an answer that is on its way may be from before it."""
     return replace(_stale(member), heard=counter)
+
+
+def _of_older_store(member: MemberMachine) -> MemberMachine:
+    """Return the member that has found the store to be older than what it has seen."""
+    return replace(member, memory=replace(member.memory, is_store_older=True))
 
 
 def _store_seen(member: MemberMachine) -> MemberMachine:
@@ -377,7 +390,7 @@ def _batch_ran(member: MemberMachine, event: messages.BatchFinished, now: float)
 def _batch_failed(member: MemberMachine, event: messages.PipelineFailed, now: float) -> MemberMachine:
     batch = _in_phase(member, event.batch, frozenset({BatchPhase.RUNNING, BatchPhase.CANCELLING}))
     if batch.phase is BatchPhase.RUNNING and not batch.doomed:
-        member = replace(member, batch_cause=ResetCause.BATCH_FAILED, batch_detail=batch.failed(event.why))
+        member = replace(member, failure=Failure(ResetCause.BATCH_FAILED, batch.failed(event.why)))
     return _to_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now)
 
 
@@ -399,7 +412,7 @@ def _batch_accepted(member: MemberMachine, event: messages.Answered[FinishBatch,
 
 def _finish_refused(member: MemberMachine, event: messages.Refused[FinishBatch], now: float) -> MemberMachine:
     batch = _in_phase(member, event.command.batch, frozenset({BatchPhase.FINISHING}))
-    member = replace(member, batch_cause=ResetCause.BATCH_REFUSED, batch_detail=event.why)
+    member = replace(member, failure=Failure(ResetCause.BATCH_REFUSED, event.why))
     return _stale(_to_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now))
 
 
@@ -431,7 +444,7 @@ def _with_assignment(member: MemberMachine, assignment: Assignment | None) -> Me
 
 def _left_group(member: MemberMachine, event: messages.LeftGroup, now: float) -> MemberMachine:
     left = _with_assignment(answered(member, Awaited.LEAVE), None)
-    return replace(left, in_group=False, claimed=None, claimed_epoch=None)
+    return replace(left, in_group=False, claimed=None)
 
 
 def _instance_fenced(member: MemberMachine, event: messages.InstanceFenced, now: float) -> MemberMachine:
@@ -442,7 +455,7 @@ def _instance_fenced(member: MemberMachine, event: messages.InstanceFenced, now:
 
 
 def _committed(member: MemberMachine, event: messages.CommitAnswered, now: float) -> MemberMachine:
-    return replace(answered(member, Awaited.COMMIT), committed=event)
+    return replace(answered(member, Awaited.COMMIT), commit=replace(member.commit, answer=event))
 
 
 def _partitions_discovered(member: MemberMachine, event: messages.PartitionsDiscovered, now: float) -> MemberMachine:
@@ -475,24 +488,28 @@ def _partitions_reported(
 
 def _sinks_reset(member: MemberMachine, event: messages.SinksReset, now: float) -> MemberMachine:
     member = answered(member, Awaited.RESET_SINKS)
-    return replace(member, found=dict(event.found)) if event.epoch == member.reset_epoch else member
+    if event.epoch != member.reset.epoch:
+        return member
+    return replace(member, reset=replace(member.reset, found=dict(event.found)))
 
 
 def _sink_failed(member: MemberMachine, event: messages.SinkFailed, now: float) -> MemberMachine:
     member = answered(member, Awaited.RESET_SINKS)
-    if event.fence > member.newest_epoch or event.timeline > member.newest_timeline:
-        fence, timeline = max(event.fence, member.newest_epoch), max(event.timeline, member.newest_timeline)
-        member = replace(member, newest_epoch=fence, newest_timeline=timeline, store_is_older=True)
-    if event.epoch != member.reset_epoch:
+    if event.fence > member.memory.epoch or event.timeline > member.memory.timeline:
+        fence, timeline = max(event.fence, member.memory.epoch), max(event.timeline, member.memory.timeline)
+        memory = replace(member.memory, epoch=fence, timeline=timeline, is_store_older=True)
+        member = replace(member, memory=memory)
+    if event.epoch != member.reset.epoch:
         return member
-    if event.epoch != member.newest_epoch:
+    if event.epoch != member.memory.epoch:
         # What failed belongs to an epoch that is over; asking for a reset of the present one would count against it.
-        return replace(member, reset_epoch=None)
-    return replace(member, batch_cause=ResetCause.SINK_FAILED, batch_detail=event.why, reset_epoch=None)
+        return replace(member, reset=OwnReset())
+    return replace(member, failure=Failure(ResetCause.SINK_FAILED, event.why), reset=OwnReset())
 
 
 def _sinks_prepared(member: MemberMachine, event: messages.SinksPrepared, now: float) -> MemberMachine:
-    return replace(answered(member, Awaited.PREPARE), part=event if event.sequence == member.prepared else None)
+    part = event if event.sequence == member.contribution.sequence else None
+    return replace(answered(member, Awaited.PREPARE), contribution=replace(member.contribution, prepared=part))
 
 
 def _engine_lacks(member: MemberMachine, event: messages.EngineLacks, now: float) -> MemberMachine:
@@ -522,9 +539,7 @@ def _publication_failed(member: MemberMachine, event: messages.Refused[ReportPub
 
 
 def _terminated(member: MemberMachine, event: messages.Terminated, now: float) -> MemberMachine:
-    if member.terminating:
-        return member
-    return replace(member, terminating=True, terminated_at=now)
+    return member if member.terminating else replace(member, terminated_at=now)
 
 
 def _unchanged(member: MemberMachine, event: messages.Event, now: float) -> MemberMachine:

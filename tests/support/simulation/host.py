@@ -317,7 +317,7 @@ class Host:
 
     def _check_revision(self, started: StartBatch) -> None:
         in_force = self.around.store.read(self.around.name)[0].spec.revision
-        if self.revision < in_force and self.machine.newest_epoch == started.epoch:
+        if self.revision < in_force and self.machine.memory.epoch == started.epoch:
             self.around.wrong.append(f"{self.member}, of revision {self.revision}, began a batch under {in_force}")
 
     def _claim(self, effect: messages.ClaimAssignment) -> None:

@@ -524,7 +524,7 @@ class Simulation:
         """Put the store back to a backup."""
         self.restored = True
         self.restored_to = backup.region
-        self.witnesses = tuple((h, h.machine.newest_epoch) for h in self.hosts.values())
+        self.witnesses = tuple((h, h.machine.memory.epoch) for h in self.hosts.values())
         self.notes.append(f"{self.world.now:.2f} the store is as it was at event {backup.region.counter}")
         put_back(self.store, backup)
 

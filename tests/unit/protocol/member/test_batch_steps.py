@@ -408,7 +408,7 @@ def renewals_of(lone: LoneMember) -> list[commands.Renew]:
     lone.now += lone.member.timeouts.renew.total_seconds()
     lone.feed(messages.Tick())
     found = lone.wanted(commands.Renew)
-    lone.feed(answers.renewed(sent_at=lone.now, counter=lone.member.newest_counter))
+    lone.feed(answers.renewed(sent_at=lone.now, counter=lone.member.memory.counter))
     return found
 
 

@@ -205,7 +205,7 @@ def test_a_refused_acknowledgement_is_done_again_from_the_claim_on() -> None:
     lone = resetting()
     lone.feed(messages.SinksReset(epoch=Epoch(2), found={}))
     lone.feed(answers.acknowledgement_refused(epoch=Epoch(2), why="open entries"))
-    assert lone.member.claimed_epoch is None
+    assert lone.member.claimed is None
     lone.see(later(replace(lone.view, acknowledged=False), 13))
     lone.wait(1)
     assert lone.wanted(messages.ClaimAssignment) == [MY_CLAIM]
@@ -346,7 +346,7 @@ def test_what_nobody_knows_is_no_commit_read_back_and_the_member_goes_on() -> No
     lone.feed(messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=EMPTY))
     assert not lone.wanted(commands.ReportReadBack)
     assert not lone.wanted(messages.Commit)
-    assert lone.member.commit_done == 2
+    assert lone.member.commit.done == 2
 
 
 @pytest.mark.parametrize("held", [EMPTY, OffsetMap(dict.fromkeys(MINE, Offset(10)))], ids=["unknown", "as before"])

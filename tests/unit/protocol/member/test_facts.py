@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol.member import state
-from airflow_kcr.protocol.member.state import State, Why, moved
+from airflow_kcr.protocol.member.state import Claimed, Failure, State, Why, moved
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, ResetCause
 from airflow_kcr.protocol.values import AssignmentId, Epoch, Offset
@@ -29,10 +29,10 @@ def test_a_batch_is_doomed_once_and_a_member_without_one_stays_as_it_is() -> Non
 
 
 def test_without_its_lease_a_member_forgets_what_counted_under_it_and_joins_anew() -> None:
-    member = replace(LoneMember().in_batch().member, batch_cause=ResetCause.BATCH_FAILED)
+    member = replace(LoneMember().in_batch().member, failure=Failure(ResetCause.BATCH_FAILED, "why"))
     lost = state.without_lease(member)
     assert (lost.state, lost.incarnation, lost.claimed, lost.view) == (State.JOINING, None, None, None)
-    assert (lost.positions, lost.batch_cause, lost.previous) == (EMPTY, None, 1)
+    assert (lost.positions, lost.failure, lost.previous) == (EMPTY, None, 1)
     assert lost.batch is not None
     assert lost.batch.doomed
     assert lost.in_group
@@ -48,7 +48,7 @@ def test_an_assignment_is_claimed_while_it_epoch_and_claims_are_those_that_were_
     member, view = lone.member, lone.view
     assert state.has_claimed(member, view)
     assert not state.has_claimed(replace(member, assignment=None), view)
-    assert not state.has_claimed(replace(member, claimed=AssignmentId(7)), view)
+    assert not state.has_claimed(replace(member, claimed=Claimed(AssignmentId(7), Epoch(1))), view)
     assert not state.has_claimed(member, replace(view, epoch=Epoch(2)))
     assert not state.has_claimed(member, replace(view, claims=claims_of(MINE[:1])))
 
@@ -57,7 +57,7 @@ def test_a_member_is_well_while_it_holds_a_lease_and_means_to_stay() -> None:
     member = LoneMember().processing().member
     assert state.is_well(member)
     assert not state.is_well(replace(member, incarnation=None))
-    assert not state.is_well(replace(member, terminating=True))
+    assert not state.is_well(replace(member, terminated_at=0.0))
     assert not state.is_well(moved(member, State.FENCED))
     assert not state.is_well(moved(member, State.HOLDING, Why.STORE_AWAY))
     assert state.is_well(moved(member, State.HOLDING, Why.PAUSED))

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.drive import place
-from airflow_kcr.protocol.member.state import Awaited, MemberMachine, State, Why, awaiting, moved
+from airflow_kcr.protocol.member.state import Awaited, MemberMachine, OwnCommit, State, Why, awaiting, moved
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Offset
@@ -53,8 +53,8 @@ def test_it_holds_for_a_drain_and_for_its_own_commit_until_the_timeout() -> None
     assert placed(processing(), replace(SEEN, state=RegionState.DRAINING)) == (State.HOLDING, Why.DRAINED)
     owed = replace(SEEN, commit=CheckpointNumber(2))
     assert placed(processing(), owed) == (State.HOLDING, Why.DRAINED)
-    assert placed(replace(processing(), commit_done=CheckpointNumber(2)), owed) == (State.PROCESSING, None)
-    sent = awaiting(replace(processing(), commit_since=100.0), Awaited.COMMIT)
+    assert placed(replace(processing(), commit=OwnCommit(done=CheckpointNumber(2))), owed) == (State.PROCESSING, None)
+    sent = awaiting(replace(processing(), commit=OwnCommit(since=100.0)), Awaited.COMMIT)
     assert placed(sent, owed, now=129.0) == (State.HOLDING, Why.DRAINED)
     assert placed(sent, owed, now=130.0) == (State.PROCESSING, None)
 

@@ -74,7 +74,7 @@ def test_a_registration_is_a_fresh_beginning() -> None:
     lone.now = 10.0
     lone.feed(messages.Tick(), answers.registered(incarnation=Incarnation(2), sent_at=9.5))
     member = lone.member
-    assert (member.incarnation, member.previous, member.newest_incarnation) == (2, 2, 2)
+    assert (member.incarnation, member.previous, member.memory.incarnation) == (2, 2, 2)
     assert (member.lease_sent_at, member.claimed, member.view, member.positions) == (9.5, None, None, EMPTY)
 
 
@@ -210,7 +210,7 @@ def test_an_older_view_changes_nothing() -> None:
     lone = LoneMember().processing()
     lone.see(replace(SEEN, counter=EventNumber(20)))
     before = lone.view
-    lone.member = replace(lone.member, view_read_from=EventNumber(0))
+    lone.member = replace(lone.member, read=replace(lone.member.read, counter=EventNumber(0)))
     lone.see(replace(SEEN, counter=EventNumber(15), state=RegionState.DRAINING))
     assert lone.view == before
 
@@ -242,7 +242,7 @@ def test_a_position_that_is_not_known_yet_is_none() -> None:
 
 def test_a_granted_claim_counts_in_the_epoch_of_its_answer() -> None:
     lone = LoneMember().processing()
-    assert (lone.member.claimed, lone.member.claimed_epoch) == (1, 1)
+    assert lone.member.claimed == (1, 1)
     assert lone.state is State.PROCESSING
 
 
@@ -369,9 +369,9 @@ def test_what_the_sinks_found_is_kept_for_its_own_epoch_only() -> None:
     lone = in_reset_of(2)
     found = {MINE[0]: Found(offset=Offset(3))}
     lone.feed(messages.SinksReset(epoch=Epoch(1), found=found))
-    assert lone.member.found is None
+    assert lone.member.reset.found is None
     lone.feed(messages.SinksReset(epoch=Epoch(2), found=found))
-    assert lone.member.found == found
+    assert lone.member.reset.found == found
 
 
 def test_a_sink_that_failed_asks_for_a_further_attempt() -> None:
@@ -385,7 +385,7 @@ def test_a_sink_that_failed_in_an_epoch_that_is_over_counts_against_nobody() -> 
     lone.feed(later(lone.view, epoch=Epoch(3), claims={}))
     lone.feed(messages.SinkFailed(epoch=Epoch(2), why="held"))
     assert lone.wanted(commands.RequestReset) == []
-    assert lone.member.reset_epoch is None
+    assert lone.member.reset.epoch is None
     lone.feed(messages.SinkFailed(epoch=Epoch(1), why="held"))
     assert lone.wanted(commands.RequestReset) == []
 
