@@ -1,7 +1,7 @@
 """Leases: who a member's process is for the store and for Kafka, the clocks that judge its leases, their renewal.
 
 Every member asks for its own renewal, so a lease is only renewed while the loop that it belongs to turns. Members ask
-when the clock that they share passes a multiple of the interval (`duties.lease`); what is asked within a moment goes
+when the clock that they share passes a multiple of the interval (`presence.lease`); what is asked within a moment goes
 into one statement. Each is answered by itself. A store that is away keeps all of them waiting, and each gets that
 answer.
 """

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from airflow_kcr.errors import IllegalEvent
-from airflow_kcr.protocol.member import duties, messages, state
+from airflow_kcr.protocol.member import discovery, duties, messages, presence, state
 from airflow_kcr.protocol.member.messages import Ask, Effect
 from airflow_kcr.protocol.member.state import (
     ACTIVE,
@@ -229,17 +229,17 @@ def _next_plan(now: float, pause: float) -> float:
 # All rules
 
 RULES: Final[tuple[Callable[[MemberMachine, float], Driven], ...]] = (
-    duties.lease,
-    duties.report_later,
+    presence.lease,
+    presence.report_later,
     doom,
-    duties.store_away,
-    duties.fenced,
-    duties.terminate,
-    duties.leave,
+    presence.store_away,
+    presence.fenced,
+    presence.terminate,
+    presence.leave,
     ask_reset,
     pursue,
-    duties.register,
-    duties.join,
+    presence.register,
+    presence.join,
     duties.release,
     duties.claim,
     duties.reset,
@@ -247,14 +247,14 @@ RULES: Final[tuple[Callable[[MemberMachine, float], Driven], ...]] = (
     duties.read_back,
     duties.commit,
     duties.publish,
-    duties.discover,
-    duties.report,
-    duties.rejoin,
+    discovery.discover,
+    discovery.report,
+    discovery.rejoin,
     place,
     duties.commit_seek,
-    duties.reconcile,
+    presence.reconcile,
     plan,
-    duties.read,
+    presence.read,
 )
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from airflow_kcr.protocol.member import messages
-from airflow_kcr.protocol.member.duties import REJOIN_FACTOR, REJOIN_PAUSE
+from airflow_kcr.protocol.member.discovery import REJOIN_FACTOR, REJOIN_PAUSE
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.commands import PartitionAdvice, ReportPartitions
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
