@@ -23,8 +23,8 @@ from airflow_kcr.protocol.region import (
     coverage,
     events,
     lost_logs,
-    membership,
     resets,
+    unowned,
 )
 from airflow_kcr.protocol.region.commands import Acknowledge, ClaimPartitions, Contribute, ReadRegion, ReportPublished
 from airflow_kcr.protocol.region.rows import (
@@ -110,7 +110,7 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
     )
     region = replace(region, claims=put(region.claims, rows), members=put(region.members, {proposal.member: row}))
     region = lost_logs.partitions_claimed(
-        membership.ownership_claimed(region, proposal.partitions.keys()), proposal.partitions.keys()
+        unowned.ownership_claimed(region, proposal.partitions.keys()), proposal.partitions.keys()
     )
     body = events.Claimed(
         member=proposal.member,

@@ -16,6 +16,7 @@ from airflow_kcr.protocol.region import (
     claims,
     commands,
     completion,
+    foreign_consumers,
     lifecycle,
     lost_logs,
     membership,
@@ -26,6 +27,7 @@ from airflow_kcr.protocol.region import (
     restored,
     retention,
     specs,
+    unowned,
 )
 from airflow_kcr.protocol.region.state import Region
 
@@ -65,7 +67,7 @@ RULES: Final[Mapping[type[commands.Command[object]], Rule]] = {
     commands.ReportLater: restored.seen_later,
     commands.ReportNoted: restored.noted_later,
     commands.ClaimPartitions: claims.claim,
-    commands.ReportPartitions: membership.report_partitions,
+    commands.ReportPartitions: unowned.report_partitions,
     commands.AnswerEntries: resets.answer,
     commands.Acknowledge: resets.acknowledge,
     commands.RequestReset: resets.request,
@@ -83,8 +85,8 @@ RULES: Final[Mapping[type[commands.Command[object]], Rule]] = {
     commands.PauseRegion: lifecycle.pause,
     commands.StopRegion: lifecycle.stop,
     commands.KillRegion: lifecycle.kill,
-    commands.ReportForeignConsumer: membership.halt_for_foreign_consumer,
-    commands.ReportGroups: membership.report_foreign_consumers,
+    commands.ReportForeignConsumer: foreign_consumers.halt_for_foreign_consumer,
+    commands.ReportGroups: foreign_consumers.report_foreign_consumers,
     commands.RequestCheckpoint: checkpoints.ask,
     commands.PublishCheckpoint: publication.publish,
     commands.RepairReadBack: publication.repair,
@@ -97,7 +99,7 @@ RULES: Final[Mapping[type[commands.Command[object]], Rule]] = {
 ANSWERS: Final[Mapping[type[commands.Command[object]], Answer]] = {
     commands.Register: membership.registered,
     commands.ClaimPartitions: claims.shown,
-    commands.ReportPartitions: membership.advice,
+    commands.ReportPartitions: unowned.advice,
     commands.Acknowledge: claims.shown,
     commands.Contribute: claims.shown,
     commands.ReportPublished: claims.shown,
