@@ -25,6 +25,7 @@ from airflow_kcr.protocol.region import (
     coverage,
     events,
     person_resets,
+    requests,
     resets,
     specs,
     timelines,
@@ -229,7 +230,7 @@ def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
         inexact=complete.inexact,
     )
     region = boundaries.after_completion(record(region, now, body), now, checkpoint.boundary)
-    return _ended_in_what_asked(checkpoints.release(region, now, complete), now, complete)
+    return _ended_in_what_asked(requests.release(region, now, complete), now, complete)
 
 
 def _gone(region: Region) -> dict[GroupPartition, Claim]:

@@ -12,7 +12,6 @@ from typing import Any, Final, TypeAlias
 from airflow_kcr.protocol.region import (
     batches,
     boundaries,
-    checkpoints,
     claims,
     commands,
     completion,
@@ -23,6 +22,7 @@ from airflow_kcr.protocol.region import (
     person_resets,
     publication,
     reconciliation,
+    requests,
     resets,
     restored,
     retention,
@@ -87,7 +87,7 @@ RULES: Final[Mapping[type[commands.Command[object]], Rule]] = {
     commands.KillRegion: lifecycle.kill,
     commands.ReportForeignConsumer: foreign_consumers.halt_for_foreign_consumer,
     commands.ReportGroups: foreign_consumers.report_foreign_consumers,
-    commands.RequestCheckpoint: checkpoints.ask,
+    commands.RequestCheckpoint: requests.ask,
     commands.PublishCheckpoint: publication.publish,
     commands.RepairReadBack: publication.repair,
     commands.PinCheckpoint: retention.pin,
@@ -103,7 +103,7 @@ ANSWERS: Final[Mapping[type[commands.Command[object]], Answer]] = {
     commands.Acknowledge: claims.shown,
     commands.Contribute: claims.shown,
     commands.ReportPublished: claims.shown,
-    commands.RequestCheckpoint: checkpoints.asked,
+    commands.RequestCheckpoint: requests.asked,
     commands.ApplyReset: person_resets.applied,
 }
 """What answers a command, seen once everything due with it is done; the others are answered with the region."""

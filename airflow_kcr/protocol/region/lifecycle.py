@@ -17,6 +17,7 @@ from airflow_kcr.protocol.region import (
     lost_logs,
     person_resets,
     publication,
+    requests,
     resets,
     specs,
     timelines,
@@ -82,7 +83,7 @@ def start(region: Region, now: datetime, command: StartRegion) -> Region:
         # none has to start.
         region = moved_to(replace(region, stopping=None), now, RegionState.RUNNING, "resumed before it had stopped")
     if region.state not in {RegionState.STOPPED, RegionState.HALTED}:
-        return checkpoints.cancel(region, now, "the region was resumed", purposes=frozenset({CheckpointPurpose.STOP}))
+        return requests.cancel(region, now, "the region was resumed", purposes=frozenset({CheckpointPurpose.STOP}))
     opening = _at_restored_restore_point(region)
     region = specs.take_pending(replace(region, failures=0), now)
     if opening is None:
@@ -126,10 +127,10 @@ def _give_up_approach(region: Region, now: datetime, why: str) -> Region:
     if checkpoint is None or checkpoint.phase is not CheckpointPhase.APPROACHING:
         return region
     region = checkpoints.abort(region, now, why)
-    if checkpoint.purpose not in checkpoints.BY_PERSON:
+    if checkpoint.purpose not in requests.BY_PERSON:
         return region
     # A person's later word counts: what may approach in a paused region would be opened again at once.
-    return checkpoints.cancel_one(region, now, region.requests[checkpoint.request_id], why)
+    return requests.cancel_one(region, now, region.requests[checkpoint.request_id], why)
 
 
 def stop(region: Region, now: datetime, command: StopRegion) -> Region:
@@ -159,11 +160,11 @@ def ask_stop_checkpoint(region: Region, now: datetime) -> Region:
         or region.state in {RegionState.HALTED, RegionState.STOPPED}
     ):
         return region
-    if any(r.purpose is CheckpointPurpose.STOP for r in checkpoints.queue(region)):
+    if any(r.purpose is CheckpointPurpose.STOP for r in requests.queue(region)):
         return region
     if region.checkpoint is not None and region.checkpoint.purpose is CheckpointPurpose.STOP:
         return region
-    return checkpoints.ask(region, now, RequestCheckpoint(request_id=request_id, purpose=CheckpointPurpose.STOP))
+    return requests.ask(region, now, RequestCheckpoint(request_id=request_id, purpose=CheckpointPurpose.STOP))
 
 
 def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
@@ -173,7 +174,7 @@ def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
     """
     region = checkpoints.abort(region, now, "the region stopped")
     every = frozenset(CheckpointPurpose)
-    region = checkpoints.cancel(region, now, "the region stopped", purposes=every)
+    region = requests.cancel(region, now, "the region stopped", purposes=every)
     region = resets.give_up(region, now, "the region stopped; the next start goes to the restore point")
     region = resets.resolve_commit(region, now, Committed.NO, "the region stopped first")
     region = timelines.taken_over_note(region, now)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, specs, timelines, waits
+from airflow_kcr.protocol.region import batches, boundaries, coverage, requests, specs, timelines, waits
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPhase, CheckpointPoint, DesiredState, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, is_live, live_members
 from airflow_kcr.protocol.region.waits import Rule, Wait, Waits
@@ -257,7 +257,7 @@ def _free_since_checkpoint(region: Region) -> datetime:
 
 def _checkpoint_wanted_since(region: Region, now: datetime) -> datetime | None:
     """Since when a checkpoint has been asked for, or its boundary has passed; None: none is wanted."""
-    moments = [request.requested_at for request in checkpoints.queue(region)]
+    moments = [request.requested_at for request in requests.queue(region)]
     if region.checkpoint is not None:
         request = region.requests.get(region.checkpoint.request_id)
         moments.append(region.checkpoint.opened_at if request is None else request.requested_at)
@@ -335,11 +335,11 @@ def _opens_beyond(region: Region, boundary: datetime) -> bool:
 
 
 def _is_asked_for(region: Region, boundary: datetime) -> bool:
-    return any(r.boundary is not None and r.boundary >= boundary for r in checkpoints.queue(region))
+    return any(r.boundary is not None and r.boundary >= boundary for r in requests.queue(region))
 
 
 def _request(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
-    queue = checkpoints.queue(region)
+    queue = requests.queue(region)
     if region.state is not RegionState.RUNNING or region.checkpoint is not None or not queue:
         return
     first = queue[0]

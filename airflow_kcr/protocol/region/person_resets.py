@@ -23,7 +23,7 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
-from airflow_kcr.protocol.region import checkpoints, coverage, events, plans, resets, specs, timelines
+from airflow_kcr.protocol.region import coverage, events, plans, requests, resets, specs, timelines
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.commands import ApplyReset, RecordResetAnswer, RequestCheckpoint
 from airflow_kcr.protocol.region.rows import (
@@ -206,7 +206,7 @@ def serve_next(region: Region, now: datetime) -> Region:
         drain = RequestCheckpoint(
             request_id=reset.request_id, purpose=CheckpointPurpose.RESET, requester=reset.requester
         )
-        return checkpoints.ask(region, now, drain)
+        return requests.ask(region, now, drain)
     return region
 
 
@@ -309,7 +309,7 @@ def _failed(region: Region, now: datetime, reset: PersonReset, why: str) -> Regi
     request = region.requests.get(reset.request_id)
     if request is None or request.purpose is not CheckpointPurpose.RESET:
         return region
-    return checkpoints.cancel_one(region, now, request, why)
+    return requests.cancel_one(region, now, request, why)
 
 
 def fail_all(region: Region, now: datetime, why: str) -> Region:

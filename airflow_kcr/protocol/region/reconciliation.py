@@ -19,6 +19,7 @@ from airflow_kcr.protocol.region import (
     membership,
     person_resets,
     publication,
+    requests,
     resets,
     specs,
 )
@@ -78,7 +79,7 @@ def _serve(region: Region, now: datetime) -> Region:
     """Serve what waits for a running region: persons' resets, the boundary or count that is reached, the queue."""
     if region.state in {RegionState.HALTED, RegionState.STOPPED}:
         why = f"the region is {region.state}"
-        region = checkpoints.cancel(region, now, why, purposes=frozenset(CheckpointPurpose))
+        region = requests.cancel(region, now, why, purposes=frozenset(CheckpointPurpose))
         return _fail_waiting(region, now, why)
     if region.state is not RegionState.RUNNING:
         return region
@@ -94,14 +95,12 @@ def _serve(region: Region, now: datetime) -> Region:
         scheduled = RequestCheckpoint(
             request_id=request_id, purpose=CheckpointPurpose.SCHEDULE, boundary=boundary, allow_inexact=True
         )
-        region = checkpoints.ask(region, now, scheduled)
+        region = requests.ask(region, now, scheduled)
     if left := batches.records_left(region):
-        region = checkpoints.cancel_counted(region, now, f"its count is not reached any more: {left} offsets are left")
+        region = requests.cancel_counted(region, now, f"its count is not reached any more: {left} offsets are left")
     elif left == 0 and region.desired_state is DesiredState.RUNNING:
-        request_id = RequestId(f"{checkpoints.BY_COUNT}{region.timeline}.{region.restore_sequence}")
-        region = checkpoints.ask(
-            region, now, RequestCheckpoint(request_id=request_id, purpose=CheckpointPurpose.SCHEDULE)
-        )
+        request_id = RequestId(f"{requests.BY_COUNT}{region.timeline}.{region.restore_sequence}")
+        region = requests.ask(region, now, RequestCheckpoint(request_id=request_id, purpose=CheckpointPurpose.SCHEDULE))
     region = checkpoints.advance(region, now)
     return checkpoints.open_next(region, now) if region.state is RegionState.RUNNING else region
 
@@ -134,7 +133,7 @@ def _reconcile_at(region: Region, now: datetime) -> datetime | None:
         moments.append(region.next_boundary)
     if region.next_spec is not None:
         moments.append(coverage.horizon(region, now))
-    if any(True for _ in checkpoints.queue(region)) and region.state is RegionState.RUNNING:
+    if any(True for _ in requests.queue(region)) and region.state is RegionState.RUNNING:
         moments.append(coverage.horizon(region, now))
     if region.state is RegionState.RUNNING:
         moments.append(region.retire_at)

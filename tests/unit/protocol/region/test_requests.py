@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from airflow_kcr.errors import CheckpointRefused, RegionInState
-from airflow_kcr.protocol.region import checkpoints, events, timelines
+from airflow_kcr.protocol.region import checkpoints, events, requests, timelines
 from airflow_kcr.protocol.region.commands import Reconcile, ReportForeignConsumer, RetireCheckpoints
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
@@ -175,8 +175,8 @@ def test_a_run_whose_checkpoint_a_later_timeline_has_undone_asks_anew() -> None:
     driver = running()
     numbers = checkpoints_of_ten(driver, 2)
     rewind(driver, ToCheckpoint(sequence=numbers[0]))
-    assert checkpoints.valid_answer(driver.region, driver.region.requests[RequestId("n0")]) == numbers[0]
-    assert checkpoints.valid_answer(driver.region, driver.region.requests[RequestId("n1")]) is None
+    assert requests.valid_answer(driver.region, driver.region.requests[RequestId("n0")]) == numbers[0]
+    assert requests.valid_answer(driver.region, driver.region.requests[RequestId("n1")]) is None
     assert driver.request_checkpoint("n1").state is RequestState.OPEN
     assert driver.request_checkpoint("n0").sequence == numbers[0]
 
@@ -184,10 +184,10 @@ def test_a_run_whose_checkpoint_a_later_timeline_has_undone_asks_anew() -> None:
 def test_a_request_without_an_answer_has_no_valid_one() -> None:
     driver = running()
     row = driver.request_checkpoint("n")
-    assert checkpoints.valid_answer(driver.region, row) is None
+    assert requests.valid_answer(driver.region, row) is None
     lost = replace(row, state=RequestState.ANSWERED, sequence=CheckpointNumber(99))
-    assert checkpoints.valid_answer(driver.region, lost) is None
-    assert checkpoints.valid_answer(driver.region, replace(lost, sequence=None)) is None
+    assert requests.valid_answer(driver.region, lost) is None
+    assert requests.valid_answer(driver.region, replace(lost, sequence=None)) is None
 
 
 def test_a_stopped_or_halted_region_checkpoints_nothing_and_says_why() -> None:
@@ -268,7 +268,7 @@ def test_all_that_ask_for_any_moment_while_a_checkpoint_is_open_are_answered_by_
     judge(driver)
 
 
-@pytest.mark.parametrize("purpose", sorted(checkpoints.BY_PERSON))
+@pytest.mark.parametrize("purpose", sorted(requests.BY_PERSON))
 def test_what_a_person_waits_for_has_a_checkpoint_of_its_own(purpose: CheckpointPurpose) -> None:
     driver = running()
     region = with_queue(driver, queued(driver, "person", purpose))
@@ -277,7 +277,7 @@ def test_what_a_person_waits_for_has_a_checkpoint_of_its_own(purpose: Checkpoint
     checkpoint = checkpoint_of(driver)
     region = replace(region, requests={**region.requests, **driver.region.requests})
     assert (
-        checkpoints.release(region, driver.clock.now, checkpoint).requests[RequestId("person")].state
+        requests.release(region, driver.clock.now, checkpoint).requests[RequestId("person")].state
         is RequestState.QUEUED
     )
 
@@ -286,22 +286,22 @@ def test_a_completed_checkpoint_whose_own_request_is_not_open_any_more_answers_o
     driver = running()
     driver.request_checkpoint("n")
     checkpoint = checkpoint_of(driver)
-    ended = checkpoints.end_request(
+    ended = requests.end_request(
         driver.region, driver.clock.now, driver.region.requests[checkpoint.request_id], RequestState.SUPERSEDED, "gone"
     )
-    released = checkpoints.release(ended, driver.clock.now, checkpoint)
+    released = requests.release(ended, driver.clock.now, checkpoint)
     assert released.requests[checkpoint.request_id].state is RequestState.SUPERSEDED
 
 
 def test_what_a_request_wants_of_the_region_afterwards_holds_when_it_is_answered() -> None:
     driver = running()
     row = replace(queued(driver, "n", CheckpointPurpose.DRAIN), then=DesiredState.PAUSED)
-    region = checkpoints.answered(driver.region, driver.clock.now, row, CheckpointNumber(1))
+    region = requests.answered(driver.region, driver.clock.now, row, CheckpointNumber(1))
     assert region.desired_state is DesiredState.PAUSED
     assert region.events[-1].body == events.DesiredStateChanged(
         desired_state=DesiredState.PAUSED, requester=row.requester
     )
-    again = checkpoints.answered(region, driver.clock.now, row, CheckpointNumber(1))
+    again = requests.answered(region, driver.clock.now, row, CheckpointNumber(1))
     assert len(again.events) == len(region.events) + 1
 
 
@@ -321,7 +321,7 @@ def test_a_person_comes_first_then_requests_without_a_boundary_then_boundaries_i
         queued(driver, "stop", CheckpointPurpose.STOP, order=7),
         replace(queued(driver, "answered"), state=RequestState.ANSWERED),
     )
-    assert [r.request_id for r in checkpoints.queue(region)] == [
+    assert [r.request_id for r in requests.queue(region)] == [
         *("reset", "stop", "drain-at-1", "now", "boundary-1", "schedule-1", "boundary-2")
     ]
 
@@ -330,7 +330,7 @@ def test_of_two_requests_without_a_boundary_the_one_that_was_asked_first_is_serv
     driver = running()
     later = replace(queued(driver, "later", order=1), requested_at=driver.clock.now + MINUTE)
     region = with_queue(driver, later, queued(driver, "sooner", order=3), queued(driver, "same-time", order=2))
-    assert [r.request_id for r in checkpoints.queue(region)] == ["same-time", "sooner", "later"]
+    assert [r.request_id for r in requests.queue(region)] == ["same-time", "sooner", "later"]
 
 
 def approaching(purpose: CheckpointPurpose = CheckpointPurpose.REQUEST) -> Driver:
@@ -339,7 +339,7 @@ def approaching(purpose: CheckpointPurpose = CheckpointPurpose.REQUEST) -> Drive
     return driver
 
 
-@pytest.mark.parametrize("purpose", sorted(checkpoints.BY_PERSON))
+@pytest.mark.parametrize("purpose", sorted(requests.BY_PERSON))
 def test_a_person_does_not_wait_for_a_checkpoint_that_only_approaches_its_boundary(purpose: CheckpointPurpose) -> None:
     driver = approaching()
     assert checkpoints.preempts(driver.region, queued(driver, "n", purpose))
@@ -372,7 +372,7 @@ def test_a_checkpoint_that_drains_is_waited_for() -> None:
 def test_queued_requests_of_a_purpose_are_cancelled_with_the_verb_behind_them() -> None:
     driver = running()
     region = with_queue(driver, queued(driver, "stop", CheckpointPurpose.STOP), queued(driver, "run"))
-    region = checkpoints.cancel(region, driver.clock.now, "resumed", purposes=frozenset({CheckpointPurpose.STOP}))
+    region = requests.cancel(region, driver.clock.now, "resumed", purposes=frozenset({CheckpointPurpose.STOP}))
     assert region.requests[RequestId("stop")].state is RequestState.SUPERSEDED
     assert region.requests[RequestId("stop")].refusal == "resumed"
     assert region.requests[RequestId("run")].state is RequestState.QUEUED
@@ -383,16 +383,16 @@ def test_a_request_that_is_no_longer_queued_is_not_cancelled() -> None:
     driver = running()
     row = driver.request_checkpoint("n")
     region = driver.region
-    assert checkpoints.cancel_one(region, driver.clock.now, row, "why") is region
+    assert requests.cancel_one(region, driver.clock.now, row, "why") is region
     waits = queued(driver, "waits")
     region = with_queue(driver, waits)
-    assert checkpoints.cancel_one(region, driver.clock.now, waits, "why").requests[waits.request_id].refusal == "why"
+    assert requests.cancel_one(region, driver.clock.now, waits, "why").requests[waits.request_id].refusal == "why"
 
 
 def test_a_request_goes_back_to_the_queue_with_its_place_when_its_checkpoint_was_not_at_fault() -> None:
     driver = running()
     row = driver.request_checkpoint("n")
-    again = checkpoints.requeued(driver.region, row.request_id).requests[row.request_id]
+    again = requests.requeued(driver.region, row.request_id).requests[row.request_id]
     assert again == replace(row, state=RequestState.QUEUED)
 
 
@@ -401,7 +401,7 @@ def test_a_request_that_has_ended_does_not_come_back() -> None:
     driver.process()
     driver.checkpoint("n")
     region = driver.region
-    assert checkpoints.requeued(region, RequestId("n")) is region
+    assert requests.requeued(region, RequestId("n")) is region
 
 
 def test_an_undone_checkpoint_no_longer_covers_a_boundary() -> None:
