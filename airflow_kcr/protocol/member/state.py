@@ -189,7 +189,7 @@ class MyBatch:
         return f"{why}; the batch was {records} alone"
 
 
-class Claimed(NamedTuple):
+class OwnClaim(NamedTuple):
     """The assignment whose claim was granted, and in which epoch."""
 
     assignment: AssignmentId
@@ -201,7 +201,7 @@ class Discovery:
     """What the member knows of the partitions that the brokers have, and of those that have no owner."""
 
     asked_at: float = 0.0
-    asked_for: Claimed | None = None
+    asked_for: OwnClaim | None = None
     """The claim that was granted when the brokers were asked last."""
 
     found: frozenset[GroupPartition] | None = None
@@ -351,7 +351,7 @@ class MemberMachine:
     revoking: frozenset[GroupPartition] = frozenset()
     """What Kafka takes of the assignment; nothing is started there any more, only on what is kept."""
 
-    claimed: Claimed | None = None
+    claimed: OwnClaim | None = None
     claim_after: float = 0.0
     """A refused claim is not made again before."""
 
@@ -480,7 +480,7 @@ def has_claimed(member: MemberMachine, view: MemberRegion) -> bool:
     assignment = member.assignment
     return (
         assignment is not None
-        and member.claimed == Claimed(assignment.assignment, view.epoch)
+        and member.claimed == OwnClaim(assignment.assignment, view.epoch)
         and view.claims.keys() == assignment.partitions
     )
 

@@ -20,10 +20,10 @@ from airflow_kcr.protocol.member.state import (
     Assignment,
     Awaited,
     BatchPhase,
-    Claimed,
     Failure,
     MemberMachine,
     MyBatch,
+    OwnClaim,
     OwnReset,
     State,
     answered,
@@ -276,7 +276,7 @@ def _claim_granted(
         return _seen(replace(member, claimed=None, claim_after=now + CLAIM_BACKOFF[0]), event.result, now)
     granted = replace(
         state.unprepared(member),
-        claimed=Claimed(event.command.assignment, event.result.epoch),
+        claimed=OwnClaim(event.command.assignment, event.result.epoch),
         claim_backoff=0.0,
         busy_since=None,
         plan_after=0.0,

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol.member import state
-from airflow_kcr.protocol.member.state import Claimed, Failure, State, Why, moved
+from airflow_kcr.protocol.member.state import Failure, OwnClaim, State, Why, moved
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, ResetCause
 from airflow_kcr.protocol.values import AssignmentId, Epoch, Offset
@@ -48,7 +48,7 @@ def test_an_assignment_is_claimed_while_it_epoch_and_claims_are_those_that_were_
     member, view = lone.member, lone.view
     assert state.has_claimed(member, view)
     assert not state.has_claimed(replace(member, assignment=None), view)
-    assert not state.has_claimed(replace(member, claimed=Claimed(AssignmentId(7), Epoch(1))), view)
+    assert not state.has_claimed(replace(member, claimed=OwnClaim(AssignmentId(7), Epoch(1))), view)
     assert not state.has_claimed(member, replace(view, epoch=Epoch(2)))
     assert not state.has_claimed(member, replace(view, claims=claims_of(MINE[:1])))
 
