@@ -413,6 +413,9 @@ BATCH_COLUMNS: Final = (
     "proven_in",
 )
 
+BATCH_ALONE: Final = f"json_build_array({named(BATCH_COLUMNS, 'b')})"
+"""A batch `b` without its ranges, as JSON."""
+
 BATCH: Final = f"""json_build_array({named(BATCH_COLUMNS, "b")}, (
         SELECT json_agg(json_build_array(q.group_id, q.topic, q.partition, q.from_offset, q.to_offset))
         FROM kcr.batch_range q WHERE q.batch_number = b.number))"""

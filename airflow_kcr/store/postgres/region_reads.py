@@ -73,6 +73,9 @@ SQL: Final = load(
     seeks=arrays_of(("epoch", *PARTITION, *SEEKS.values), "t"),
     contributions=layouts.CONTRIBUTIONS,
     batch=layouts.BATCH,
+    batch_alone=layouts.BATCH_ALONE,
+    ranges=arrays_of((*PARTITION, "from_offset", "to_offset"), "g"),
+    claim_values=arrays_of(CLAIMS.values, "t"),
     reset_states=listed(f"'{state}'" for state in sorted(RESET_STATES)),
     usable=USABLE,
 )
@@ -228,6 +231,10 @@ def _with_places(session: Session, region: Region, member: MemberId, limit: date
 # As a batch's start or finish needs it
 
 
+_CLAIMED: Final = 5 + CLAIMS.values.index("incarnation")
+"""A range whose partition has no claim any more has none of its columns."""
+
+
 def region_for_batch(
     session: Session, name: RegionName, command: StartBatch | FinishBatch
 ) -> tuple[Region, datetime] | None:
@@ -249,7 +256,12 @@ def region_for_batch(
         row = session.rows(SQL["region"], name=name)[0]
         return region_of(session, name, row), row[0]
     member_row, lease, checkpoint, running, *gathered = row[_HEAD:]
-    claims = CLAIMS.rows(gathered)
+    if isinstance(command, FinishBatch):
+        found = list(scattered(gathered))
+        claims = dict(CLAIMS.join((*columns[:3], *columns[5:])) for columns in found if columns[_CLAIMED] is not None)
+        running = running and [*running, [columns[:5] for columns in found]]
+    else:
+        claims = CLAIMS.rows(gathered)
     region = replace(
         region,
         members=MEMBERS.rows(_one(member_row)),

@@ -108,20 +108,22 @@ WHERE c.region_id = :region AND c.group_id = :group AND c.owner_index = :index
 -- As a batch's start or finish needs it
 
 -- part: admission
--- The region's head, the member, its lease, the open checkpoint, the running batch of this id, and claims `c`.
-SELECT {head},
+-- The region's head, the member, its lease, and the open checkpoint.
+{head},
     (SELECT {member} FROM kcr.member t WHERE t.region_id = r.id AND t.group_id = :group AND t.member_index = :index),
     (SELECT {lease} FROM kcr.lease t WHERE t.region_id = r.id AND t.group_id = :group AND t.member_index = :index),
-    (SELECT {checkpoint} FROM kcr.checkpoint t WHERE t.region_id = r.id AND t.sequence = r.open_checkpoint),
-    CASE WHEN b.number IS NOT NULL THEN {batch} END, c.*
-FROM kcr.region r
-LEFT JOIN kcr.batch b ON b.region_id = r.id AND b.batch_id = :batch AND b.outcome IS NULL
+    (SELECT {checkpoint} FROM kcr.checkpoint t WHERE t.region_id = r.id AND t.sequence = r.open_checkpoint)
+
+-- part: with_batch
+-- The region, and the running batch of this id.
+kcr.region r LEFT JOIN kcr.batch b ON b.region_id = r.id AND b.batch_id = :batch AND b.outcome IS NULL
 
 -- name: admit_start
--- With the claims of some partitions. Whatever takes arrays joins them with the claims as a whole, region included,
--- behind a fence (OFFSET 0): on a table without statistics the planner would see the region's claims as few, and walk
--- through the arrays once for each.
-{admission}
+-- With the claims of some partitions, and the batch where it has started already. Whatever takes arrays joins them with
+-- the claims as a whole, region included, behind a fence (OFFSET 0): on a table without statistics the planner would see
+-- the region's claims as few, and walk through the arrays once for each.
+SELECT {admission}, CASE WHEN b.number IS NOT NULL THEN {batch} END, c.*
+FROM {with_batch}
 CROSS JOIN LATERAL (
     SELECT {claims}
     FROM (SELECT r.id AS region_id, u.*
@@ -132,13 +134,14 @@ CROSS JOIN LATERAL (
 WHERE r.name = :name
 
 -- name: admit_finish
--- With the claims under the ranges of the running batch.
-{admission}
+-- With the ranges of the running batch, each with what its claim says.
+SELECT {admission}, CASE WHEN b.number IS NOT NULL THEN {batch_alone} END, c.*
+FROM {with_batch}
 CROSS JOIN LATERAL (
-    SELECT {claims}
+    SELECT {ranges}, {claim_values}
     FROM kcr.batch_range g
-    JOIN kcr.claim t ON t.region_id = g.region_id AND t.group_id = g.group_id AND t.topic = g.topic
-                    AND t.partition = g.partition
+    LEFT JOIN kcr.claim t ON t.region_id = g.region_id AND t.group_id = g.group_id AND t.topic = g.topic
+                         AND t.partition = g.partition
     WHERE g.batch_number = b.number
 ) c
 WHERE r.name = :name
