@@ -12,9 +12,8 @@ from datetime import datetime, timedelta
 from airflow_kcr.errors import UnknownTopics
 from airflow_kcr.ports import CommittedOffset, Logs, Membership
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region.commands import AssignedPartition, Found
-from airflow_kcr.protocol.region.rows import OpenTarget
 from airflow_kcr.protocol.rules import (
     CommittedOrEarliest,
     GroupRules,
@@ -105,7 +104,7 @@ class Places:
             for p in sorted(partitions)
         }
 
-    def found(self, open_: Mapping[GroupPartition, OpenTarget], target: Target | None) -> dict[GroupPartition, Found]:
+    def found(self, open_: Mapping[GroupPartition, SeekEntry], target: Target | None) -> dict[GroupPartition, Found]:
         """Return the answers to the open entries that the logs can give: those of a person's target, and new starts.
 
         Args:
@@ -127,7 +126,7 @@ class Places:
         read_at = self._store_clock.now()
         view = self._view(asked, read_at, instant=target.time_needed(read_at), committed=False)
         for partition in sorted(asked):
-            fallback = open_[partition].fallback
+            fallback = open_[partition].current
             current = EMPTY if fallback is None else OffsetMap({partition: fallback})
             situation = Situation(partitions=[partition], current=current, initial=EMPTY, log=view)
             entry, log = target.entry(partition, situation), view.bounds[partition]

@@ -16,8 +16,7 @@ from pathlib import Path
 from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
-from airflow_kcr.protocol.offsets import EMPTY, SeekSource
-from airflow_kcr.protocol.region.rows import OpenTarget
+from airflow_kcr.protocol.offsets import EMPTY, SeekEntry, SeekSource
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -260,7 +259,7 @@ class Files:
             epoch=region.epoch,
             timeline=region.timeline,
             resume=EMPTY,
-            open={p: OpenTarget(source=SeekSource.SINK_PROGRESS, fallback=Offset(0)) for p in asked},
+            open={p: SeekEntry(offset=None, source=SeekSource.SINK_PROGRESS, current=Offset(0)) for p in asked},
             target=None,
             skips={},
         )

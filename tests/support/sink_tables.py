@@ -14,8 +14,7 @@ from sqlalchemy.engine import make_url
 
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
-from airflow_kcr.protocol.region.rows import OpenTarget
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
@@ -95,8 +94,8 @@ class Table:
             timeline=Timeline(self.timeline),
             resume=OffsetMap({self.partition(p): Offset(o) for p, o in (resume or {}).items()}),
             open={
-                self.partition(p): OpenTarget(
-                    source=SeekSource.SINK_PROGRESS, fallback=None if o is None else Offset(o)
+                self.partition(p): SeekEntry(
+                    offset=None, source=SeekSource.SINK_PROGRESS, current=None if o is None else Offset(o)
                 )
                 for p, o in (open or {}).items()
             },

@@ -14,9 +14,9 @@ from typing import Generic, TypeAlias, TypeVar
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry
 from airflow_kcr.protocol.region.commands import Caller, Command, Found
-from airflow_kcr.protocol.region.rows import Batch, BoundaryOffset, OpenTarget
+from airflow_kcr.protocol.region.rows import Batch, BoundaryOffset
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
@@ -357,7 +357,7 @@ class ResetSinks:
     resume: OffsetMap
     """Where the member's partitions resume, as far as that is known."""
 
-    open: Mapping[GroupPartition, OpenTarget]
+    open: Mapping[GroupPartition, SeekEntry]
     target: Target | None
     skips: Mapping[GroupPartition, tuple[Offset, ...]]
     """Records that a person chose to step over: a sink's progress that stands at one moves past it."""

@@ -27,7 +27,6 @@ from airflow_kcr.protocol.region.rows import (
     Committed,
     Halt,
     HaltReason,
-    OpenTarget,
     Outcome,
     PersonResetState,
     RegionState,
@@ -556,14 +555,17 @@ def halt(region: Region, now: datetime, reason: Halt) -> Region:
     return moved_to(region, now, RegionState.HALTED, reason.text)
 
 
-def open_targets(region: Region, member: MemberId) -> dict[GroupPartition, OpenTarget]:
-    """Return the open entries of the partitions that a member holds: what it has to answer before it acknowledges."""
-    found: dict[GroupPartition, OpenTarget] = {}
+def open_targets(region: Region, member: MemberId) -> dict[GroupPartition, SeekEntry]:
+    """Return the open entries of the partitions that a member holds: what it has to answer before it acknowledges.
+
+    The current position of one that had none is where a sink without progress begins.
+    """
+    found: dict[GroupPartition, SeekEntry] = {}
     for partition, entry in region.seek.items():
         claim = region.claims.get(partition)
         if entry.offset is None and claim is not None and claim.owner == member:
-            fallback = without_progress(region, partition) if entry.current is None else entry.current
-            found[partition] = OpenTarget(source=entry.source, fallback=fallback)
+            is_new = entry.current is None
+            found[partition] = replace(entry, current=without_progress(region, partition)) if is_new else entry
     return found
 
 

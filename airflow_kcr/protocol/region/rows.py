@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
@@ -623,12 +623,3 @@ class Halt:
     choices: tuple[str, ...]
     noted: Noted | None = None
     """Numbers that are taken over when a person lets the region continue."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTarget:
-    """An open seek entry's question, for the member that answers it."""
-
-    source: SeekSource
-    fallback: Offset | None
-    """The restore point's or initial offset, for a sink without progress."""

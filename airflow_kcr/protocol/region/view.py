@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     Checkpoint,
     Claim,
     DesiredState,
-    OpenTarget,
     RegionState,
 )
 from airflow_kcr.protocol.targets import Target
@@ -73,7 +72,7 @@ class MemberRegion:
     claims: Mapping[GroupPartition, Claim] = field(default_factory=dict)
     """What the member holds in this epoch."""
 
-    open: Mapping[GroupPartition, OpenTarget] = field(default_factory=dict)
+    open: Mapping[GroupPartition, SeekEntry] = field(default_factory=dict)
     target: Target | None = None
     """The person's target that open entries ask for."""
 

@@ -71,7 +71,7 @@ def reset(
     asked = {p: t for p, t in order.open.items() if t.source is SeekSource.SINK_PROGRESS}
     found = lock_progress(connection, place, target.group, {*order.resume, *asked})
     here = {p: row for p, row in found.items() if row.timeline == order.timeline}
-    places = {p: t.fallback for p, t in asked.items() if t.fallback is not None}
+    places = {p: t.current for p, t in asked.items() if t.current is not None}
     starts = {p: offset for p, offset in {**places, **order.resume}.items() if p not in here}
     _roll_back(connection, target, place, order, starts)
     skipped = _past_skips(here, order.skips)

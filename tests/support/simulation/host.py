@@ -23,7 +23,7 @@ from airflow_kcr.protocol.region.commands import (
     ReportSeekCommit,
     StartBatch,
 )
-from airflow_kcr.protocol.region.rows import Batch, OpenTarget
+from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.rules import Delivery, GroupProtocol
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.target_resolution import resolve
@@ -522,7 +522,7 @@ class Host:
         else:
             self.deliver(messages.SinkFailed(epoch=effect.epoch, why="no answer: a log is gone"))
 
-    def _sinks_reset(self, effect: messages.ResetSinks, of_logs: dict[GroupPartition, OpenTarget]) -> None:
+    def _sinks_reset(self, effect: messages.ResetSinks, of_logs: dict[GroupPartition, SeekEntry]) -> None:
         """Reset the sinks, and answer the open entries; `of_logs` are those that the logs answer."""
         found = dict.fromkeys(effect.open, Found(offset=None))
         found.update({p: self._found(p, t, effect.target) for p, t in of_logs.items()})
@@ -540,19 +540,19 @@ class Host:
                 if target.source is SeekSource.SINK_PROGRESS:
                     progress = sink.found(partition, effect.timeline)
                     found[partition] = Found(offset=progress)
-                    if progress is None and target.fallback is not None:
-                        sink.roll_back(partition, effect.timeline, target.fallback)
+                    if progress is None and target.current is not None:
+                        sink.roll_back(partition, effect.timeline, target.current)
                 elif (place := found[partition].offset) is not None:
                     sink.roll_back(partition, effect.timeline, place)
         self.deliver(messages.SinksReset(epoch=effect.epoch, found=found))
 
-    def _found(self, partition: GroupPartition, open_target: OpenTarget, target: Target | None) -> Found:
+    def _found(self, partition: GroupPartition, open_target: SeekEntry, target: Target | None) -> Found:
         """Answer an open entry: a person's target against this partition's log, a start position otherwise."""
         log = self.around.broker.log(partition)
         bounds = log.bounds()
         if open_target.source is not SeekSource.EXPLICIT or target is None:
             return Found(offset=bounds.start, log=bounds)
-        current = EMPTY if open_target.fallback is None else OffsetMap({partition: open_target.fallback})
+        current = EMPTY if open_target.current is None else OffsetMap({partition: open_target.current})
         view = LogView(
             bounds={partition: bounds},
             committed={},

@@ -7,8 +7,7 @@ import pytest
 
 from airflow_kcr.errors import BrokerUnavailable, UnknownTopics
 from airflow_kcr.ports import CommittedOffset
-from airflow_kcr.protocol.offsets import SeekSource
-from airflow_kcr.protocol.region.rows import OpenTarget
+from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
 from airflow_kcr.protocol.rules import (
     COMMITTED,
     EARLIEST,
@@ -149,8 +148,8 @@ def test_brokers_that_do_not_answer_are_the_callers_to_know() -> None:
         desk.starts(0)
 
 
-def entry(source: SeekSource, fallback: int | None = None) -> OpenTarget:
-    return OpenTarget(source=source, fallback=None if fallback is None else Offset(fallback))
+def entry(source: SeekSource, fallback: int | None = None) -> SeekEntry:
+    return SeekEntry(offset=None, source=source, current=None if fallback is None else Offset(fallback))
 
 
 def test_a_persons_target_is_answered_from_the_logs() -> None:

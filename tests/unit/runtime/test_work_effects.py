@@ -12,9 +12,9 @@ from airflow_kcr.errors import BatchFailed, BrokerUnavailable, SinkAhead, SinkEr
 from airflow_kcr.floods import FloodFilter
 from airflow_kcr.ports import BatchCall, BatchReport, CommittedOffset
 from airflow_kcr.protocol.member import messages
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region.commands import Caller, ClaimPartitions, Found, ReportOutOfRange, ReportPublished
-from airflow_kcr.protocol.region.rows import Claim, DesiredState, OpenTarget, RegionState
+from airflow_kcr.protocol.region.rows import Claim, DesiredState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.targets import Target, ToLatest
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -359,7 +359,7 @@ def test_a_publication_that_takes_its_time_holds_up_no_reset(desk: Desk) -> None
 # -- resets --------------------------------------------------------------------------------------------------------
 
 
-def order(open_: Mapping[GroupPartition, OpenTarget], target: Target | None = None) -> messages.ResetSinks:
+def order(open_: Mapping[GroupPartition, SeekEntry], target: Target | None = None) -> messages.ResetSinks:
     return messages.ResetSinks(epoch=Epoch(6), timeline=Timeline(2), resume=EMPTY, open=open_, target=target, skips={})
 
 
@@ -368,9 +368,9 @@ def test_a_reset_answers_open_entries_from_the_sinks_progress_and_from_the_logs(
     desk.working.reset_sinks(
         order(
             {
-                p(0): OpenTarget(source=SeekSource.EXPLICIT, fallback=None),
-                p(1): OpenTarget(source=SeekSource.SINK_PROGRESS, fallback=None),
-                p(2): OpenTarget(source=SeekSource.SINK_PROGRESS, fallback=None),
+                p(0): SeekEntry(offset=None, source=SeekSource.EXPLICIT, current=None),
+                p(1): SeekEntry(offset=None, source=SeekSource.SINK_PROGRESS, current=None),
+                p(2): SeekEntry(offset=None, source=SeekSource.SINK_PROGRESS, current=None),
             },
             ToLatest(),
         )
@@ -382,8 +382,8 @@ def test_a_reset_answers_open_entries_from_the_sinks_progress_and_from_the_logs(
 
 def test_a_reset_tells_the_sinks_what_only_the_logs_could_tell(desk: Desk) -> None:
     open_ = {
-        p(0): OpenTarget(source=SeekSource.EXPLICIT, fallback=None),
-        p(1): OpenTarget(source=SeekSource.SINK_PROGRESS, fallback=Offset(3)),
+        p(0): SeekEntry(offset=None, source=SeekSource.EXPLICIT, current=None),
+        p(1): SeekEntry(offset=None, source=SeekSource.SINK_PROGRESS, current=Offset(3)),
     }
     asked = order(open_, ToLatest())
     desk.working.reset_sinks(asked)
@@ -394,7 +394,7 @@ def test_a_reset_tells_the_sinks_what_only_the_logs_could_tell(desk: Desk) -> No
 def test_a_reset_is_tried_again_whoever_did_not_answer(desk: Desk) -> None:
     desk.sinks.failures.append(SinkError("a lock"))
     desk.logs.failures.append(AWAY)
-    desk.working.reset_sinks(order({p(0): OpenTarget(source=SeekSource.START_POSITION, fallback=None)}))
+    desk.working.reset_sinks(order({p(0): SeekEntry(offset=None, source=SeekSource.START_POSITION, current=None)}))
     assert desk.hear(messages.SinksReset).found[p(0)].offset == 0
     assert desk.sinks.asked == ["reset 6"] * 4
 

@@ -7,10 +7,10 @@ import pytest
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.commands import Caller, Found
-from airflow_kcr.protocol.region.rows import CheckpointPhase, OpenTarget, RegionState
+from airflow_kcr.protocol.region.rows import CheckpointPhase, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import (
@@ -193,7 +193,7 @@ def test_a_further_attempt_waits_for_the_sinks_of_the_one_before_it() -> None:
 
 
 def test_open_entries_are_asked_for_even_after_an_acknowledgement() -> None:
-    opened = {MINE[0]: OpenTarget(source=SeekSource.EXPLICIT, fallback=None)}
+    opened = {MINE[0]: SeekEntry(offset=None, source=SeekSource.EXPLICIT, current=None)}
     view = replace(
         view_of(claims_of(epoch=2)), epoch=Epoch(2), state=RegionState.RESETTING, acknowledged=True, open=opened
     )

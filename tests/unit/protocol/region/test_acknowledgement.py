@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused, LeaseExpired, NotClaimed, RegionInState, StaleEpoch, StaleIncarnation
-from airflow_kcr.protocol.offsets import SeekSource
+from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
 from airflow_kcr.protocol.region import events, resets
 from airflow_kcr.protocol.region.commands import (
     Acknowledge,
@@ -15,7 +15,7 @@ from airflow_kcr.protocol.region.commands import (
     ReportForeignConsumer,
     RequestReset,
 )
-from airflow_kcr.protocol.region.rows import OpenTarget, Outcome, RegionState, ResetCause
+from airflow_kcr.protocol.region.rows import Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToDatetime
 from airflow_kcr.protocol.values import Epoch, Incarnation, Offset
@@ -51,7 +51,7 @@ def fail(driver: Driver, epoch: int | None = None, cause: ResetCause = ResetCaus
 def test_a_member_answers_the_open_entries_of_what_it_holds() -> None:
     driver = resetting(delivery=Delivery.EXACTLY_ONCE)
     assert resets.open_targets(driver.region, driver.member(0)) == {
-        driver.partition(0): OpenTarget(source=SeekSource.SINK_PROGRESS, fallback=Offset(20))
+        driver.partition(0): SeekEntry(offset=None, source=SeekSource.SINK_PROGRESS, current=Offset(20))
     }
     assert resets.open_targets(resetting().region, driver.member(0)) == {}
 
@@ -61,7 +61,7 @@ def test_without_a_position_the_fallback_is_the_restore_point() -> None:
     fail(driver)
     driver.claim(driver.member(0))
     targets = resets.open_targets(driver.region, driver.member(0))
-    assert targets[driver.partition(0)].fallback == 10
+    assert targets[driver.partition(0)].current == 10
 
 
 def test_a_sinks_progress_is_where_its_partition_resumes() -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import UnknownMember
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region import claims
 from airflow_kcr.protocol.region.claims import PUBLISHER_TURN
 from airflow_kcr.protocol.region.commands import ReadRegion, StopRegion
@@ -14,7 +14,6 @@ from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     Committed,
     DesiredState,
-    OpenTarget,
     RegionState,
     ResetCause,
 )
@@ -133,7 +132,9 @@ def test_it_sees_the_open_entries_of_what_it_holds() -> None:
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     assert seen(driver).open == {}
     driver.claim(driver.member(0))
-    assert seen(driver).open == {driver.partition(0): OpenTarget(source=SeekSource.SINK_PROGRESS, fallback=Offset(10))}
+    assert seen(driver).open == {
+        driver.partition(0): SeekEntry(offset=None, source=SeekSource.SINK_PROGRESS, current=Offset(10))
+    }
     driver.answer(driver.member(0))
     assert seen(driver).open == {}
 
