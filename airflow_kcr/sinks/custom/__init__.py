@@ -28,15 +28,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    Epoch,
-    GroupId,
-    Offset,
-    RegionId,
-    RegionName,
-    Timeline,
-)
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupId, Offset, RegionId, RegionName, Timeline
 from airflow_kcr.protocol.values import TopicPartition as Place
 from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId, CompleteCheckpoint
 

@@ -7,24 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from airflow_kcr.errors import SinkError
-from airflow_kcr.protocol.values import (
-    BatchId,
-    Range,
-    TopicPartition,
-)
+from airflow_kcr.protocol.values import BatchId, Range, TopicPartition
 from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId
+from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.contents import CheckpointContents
 from airflow_kcr.sinks.files.folder import Folder, Rewriter
-from airflow_kcr.sinks.files.layout import (
-    BatchList,
-    DataFile,
-    FileTarget,
-    Manifest,
-    Retired,
-    attempt,
-    batch_list,
-    compacted,
-)
+from airflow_kcr.sinks.files.layout import BatchList, DataFile, FileTarget, Manifest, Retired
 
 FEWEST: Final = 16
 """This many small files of one schema are left alone."""
@@ -87,7 +75,7 @@ class Arranger:
         owners = _last_holders(undone, retired)
         batches = [p for p in contents.batches if owners.get(p.batch_id, p.checkpoint.sequence >= self.since)]
         found.batches = [p.batch_id for p in batches]
-        into = compacted(contents.id)
+        into = layout.compacted(contents.id)
         for manifest in undone:
             rest = [p for p in batches if owners.get(p.batch_id) is manifest]
             self._add_rest(found, manifest, rest, into)
@@ -111,8 +99,8 @@ class Arranger:
         return found
 
     def _lists(self, batches: Sequence[AcceptedBatch]) -> Iterator[BatchList]:
-        folders = [attempt(p.checkpoint, p.batch_id, p.epoch) for p in batches]
-        texts = self.folder.read_all([batch_list(folder) for folder in folders])
+        folders = [layout.attempt(p.checkpoint, p.batch_id, p.epoch) for p in batches]
+        texts = self.folder.read_all([layout.batch_list(folder) for folder in folders])
         for batch, folder, text in zip(batches, folders, texts, strict=True):
             listed = BatchList.of(text)
             if listed is None or listed.batch != batch.batch_id:
@@ -144,7 +132,7 @@ class Arranger:
         sources, size = [file.path for _, file in small], sum(file.bytes for _, file in small)
         found.files += self._rewritten(sources, found.schemas, number, f"{into}/small-{number}", None, size)
         listed = {f.path.rpartition("/")[0] for f in found.files}
-        folders = dict.fromkeys(attempt(p.checkpoint, p.batch_id, p.epoch) for p, _ in small)
+        folders = dict.fromkeys(layout.attempt(p.checkpoint, p.batch_id, p.epoch) for p, _ in small)
         found.superfluous += [folder for folder in folders if folder not in listed]
 
     def _rewritten(

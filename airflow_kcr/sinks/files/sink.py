@@ -11,13 +11,7 @@ from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import SeekSource
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    Epoch,
-    GroupPartition,
-    Offset,
-    Timeline,
-)
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, Timeline
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import not_written, written_twice
 from airflow_kcr.sinks.files import layout
@@ -26,16 +20,7 @@ from airflow_kcr.sinks.files.columns import Columns, require_one_type
 from airflow_kcr.sinks.files.contents import CheckpointContents, RegionLedger, brought_up_to_date, timelines_in
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, FolderRefused, Rewriter, Table
 from airflow_kcr.sinks.files.frames import with_coordinates, write_parquet
-from airflow_kcr.sinks.files.layout import (
-    LAYOUT,
-    BatchList,
-    DataFile,
-    FileTarget,
-    Manifest,
-    Owner,
-    Retired,
-    Timelines,
-)
+from airflow_kcr.sinks.files.layout import LAYOUT, BatchList, DataFile, FileTarget, Manifest, Owner, Retired, Timelines
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:

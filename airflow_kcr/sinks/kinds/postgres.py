@@ -13,9 +13,9 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.sinks.contract import Choice, DeclaredSink, FoundOutput, SparkNeeds
 from airflow_kcr.sinks.postgres import bookkeeping, checks, earlier
+from airflow_kcr.sinks.postgres.frames import reached, require_driver
 from airflow_kcr.sinks.postgres.sink import PostgresSink
 from airflow_kcr.sinks.postgres.target import Target, TargetPlace
-from airflow_kcr.sinks.postgres.writer import reached, require_driver
 from airflow_kcr.spark.session import POSTGRES_DRIVER
 from airflow_kcr.spec import SinkSpec
 from airflow_kcr.store.regions import RegionStore

@@ -11,13 +11,7 @@ from psycopg import sql
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.rules import SinkMode
 from airflow_kcr.protocol.values import UNDECLARED
-from airflow_kcr.sinks.postgres.bookkeeping import (
-    ensure_source,
-    ensure_tables,
-    lost_fence,
-    require_same,
-    source_of,
-)
+from airflow_kcr.sinks.postgres import bookkeeping
 from airflow_kcr.sinks.postgres.earlier import require_no_earlier
 from airflow_kcr.sinks.postgres.target import (
     LONGEST,
@@ -54,10 +48,10 @@ def checked(connection: psycopg.Connection, target: Target, *, is_known: bool = 
     if target.region_id == UNDECLARED:
         return place  # whose rows are there can't be said
     require_no_earlier(connection, target, place)
-    if is_known and source_of(connection, place, target) is None:
-        raise ConfigurationError(f"{target}: {lost_fence(place.shown)}")
-    place = replace(place, source=ensure_source(connection, place, target))
-    require_same(connection, target, place)
+    if is_known and bookkeeping.source_of(connection, place, target) is None:
+        raise ConfigurationError(f"{target}: {bookkeeping.lost_fence(place.shown)}")
+    place = replace(place, source=bookkeeping.ensure_source(connection, place, target))
+    bookkeeping.require_same(connection, target, place)
     return place
 
 
@@ -78,7 +72,7 @@ def located(connection: psycopg.Connection, target: Target) -> TargetPlace:
     _require_schema(connection, target, place)
     place = replace(place, columns=_columns(connection, target, place))
     _require_own(connection, target, place)
-    ensure_tables(connection, place)
+    bookkeeping.ensure_tables(connection, place)
     return place
 
 

@@ -18,9 +18,7 @@ from airflow_kcr import libpq
 from airflow_kcr.errors import ConfigurationError, SinkError, SinkRefused, SinkUnavailable
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.sinks.postgres.addresses import parameters
-from airflow_kcr.sinks.postgres.target import (
-    WithParameters,
-)
+from airflow_kcr.sinks.postgres.target import WithParameters
 
 CONNECT_TIMEOUT: Final = "10"
 """Seconds in which a server has to answer, where the URL has no `connect_timeout`."""

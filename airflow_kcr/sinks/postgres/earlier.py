@@ -6,15 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_kcr.errors import ConfigurationError, SinkError
-from airflow_kcr.protocol.values import (
-    GroupId,
-    RegionId,
-)
-from airflow_kcr.sinks.postgres.target import (
-    SOURCE,
-    Target,
-    TargetPlace,
-)
+from airflow_kcr.protocol.values import GroupId, RegionId
+from airflow_kcr.sinks.postgres.target import SOURCE, Target, TargetPlace
 
 if TYPE_CHECKING:
     import psycopg

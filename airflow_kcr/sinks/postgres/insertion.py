@@ -17,24 +17,9 @@ from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.protocol.values import GroupPartition, Offset, TopicName
-from airflow_kcr.sinks.postgres.bookkeeping import (
-    TargetProgress,
-    crash_mark,
-    highest_timeline,
-    lock_fence,
-    lock_progress,
-    set_progress,
-    start_progress,
-)
+from airflow_kcr.sinks.postgres import bookkeeping
 from airflow_kcr.sinks.postgres.staging import ROW, Staging
-from airflow_kcr.sinks.postgres.target import (
-    COORDINATES,
-    OWN_COLUMNS,
-    Quoted,
-    Target,
-    TargetPlace,
-    names,
-)
+from airflow_kcr.sinks.postgres.target import COORDINATES, OWN_COLUMNS, Quoted, Target, TargetPlace, names
 
 _COORDINATES = tuple(COORDINATES)
 
@@ -65,8 +50,8 @@ def insert(
     staged, repeated = _checked(connection, target, call, staging)
     _require_fence(connection, target, place, call)
     starts = {partition: range_.from_ for partition, range_ in call.ranges.items()}
-    start_progress(connection, place, call.timeline, call.epoch, starts)
-    before = lock_progress(connection, place, target.group, call.ranges)
+    bookkeeping.start_progress(connection, place, call.timeline, call.epoch, starts)
+    before = bookkeeping.lock_progress(connection, place, target.group, call.ranges)
     if all(row.batch == call.batch for row in before.values()):
         return Inserted(staged=staged, written=0)
     _require_progress(target, call, before)
@@ -75,7 +60,7 @@ def insert(
     is_new = not repeated and all(before[p].offset <= r.from_ for p, r in call.ranges.items())
     most = staged if is_new and target.mode is SinkMode.APPEND else None
     written = _insert(connection, target, place, call, staging, most, repeated=repeated) if staged else 0
-    set_progress(
+    bookkeeping.set_progress(
         connection,
         place,
         timeline=call.timeline,
@@ -89,7 +74,7 @@ def insert(
 
 def is_inserted(connection: psycopg.Connection, target: Target, place: TargetPlace, call: BatchCall) -> bool:
     """Whether a batch is in the target: for who lost the connection while it was committed."""
-    found = lock_progress(connection, place, target.group, call.ranges)
+    found = bookkeeping.lock_progress(connection, place, target.group, call.ranges)
     return len(found) == len(call.ranges) and all(row.batch == call.batch for row in found.values())
 
 
@@ -130,13 +115,13 @@ def _has_several_rows_for_one_record(connection: psycopg.Connection, staging: St
 
 
 def _require_fence(connection: psycopg.Connection, target: Target, place: TargetPlace, call: BatchCall) -> None:
-    fence = lock_fence(connection, place)
+    fence = bookkeeping.lock_fence(connection, place)
     if fence > call.epoch:
         raise SinkAhead(
             f"{target}: batch {call.batch} is of epoch {call.epoch} and the fence stands at {fence}: another process "
             "has taken over, nothing was written",
             fence=fence,
-            timeline=max(call.timeline, highest_timeline(connection, place)),
+            timeline=max(call.timeline, bookkeeping.highest_timeline(connection, place)),
         )
     if fence < call.epoch:
         raise SinkError(
@@ -145,7 +130,9 @@ def _require_fence(connection: psycopg.Connection, target: Target, place: Target
         )
 
 
-def _require_progress(target: Target, call: BatchCall, before: Mapping[GroupPartition, TargetProgress]) -> None:
+def _require_progress(
+    target: Target, call: BatchCall, before: Mapping[GroupPartition, bookkeeping.TargetProgress]
+) -> None:
     for partition, range_ in sorted(call.ranges.items()):
         row = before[partition]
         if row.timeline > call.timeline:
@@ -178,7 +165,7 @@ def _require_progress(target: Target, call: BatchCall, before: Mapping[GroupPart
 def _require_staged(
     connection: psycopg.Connection, target: Target, place: TargetPlace, call: BatchCall, staging: Staging
 ) -> None:
-    if crash_mark(connection, place) != staging.crash_mark:
+    if bookkeeping.crash_mark(connection, place) != staging.crash_mark:
         raise SinkError(
             f"{target}: the database has crashed, or another server has taken its place, and has lost what batch "
             f"{call.batch} had staged; nothing was written, the reset that follows has it processed again"

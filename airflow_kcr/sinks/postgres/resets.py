@@ -13,23 +13,9 @@ from airflow_kcr.errors import SinkAhead
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset, Timeline
-from airflow_kcr.sinks.postgres.bookkeeping import (
-    TargetProgress,
-    highest_timeline,
-    lock_fence,
-    lock_progress,
-    raise_fence,
-    set_progress,
-    start_progress,
-    with_offsets,
-)
+from airflow_kcr.sinks.postgres import bookkeeping
 from airflow_kcr.sinks.postgres.earlier import rows_kept
-from airflow_kcr.sinks.postgres.target import (
-    SOURCE,
-    Target,
-    TargetPlace,
-    columns_of,
-)
+from airflow_kcr.sinks.postgres.target import SOURCE, Target, TargetPlace, columns_of
 
 if TYPE_CHECKING:
     import psycopg
@@ -46,8 +32,8 @@ def fence(connection: psycopg.Connection, target: Target, place: TargetPlace, ep
     Raises:
         SinkAhead: it stands higher, or progress is of a later timeline.
     """
-    stands = raise_fence(connection, place, epoch)
-    newest = highest_timeline(connection, place)
+    stands = bookkeeping.raise_fence(connection, place, epoch)
+    newest = bookkeeping.highest_timeline(connection, place)
     if stands > epoch or newest > timeline:
         raise SinkAhead(
             f"{target}: the fence stands at {stands} and progress is of timeline {newest}, the region is at epoch "
@@ -65,11 +51,11 @@ def reset(
     Raises:
         SinkAhead: the fence was raised further meanwhile.
     """
-    stands = lock_fence(connection, place)
+    stands = bookkeeping.lock_fence(connection, place)
     if stands != order.epoch:
         raise SinkAhead(f"{target}: the fence stands at {stands} already", fence=stands, timeline=order.timeline)
     asked = {p: t for p, t in order.open.items() if t.source is SeekSource.SINK_PROGRESS}
-    found = lock_progress(connection, place, target.group, {*order.resume, *asked})
+    found = bookkeeping.lock_progress(connection, place, target.group, {*order.resume, *asked})
     here = {p: row for p, row in found.items() if row.timeline == order.timeline}
     places = {p: t.current for p, t in asked.items() if t.current is not None}
     starts = {p: offset for p, offset in {**places, **order.resume}.items() if p not in here}
@@ -91,16 +77,16 @@ def _roll_back(
     if not starts:
         return
     if target.mode.restorable and SOURCE in columns_of(connection, place):
-        named = with_offsets(starts)
+        named = bookkeeping.with_offsets(starts)
         place.run(connection, "roll_back", timeline=order.timeline, **named)
         if place.value(connection, "is_left", timeline=order.timeline, **named):
             raise rows_kept(place)
-    start_progress(connection, place, order.timeline, order.epoch, starts)
+    bookkeeping.start_progress(connection, place, order.timeline, order.epoch, starts)
     _set(connection, place, order, starts)
 
 
 def _past_skips(
-    here: Mapping[GroupPartition, TargetProgress], skips: Mapping[GroupPartition, tuple[Offset, ...]]
+    here: Mapping[GroupPartition, bookkeeping.TargetProgress], skips: Mapping[GroupPartition, tuple[Offset, ...]]
 ) -> dict[GroupPartition, Offset]:
     """Return where progress goes that stands at a skipped record."""
     moved: dict[GroupPartition, Offset] = {}
@@ -117,6 +103,6 @@ def _past_skips(
 def _set(
     connection: psycopg.Connection, place: TargetPlace, order: ResetSinks, offsets: Mapping[GroupPartition, Offset]
 ) -> None:
-    set_progress(
+    bookkeeping.set_progress(
         connection, place, timeline=order.timeline, epoch=order.epoch, batch="", offsets=offsets, stepped_over={}
     )

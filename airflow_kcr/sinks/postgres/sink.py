@@ -16,7 +16,7 @@ from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
 from airflow_kcr.sinks.contract import not_written, written_twice
-from airflow_kcr.sinks.postgres import checks, insertion, resets, staging, writer
+from airflow_kcr.sinks.postgres import checks, frames, insertion, resets, staging
 from airflow_kcr.sinks.postgres.database import Database, SinkBusy
 from airflow_kcr.sinks.postgres.insertion import Inserted
 from airflow_kcr.sinks.postgres.staging import Column, Staging
@@ -245,12 +245,12 @@ class TableWriter:
         """
         if self._staging is not None:
             raise written_twice(self)
-        columns = writer.columns_of(
+        columns = frames.columns_of(
             rows.schema.simpleString(), rows.columns, {f.name: f.dataType for f in rows.schema.fields}
         )
         self._staging = staging = self._sink.stage(self._call, columns)
-        named = writer.staged_columns(rows, [column.name for column in columns])
-        options = writer.jdbc_options(self._sink.database, staging)
+        named = frames.staged_columns(rows, [column.name for column in columns])
+        options = frames.jdbc_options(self._sink.database, staging)
         try:
             named.write.format("jdbc").options(**options).mode("append").save()
         except Exception as error:

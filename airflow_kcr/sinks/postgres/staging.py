@@ -21,12 +21,7 @@ from psycopg import sql
 from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.rules import SinkMode
 from airflow_kcr.protocol.values import BatchId, Epoch
-from airflow_kcr.sinks.postgres.bookkeeping import (
-    another_table,
-    ensure_crash_mark,
-    is_same,
-    remember_target,
-)
+from airflow_kcr.sinks.postgres import bookkeeping
 from airflow_kcr.sinks.postgres.target import (
     COORDINATES,
     LONGEST,
@@ -111,10 +106,10 @@ def make(
     if not existing:
         place.run(connection, "lock_ddl")
         if not columns_of(connection, place):
-            if not is_same(connection, place, place.source):
-                raise SinkError(f"{target}: {another_table(place.shown)}")
+            if not bookkeeping.is_same(connection, place, place.source):
+                raise SinkError(f"{target}: {bookkeeping.another_table(place.shown)}")
             _make_target(connection, target, place, columns)
-            remember_target(connection, place, place.source)
+            bookkeeping.remember_target(connection, place, place.source)
         existing = columns_of(connection, place)
     computed = frozenset(name for (name,) in place.run(connection, "computed_columns"))
     _require_fit(target, place, existing, columns, computed)
@@ -135,7 +130,7 @@ def make(
         table=table,
         columns=tuple(column.name for column in columns),
         cast=cast,
-        crash_mark=ensure_crash_mark(connection, place),
+        crash_mark=bookkeeping.ensure_crash_mark(connection, place),
     )
 
 

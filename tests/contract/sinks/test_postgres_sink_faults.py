@@ -16,7 +16,7 @@ import pytest
 
 from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.protocol.rules import Delivery, SinkMode
-from airflow_kcr.sinks.postgres import insertion, resets, sink
+from airflow_kcr.sinks.postgres import bookkeeping, insertion, resets, sink
 from tests.support.breaking_proxy import Break, breaking_proxy
 from tests.support.sink_tables import Table, libpq, records
 from tests.support.tied import Postgres, start_postgres
@@ -253,9 +253,9 @@ class TestLostConnections:
         [
             (insertion, "_checked"),
             (insertion, "_require_fence"),
-            (insertion, "lock_progress"),
+            (bookkeeping, "lock_progress"),
             (insertion, "_insert"),
-            (insertion, "set_progress"),
+            (bookkeeping, "set_progress"),
         ],
     )
     def test_a_publication_that_is_ended_at_any_step_leaves_nothing(

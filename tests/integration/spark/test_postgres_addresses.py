@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.sinks.postgres import addresses
+from airflow_kcr.sinks.postgres.frames import reached
 from airflow_kcr.sinks.postgres.sink import TableWriter
-from airflow_kcr.sinks.postgres.writer import reached
 from tests.support.sink_tables import Table, records
 from tests.support.tied import Postgres, start_postgres
 

@@ -20,11 +20,11 @@ from airflow_kcr.protocol.values import (
     RegionName,
     Timeline,
 )
-from airflow_kcr.sinks.postgres import writer as sinks
+from airflow_kcr.sinks.postgres import frames as sinks
+from airflow_kcr.sinks.postgres.frames import columns_of, jdbc_options, reached, sql_type
 from airflow_kcr.sinks.postgres.sink import PostgresSink, TableWriter
 from airflow_kcr.sinks.postgres.staging import Staging
 from airflow_kcr.sinks.postgres.target import Target
-from airflow_kcr.sinks.postgres.writer import columns_of, jdbc_options, reached, sql_type
 from airflow_kcr.spark.context import Output
 
 CALL = BatchCall(
