@@ -31,6 +31,7 @@ from airflow_kcr.protocol.region.state import (
     record,
     universe,
     with_checkpoint,
+    with_person_reset_failed,
     with_request,
 )
 from airflow_kcr.protocol.values import (
@@ -262,9 +263,7 @@ def _fail_person_reset(
     reset = region.person_resets.get(checkpoint.request_id)
     if reset is None or reset.state is not PersonResetState.DRAINING:
         return region
-    failed = replace(reset, state=PersonResetState.FAILED, failure=why, finished_at=now)
-    region = replace(region, person_resets=put(region.person_resets, {reset.request_id: failed}))
-    return record(region, now, events.PersonResetFailed(request_id=reset.request_id, why=why))
+    return with_person_reset_failed(region, now, reset, why)
 
 
 def lapsed(region: Region, now: datetime) -> MemberId | None:

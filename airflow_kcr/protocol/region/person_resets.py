@@ -46,6 +46,8 @@ from airflow_kcr.protocol.region.state import (
     record,
     request_of,
     universe,
+    with_person_reset,
+    with_person_reset_failed,
 )
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, few, replace
 
@@ -170,7 +172,7 @@ def _accepted(region: Region, now: datetime, reset: PersonReset) -> Region:
     region = record(region, now, body)
     row = replace(reset, state=PersonResetState.WAITING, requested_at=now, order=region.counter)
     unused = tuple(one for one in region.reset_answers if one.request_id != reset.request_id)
-    return _with(replace(region, reset_answers=unused), row)
+    return with_person_reset(replace(region, reset_answers=unused), row)
 
 
 def _with_skips(region: Region, now: datetime, reset: PersonReset) -> Region:
@@ -179,10 +181,6 @@ def _with_skips(region: Region, now: datetime, reset: PersonReset) -> Region:
         return region
     skips = {p: tuple(sorted({*region.skips.get(p, ()), o})) for p, o in reset.skip.items()}
     return record(replace(region, skips=put(region.skips, skips)), now, events.Skipped(offsets=reset.skip))
-
-
-def _with(region: Region, reset: PersonReset) -> Region:
-    return replace(region, person_resets=put(region.person_resets, {reset.request_id: reset}))
 
 
 def waiting(region: Region) -> tuple[PersonReset, ...]:
@@ -202,7 +200,7 @@ def serve_next(region: Region, now: datetime) -> Region:
             # Accepted by a version that did not check. Asked for, it would be refused in every decision from now on.
             region = _failed(region, now, reset, f"its request id {reset.request_id} names a request for a checkpoint")
             continue
-        region = _with(region, replace(reset, state=PersonResetState.DRAINING))
+        region = with_person_reset(region, replace(reset, state=PersonResetState.DRAINING))
         drain = RequestCheckpoint(
             request_id=reset.request_id, purpose=CheckpointPurpose.RESET, requester=reset.requester
         )
@@ -246,7 +244,7 @@ def _begin(
     seek = plans.seek_map(region, now, reset, OffsetMap(current), seen)
     plans.require(region, reset, seek)
     region = _with_skips(region, now, reset)
-    region = _with(region, replace(reset, state=PersonResetState.STARTED, epoch=Epoch(region.epoch + 1)))
+    region = with_person_reset(region, replace(reset, state=PersonResetState.STARTED, epoch=Epoch(region.epoch + 1)))
     opening = resets.Opening(
         seek=seek,
         checkpoint=plans.target_checkpoint(region, reset),
@@ -298,14 +296,13 @@ def _begin_stopped(region: Region, now: datetime, reset: PersonReset, resolved: 
             f"region {region.name} is stopped: the caller has to resolve every partition itself (missing: {missing})"
         )
     region = _with_skips(resets.gone_back_for_output(region, now, ResetCause.PERSON), now, reset)
-    region = _with(region, replace(reset, state=PersonResetState.STARTED, epoch=Epoch(region.epoch + 1)))
+    region = with_person_reset(region, replace(reset, state=PersonResetState.STARTED, epoch=Epoch(region.epoch + 1)))
     opening = resets.Opening(seek=resolved, checkpoint=plans.target_checkpoint(region, reset), person=reset.request_id)
     return resets.begin_stopped(region, now, opening, str(reset.target))
 
 
 def _failed(region: Region, now: datetime, reset: PersonReset, why: str) -> Region:
-    row = replace(reset, state=PersonResetState.FAILED, failure=why, finished_at=now)
-    region = record(_with(region, row), now, events.PersonResetFailed(request_id=reset.request_id, why=why))
+    region = with_person_reset_failed(region, now, reset, why)
     request = region.requests.get(reset.request_id)
     if request is None or request.purpose is not CheckpointPurpose.RESET:
         return region

@@ -53,6 +53,9 @@ from airflow_kcr.protocol.region.state import (
     restore_point_offsets,
     universe_in_order,
     with_checkpoint,
+    with_person_reset,
+    with_person_reset_failed,
+    with_reset,
 )
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import (
@@ -356,7 +359,7 @@ def _begun(
         person=person,
         detail=detail,
     )
-    region = replace(region, resets=put(region.resets, {reset.epoch: reset}))
+    region = with_reset(region, reset)
     body = events.ResetBegun(
         epoch=reset.epoch,
         sequence=sequence,
@@ -389,8 +392,7 @@ def begin_stopped(region: Region, now: datetime, opening: Opening, detail: str) 
 
 
 def _superseded(region: Region, now: datetime, reset: ResetAttempt) -> Region:
-    row = replace(reset, state=ResetState.SUPERSEDED, done_at=now)
-    return replace(region, resets=put(region.resets, {row.epoch: row}))
+    return with_reset(region, replace(reset, state=ResetState.SUPERSEDED, done_at=now))
 
 
 def give_up(region: Region, now: datetime, why: str) -> Region:
@@ -402,9 +404,7 @@ def give_up(region: Region, now: datetime, why: str) -> Region:
     person = None if reset.person is None else region.person_resets.get(reset.person)
     if person is None or person.state is not PersonResetState.STARTED:
         return region
-    failed = replace(person, state=PersonResetState.FAILED, failure=why, finished_at=now)
-    region = replace(region, person_resets=put(region.person_resets, {failed.request_id: failed}))
-    return record(region, now, events.PersonResetFailed(request_id=failed.request_id, why=why))
+    return with_person_reset_failed(region, now, person, why)
 
 
 def resolve_commit(region: Region, now: datetime, committed: Committed, why: str) -> Region:
@@ -457,7 +457,7 @@ def _timed(region: Region, now: datetime) -> Region:
     if able == (region.state is RegionState.RESETTING):
         return region
     deadline = now + region.rules.timeouts.reset if able else None
-    region = replace(region, resets=put(region.resets, {reset.epoch: replace(reset, deadline=deadline)}))
+    region = with_reset(region, replace(reset, deadline=deadline))
     state = RegionState.RESETTING if able else RegionState.STARTING
     why = "members can cover every partition" if able else "members with leases can't cover every partition yet"
     return moved_to(region, now, state, why)
@@ -513,13 +513,11 @@ def _progress(entry: SeekEntry) -> Offset:
 
 
 def _marked_done(region: Region, now: datetime, reset: ResetAttempt) -> Region:
-    row = replace(reset, state=ResetState.DONE, done_at=now, deadline=None)
-    region = replace(region, resets=put(region.resets, {row.epoch: row}))
+    region = with_reset(region, replace(reset, state=ResetState.DONE, done_at=now, deadline=None))
     region = record(region, now, events.ResetDone(epoch=reset.epoch, sequence=reset.sequence))
     person = None if reset.person is None else region.person_resets.get(reset.person)
     if person is not None and person.state is PersonResetState.STARTED:
-        done = replace(person, state=PersonResetState.DONE, finished_at=now)
-        region = replace(region, person_resets=put(region.person_resets, {done.request_id: done}))
+        region = with_person_reset(region, replace(person, state=PersonResetState.DONE, finished_at=now))
     return region
 
 

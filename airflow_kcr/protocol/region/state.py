@@ -38,6 +38,7 @@ from airflow_kcr.protocol.region.rows import (
     Member,
     Outcome,
     PersonReset,
+    PersonResetState,
     RegionState,
     ResetAnswer,
     ResetAttempt,
@@ -370,6 +371,23 @@ def with_checkpoint(region: Region, checkpoint: Checkpoint) -> Region:
 def with_request(region: Region, request: CheckpointRequest) -> Region:
     """Return the region with one checkpoint request replaced."""
     return replace(region, requests=put(region.requests, {request.request_id: request}))
+
+
+def with_reset(region: Region, reset: ResetAttempt) -> Region:
+    """Return the region with one attempt of a reset replaced."""
+    return replace(region, resets=put(region.resets, {reset.epoch: reset}))
+
+
+def with_person_reset(region: Region, reset: PersonReset) -> Region:
+    """Return the region with one reset of a person replaced."""
+    return replace(region, person_resets=put(region.person_resets, {reset.request_id: reset}))
+
+
+def with_person_reset_failed(region: Region, now: datetime, reset: PersonReset, why: str) -> Region:
+    """Return the region with a reset of a person failed."""
+    failed = replace(reset, state=PersonResetState.FAILED, failure=why, finished_at=now)
+    body = events.PersonResetFailed(request_id=reset.request_id, why=why)
+    return record(with_person_reset(region, failed), now, body)
 
 
 def is_live(region: Region, member: MemberId, now: datetime) -> bool:
