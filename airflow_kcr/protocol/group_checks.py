@@ -149,7 +149,7 @@ def participants(evidence: Evidence) -> CheckFindings:
     live = {m for m in live_members(region, now) if m.group == evidence.group}
     failures = {c.member: c for c in specs.start_failures(region, now) if c.member.group == evidence.group}
     for failure in failures.values():
-        yield failed(specs.told_start_failure(region, now, failure))
+        yield failed(specs.describe_start_failure(region, now, failure))
     yield from _twice(listed)
     yield from _lingering(evidence, listed, live)
     said = failed if region.state in _CALLED and seen.is_stable else warning

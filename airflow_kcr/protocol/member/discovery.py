@@ -44,7 +44,7 @@ def discover(member: MemberMachine, now: float) -> Driven:
     if view is None or not state.is_well(member) or member.awaited & {Awaited.DISCOVER, Awaited.REPORT_PARTITIONS}:
         return member, ()
     if known.claim_lacks_logs:
-        asked = replace(known, claim_lacks_logs=False, told=None)
+        asked = replace(known, claim_lacks_logs=False, reported=None)
         return awaiting(replace(member, discovery=asked), Awaited.DISCOVER), (messages.DiscoverPartitions(),)
     # A reset and a drain wait for every partition that was known, so in them, too, it matters which are there no more.
     if view.state not in CLAIM_STATES or not state.has_claimed(member, view):
@@ -53,7 +53,7 @@ def discover(member: MemberMachine, now: float) -> Driven:
         if now - known.asked_at < state.seconds(member.timeouts.lease):
             return member, ()
     else:
-        known = replace(known, told=None)
+        known = replace(known, reported=None)
     asked = replace(known, asked_at=now, asked_for=member.claimed)
     return awaiting(replace(member, discovery=asked), Awaited.DISCOVER), (messages.DiscoverPartitions(),)
 
@@ -63,8 +63,8 @@ def report(member: MemberMachine, now: float) -> Driven:
     found = member.discovery.found
     if found is None or not state.is_well(member):
         return member, ()
-    is_known = found == member.discovery.told
-    member = replace(member, discovery=replace(member.discovery, found=None, told=found))
+    is_known = found == member.discovery.reported
+    member = replace(member, discovery=replace(member.discovery, found=None, reported=found))
     if is_known:
         return member, ()
     inventory = ReportPartitions(member=member.member, incarnation=state.own(member), partitions=found)

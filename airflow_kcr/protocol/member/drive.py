@@ -183,21 +183,21 @@ def _planned(member: MemberMachine, now: float) -> Driven:
     if plan is None or view is None or member.incarnation is None or not state.has_claimed(member, view):
         return member, ()
     caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
-    told: list[Effect] = []
+    reports: list[Effect] = []
     if plan.outside:
-        told.append(Ask(command=ReportOutOfRange(caller=caller, observed=plan.outside)))
+        reports.append(Ask(command=ReportOutOfRange(caller=caller, observed=plan.outside)))
     if plan.boundary_offsets and plan.boundary is not None:
-        told.append(
+        reports.append(
             Ask(command=StoreBoundaryOffsets(caller=caller, boundary=plan.boundary, found=plan.boundary_offsets))
         )
-    if told:
+    if reports:
         member = replace(member, view_is_stale=True)
     ranges = {p: r for p, r in plan.ranges.items() if p not in member.revoking}
     fits = all(member.positions.get(p) == r.from_ for p, r in ranges.items())
     usable = ranges and fits and member.state is State.PROCESSING and member.batch is None and not plan.outside
     if not usable or member.terminating:
-        pause = 0.0 if told else min(max(PLAN_PAUSE, member.plan_pause * 1.25), LONGEST_PLAN_PAUSE)
-        return replace(member, plan_after=_next_plan(now, pause), plan_pause=pause), tuple(told)
+        pause = 0.0 if reports else min(max(PLAN_PAUSE, member.plan_pause * 1.25), LONGEST_PLAN_PAUSE)
+        return replace(member, plan_after=_next_plan(now, pause), plan_pause=pause), tuple(reports)
     batch = MyBatch(
         batch=plan.batch,
         ranges=ranges,
@@ -214,7 +214,7 @@ def _planned(member: MemberMachine, now: float) -> Driven:
         ranges=ranges,
     )
     started = replace(member, batch=batch, read=replace(member.read, was_idle=False), plan_pause=0.0)
-    return started, (*told, Ask(command=start))
+    return started, (*reports, Ask(command=start))
 
 
 def _next_plan(now: float, pause: float) -> float:

@@ -122,8 +122,8 @@ def contribute(member: MemberMachine, now: float) -> Driven:
     if outside:
         # No plan will find it out while the region drains, and no checkpoint can hold it.
         caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
-        told = replace(state.unprepared(member), view_is_stale=True)
-        return told, (Ask(command=ReportOutOfRange(caller=caller, observed=outside)),)
+        unprepared = replace(state.unprepared(member), view_is_stale=True)
+        return unprepared, (Ask(command=ReportOutOfRange(caller=caller, observed=outside)),)
     part = Contribute(
         sequence=checkpoint.sequence,
         member=member.member,

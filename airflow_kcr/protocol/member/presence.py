@@ -194,11 +194,11 @@ def terminate(member: MemberMachine, now: float) -> Driven:
         return (state.doomed(member) if spent >= state.seconds(member.timeouts.close) / 2 else member), ()
     if member.in_group:
         return _leave_group(member, messages.CloseKeepingSlot() if member.static else messages.LeaveGroup())
-    told: tuple[Effect, ...] = ()
+    leaving: tuple[Effect, ...] = ()
     if member.incarnation is not None:
         kind = KeepSlot if member.static else Leave
-        told = (Ask(command=kind(member=member.member, incarnation=member.incarnation)),)
-    return moved(member, State.CLOSED), told
+        leaving = (Ask(command=kind(member=member.member, incarnation=member.incarnation)),)
+    return moved(member, State.CLOSED), leaving
 
 
 def leave(member: MemberMachine, now: float) -> Driven:

@@ -207,7 +207,7 @@ class Discovery:
     found: frozenset[GroupPartition] | None = None
     """Their answer, until the store has it."""
 
-    told: frozenset[GroupPartition] | None = None
+    reported: frozenset[GroupPartition] | None = None
     """What was reported to the store since that claim; None if it is to be reported again."""
 
     claim_lacks_logs: bool = False

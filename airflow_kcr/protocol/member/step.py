@@ -56,7 +56,7 @@ E = TypeVar("E")
 C = TypeVar("C", bound=Command[object])
 A = TypeVar("A")
 Handler = Callable[[MemberMachine, E, float], MemberMachine]
-Told: TypeAlias = "messages.Answered[C, A] | messages.Refused[C]"
+Reply: TypeAlias = "messages.Answered[C, A] | messages.Refused[C]"
 
 CLAIM_BACKOFF: Final = (0.2, 5.0)
 """First and longest wait, in seconds, before a refused claim is made again."""
@@ -152,7 +152,7 @@ def _renewed(member: MemberMachine, event: messages.Answered[Renew, Heartbeat], 
     member = replace(member, lease_sent_at=sent_at, needs_reconciling=member.needs_reconciling or due)
     is_old = member.view is None or heartbeat.counter != member.view.counter
     member = _compared(member, event)
-    return _told(member, heartbeat.counter) if is_old else member
+    return _notified(member, heartbeat.counter) if is_old else member
 
 
 def _renewal_refused(member: MemberMachine, event: messages.Refused[Renew], now: float) -> MemberMachine:
@@ -332,10 +332,10 @@ def _store_back(member: MemberMachine, event: messages.StoreBack, now: float) ->
 def _changed(member: MemberMachine, event: messages.Changed, now: float) -> MemberMachine:
     # A lower counter than the view's is worth a read too: it may be a store that was restored.
     is_known = member.view is not None and member.view.counter == event.counter
-    return member if is_known else _told(member, event.counter)
+    return member if is_known else _notified(member, event.counter)
 
 
-def _told(member: MemberMachine, counter: EventNumber) -> MemberMachine:
+def _notified(member: MemberMachine, counter: EventNumber) -> MemberMachine:
     """Return the member after a notification; an answer that is on its way may be from before it."""
     return replace(_stale(member), heard=counter)
 
@@ -416,7 +416,7 @@ def _finish_refused(member: MemberMachine, event: messages.Refused[FinishBatch],
     return _stale(_to_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now))
 
 
-def _discarded(member: MemberMachine, event: Told[DiscardBatch, Region], now: float) -> MemberMachine:
+def _discarded(member: MemberMachine, event: Reply[DiscardBatch, Region], now: float) -> MemberMachine:
     """Whatever the store says of it, nothing of the batch runs."""
     _in_phase(member, event.command.batch, frozenset({BatchPhase.DISCARDING}))
     return _stale(replace(member, batch=None))
@@ -469,18 +469,18 @@ def _partitions_discovered(member: MemberMachine, event: messages.PartitionsDisc
 
 
 def _partitions_reported(
-    member: MemberMachine, event: Told[ReportPartitions, PartitionAdvice], now: float
+    member: MemberMachine, event: Reply[ReportPartitions, PartitionAdvice], now: float
 ) -> MemberMachine:
     known = member.discovery
     advice = event.result if isinstance(event, messages.Answered) else PartitionAdvice(report_again=True)
-    told = replace(
+    advised = replace(
         known,
-        told=None if advice.report_again else known.told,
+        reported=None if advice.report_again else known.reported,
         gone=advice.gone,
         rejoin=advice.rejoin,
         rejoins=known.rejoins if advice.report_again else 0,
     )
-    return replace(answered(member, Awaited.REPORT_PARTITIONS), discovery=told)
+    return replace(answered(member, Awaited.REPORT_PARTITIONS), discovery=advised)
 
 
 # -- sinks ---------------------------------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ def applied(region: Region, now: datetime, command: ApplyReset) -> PersonReset:
 
 def _awaited(region: Region, now: datetime) -> str:
     """Return what a region that starts waits for, with why members can't start: then no reset is needed."""
-    failures = [specs.told_start_failure(region, now, failure) for failure in specs.start_failures(region, now)]
+    failures = [specs.describe_start_failure(region, now, failure) for failure in specs.start_failures(region, now)]
     waits = failures or list(coverage.unready(region, now))
     return f". It waits: {'; '.join(waits)}" if waits else ""
 

@@ -198,7 +198,7 @@ def start_failures(region: Region, now: datetime) -> tuple[StartFailure, ...]:
     )
 
 
-def told_start_failure(region: Region, now: datetime, failure: StartFailure) -> str:
+def describe_start_failure(region: Region, now: datetime, failure: StartFailure) -> str:
     """Return the sentence about a member that could not start with the spec in force, with the way out."""
     counts = _counts(region, now) if live_members(region, now) else "at once, as no member lives"
     return (
@@ -218,4 +218,4 @@ def notes(region: Region, now: datetime) -> Iterator[str]:
     if region.next_spec is not None:
         yield f"a changed spec takes effect {_counts(region, now)}, with a restart of the members"
     for failure in start_failures(region, now):
-        yield told_start_failure(region, now, failure)
+        yield describe_start_failure(region, now, failure)

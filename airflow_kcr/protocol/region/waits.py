@@ -110,7 +110,7 @@ def to_run(region: Region, now: datetime) -> Waits:
 
 def absent(region: Region, now: datetime) -> Waits:
     """Yield the members that the spec asks for and that hold no lease."""
-    failures = {c.member: specs.told_start_failure(region, now, c) for c in specs.start_failures(region, now)}
+    failures = {c.member: specs.describe_start_failure(region, now, c) for c in specs.start_failures(region, now)}
     for member in coverage.expected_members(region):
         if not is_live(region, member, now):
             what = failures.get(member, f"{member} is not there (no lease)")
