@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import inspect
 
-from airflow_kcr.protocol.member import drive, duties, messages
+from airflow_kcr.protocol.member import discovery, drive, duties, messages, presence
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.values import CheckpointNumber, Incarnation
 from tests.support import answers
 from tests.support.lone_member import LoneMember, claims_of, view_of
+
+MODULES = (drive, presence, duties, discovery)
 
 
 def rules_of(module: object) -> set[str]:
@@ -21,7 +23,7 @@ def rules_of(module: object) -> set[str]:
 
 def test_every_rule_of_the_member_is_asked() -> None:
     asked = {(rule.__module__, rule.__name__) for rule in drive.RULES}
-    rules = {(module.__name__, name) for module in (drive, duties) for name in rules_of(module)}
+    rules = {(module.__name__, name) for module in MODULES for name in rules_of(module)}
     assert asked == rules - {(drive.__name__, drive.drive.__name__)}
 
 
