@@ -562,8 +562,14 @@ def open_targets(region: Region, member: MemberId) -> dict[GroupPartition, SeekE
     for partition, entry in region.seek.items():
         claim = region.claims.get(partition)
         if entry.offset is None and claim is not None and claim.owner == member:
-            is_new = entry.current is None
-            found[partition] = replace(entry, current=without_progress(region, partition)) if is_new else entry
+            # Written out: a wide region has many, and `replace` makes as many calls again for each.
+            found[partition] = SeekEntry(
+                offset=None,
+                source=entry.source,
+                current=without_progress(region, partition) if entry.current is None else entry.current,
+                clamped_from=entry.clamped_from,
+                recreated=entry.recreated,
+            )
     return found
 
 
