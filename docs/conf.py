@@ -51,7 +51,7 @@ changelog
 """
 _LISTED: Final = re.compile(r"^\|[^|]*\| `(airflow_kcr\.[\w.]+)` \|", re.MULTILINE)
 _CODE: Final = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
-_ANNEX: Final = re.compile(r"\[([^\]]*)\]\((?:\.\./)+((?:tests/annex/|CONTRIBUTING)[^)#]*)[^)]*\)")
+_ANNEX: Final = re.compile(r"\[([^\]]*)\]\((?:\.\./)+(tests/annex/[^)#]*)[^)]*\)")
 """A link to a page for people who change the project, which a site leaves out."""
 
 _MODULE: Final = """

@@ -782,7 +782,7 @@ def renewed(text: str) -> str:
 
 def pages() -> list[Path]:
     """Return every page for users, then those for people who change the project."""
-    return [TOP / "README.md", TOP / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")), *sorted(ANNEX.glob("*.md"))]
+    return [TOP / "README.md", *sorted(DOCS.rglob("*.md")), *sorted(ANNEX.glob("*.md"))]
 
 
 def main() -> None:

@@ -16,7 +16,6 @@ from airflow_kcr import __version__
 
 TOP = Path(__file__).parents[2]
 ALLOWED_AT_THE_TOP = {
-    "CONTRIBUTING.md",
     "LICENSE",
     "README.md",
     "airflow_kcr",
