@@ -43,7 +43,13 @@ def stopped(region: Live) -> None:
 
 def write(region: Live, offset: int, epoch: int) -> None:
     """Write a note as any client with the right to commit."""
-    note = {"region": region.name, "timeline": 1, "sequence": epoch, "epoch": epoch}
+    note = {
+        "region": region.name,
+        "region_id": region.region().region_id,
+        "timeline": 1,
+        "sequence": epoch,
+        "epoch": epoch,
+    }
     place = GroupPartition(GroupId(region.group), TopicName(region.topic), 0)
     with groups_at(region.kafka.settings, timedelta(seconds=20)) as groups:
         region.until(lambda: tried(lambda: groups.require_empty(GroupId(region.group))), "members have left")

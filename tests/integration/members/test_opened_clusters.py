@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from airflow_kcr.api import validation
+from airflow_kcr.api import group_watch
 from airflow_kcr.driver import application
 from airflow_kcr.driver.application import MemberRun, hosting, preparing
 from airflow_kcr.driver.parts import StartFailures
@@ -50,7 +50,7 @@ def test_a_start_opens_its_cluster_once_for_the_logs_and_once_for_the_group(
 
     monkeypatch.setattr(admin_process, "Child", Counted)
     for name in ("DEBOUNCE", "PERIOD"):
-        monkeypatch.setattr(validation, name, 0.1)
+        monkeypatch.setattr(group_watch, name, 0.1)
     without_spark: dict[str, Callable[..., Any]] = {
         "open_session": lambda settings: None,
         "stop_session": lambda spark: None,
