@@ -110,8 +110,9 @@ class ThrottlingWatch:
             if seconds and time.monotonic() - self._told_at >= _TOLD_EVERY:
                 self._told_at = time.monotonic()
                 _LOG.warning(
-                    "%s: Kafka throttles it: a quota of its user or client (consumer_byte_rate) has put a fetch off "
-                    "for %.0f ms. It goes on as fast as the quota allows; raise that with kafka-configs if need be",
+                    "%s: %s. A fetch was put off for %.0f ms; it goes on as fast as the quota allows, raise that with "
+                    "kafka-configs if need be",
                     batch,
+                    _SLOWED,
                     1_000 * seconds,
                 )
