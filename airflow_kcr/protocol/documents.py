@@ -48,8 +48,8 @@ class FullDocument:
 
     __slots__ = ()
 
-    shown: ClassVar[tuple[str, ...]] = ()
-    """The names in its JSON, which are fields and properties. Only fields are read back; empty means every field."""
+    shown: ClassVar[tuple[str, ...]]
+    """The names in its JSON, in this order: fields and properties. Only fields are read back."""
 
     def to_json(self) -> dict[str, object]:
         """Return it as the commands write it with `-o json` (docs/reference/cli.md)."""
@@ -70,7 +70,7 @@ def read(document: object, hint: type[T]) -> T:
     """
     try:
         return cast("T", codec_of(cast("Any", hint)).decode(document))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         name = getattr(hint, "__name__", str(hint))
         raise ValueError(f"a {name} that can't be read ({error}): {document!r:.200}") from error
 
@@ -205,7 +205,7 @@ def _of_dataclass(cls: type) -> Codec:
 def _of_full(cls: type[FullDocument]) -> Codec:
     hints = get_type_hints(cls)
     names = {field.name for field in fields(cast("Any", cls))}
-    parts = [(name, hints.get(name) or _returned(cls, name)) for name in cls.shown or names]
+    parts = [(name, hints.get(name) or _returned(cls, name)) for name in cls.shown]
     codecs = [(name, None if hint is GroupPartition else codec_of(hint)) for name, hint in parts]
 
     def encode(value: object) -> dict[str, object]:

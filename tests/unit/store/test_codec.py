@@ -200,3 +200,8 @@ def test_what_a_proof_is_made_of_comes_back_as_it_was(value: object, hint: type[
     written = write(value, hint)
     assert written == document
     assert from_json(json.loads(json.dumps(written)), hint) == value
+
+
+def test_a_duration_beyond_every_calendar_is_refused_as_any_document() -> None:
+    with pytest.raises(StoreError, match="can't be read"):
+        from_json(10**30, timedelta)
