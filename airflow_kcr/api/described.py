@@ -11,12 +11,7 @@ from airflow_kcr.api.validation import chosen_groups, participants
 from airflow_kcr.api.views import View
 from airflow_kcr.protocol.observations import MemberSeen
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.values import (
-    GroupId,
-    MemberId,
-    RegionName,
-    TopicPartition,
-)
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionName, TopicPartition
 from airflow_kcr.spec import RegionSpec, stored_spec
 from airflow_kcr.store.regions import RegionStore
 

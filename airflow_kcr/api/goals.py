@@ -40,13 +40,7 @@ from airflow_kcr.protocol.region.rows import (
     RequestState,
 )
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import (
-    checkpoint_of,
-    is_live,
-    live_members,
-    person_reset_of,
-    request_of,
-)
+from airflow_kcr.protocol.region.state import checkpoint_of, is_live, live_members, person_reset_of, request_of
 from airflow_kcr.protocol.region.waits import Rule, Wait, Waits
 from airflow_kcr.protocol.values import CheckpointNumber, MemberId, RegionName, RequestId, few, format_instant
 from airflow_kcr.store.regions import RegionStore

@@ -10,12 +10,7 @@ from typing import Protocol, TypeAlias
 from airflow_kcr.api.regions import Cluster, client_settings
 from airflow_kcr.protocol.observations import GroupSeen
 from airflow_kcr.protocol.timeouts import BrokerTimes
-from airflow_kcr.protocol.values import (
-    GroupId,
-    MemberId,
-    RegionName,
-    TopicName,
-)
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionName, TopicName
 from airflow_kcr.spec import RegionSpec
 
 

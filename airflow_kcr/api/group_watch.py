@@ -14,16 +14,10 @@ from typing import Final
 
 from airflow_kcr.api.group_readers import GroupReaders, Names
 from airflow_kcr.api.validation import Validation, report, validate
-from airflow_kcr.errors import (
-    KcrError,
-)
+from airflow_kcr.errors import KcrError
 from airflow_kcr.floods import unflooded
 from airflow_kcr.protocol.evidence import CheckVerdict
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    GroupId,
-    RegionName,
-)
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RegionName
 from airflow_kcr.store.regions import RegionStore
 
 PERIOD: Final = 10.0

@@ -9,20 +9,12 @@ from collections.abc import Collection
 
 from airflow_kcr.api.group_readers import GroupReaders, Names
 from airflow_kcr.api.validation import Validation, report, validate
-from airflow_kcr.errors import (
-    ConfigurationError,
-    CredentialsRefused,
-    ForeignConsumerInGroup,
-    UnknownTopics,
-)
+from airflow_kcr.errors import ConfigurationError, CredentialsRefused, ForeignConsumerInGroup, UnknownTopics
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupProtocol
 from airflow_kcr.protocol.validation import Check, Question
-from airflow_kcr.protocol.values import (
-    MemberId,
-    RegionName,
-)
+from airflow_kcr.protocol.values import MemberId, RegionName
 from airflow_kcr.store.regions import RegionStore
 
 

@@ -21,13 +21,7 @@ from airflow_kcr.errors import ConfigurationError, KcrError, UnknownRegion
 from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import (
-    GroupId,
-    GroupPartition,
-    Offset,
-    TopicName,
-    TopicPartition,
-)
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName, TopicPartition
 from airflow_kcr.settings import connection_settings, resolve_environment
 from airflow_kcr.spec import RegionSpec, stored_spec
 from airflow_kcr.store.postgres import PostgresTransactions

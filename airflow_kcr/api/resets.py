@@ -15,13 +15,7 @@ from typing import Final
 from airflow_kcr.api.checkpoints import reach_of
 from airflow_kcr.api.regions import Clusters
 from airflow_kcr.api.reset_views import ResetView, of_plan
-from airflow_kcr.errors import (
-    CheckpointNotUsable,
-    ConfigurationError,
-    GroupNotEmpty,
-    InvalidTarget,
-    KcrError,
-)
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, GroupNotEmpty, InvalidTarget, KcrError
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import plans

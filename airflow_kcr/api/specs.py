@@ -24,12 +24,7 @@ from airflow_kcr.protocol.region.commands import ChangeSpec, DeclareRegion, Reco
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import Spec, live_members
-from airflow_kcr.protocol.values import (
-    NO_CLUSTER,
-    ClusterId,
-    GroupId,
-    region_name,
-)
+from airflow_kcr.protocol.values import NO_CLUSTER, ClusterId, GroupId, region_name
 from airflow_kcr.spec import Difference, RegionSpec, TakesEffect, differences, is_other_address, split, stored_spec
 from airflow_kcr.store.regions import RegionStore
 

@@ -13,10 +13,7 @@ from typing import Protocol, TypeVar
 
 from airflow_kcr.api.group_readers import GroupReaders, Names
 from airflow_kcr.api.regions import Cluster, require_groups
-from airflow_kcr.errors import (
-    BrokerUnavailable,
-    CredentialsRefused,
-)
+from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.evidence import Evidence, Participants
 from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
@@ -25,13 +22,7 @@ from airflow_kcr.protocol.region.commands import ReportGroups
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.validation import Check, is_all_right, judge
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    GroupId,
-    GroupPartition,
-    MemberId,
-    RegionName,
-)
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, RegionName
 from airflow_kcr.runtime.leases import read_note
 from airflow_kcr.spec import RegionSpec, stored_spec
 from airflow_kcr.store.regions import RegionStore

@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_kcr.errors import (
-    ConfigurationError,
-)
+from airflow_kcr.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow_kcr.api import Region

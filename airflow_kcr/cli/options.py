@@ -8,9 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from airflow_kcr.cli.results import OutputFormat
-from airflow_kcr.errors import (
-    ConfigurationError,
-)
+from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import parse_duration, parse_instant
 
 TEN_MINUTES: Final = timedelta(minutes=10)

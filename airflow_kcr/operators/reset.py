@@ -12,13 +12,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
-from airflow_kcr.errors import (
-    CheckpointNotUsable,
-    ConfigurationError,
-    RegionInState,
-    ResetNotApproved,
-    StalePlan,
-)
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, RegionInState, ResetNotApproved, StalePlan
 from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.kcr import KcrHook, translated
 from airflow_kcr.hooks.links import RegionLink

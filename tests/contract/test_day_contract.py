@@ -22,14 +22,7 @@ from sqlalchemy import Engine, text
 
 from airflow_kcr.protocol.region.commands import FinishBatch, ReadRegion, Reconcile, StartBatch
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import (
-    BatchId,
-    Epoch,
-    GroupPartition,
-    MemberId,
-    Offset,
-    Range,
-)
+from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, MemberId, Offset, Range
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.plans import keep_unknown, touched

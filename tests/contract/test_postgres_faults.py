@@ -68,14 +68,7 @@ from airflow_kcr.protocol.values import (
     RegionName,
     RequestId,
 )
-from airflow_kcr.store.postgres import (
-    PostgresTransactions,
-    build_engine,
-    leases,
-    ledger,
-    listeners,
-    region_reads,
-)
+from airflow_kcr.store.postgres import PostgresTransactions, build_engine, leases, ledger, listeners, region_reads
 from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.postgres.statements import Statement
 from airflow_kcr.store.regions import RegionStore

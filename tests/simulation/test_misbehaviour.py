@@ -15,9 +15,7 @@ import pytest
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
-from airflow_kcr.protocol.region import (
-    boundaries,
-)
+from airflow_kcr.protocol.region import boundaries
 from airflow_kcr.protocol.region.commands import (
     Acknowledge,
     AnswerEntries,
@@ -36,13 +34,7 @@ from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState, ResetC
 from airflow_kcr.protocol.region.state import live_members, universe
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import (
-    AssignmentId,
-    Epoch,
-    Incarnation,
-    Offset,
-    Range,
-)
+from airflow_kcr.protocol.values import AssignmentId, Epoch, Incarnation, Offset, Range
 from tests.support.driver import Driver
 from tests.support.scripts import boundary, hourly, running, started
 

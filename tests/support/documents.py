@@ -90,16 +90,7 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.runtime.leases import CommitNote
-from airflow_kcr.sinks.files.layout import (
-    BatchList,
-    ColumnType,
-    DataFile,
-    Manifest,
-    Owner,
-    Retired,
-    Timelines,
-    Undone,
-)
+from airflow_kcr.sinks.files.layout import BatchList, ColumnType, DataFile, Manifest, Owner, Retired, Timelines, Undone
 from airflow_kcr.spec import Difference, TakesEffect
 from airflow_kcr.store.regions import Replayed
 from airflow_kcr.triggers.payloads import (

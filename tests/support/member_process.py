@@ -39,14 +39,7 @@ from airflow_kcr.protocol.region.commands import (
     ReportReadBack,
     StartBatch,
 )
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    GroupId,
-    GroupPartition,
-    MemberId,
-    Offset,
-    RegionName,
-)
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, Offset, RegionName
 from airflow_kcr.runtime.host import End, MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
 from airflow_kcr.runtime.planner import Limits

@@ -12,13 +12,7 @@ from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import TypeVar, assert_never
 
-from airflow_kcr.errors import (
-    BatchRefused,
-    RefusedError,
-    RegionExists,
-    UnknownMember,
-    UnknownRegion,
-)
+from airflow_kcr.errors import BatchRefused, RefusedError, RegionExists, UnknownMember, UnknownRegion
 from airflow_kcr.ports import Heartbeats, Renewal, SinkPlace
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import SeekMap

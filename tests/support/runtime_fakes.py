@@ -15,14 +15,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from airflow_kcr.errors import BatchCancelled, KcrError, StoreUnavailable
-from airflow_kcr.ports import (
-    BatchCall,
-    BatchReport,
-    CommitAnswer,
-    CommittedOffset,
-    MembershipListener,
-    always,
-)
+from airflow_kcr.ports import BatchCall, BatchReport, CommitAnswer, CommittedOffset, MembershipListener, always
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap

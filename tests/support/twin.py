@@ -16,11 +16,7 @@ from airflow_kcr.ports import Heartbeats, Renewal
 from airflow_kcr.protocol.region.commands import Heartbeat
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import (
-    Epoch,
-    EventNumber,
-    RegionName,
-)
+from airflow_kcr.protocol.values import Epoch, EventNumber, RegionName
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.regions import B, BatchRule, Replayed, Rule, Span
 from tests.support.memory import MemoryTransactions

@@ -15,15 +15,8 @@ from typing import Final
 
 from airflow_kcr.protocol.member import messages, state
 from airflow_kcr.protocol.member.messages import Ask
-from airflow_kcr.protocol.member.state import (
-    Awaited,
-    Driven,
-    MemberMachine,
-    awaiting,
-)
-from airflow_kcr.protocol.region.commands import (
-    ReportPartitions,
-)
+from airflow_kcr.protocol.member.state import Awaited, Driven, MemberMachine, awaiting
+from airflow_kcr.protocol.region.commands import ReportPartitions
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
 from airflow_kcr.protocol.values import replace
 

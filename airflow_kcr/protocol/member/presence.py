@@ -18,14 +18,7 @@ from airflow_kcr.protocol.member.state import (
     awaiting,
     moved,
 )
-from airflow_kcr.protocol.region.commands import (
-    KeepSlot,
-    Leave,
-    ReadRegion,
-    Reconcile,
-    Renew,
-    ReportLater,
-)
+from airflow_kcr.protocol.region.commands import KeepSlot, Leave, ReadRegion, Reconcile, Renew, ReportLater
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, CheckpointPhase, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, replace

@@ -16,16 +16,7 @@ from typing import Final
 from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog, PartitionBusy, UnknownMember
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.region import (
-    batches,
-    boundaries,
-    checkpoints,
-    coverage,
-    events,
-    lost_logs,
-    resets,
-    unowned,
-)
+from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, events, lost_logs, resets, unowned
 from airflow_kcr.protocol.region.commands import Acknowledge, ClaimPartitions, Contribute, ReadRegion, ReportPublished
 from airflow_kcr.protocol.region.rows import (
     CLAIM_STATES,

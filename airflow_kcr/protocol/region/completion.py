@@ -30,9 +30,7 @@ from airflow_kcr.protocol.region import (
     specs,
     timelines,
 )
-from airflow_kcr.protocol.region.commands import (
-    Contribute,
-)
+from airflow_kcr.protocol.region.commands import Contribute
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointPhase,

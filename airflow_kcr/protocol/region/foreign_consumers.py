@@ -9,23 +9,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow_kcr.protocol.region import events, resets
-from airflow_kcr.protocol.region.commands import (
-    ReportForeignConsumer,
-    ReportGroups,
-)
-from airflow_kcr.protocol.region.rows import (
-    Halt,
-    HaltReason,
-    RegionState,
-)
-from airflow_kcr.protocol.region.state import (
-    Region,
-    record,
-)
+from airflow_kcr.protocol.region.commands import ReportForeignConsumer, ReportGroups
+from airflow_kcr.protocol.region.rows import Halt, HaltReason, RegionState
+from airflow_kcr.protocol.region.state import Region, record
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
-from airflow_kcr.protocol.values import (
-    replace,
-)
+from airflow_kcr.protocol.values import replace
 
 
 def report_foreign_consumers(region: Region, now: datetime, report: ReportGroups) -> Region:

@@ -42,13 +42,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
 )
 from airflow_kcr.protocol.region.state import Region, live_members, moved_to, record
-from airflow_kcr.protocol.values import (
-    MAX_NUMBER,
-    Epoch,
-    RegionName,
-    RequestId,
-    replace,
-)
+from airflow_kcr.protocol.values import MAX_NUMBER, Epoch, RegionName, RequestId, replace
 
 
 def declare(name: RegionName, now: datetime, command: DeclareRegion) -> Region:

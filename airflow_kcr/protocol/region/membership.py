@@ -13,32 +13,10 @@ from datetime import datetime
 
 from airflow_kcr.errors import MemberInUse, RegionInState, SpecOutdated, UnknownMember
 from airflow_kcr.protocol.region import checkpoints, events, resets
-from airflow_kcr.protocol.region.commands import (
-    KeepSlot,
-    Leave,
-    Register,
-)
-from airflow_kcr.protocol.region.rows import (
-    Claim,
-    Lease,
-    Member,
-    RegionState,
-    ResetCause,
-)
-from airflow_kcr.protocol.region.state import (
-    BatchQuiescedAfter,
-    Region,
-    is_live,
-    put,
-    record,
-    require_member,
-)
-from airflow_kcr.protocol.values import (
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    replace,
-)
+from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register
+from airflow_kcr.protocol.region.rows import Claim, Lease, Member, RegionState, ResetCause
+from airflow_kcr.protocol.region.state import BatchQuiescedAfter, Region, is_live, put, record, require_member
+from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId, replace
 
 
 def register(region: Region, now: datetime, arrival: Register) -> Region:

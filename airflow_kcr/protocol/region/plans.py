@@ -17,13 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, Self
 
-from airflow_kcr.errors import (
-    CheckpointNotUsable,
-    ConfigurationError,
-    StalePlan,
-    UnknownCheckpoint,
-    UpsertNeedsConsent,
-)
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, StalePlan, UnknownCheckpoint, UpsertNeedsConsent
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.documents import FullDocument
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer

@@ -7,36 +7,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from airflow_kcr.errors import (
-    CheckpointRefused,
-    NotClaimed,
-    UnknownCheckpoint,
-)
+from airflow_kcr.errors import CheckpointRefused, NotClaimed, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.region import (
-    coverage,
-    events,
-    resets,
-)
-from airflow_kcr.protocol.region.commands import (
-    PublishCheckpoint,
-    RepairReadBack,
-    ReportPublished,
-    ReportReadBack,
-)
-from airflow_kcr.protocol.region.rows import (
-    CheckpointPoint,
-    CheckpointState,
-    Committed,
-)
-from airflow_kcr.protocol.region.state import (
-    Region,
-    checkpoint_of,
-    put,
-    record,
-    require_member,
-    with_checkpoint,
-)
+from airflow_kcr.protocol.region import coverage, events, resets
+from airflow_kcr.protocol.region.commands import PublishCheckpoint, RepairReadBack, ReportPublished, ReportReadBack
+from airflow_kcr.protocol.region.rows import CheckpointPoint, CheckpointState, Committed
+from airflow_kcr.protocol.region.state import Region, checkpoint_of, put, record, require_member, with_checkpoint
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Incarnation, replace
 
 

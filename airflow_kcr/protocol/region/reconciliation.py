@@ -23,9 +23,7 @@ from airflow_kcr.protocol.region import (
     resets,
     specs,
 )
-from airflow_kcr.protocol.region.commands import (
-    RequestCheckpoint,
-)
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import (
     CheckpointPurpose,
     CheckpointState,
@@ -35,10 +33,7 @@ from airflow_kcr.protocol.region.rows import (
     RegionState,
 )
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import (
-    RequestId,
-    replace,
-)
+from airflow_kcr.protocol.values import RequestId, replace
 
 _RULES: Final[tuple[Callable[[Region, datetime], Region], ...]] = (
     membership.lapse,

@@ -14,13 +14,7 @@ from airflow_kcr.errors import CheckpointRefused, RegionInState
 from airflow_kcr.protocol.region import archive, boundaries, events, timelines
 from airflow_kcr.protocol.region.archive import Named
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
-from airflow_kcr.protocol.region.rows import (
-    Checkpoint,
-    CheckpointPurpose,
-    CheckpointRequest,
-    RegionState,
-    RequestState,
-)
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPurpose, CheckpointRequest, RegionState, RequestState
 from airflow_kcr.protocol.region.state import (
     Region,
     checkpoint_of,
@@ -30,11 +24,7 @@ from airflow_kcr.protocol.region.state import (
     request_of,
     with_request,
 )
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    RequestId,
-    replace,
-)
+from airflow_kcr.protocol.values import CheckpointNumber, RequestId, replace
 
 BY_PERSON: Final = frozenset({CheckpointPurpose.DRAIN, CheckpointPurpose.STOP, CheckpointPurpose.RESET})
 """Purposes that don't wait for a boundary: they abort a checkpoint that is still approaching one (scenario C54)."""

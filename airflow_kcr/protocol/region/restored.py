@@ -6,33 +6,11 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.region import (
-    events,
-    membership,
-    resets,
-    timelines,
-)
-from airflow_kcr.protocol.region.commands import (
-    ReportLater,
-    ReportNoted,
-)
-from airflow_kcr.protocol.region.rows import (
-    CheckpointPoint,
-    Halt,
-    HaltReason,
-    Member,
-    Noted,
-    RegionState,
-)
+from airflow_kcr.protocol.region import events, membership, resets, timelines
+from airflow_kcr.protocol.region.commands import ReportLater, ReportNoted
+from airflow_kcr.protocol.region.rows import CheckpointPoint, Halt, HaltReason, Member, Noted, RegionState
 from airflow_kcr.protocol.region.state import Region, put, record
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    Epoch,
-    GroupPartition,
-    Incarnation,
-    Timeline,
-    replace,
-)
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Incarnation, Timeline, replace
 
 _RESTORED_CHOICES: Final = (
     "compare the newest checkpoint with Kafka's committed offsets and the sinks",

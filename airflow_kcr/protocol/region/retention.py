@@ -10,23 +10,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from airflow_kcr.errors import (
-    CheckpointNotUsable,
-    UnknownCheckpoint,
-)
-from airflow_kcr.protocol.region import (
-    events,
-)
+from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
+from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.archive import ACTIVE
-from airflow_kcr.protocol.region.commands import (
-    PinCheckpoint,
-)
-from airflow_kcr.protocol.region.rows import (
-    Checkpoint,
-    CheckpointState,
-    RegionState,
-    ResetPoint,
-)
+from airflow_kcr.protocol.region.commands import PinCheckpoint
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, RegionState, ResetPoint
 from airflow_kcr.protocol.region.state import (
     BoundariesForgotten,
     OffsetsForgotten,

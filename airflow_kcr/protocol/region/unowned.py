@@ -6,27 +6,10 @@ from collections.abc import Collection
 from datetime import datetime
 
 from airflow_kcr.protocol.region import checkpoints, coverage, events, lost_logs
-from airflow_kcr.protocol.region.commands import (
-    PartitionAdvice,
-    ReportPartitions,
-)
-from airflow_kcr.protocol.region.rows import (
-    CLAIM_STATES,
-    RESET_STATES,
-    RegionState,
-)
-from airflow_kcr.protocol.region.state import (
-    Region,
-    live_members,
-    record,
-    require_member,
-    universe,
-)
-from airflow_kcr.protocol.values import (
-    GroupPartition,
-    MemberId,
-    replace,
-)
+from airflow_kcr.protocol.region.commands import PartitionAdvice, ReportPartitions
+from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, RegionState
+from airflow_kcr.protocol.region.state import Region, live_members, record, require_member, universe
+from airflow_kcr.protocol.values import GroupPartition, MemberId, replace
 
 
 def report_partitions(region: Region, now: datetime, inventory: ReportPartitions) -> Region:

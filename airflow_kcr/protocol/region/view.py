@@ -11,13 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry
-from airflow_kcr.protocol.region.rows import (
-    BoundaryOffset,
-    Checkpoint,
-    Claim,
-    DesiredState,
-    RegionState,
-)
+from airflow_kcr.protocol.region.rows import BoundaryOffset, Checkpoint, Claim, DesiredState, RegionState
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
     CheckpointNumber,

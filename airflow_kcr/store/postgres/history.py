@@ -15,14 +15,7 @@ from typing_extensions import override
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
-from airflow_kcr.protocol.values import (
-    MAX_NUMBER,
-    BatchId,
-    CheckpointNumber,
-    EventNumber,
-    Incarnation,
-    MemberId,
-)
+from airflow_kcr.protocol.values import MAX_NUMBER, BatchId, CheckpointNumber, EventNumber, Incarnation, MemberId
 from airflow_kcr.store.chronicle import Chronicle, Dropped, HistoryStart, Horizon
 from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.connections import read_again

@@ -24,15 +24,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetPoint,
 )
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    Epoch,
-    GroupPartition,
-    MemberId,
-    Offset,
-    RegionName,
-    replace,
-)
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, RegionName, replace
 from airflow_kcr.store.postgres import layouts
 from airflow_kcr.store.postgres.archive import PostgresArchive
 from airflow_kcr.store.postgres.layouts import (

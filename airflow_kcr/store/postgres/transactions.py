@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from typing_extensions import override
 
-from airflow_kcr.errors import (
-    GroupInOtherRegion,
-    KcrError,
-    RegionBeingDeleted,
-    RegionExists,
-    StoreBusy,
-    UnknownRegion,
-)
+from airflow_kcr.errors import GroupInOtherRegion, KcrError, RegionBeingDeleted, RegionExists, StoreBusy, UnknownRegion
 from airflow_kcr.ports import Heartbeats, Renewal, SinkPlace
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import lost_logs

@@ -17,10 +17,7 @@ from airflow_kcr.embedded.flights import pipeline, producer
 from airflow_kcr.embedded.flights.data import GROUP
 from airflow_kcr.embedded.flights.producer import Order
 from airflow_kcr.embedded.flights.result import FlightsJudgement, judge
-from airflow_kcr.protocol.region.rows import (
-    Batch,
-    Outcome,
-)
+from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,

@@ -24,17 +24,7 @@ from airflow_kcr.protocol.region.rows import PersonResetState, ResetCause
 from tests.support.faults import Note, finished, judged, resets, told
 from tests.support.kafka import Kafka
 from tests.support.members import TOP, Live, live
-from tests.support.reset_phases import (
-    DONE,
-    PARTITIONS,
-    PHASES,
-    Scene,
-    Step,
-    cancelling,
-    planned,
-    seeking,
-    went_there,
-)
+from tests.support.reset_phases import DONE, PARTITIONS, PHASES, Scene, Step, cancelling, planned, seeking, went_there
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 

@@ -17,13 +17,7 @@ from typing import Final
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.member.state import MemberMachine
-from airflow_kcr.protocol.region.commands import (
-    ChangeSpec,
-    DeclareRegion,
-    Register,
-    RequestCheckpoint,
-    StartRegion,
-)
+from airflow_kcr.protocol.region.commands import ChangeSpec, DeclareRegion, Register, RequestCheckpoint, StartRegion
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import (
     CheckpointPurpose,

@@ -8,14 +8,7 @@ import pytest
 from airflow_kcr.errors import BrokerUnavailable, UnknownTopics
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
-from airflow_kcr.protocol.rules import (
-    COMMITTED,
-    EARLIEST,
-    LATEST,
-    FromDuration,
-    FromTimestamp,
-    StartPosition,
-)
+from airflow_kcr.protocol.rules import COMMITTED, EARLIEST, LATEST, FromDuration, FromTimestamp, StartPosition
 from airflow_kcr.protocol.targets import ByDuration, ToDatetime, ToEarliest, ToLatest
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupPartition, Offset

@@ -26,11 +26,7 @@ from airflow_kcr.protocol.region.commands import (
     StoreBoundaryOffsets,
 )
 from airflow_kcr.protocol.region.events import CheckpointsRetired
-from airflow_kcr.protocol.region.rows import (
-    BoundaryOffset,
-    Outcome,
-    ResetCause,
-)
+from airflow_kcr.protocol.region.rows import BoundaryOffset, Outcome, ResetCause
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToOffset

@@ -15,12 +15,7 @@ from sqlalchemy.engine import make_url
 
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.protocol.values import RegionName
-from airflow_kcr.triggers.payloads import (
-    CheckpointExists,
-    RequestPublished,
-    Status,
-    WaitingFor,
-)
+from airflow_kcr.triggers.payloads import CheckpointExists, RequestPublished, Status, WaitingFor
 from airflow_kcr.triggers.probes import ProbeResult, StoreProbes
 from airflow_kcr.triggers.waits import Poller, TriggerWait
 from tests.support.driver import Driver

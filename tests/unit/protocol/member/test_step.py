@@ -14,15 +14,7 @@ from airflow_kcr.protocol.region.commands import Found
 from airflow_kcr.protocol.region.rows import Claim, RegionState, ResetCause
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import (
-    AssignmentId,
-    BatchId,
-    Epoch,
-    EventNumber,
-    Incarnation,
-    Offset,
-    Timeline,
-)
+from airflow_kcr.protocol.values import AssignmentId, BatchId, Epoch, EventNumber, Incarnation, Offset, Timeline
 from tests.support import answers
 from tests.support.lone_member import MINE, PROCESS, LoneMember, claims_of, view_of
 

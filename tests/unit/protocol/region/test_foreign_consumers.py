@@ -9,18 +9,8 @@ import pytest
 from airflow_kcr.api.views import RegionView
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import coverage, events
-from airflow_kcr.protocol.region.commands import (
-    ReportForeignConsumer,
-    ReportGroups,
-    StartRegion,
-)
-from airflow_kcr.protocol.region.rows import (
-    Committed,
-    HaltReason,
-    RegionState,
-    RequestState,
-    ResetCause,
-)
+from airflow_kcr.protocol.region.commands import ReportForeignConsumer, ReportGroups, StartRegion
+from airflow_kcr.protocol.region.rows import Committed, HaltReason, RegionState, RequestState, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules, ForeignConsumerPolicy, RegionRules
 from airflow_kcr.protocol.values import GroupId, RequestId
 from tests.support.driver import GROUP, Driver, group_rules

@@ -10,13 +10,7 @@ import pytest
 from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.region.commands import ReportOutOfRange, ReportPartitions, StopRegion
 from airflow_kcr.protocol.region.plans import NoTimes, Plan, plan
-from airflow_kcr.protocol.region.rows import (
-    HaltReason,
-    Outcome,
-    RegionState,
-    ResetCause,
-    ResetRequest,
-)
+from airflow_kcr.protocol.region.rows import HaltReason, Outcome, RegionState, ResetCause, ResetRequest
 from airflow_kcr.protocol.rules import Delivery, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ToCurrent, ToOffset

@@ -5,13 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.errors import (
-    InvalidTarget,
-    RegionInState,
-    ResetInProgress,
-    StalePlan,
-    UnknownCheckpoint,
-)
+from airflow_kcr.errors import InvalidTarget, RegionInState, ResetInProgress, StalePlan, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.region import events, person_resets
 from airflow_kcr.protocol.region.commands import KillRegion, ReportForeignConsumer, StartRegion, StopRegion

@@ -8,13 +8,7 @@ import pytest
 from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
 from airflow_kcr.protocol.region import events, retention
 from airflow_kcr.protocol.region.commands import KillRegion, PinCheckpoint, Reconcile, RetireCheckpoints
-from airflow_kcr.protocol.region.rows import (
-    CheckpointState,
-    PersonResetState,
-    Requester,
-    RequestState,
-    ResetPoint,
-)
+from airflow_kcr.protocol.region.rows import CheckpointState, PersonResetState, Requester, RequestState, ResetPoint
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RetentionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent, ToInitial, ToRun

@@ -10,13 +10,7 @@ from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region import claims
 from airflow_kcr.protocol.region.claims import PUBLISHER_TURN
 from airflow_kcr.protocol.region.commands import ReadRegion, StopRegion
-from airflow_kcr.protocol.region.rows import (
-    BoundaryOffset,
-    Committed,
-    DesiredState,
-    RegionState,
-    ResetCause,
-)
+from airflow_kcr.protocol.region.rows import BoundaryOffset, Committed, DesiredState, RegionState, ResetCause
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.rules import CheckpointRules, Delivery, RegionRules
 from airflow_kcr.protocol.targets import ToDatetime

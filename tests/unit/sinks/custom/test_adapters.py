@@ -28,9 +28,7 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.sinks.custom import CheckpointId, CompleteCheckpoint, CustomSink, Reset, SinkOwner
-from airflow_kcr.sinks.custom.adapters import (
-    MemberCustomSink,
-)
+from airflow_kcr.sinks.custom.adapters import MemberCustomSink
 from airflow_kcr.sinks.files.contents import CheckpointContents, RegionLedger
 from airflow_kcr.sinks.group import GroupSinks, checked_sinks, opened_sinks
 from airflow_kcr.sinks.kinds.custom import DeclaredCustom
