@@ -2,55 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from airflow_kcr.errors import ConflictingContribution, FencedError, KcrError, OverlappingOffsets
 from airflow_kcr.protocol.member.state import Assignment
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import completion, events
+from airflow_kcr.protocol.region import completion
 from airflow_kcr.protocol.region.commands import (
     Acknowledge,
     AnswerEntries,
     AssignedPartition,
     Caller,
     ClaimPartitions,
-    Command,
     Contribute,
     Found,
     KeepSlot,
-    KillRegion,
     Leave,
-    PauseRegion,
-    Reconcile,
     ReportOutOfRange,
     ReportReadBack,
     RequestReset,
-    RetireCheckpoints,
     StartBatch,
     StartRegion,
-    StopRegion,
     StoreBoundaryOffsets,
 )
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     CheckpointState,
-    Claim,
     Contribution,
-    Outcome,
     RegionState,
     ResetCause,
 )
-from airflow_kcr.protocol.region.state import Region, universe
-from airflow_kcr.protocol.rules import Delivery, RegionRules, RetentionRules
-from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToCurrent, ToEarliest, ToInitial, ToLatest
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
@@ -64,8 +51,8 @@ from airflow_kcr.protocol.values import (
     Range,
     TopicName,
 )
-from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.judging import happened, judge
+from tests.support.driver import Driver
+from tests.support.judging import judge
 from tests.support.scripts import boundary, running
 
 PARTITIONS = [GroupPartition(GroupId("g"), TopicName("t"), n) for n in range(6)]
@@ -401,248 +388,3 @@ def test_a_batch_of_an_older_epoch_is_never_accepted(situation: Callable[[], Dri
         driver.finish_batch(batch)
     assert driver.region == before
     assert driver.row(batch).outcome is None
-
-
-# -- long walks ------------------------------------------------------------------------------------------------------
-
-TARGETS: list[Target] = [ToCurrent(), ToEarliest(), ToInitial(), ToLatest()]
-numbers = st.integers(0, 7)
-
-
-@contextmanager
-def refusals() -> Iterator[None]:
-    """Whatever a verb refuses has changed nothing; whatever it does not is part of the history."""
-    with suppress(KcrError):
-        yield
-
-
-class Walk(RuleBasedStateMachine):
-    """Members, a person and time do what they like; the region stays sound, and recovers in the end."""
-
-    delivery = Delivery.AT_LEAST_ONCE
-
-    def __init__(self) -> None:
-        super().__init__()
-        rules = RegionRules(
-            groups={GROUP: group_rules(members=3, delivery=self.delivery)}, retention=RetentionRules(keep=3)
-        )
-        self.driver = Driver(partitions=3, rules=rules)
-        self.driver.up()
-        self.asked = 0
-
-    def alive(self, number: int) -> MemberId | None:
-        alive = sorted(self.driver.processes)
-        return alive[number % len(alive)] if alive else None
-
-    @rule(number=numbers, takeover=st.booleans())
-    def join(self, number: int, takeover: bool) -> None:
-        members = self.driver.all_members()
-        with refusals():
-            self.driver.join(members[number % len(members)], takeover=takeover)
-
-    @rule(number=numbers)
-    def crash(self, number: int) -> None:
-        if member := self.alive(number):
-            self.driver.crash(member)
-
-    @rule(number=numbers)
-    def leave(self, number: int) -> None:
-        if member := self.alive(number):
-            with refusals():
-                self.driver.leave(member)
-
-    @rule(number=numbers, wanted=st.frozensets(numbers))
-    def claim(self, number: int, wanted: frozenset[int]) -> None:
-        if member := self.alive(number):
-            with refusals():
-                self.driver.claim(member, [p for p in sorted(self.driver.logs) if p.partition in wanted])
-
-    @rule()
-    def rebalance(self) -> None:
-        with refusals():
-            self.driver.spread()
-
-    @rule()
-    def carry_out_the_reset(self) -> None:
-        with refusals():
-            self.driver.finish_reset()
-
-    @rule(number=numbers, width=st.integers(1, 30))
-    def begin(self, number: int, width: int) -> None:
-        if member := self.alive(number):
-            with refusals():
-                self.driver.start_batch(member, width)
-
-    @rule(number=numbers)
-    def process(self, number: int) -> None:
-        if member := self.alive(number):
-            with refusals():
-                self.driver.process(member)
-
-    @rule(number=numbers)
-    def end(self, number: int) -> None:
-        if running_ones := sorted(self.driver.region.running):
-            with refusals():
-                self.driver.finish_batch(running_ones[number % len(running_ones)])
-
-    @rule(number=numbers)
-    def fail(self, number: int) -> None:
-        for batch in sorted(self.driver.region.running):
-            member = self.driver.row(batch).member
-            if member in self.driver.processes:
-                with refusals():
-                    caller = self.driver.caller(member)
-                    self.driver.discard(batch)
-                    self.driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="it raised"))
-                return
-
-    @rule(number=numbers)
-    def ask_for_a_checkpoint(self, number: int) -> None:
-        with refusals():
-            self.driver.request_checkpoint(f"n{number}")
-
-    @rule(number=numbers)
-    def contribute(self, number: int) -> None:
-        if member := self.alive(number):
-            with refusals():
-                self.driver.contribute(member)
-
-    @rule()
-    def complete(self) -> None:
-        with refusals():
-            if self.driver.region.open_checkpoint is not None:
-                self.driver.complete()
-
-    @rule()
-    def publish(self) -> None:
-        with refusals():
-            self.driver.publish()
-
-    @rule(number=numbers)
-    def read_back(self, number: int) -> None:
-        member, region = self.alive(number), self.driver.region
-        if member and region.restore_sequence is not None and region.restore_epoch is None:
-            with refusals():
-                self.driver.read_back(member)
-
-    @rule(number=numbers, forced=st.booleans(), forward=st.booleans())
-    def reset_to_a_checkpoint(self, number: int, forced: bool, forward: bool) -> None:
-        if made := sorted(self.driver.region.checkpoints):
-            target = ToCheckpoint(sequence=made[number % len(made)])
-            with refusals():
-                self.driver.reset(target, forced=forced, forward=forward)
-
-    @rule(place=st.sampled_from(TARGETS), forced=st.booleans())
-    def reset_elsewhere(self, place: Target, forced: bool) -> None:
-        with refusals():
-            self.driver.reset(place, forced=forced)
-
-    @rule(verb=st.sampled_from([StartRegion(), PauseRegion(), StopRegion(), KillRegion()]))
-    def one_of_the_verbs(self, verb: Command[Region]) -> None:
-        with refusals():
-            self.driver.handle(verb)
-
-    @rule()
-    def resume(self) -> None:
-        self.driver.handle(StartRegion())
-
-    @rule()
-    def retire(self) -> None:
-        self.driver.handle(RetireCheckpoints())
-
-    @precondition(lambda self: len(self.driver.logs) < 5)
-    @rule()
-    def add_a_partition(self) -> None:
-        self.driver.grow(self.driver.partition(len(self.driver.logs)), end=1_000)
-
-    @rule(seconds=st.sampled_from([1, 12, 60, 400]))
-    def wait(self, seconds: int) -> None:
-        self.driver.wait(seconds)
-
-    @invariant()
-    def a_running_region_knows_where_every_partition_resumes(self) -> None:
-        region = self.driver.region
-        if region.reset is not None:
-            assert region.seek.keys() >= universe(region) - claimed_only(region)
-        if region.state in {RegionState.RUNNING, RegionState.DRAINING}:
-            assert region.seek.offsets.keys() >= set(universe(region))
-
-    @invariant()
-    def no_two_running_batches_share_a_partition_in_one_epoch(self) -> None:
-        region = self.driver.region
-        held = [p for b in region.running.values() if b.epoch == region.epoch for p in b.ranges]
-        assert len(held) == len(set(held))
-
-    @invariant()
-    def the_restore_point_is_there(self) -> None:
-        region = self.driver.region
-        if region.restore_sequence is not None and region.restore_epoch is None:
-            assert region.checkpoints[region.restore_sequence].is_complete
-            assert region.restore_sequence in region.offsets
-
-    def teardown(self) -> None:
-        driver = self.driver
-        check_numbers(driver)
-        recover(driver)
-        check_numbers(driver)
-        judge(driver)
-
-
-def claimed_only(region: Region) -> frozenset[GroupPartition]:
-    """Partitions that are held and whose start position is not resolved yet."""
-    return frozenset(p for p, c in region.claims.items() if c.resume is None and (p, c.topic_id) not in region.initial)
-
-
-def check_numbers(driver: Driver) -> None:
-    """No number is used twice: sequences, epochs and event numbers only grow."""
-    history = driver.events
-    assert [e.number for e in history] == list(range(1, len(history) + 1))
-    burnt = [e.body.sequence for e in history if isinstance(e.body, events.CheckpointOpened | events.ResetBegun)]
-    assert burnt == sorted(set(burnt))
-    epochs = [e.body.epoch for e in history if isinstance(e.body, events.ResetBegun | events.Killed)]
-    assert epochs == sorted(set(epochs))
-    assert len(happened(driver, events.Claimed)) > 0
-
-
-def recover(driver: Driver) -> None:
-    """When faults stop, the region reaches its desired state."""
-    driver.processes.clear()
-    driver.wait(60)
-    driver.handle(StartRegion())
-    for member in driver.all_members():
-        driver.join(member)
-    driver.spread()
-    driver.finish_reset()
-    for _ in range(20):
-        if driver.region.open_checkpoint is None and driver.region.reset is None:
-            break
-        if driver.region.open_checkpoint is not None:
-            driver.complete()
-        driver.finish_reset()
-        driver.handle(Reconcile())
-    assert driver.region.state is RegionState.RUNNING
-    for partition in driver.logs:
-        claim: Claim = driver.region.claims[partition]
-        assert claim.owner in driver.processes
-    for member in driver.all_members():
-        with refusals():
-            driver.process(member)
-    assert all(b.outcome is not Outcome.UNKNOWN or b.epoch < driver.region.epoch for b in driver.batches)
-
-
-class AlmostOnceWalk(Walk):
-    delivery = Delivery.ALMOST_ONCE
-
-
-class AtMostOnceWalk(Walk):
-    delivery = Delivery.AT_MOST_ONCE
-
-
-class ExactlyOnceWalk(Walk):
-    delivery = Delivery.EXACTLY_ONCE
-
-
-TestWalk = Walk.TestCase
-TestAlmostOnceWalk = AlmostOnceWalk.TestCase
-TestAtMostOnceWalk = AtMostOnceWalk.TestCase
-TestExactlyOnceWalk = ExactlyOnceWalk.TestCase

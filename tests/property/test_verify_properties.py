@@ -1,4 +1,4 @@
-"""Whatever members, persons and time do to a region, its history contradicts none of the invariants."""
+"""Whatever members, persons and time do to a region, it stays sound, and recovers once they let it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from airflow_kcr.api.verdict import Verdict, drop_old
 from airflow_kcr.errors import ConfigurationError, ProtocolError, RefusedError
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.commands import (
     Caller,
     ChangeSpec,
@@ -34,7 +35,7 @@ from airflow_kcr.protocol.region.commands import (
     StoreBoundaryOffsets,
 )
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, DesiredState, RegionState, ResetCause
-from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.region.state import Region, Spec, universe
 from airflow_kcr.protocol.rules import CheckpointRules, Delivery, OutOfRangePolicy, RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.targets import (
@@ -58,7 +59,7 @@ from airflow_kcr.protocol.values import (
     TopicId,
     TopicName,
 )
-from tests.support.driver import Driver, Process, group_rules
+from tests.support.driver import GROUP, Driver, Process, group_rules
 
 REFUSALS = (RefusedError, ProtocolError, ConfigurationError)
 """What a store may answer to any caller; anything else is an error of ours."""
@@ -366,6 +367,9 @@ class Script:
         self.driver.handle(ChangeSpec(at_once=now, later=later))
 
 
+WAITED_FOR = ("retain", "recreate", "change_spec", "request_boundary")
+"""After these a region may wait for a person, or for where its boundary is."""
+
 VERBS = sorted(name.removeprefix("do_") for name in vars(Script) if name.startswith("do_"))
 USUAL = ["up", "process", "process", "begin", "end", "checkpoint", "claim", "finish_reset", "whole_person", "recover"]
 """What is tried more often: without it, a random script rarely gets anywhere."""
@@ -399,7 +403,33 @@ def test_no_script_violates_an_invariant(rules: RegionRules, script: list[tuple[
     runner = Script(Driver(partitions=PARTITIONS, rules=rules))
     for step in [("up", 0, 0, 0), *script]:
         runner.run(step)
+        require_sound(runner.driver.region)
+    require_new_numbers(runner.driver)
     assert verify(History(runner.driver.events, runner.driver.batches)) == ()
+
+
+def require_sound(region: Region) -> None:
+    """Check what a region's rows say at any moment."""
+    unresolved = {p for p, c in region.claims.items() if c.resume is None and (p, c.topic_id) not in region.initial}
+    if region.reset is not None:
+        assert region.seek.keys() >= universe(region) - unresolved
+    if region.state in {RegionState.RUNNING, RegionState.DRAINING}:
+        assert region.seek.offsets.keys() >= set(universe(region))
+    started = [p for b in region.running.values() if b.epoch == region.epoch for p in b.ranges]
+    assert len(started) == len(set(started))
+    if region.restore_sequence is not None and region.restore_epoch is None:
+        assert region.checkpoints[region.restore_sequence].is_complete
+        assert region.restore_sequence in region.offsets
+
+
+def require_new_numbers(driver: Driver) -> None:
+    """Check that no number is used twice: sequences, epochs and event numbers only grow."""
+    history = driver.events
+    assert [e.number for e in history] == list(range(1, len(history) + 1))
+    burnt = [e.body.sequence for e in history if isinstance(e.body, events.CheckpointOpened | events.ResetBegun)]
+    assert burnt == sorted(set(burnt))
+    epochs = [e.body.epoch for e in history if isinstance(e.body, events.ResetBegun | events.Killed)]
+    assert epochs == sorted(set(epochs))
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
@@ -409,6 +439,27 @@ def test_nor_is_one_violated_on_the_way(rules: RegionRules, script: list[tuple[s
     for step in [("up", 0, 0, 0), *script]:
         runner.run(step)
         assert verify(History(runner.driver.events, runner.driver.batches)) == ()
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(delivery=deliveries, script=steps.map(lambda script: [step for step in script if step[0] not in WAITED_FOR]))
+def test_when_faults_stop_the_region_runs_again(delivery: Delivery, script: list[tuple[str, int, int, int]]) -> None:
+    rules = RegionRules(groups={GROUP: group_rules(members=3, delivery=delivery)}, retention=RetentionRules(keep=3))
+    driver = Driver(partitions=PARTITIONS, rules=rules)
+    runner = Script(driver)
+    for step in [("up", 0, 0, 0), *script]:
+        runner.run(step)
+    driver.processes.clear()
+    driver.wait(60)
+    driver.handle(StartRegion())
+    driver.recover()
+    for _ in range(20):
+        if driver.region.open_checkpoint is not None:
+            driver.complete()
+        driver.finish_reset()
+        driver.handle(Reconcile())
+    assert driver.region.state is RegionState.RUNNING
+    assert {driver.region.claims[partition].owner for partition in driver.logs} <= driver.processes.keys()
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
