@@ -165,10 +165,11 @@ class Groups:
             raise GroupNotEmpty(f"group {group} is a {seen.type} group, which has no offsets to commit; {OTHER_GROUP}")
         if seen.state in _EMPTY and not seen.members:
             return
-        who = "; ".join(
+        named = (
             f"{m.client_id} on {m.host.removeprefix('/')}" + (f" ({m.instance_id})" if m.instance_id else "")
-            for m in seen.members[:5]
+            for m in seen.members
         )
+        who = few(named, separator="; ")
         raise GroupNotEmpty(
             f"group {group} is {seen.state}, with {len(seen.members)} member(s): {who or 'none listed yet'}; "
             "stop them. A static member that was closed or killed counts until its session is over"

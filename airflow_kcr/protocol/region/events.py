@@ -47,7 +47,7 @@ from airflow_kcr.protocol.values import (
 class RegionCreated:
     """The region was declared."""
 
-    region_id: RegionId = RegionId("")
+    region_id: RegionId
     deliveries: Mapping[str, str]
     """Delivery by group id."""
 

@@ -152,7 +152,10 @@ class DeclaredTable(DeclaredSink):
     def _located(self) -> Iterator[tuple[psycopg.Connection, TargetPlace]]:
         """Lend a transaction, and where the target is."""
         with self.sink.deciding() as connection:
-            yield connection, checks.located(connection, self.sink.target)
+            place = checks.located(connection, self.sink.target)
+            if bookkeeping.source_of(connection, place, self.sink.target) is None:
+                earlier.note_unknown(connection, self.sink.target, place)
+            yield connection, place
 
     def _shown(self, place: TargetPlace) -> str:
         return f"{place.schema}.{place.table} at {self.sink.database.address}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, Timeline, TopicName
@@ -35,14 +35,18 @@ def ensure_crash_mark(connection: psycopg.Connection, place: TargetPlace) -> str
 
 # Who has written into the target
 
+_MOST_NUMBERS: Final = 1_000
+"""How many numbers a new sink steps over that were noted of unknown sinks: Postgres counts anew in a new table."""
+
 
 def ensure_source(connection: psycopg.Connection, place: TargetPlace, target: Target) -> int:
     """Return the number of a sink; a new one gets a number, and a fence that refuses no epoch."""
-    place.run(connection, "make_source", region=target.region, **target.writer)
-    found = source_of(connection, place, target)
-    if found is None:
-        raise LookupError(f"the fence of {target} is gone")  # deleted in between, by hand
-    return found
+    for _ in range(_MOST_NUMBERS):
+        place.run(connection, "make_source", region=target.region, **target.writer)
+        found = source_of(connection, place, target)
+        if found is not None:
+            return found
+    raise LookupError(f"the fence of {target} is gone")  # deleted in between, by hand
 
 
 def source_of(connection: psycopg.Connection, place: TargetPlace, target: Target) -> int | None:

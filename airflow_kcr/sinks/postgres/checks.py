@@ -12,7 +12,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.rules import SinkMode
 from airflow_kcr.protocol.values import UNDECLARED
 from airflow_kcr.sinks.postgres import bookkeeping
-from airflow_kcr.sinks.postgres.earlier import require_no_earlier
+from airflow_kcr.sinks.postgres.earlier import require_no_earlier, require_no_unknown
 from airflow_kcr.sinks.postgres.target import (
     LONGEST,
     OWN_COLUMNS,
@@ -48,8 +48,10 @@ def checked(connection: psycopg.Connection, target: Target, *, is_known: bool = 
     if target.region_id == UNDECLARED:
         return place  # whose rows are there can't be said
     require_no_earlier(connection, target, place)
-    if is_known and bookkeeping.source_of(connection, place, target) is None:
-        raise ConfigurationError(f"{target}: {bookkeeping.lost_fence(place.shown)}")
+    if bookkeeping.source_of(connection, place, target) is None:
+        if is_known:
+            raise ConfigurationError(f"{target}: {bookkeeping.lost_fence(place.shown)}")
+        require_no_unknown(connection, target, place)
     place = replace(place, source=bookkeeping.ensure_source(connection, place, target))
     bookkeeping.require_same(connection, target, place)
     return place
@@ -137,8 +139,14 @@ def _wrong(connection: psycopg.Connection, target: Target, place: TargetPlace) -
 
 def _not_durable(connection: psycopg.Connection, place: TargetPlace) -> Iterator[str]:
     """Yield what a crash of the server, or the end of a session, would empty while progress stays."""
-    for (table,) in place.run(connection, "not_durable").fetchall():
-        yield f"{table} is unlogged, so that a crash of the server empties it; run: ALTER TABLE {table} SET LOGGED;"
+    for table, is_foreign in place.run(connection, "not_durable").fetchall():
+        if is_foreign:
+            yield (
+                f"{table} is a foreign table, whose server may commit rows without the sink's progress; run: "
+                f"ALTER TABLE {place.shown} DETACH PARTITION {table};"
+            )
+        else:
+            yield f"{table} is unlogged, so that a crash of the server empties it; run: ALTER TABLE {table} SET LOGGED;"
 
 
 def _not_plain(connection: psycopg.Connection, place: TargetPlace) -> Iterator[str]:

@@ -68,6 +68,27 @@ def require_no_earlier(connection: psycopg.Connection, target: Target, place: Ta
     )
 
 
+def require_no_unknown(connection: psycopg.Connection, target: Target, place: TargetPlace) -> None:
+    """Refuse a target that has rows of sinks, and no fence of any: those of a new sink would get their numbers.
+
+    Raises:
+        ConfigurationError: it has; the message has the ways out.
+    """
+    if SOURCE in place.columns and place.value(connection, "has_unknown_rows"):
+        raise ConfigurationError(
+            f"{target}: table {place.shown} has rows of sinks that kcr_fence does not know: it was dropped, made anew "
+            "or restored from before; put it back, or say what becomes of them: `kcr region output "
+            f"{target.region} --keep` leaves them where they are, --delete deletes them, --take-over makes them this "
+            "sink's; or name another table"
+        )
+
+
+def note_unknown(connection: psycopg.Connection, target: Target, place: TargetPlace) -> None:
+    """Have rows of sinks that no fence knows be those of an earlier region of the name."""
+    if SOURCE in place.columns:
+        place.run(connection, "note_unknown", region=target.region)
+
+
 def keep_output(connection: psycopg.Connection, place: TargetPlace, earlier: EarlierOutput) -> None:
     """Leave the rows of another sink beside those of the target's own, for good."""
     place.run(connection, "keep_beside", source=earlier.source)
@@ -83,17 +104,17 @@ def delete_output(connection: psycopg.Connection, place: TargetPlace, source: in
     if SOURCE in place.columns:
         rows = place.run(connection, "delete_rows", source=source).rowcount
         if place.value(connection, "has_rows", source=source):
-            raise rows_kept(place)
+            raise rows_kept(place, "rows that were deleted", "DELETE")
     place.run(connection, "delete_progress", source=source)
     place.run(connection, "delete_fence", source=source)
     return rows
 
 
-def rows_kept(place: TargetPlace) -> SinkError:
-    """Return the error of a target that keeps rows that were deleted."""
+def rows_kept(place: TargetPlace, what: str, verb: str) -> SinkError:
+    """Return the error of a target that keeps rows that were deleted or changed."""
     return SinkError(
-        f"table {place.shown} keeps rows that were deleted, so that a reset would double them: a trigger BEFORE "
-        "DELETE returns NULL, most likely; drop it, or write to another table; nothing was changed"
+        f"table {place.shown} keeps {what}, so that a reset would double them: a trigger BEFORE {verb} returns NULL, "
+        "most likely; drop it, or write to another table; nothing was changed"
     )
 
 
@@ -105,7 +126,7 @@ def take_over(
     The first reset of a new region deletes those of them that it processes again.
 
     Raises:
-        SinkError: this sink has written already.
+        SinkError: this sink has written already, or a trigger of the table keeps its rows as they were.
     """
     if place.value(connection, "has_progress", source=own):
         raise SinkError(
@@ -120,3 +141,5 @@ def take_over(
     place.run(connection, "restart_progress", source=earlier.source)
     if SOURCE in place.columns:
         place.run(connection, "restart_rows", source=earlier.source)
+        if place.value(connection, "is_not_restarted", source=earlier.source):
+            raise rows_kept(place, "rows as they were", "UPDATE")

@@ -80,7 +80,7 @@ def _roll_back(
         named = bookkeeping.with_offsets(starts)
         place.run(connection, "roll_back", timeline=order.timeline, **named)
         if place.value(connection, "is_left", timeline=order.timeline, **named):
-            raise rows_kept(place)
+            raise rows_kept(place, "rows that were deleted", "DELETE")
     bookkeeping.start_progress(connection, place, order.timeline, order.epoch, starts)
     _set(connection, place, order, starts)
 

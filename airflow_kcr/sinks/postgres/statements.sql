@@ -30,7 +30,8 @@ CREATE UNLOGGED TABLE IF NOT EXISTS {crash_mark} (
 )
 
 -- name: lock_ddl
--- Only one session creates tables at a time; IF NOT EXISTS is not enough for two.
+-- Only one session of the database creates tables at a time, since IF NOT EXISTS is not enough for two. The number is
+-- one for all: a table that is not there yet has nothing but its name, and who waits without need waits for a moment.
 SELECT pg_advisory_xact_lock(7305012)
 
 -- name: crash_mark
@@ -152,9 +153,9 @@ WHERE attrelid = to_regclass(:shown) AND attnum > 0 AND NOT attisdropped
     AND (attgenerated <> '' OR attidentity = 'a')
 
 -- name: not_durable
--- What a crash of the server, or the end of a session, would empty while progress stays.
-SELECT c.oid::regclass::text FROM pg_class c
-WHERE c.relpersistence <> 'p' AND c.oid = ANY (
+-- What a crash of the server, or the end of a session, would empty while progress stays; and what another server commits.
+SELECT c.oid::regclass::text, c.relkind = 'f' FROM pg_class c
+WHERE (c.relpersistence <> 'p' OR c.relkind = 'f') AND c.oid = ANY (
     ARRAY(SELECT relid FROM pg_partition_tree(:shown::regclass) UNION SELECT :shown::regclass)
 )
 
@@ -188,6 +189,18 @@ WHERE i.indrelid = :shown::regclass AND i.indisunique AND i.indisvalid AND i.ind
 -- name: writers
 -- Every sink of a region's name that has written into the table.
 SELECT source, region_id, group_id, sink FROM {fence} WHERE target = :table AND region = :region ORDER BY source
+
+-- name: has_unknown_rows
+-- Whether a table of which no sink is known has rows of one; those that came before it are not looked through to the end.
+SELECT NOT EXISTS (SELECT FROM {fence} WHERE target = :table)
+    AND EXISTS (SELECT FROM (SELECT kcr_source FROM {target} LIMIT 1000000) AS its WHERE kcr_source IS NOT NULL)
+
+-- name: note_unknown
+-- Numbers in the target that no fence has are an earlier sink's of this region's name from now on.
+INSERT INTO {fence} (source, region, region_id, group_id, sink, target, target_id, epoch) OVERRIDING SYSTEM VALUE
+SELECT DISTINCT t.kcr_source, :region, 'unknown ' || t.kcr_source, '?', '?', :table, to_regclass(:shown)::oid, 0
+FROM {target} t
+WHERE t.kcr_source IS NOT NULL AND NOT EXISTS (SELECT FROM {fence} f WHERE f.source = t.kcr_source)
 
 -- name: count_rows
 SELECT count(*) FROM (SELECT FROM {target} WHERE kcr_source = :source LIMIT :most) AS its
@@ -223,6 +236,9 @@ UPDATE {progress} SET timeline = 0, epoch = 0, batch = '' WHERE source = :source
 
 -- name: restart_rows
 UPDATE {target} SET kcr_timeline = 0 WHERE kcr_source = :source AND kcr_timeline <> 0
+
+-- name: is_not_restarted
+SELECT EXISTS (SELECT FROM {target} WHERE kcr_source = :source AND kcr_timeline <> 0)
 
 
 -- name: staging_tables

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 import pytest
 from sqlalchemy.engine import make_url
@@ -134,6 +136,24 @@ def test_a_partition_that_a_crash_empties_is_refused(empty_database_url: str) ->
     )
     with pytest.raises(ConfigurationError, match="high is unlogged"):
         Table(url=empty_database_url).sink.check()
+
+
+def test_a_partition_that_another_server_commits_is_refused(empty_database_url: str) -> None:
+    own = "kcr_source integer, kcr_topic text, kcr_partition integer, kcr_offset bigint, kcr_timeline bigint"
+    execute(
+        empty_database_url,
+        f"CREATE TABLE out (value text, size bigint, {own}, kcr_sequence bigint) PARTITION BY RANGE (size)",
+        "CREATE FOREIGN DATA WRAPPER w",
+        "CREATE SERVER far FOREIGN DATA WRAPPER w",
+        "CREATE FOREIGN TABLE high PARTITION OF out FOR VALUES FROM (500) TO (1000) SERVER far",
+    )
+    refused = r'high is a foreign table.*run: (ALTER TABLE "public"."out" DETACH PARTITION high;)'
+    with pytest.raises(ConfigurationError, match=refused) as caught:
+        Table(url=empty_database_url).sink.check()
+    found = re.search(refused, caught.value.message)
+    assert found is not None
+    execute(empty_database_url, found[1])
+    Table(url=empty_database_url).sink.check()
 
 
 KEYED = {"mode": SinkMode.UPSERT, "key": ("value",)}

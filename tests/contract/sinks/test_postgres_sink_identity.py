@@ -136,6 +136,44 @@ def test_what_has_written_already_takes_nothing_over(empty_database_url: str) ->
         decided(second, lambda connection, place, one, own: earlier.take_over(connection, target, place, one, own))
 
 
+def test_rows_that_a_trigger_keeps_as_they_were_are_not_taken_over(empty_database_url: str) -> None:
+    first = lived(empty_database_url)
+    execute(
+        first,
+        "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        "CREATE TRIGGER skip BEFORE UPDATE ON out FOR EACH ROW EXECUTE FUNCTION skip()",
+    )
+    second = life(empty_database_url, SECOND)
+    target = second.sink.target
+
+    def take_over() -> None:
+        decided(second, lambda connection, place, one, own: earlier.take_over(connection, target, place, one, own))
+
+    with pytest.raises(SinkError, match=r"keeps rows as they were.*trigger BEFORE UPDATE"):
+        take_over()
+    execute(first, "DROP TRIGGER skip ON out")
+    take_over()
+    second.reset({0: 0})
+    second.run({0: (0, 5)})
+    assert second.ask("SELECT count(*) FROM out") == [(5,)]
+
+
+# -- the same number, another sink ----------------------------------------------------------------------------------
+
+
+def test_rows_of_sinks_that_no_fence_knows_are_refused_before_anything_is_written(empty_database_url: str) -> None:
+    first = lived(empty_database_url)
+    execute(first, "DROP TABLE kcr_fence, kcr_progress")
+    second = life(empty_database_url, SECOND)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=rf"rows of sinks that kcr_fence does not know.*{CHOICE}"):
+            second.sink.check()
+    execute(first, "DELETE FROM out")
+    second.reset({0: 0})
+    second.run({0: (0, 5)})
+    assert second.ask("SELECT count(*) FROM out") == [(5,)]
+
+
 # -- the same name, another table -----------------------------------------------------------------------------------
 
 

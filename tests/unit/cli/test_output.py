@@ -157,6 +157,36 @@ def test_a_database_that_was_made_anew_is_refused_until_it_is_accepted(
     assert out.ask("SELECT count(*) FROM out") == [(110,)]
 
 
+@pytest.mark.parametrize(("choice", "rows"), [("--keep", 300), ("--delete", 200), ("--take-over", 200)])
+def test_rows_whose_fence_is_gone_are_settled_as_an_earlier_region_s(
+    kcr: Kcr, store: PostgresTransactions, database_url: str, choice: str, rows: int
+) -> None:
+    lived(database_url, declared(store), 100).ask("DROP TABLE kcr_fence, kcr_progress")
+    assert kcr("region", "delete", "again", "--yes").exit_code == 0
+    second = declared(store)
+    with pytest.raises(ConfigurationError, match="kcr region output again"):
+        table(database_url, second)
+    assert kcr.json("region", "output", "again")["sinks"][0]["earlier"] == ["?/? of region id unknown 1"]
+    assert "rows of ?/?" in kcr("region", "output", "again", choice).stdout
+    assert lived(database_url, second, 200).ask("SELECT count(*) FROM out") == [(rows,)]
+
+
+def test_a_region_whose_fence_is_gone_takes_its_rows_over_again(
+    kcr: Kcr, store: PostgresTransactions, database_url: str
+) -> None:
+    region_id = declared(store)
+    out = lived(database_url, region_id, 100)
+    store.take(NAME, out.sink.where)  # as a member's start does
+    out.ask("DROP TABLE kcr_fence, kcr_progress")
+    with pytest.raises(ConfigurationError, match="fence and progress are gone"):
+        table(database_url, region_id, store.taken(NAME))
+    assert "taken over" in kcr("region", "output", "again", "--take-over").stdout
+    out = table(database_url, region_id, store.taken(NAME))
+    out.reset({0: 0})
+    out.run({0: (0, 110)})
+    assert out.ask("SELECT count(*) FROM out") == [(110,)]
+
+
 def test_progress_that_is_deleted_under_a_member_is_no_new_beginning(
     store: PostgresTransactions, database_url: str
 ) -> None:
