@@ -16,7 +16,6 @@ from airflow_kcr.protocol.region import completion, resets, retention, timelines
 from airflow_kcr.protocol.region.archive import CheckpointPage, LogStart
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointRequest, CheckpointState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import checkpoint_of, contributions_to, offsets_of, request_of
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId, TopicId, format_instant
 
 
@@ -122,14 +121,14 @@ class CheckpointView(View):
             UnknownCheckpoint: there is none of that sequence; the message names those that there are.
         """
         row = require_checkpoint(region, sequence)
-        request = request_of(region, row.request_id)
+        request = region.request_of(row.request_id)
         is_open = region.open_checkpoint == sequence
-        parts = completion.merged(contributions_to(region, sequence)) if is_open else EMPTY
+        parts = completion.merged(region.contributions_to(sequence)) if is_open else EMPTY
         return cls(
             region=region.name,
             checkpoint=row,
             requester=Requester() if request is None else request.requester,
-            offsets=offsets_of(region, sequence) or EMPTY if row.is_complete else parts,
+            offsets=region.offsets_of(sequence) or EMPTY if row.is_complete else parts,
             read_backs=region.archive.read_backs(sequence) if row.is_complete else EMPTY,
             lacking=completion.lacking(region, row) if is_open else (),
             runs=_runs(region, sequence),
@@ -163,7 +162,7 @@ def require_checkpoint(region: StoredRegion, sequence: CheckpointNumber) -> Chec
     Raises:
         UnknownCheckpoint: there is none of that sequence; the message names those that there are.
     """
-    row = checkpoint_of(region, sequence)
+    row = region.checkpoint_of(sequence)
     if row is None:
         known = [str(other.sequence) for other in region.archive.checkpoints(last=10)]
         newest = f"its newest are {', '.join(known)}" if known else "it has none yet"
@@ -186,14 +185,14 @@ class CheckpointRequestView(View):
         Raises:
             ConfigurationError: there is no request with that id.
         """
-        request = request_of(region, request_id)
+        request = region.request_of(request_id)
         if request is None:
             raise ConfigurationError(f"region {region.name} has no checkpoint request with the id {request_id!r}")
         sequence = request.sequence
         return cls(
             region=region.name,
             request=request,
-            checkpoint=None if sequence is None else checkpoint_of(region, sequence),
+            checkpoint=None if sequence is None else region.checkpoint_of(sequence),
         )
 
     def facts(self) -> Mapping[str, object]:

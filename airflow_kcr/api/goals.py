@@ -40,7 +40,6 @@ from airflow_kcr.protocol.region.rows import (
     RequestState,
 )
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import checkpoint_of, is_live, live_members, person_reset_of, request_of
 from airflow_kcr.protocol.region.waits import Rule, Wait, Waits
 from airflow_kcr.protocol.values import CheckpointNumber, MemberId, RegionName, RequestId, few, format_instant
 from airflow_kcr.store.regions import RegionStore
@@ -92,7 +91,7 @@ def _is_stopped(region: StoredRegion, now: datetime) -> bool:
         raise RegionInState(
             f"region {region.name} has the desired state {region.desired_state}: it was resumed meanwhile"
         )
-    return region.state is RegionState.STOPPED and not live_members(region, now)
+    return region.state is RegionState.STOPPED and not region.live_members(now)
 
 
 STOPPED: Final = Goal(what="to stop and its members to leave", is_reached=_is_stopped, missing=waits.to_stop)
@@ -121,7 +120,7 @@ def published(request_id: RequestId) -> Goal:
     """Return the goal that the request of a request id is answered by a checkpoint that is published."""
 
     def is_reached(region: StoredRegion, now: datetime) -> bool:
-        request = request_of(region, request_id)
+        request = region.request_of(request_id)
         if request is None:
             raise CheckpointRefused(
                 f"region {region.name} has no checkpoint request with the id {request_id!r}; ask again"
@@ -130,11 +129,11 @@ def published(request_id: RequestId) -> Goal:
         if request.state is not RequestState.ANSWERED or request.sequence is None:
             _refuse_halt(region)
             return False
-        row = checkpoint_of(region, request.sequence)
+        row = region.checkpoint_of(request.sequence)
         return row is not None and row.published_at is not None
 
     def missing(region: StoredRegion, now: datetime) -> Waits:
-        request = request_of(region, request_id)
+        request = region.request_of(request_id)
         if request is not None:
             yield from waits.to_publish(region, now, request)
 
@@ -165,7 +164,7 @@ def reset_done(request_id: RequestId) -> Goal:
     """
 
     def is_reached(region: StoredRegion, now: datetime) -> bool:
-        reset = person_reset_of(region, request_id)
+        reset = region.person_reset_of(request_id)
         if reset is None:
             raise RegionInState(f"region {region.name} knows no reset {request_id!r}: apply its plan first")
         if reset.state is PersonResetState.FAILED:
@@ -257,7 +256,7 @@ def ended(before: Mapping[MemberId, int], *, come_by: datetime | None = None) ->
 
     def missing(region: StoredRegion, now: datetime) -> Waits:
         coming = (f"{member} has not come yet" for member in sorted(before) if not has_come(region, member))
-        consuming = (f"{member} consumes" for member in sorted(before) if is_live(region, member, now))
+        consuming = (f"{member} consumes" for member in sorted(before) if region.is_live(member, now))
         return (Wait(rule=Rule.MEMBERS, what=what) for what in (*coming, *consuming))
 
     return Goal(what="to end its application", is_reached=is_reached, missing=missing)
@@ -270,7 +269,7 @@ def _has_place(region: StoredRegion, member: MemberId) -> bool:
 
 def _is_gone(region: StoredRegion, member: MemberId, now: datetime) -> bool:
     lease = region.leases.get(member)
-    return not is_live(region, member, now) and (lease is None or lease.until + GONE_FOR < now)
+    return not region.is_live(member, now) and (lease is None or lease.until + GONE_FOR < now)
 
 
 # Waiting for a goal.

@@ -19,7 +19,7 @@ from airflow_kcr.protocol.invariants.accounting import Redelivery, redeliveries
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Outcome, Requester
-from airflow_kcr.protocol.region.state import Region, universe
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, GroupPartition, Offset, RegionName
 from airflow_kcr.store.regions import RegionStore
 
@@ -164,7 +164,7 @@ def record(store: RegionStore, name: RegionName, text: str, group: str | None) -
     if group is not None:
         require_groups(region, [group])
     place, offset = named_record
-    known = {p for p in universe(region) if p.topic_partition == place} | {*store.readers(name, place)}
+    known = {p for p in region.universe() if p.topic_partition == place} | {*store.readers(name, place)}
     named = sorted(p for p in known if group in (None, p.group))
     if not named:
         of = f"group {group} of region {region.name}" if group is not None else f"region {region.name}"

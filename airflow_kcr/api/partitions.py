@@ -22,7 +22,6 @@ from airflow_kcr.protocol.region import lost_logs, timelines
 from airflow_kcr.protocol.region.commands import RepairReadBack
 from airflow_kcr.protocol.region.rows import CheckpointPoint, ResetPoint
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import offsets_of
 from airflow_kcr.protocol.rules import Assignor, GroupRules
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
@@ -246,7 +245,7 @@ def compare(region: StoredRegion, sequence: CheckpointNumber, clusters: Clusters
     row = require_checkpoint(region, sequence)
     if not row.is_complete:
         raise CheckpointNotUsable(f"checkpoint {sequence} is {row.state}; only a complete one has offsets to compare")
-    spec, offsets = stored_spec(region.spec.text), offsets_of(region, sequence) or EMPTY
+    spec, offsets = stored_spec(region.spec.text), region.offsets_of(sequence) or EMPTY
     topics = timelines.topics_of(region, sequence)
     found: list[Comparison] = []
     for group, own in sorted(_by_group(offsets).items()):

@@ -47,7 +47,6 @@ from airflow_kcr.protocol.region.rows import (
     ResetRequest,
 )
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import checkpoint_of, person_reset_of, request_of
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.validation import check_topics
 from airflow_kcr.protocol.values import (
@@ -247,8 +246,8 @@ class Region:
         A retired one counts as well; None: there is none.
         """
         region = self._read()
-        request = request_of(region, RequestId(request_id))
-        row = None if request is None or request.sequence is None else checkpoint_of(region, request.sequence)
+        request = region.request_of(RequestId(request_id))
+        row = None if request is None or request.sequence is None else region.checkpoint_of(request.sequence)
         return row, None if row is None else region.archive.newest_current(row.sequence)
 
     def stop(self) -> RegionView:
@@ -498,7 +497,7 @@ class Region:
     def applied_reset(self, plan: str) -> ResetView | None:
         """Return where the reset of a plan stands; None: the plan was not applied."""
         region = self._read()
-        known = person_reset_of(region, RequestId(plan))
+        known = region.person_reset_of(RequestId(plan))
         return None if known is None else reset_views.of_plan(region, known.request_id)
 
     def wait_for_reset(

@@ -12,7 +12,6 @@ from airflow_kcr.errors import ConfigurationError, InvalidTarget, NumberOutOfRan
 from airflow_kcr.protocol.offsets import OffsetMap, read_offsets
 from airflow_kcr.protocol.region.rows import ResetRequest
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import universe
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
 from airflow_kcr.protocol.targets import FromFile, Target, ToDatetime, parse_target
 from airflow_kcr.protocol.values import GroupPartition, Offset, checked_instant, parse_instant
@@ -74,7 +73,7 @@ def from_file(region: StoredRegion, text: str, scope: Scope = EVERYTHING) -> Fro
         InvalidOffsetsFile: the file has findings; the message has them all, each with its line.
     """
     group = next(iter(scope.groups)) if len(scope.groups) == 1 else None
-    return FromFile(entries=read_offsets(text, partitions=universe(region), group=group))
+    return FromFile(entries=read_offsets(text, partitions=region.universe(), group=group))
 
 
 def skipped(region: StoredRegion, texts: Iterable[str], scope: Scope = EVERYTHING) -> OffsetMap:
@@ -84,7 +83,7 @@ def skipped(region: StoredRegion, texts: Iterable[str], scope: Scope = EVERYTHIN
         InvalidTarget: a text is not of that form, names a partition that is not in scope, or the partition of another.
     """
     found: dict[GroupPartition, Offset] = {}
-    partitions = [p for p in universe(region) if not scope.groups or p.group in scope.groups]
+    partitions = [p for p in region.universe() if not scope.groups or p.group in scope.groups]
     for text in texts:
         record = record_named(text)
         if record is None:

@@ -18,7 +18,6 @@ from airflow_kcr.errors import ConfigurationError, UnknownReset
 from airflow_kcr.protocol.region.archive import ATTEMPTS, ResetPage
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, ResetAttempt, ResetState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import person_reset_of
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RegionName, RequestId, Timeline
 from airflow_kcr.store.regions import RegionStore, Replayed, Span
 
@@ -136,7 +135,7 @@ def of_plan(region: StoredRegion, request_id: RequestId) -> ResetView:
     Raises:
         ConfigurationError: no plan of that name was applied.
     """
-    asked = person_reset_of(region, request_id)
+    asked = region.person_reset_of(request_id)
     if asked is None:
         raise ConfigurationError(f"no plan {request_id!r} was applied to region {region.name}")
     first = None if asked.epoch is None else region.archive.reset(asked.epoch)
@@ -229,7 +228,7 @@ def found(region: StoredRegion, reset_id: str) -> ResetView:
     """
     short = reset_id.removeprefix(f"{region.name}/")
     for name in dict.fromkeys((reset_id, short, f"{region.name}/{short}")):
-        if person_reset_of(region, RequestId(name)) is not None:
+        if region.person_reset_of(RequestId(name)) is not None:
             return of_plan(region, RequestId(name))
     rows = region.archive.resets_from(CheckpointNumber(int(short)), 1) if _NUMBER.fullmatch(short) else ()
     if not rows or str(rows[0].sequence) != short:
@@ -238,7 +237,7 @@ def found(region: StoredRegion, reset_id: str) -> ResetView:
         )
     attempts = _attempts(region, rows[0])
     request_id = attempts[0].person
-    asked = None if request_id is None else person_reset_of(region, request_id)
+    asked = None if request_id is None else region.person_reset_of(request_id)
     return _view(region, attempts, asked)
 
 

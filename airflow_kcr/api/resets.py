@@ -23,7 +23,6 @@ from airflow_kcr.protocol.region.commands import ApplyReset
 from airflow_kcr.protocol.region.plans import Plan
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, RegionState, Requester, ResetRequest
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import person_reset_of, universe
 from airflow_kcr.protocol.targets import ByDuration, Needs
 from airflow_kcr.protocol.values import GroupId, GroupPartition, RegionName, RequestId, few
 from airflow_kcr.runtime.leases import CommitNote
@@ -116,12 +115,12 @@ def apply(
     if approved.region != name:
         raise ConfigurationError(f"the plan is of region {approved.region}, this is {name}")
     region, now = store.read(name)
-    known = person_reset_of(region, approved.plan)
+    known = region.person_reset_of(approved.plan)
     if known is None:
         command = _resolved(region, now, approved, requester, clusters)
         store.handle(name, replace(command, approved_digest=approved_digest))
         region, _ = store.read(name)
-        known = person_reset_of(region, approved.plan)
+        known = region.person_reset_of(approved.plan)
     else:
         _require_same(known, approved.request)
     if known is not None and is_told_from_outside(region, known):
@@ -159,7 +158,7 @@ def _planned(
     region: StoredRegion, now: datetime, request_id: RequestId, request: ResetRequest, clusters: Clusters
 ) -> tuple[Plan, LogView]:
     plans.require_usable(region, now, request)
-    strange = sorted(str(p) for p in request.skip if p not in universe(region))
+    strange = sorted(str(p) for p in request.skip if p not in region.universe())
     if strange:
         raise InvalidTarget(f"records of {', '.join(strange)} can't be skipped: the region has no such partition")
     log = read_logs(region, now, request, clusters)
@@ -230,7 +229,7 @@ def read_logs(region: StoredRegion, now: datetime, request: ResetRequest, cluste
 def _wanted(region: StoredRegion, request: ResetRequest) -> dict[GroupId, list[GroupPartition]]:
     partitions = set(request.skip)
     if Needs.LOG_BOUNDS in request.target.needs:
-        partitions |= {p for p in request.scope.select(universe(region)) if request.target.names(p)}
+        partitions |= {p for p in request.scope.select(region.universe()) if request.target.names(p)}
     found: dict[GroupId, list[GroupPartition]] = {}
     for partition in sorted(partitions):
         found.setdefault(partition.group, []).append(partition)

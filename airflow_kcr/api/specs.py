@@ -23,7 +23,7 @@ from airflow_kcr.protocol.region import lost_logs as placed
 from airflow_kcr.protocol.region.commands import ChangeSpec, DeclareRegion, Reconcile, ReportClusters
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import Spec, live_members
+from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import NO_CLUSTER, ClusterId, GroupId, region_name
 from airflow_kcr.spec import Difference, RegionSpec, TakesEffect, differences, is_other_address, split, stored_spec
 from airflow_kcr.store.regions import RegionStore
@@ -190,7 +190,7 @@ def _compared(region: StoredRegion, now: datetime, spec: RegionSpec, same: Colle
             "with a name and groups of its own, or write what it has"
         )
     plan = Applied(region=region.name, change=_change(region, spec.to_json_text()), differences=found)
-    is_attended = region.state is not RegionState.STOPPED and bool(live_members(region, now))
+    is_attended = region.state is not RegionState.STOPPED and bool(region.live_members(now))
     return plan if is_attended else _all_at_once(plan)
 
 

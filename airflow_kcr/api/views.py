@@ -22,7 +22,6 @@ from airflow_kcr.protocol.region import boundaries, coverage, liveness, lost_log
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
 from airflow_kcr.protocol.region.rows import Absence, CheckpointPhase, DesiredState, RegionState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import is_live, live_members
 from airflow_kcr.protocol.rules import Assignor, GroupProtocol
 from airflow_kcr.protocol.scopes import Scope
 from airflow_kcr.protocol.values import (
@@ -151,7 +150,7 @@ class MemberView(View):
                 member=member,
                 incarnation=0 if row is None else row.incarnation,
                 state=_member_state(region, now, member),
-                alive=is_live(region, member, now),
+                alive=region.is_live(member, now),
                 partitions=tuple(owned.get(member, ())),
                 label="" if row is None else row.label,
                 version="" if row is None else row.version,
@@ -200,7 +199,7 @@ def _absent(region: StoredRegion) -> Iterator[str]:
 def _mixed_versions(region: StoredRegion, now: datetime) -> Iterator[str]:
     by_version: defaultdict[str, list[str]] = defaultdict(list)
     for member, row in sorted(region.members.items()):
-        if row.version and is_live(region, member, now):
+        if row.version and region.is_live(member, now):
             by_version[row.version].append(str(member))
     if len(by_version) > 1:
         told = "; ".join(f"{version}: {few(members, _NAMED)}" for version, members in sorted(by_version.items()))
@@ -220,7 +219,7 @@ def _foreign_consumers(region: StoredRegion, taken: frozenset[GroupPartition]) -
 def _member_state(region: StoredRegion, now: datetime, member: MemberId) -> State:
     """Return where a member stands, as far as the store can tell: what it holds for is known to itself alone."""
     row = region.members.get(member)
-    if row is None or not is_live(region, member, now):
+    if row is None or not region.is_live(member, now):
         return State.CLOSED
     if row.claimed != region.epoch:
         return State.JOINING
@@ -272,7 +271,7 @@ class RegionSummary(View):
             last_complete=last_complete(region),
             next_boundary=region.next_boundary,
             members=sum(group.members for group in region.rules.groups.values()),
-            alive=len(live_members(region, now)),
+            alive=len(region.live_members(now)),
             liveness=liveness.judge(region, now, seen),
             overdue=boundaries.overdue(region, now),
         )
@@ -384,7 +383,7 @@ def _by_group(region: StoredRegion, now: datetime) -> tuple[GroupView, ...]:
     """Return every group with its members: those of the spec, and those that live without a place in it."""
     rules = region.rules.groups
     found: dict[GroupId, list[MemberView]] = {group: [] for group in rules}
-    shown = sorted({*coverage.expected_members(region), *live_members(region, now)})
+    shown = sorted({*coverage.expected_members(region), *region.live_members(now)})
     for view in MemberView.of_all(region, now, shown):
         found.setdefault(view.member.group, []).append(view)
     return tuple(

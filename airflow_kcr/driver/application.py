@@ -35,7 +35,6 @@ from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region.commands import Reconcile, ReportClusters, StartRegion
 from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.region.rows import RegionState, Requester
-from airflow_kcr.protocol.region.state import is_live
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, RegionId, RegionName
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
@@ -182,13 +181,13 @@ def refuse_held(store: RegionStore, run: MemberRun) -> None:
         MemberInUse: one of them is held, and its holder lives.
     """
     region, now = store.read(run.region)
-    held = {member: region.leases[member] for member in run.members if is_live(region, member, now)}
+    held = {member: region.leases[member] for member in run.members if region.is_live(member, now)}
     times, never = region.rules.timeouts, threading.Event()
     deadline = time.monotonic() + RENEWALS * times.renew.total_seconds()
     while held and time.monotonic() < deadline:
         never.wait(POLL_PERIOD)
         region, now = store.read(run.region)
-        held = {m: lease for m, lease in held.items() if is_live(region, m, now)}
+        held = {m: lease for m, lease in held.items() if region.is_live(m, now)}
         renewed = [m for m, lease in held.items() if region.leases[m].until > lease.until]
         if renewed:
             holder = region.members[renewed[0]].label

@@ -28,7 +28,7 @@ from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, Committed, Requester, RequestState
-from airflow_kcr.protocol.region.state import Region, request_of
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, MemberId, RegionName, RequestId
 from airflow_kcr.runtime.host import End, Ended, MemberHost
@@ -275,7 +275,7 @@ class ParentWatchdog:
         request_id = RequestId(task.request_id)
         try:
             return self._store.read_as(
-                self._region, member_pool.members[0], lambda region, now: request_of(region, request_id) is not None
+                self._region, member_pool.members[0], lambda region, now: region.request_of(request_id) is not None
             )
         except KcrError as error:
             _LOG.debug("whether the task is gone could not be read, it is tried again: %s", error)
@@ -334,11 +334,11 @@ def drain(store: RegionStore, name: RegionName, members: frozenset[MemberId], ta
             if may_go(region, members):
                 _LOG.info("everything that was processed is in checkpoint %s", region.restore_sequence)
                 return
-            known = request_of(region, request_id)
+            known = region.request_of(request_id)
             if known is not None and known.state is RequestState.ANSWERED and _is_beyond(region, members):
                 # The trigger's request was answered before the members were held: what they did since needs another.
                 request_id = RequestId(f"{request_id}/held")
-                known = request_of(region, request_id)
+                known = region.request_of(request_id)
             if known is None or known.state is RequestState.ABORTED:
                 ask(store, name, request_id, Requester(who="airflow", reason="the task is gone"))
             store.wait(name, region.counter, timedelta(seconds=min(left, POLL_PERIOD)))

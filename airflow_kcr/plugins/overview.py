@@ -16,7 +16,6 @@ from airflow_kcr.protocol.region.archive import RegionPage
 from airflow_kcr.protocol.region.liveness import Seen
 from airflow_kcr.protocol.region.rows import Claim
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import offsets_of
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId
 
 SHOWN: Final = 50
@@ -82,7 +81,7 @@ class Overview:
 def _partitions(region: StoredRegion, newest: CheckpointNumber | None, past: RegionPage) -> list[PartitionRow]:
     offsets = EMPTY
     if newest is not None:  # of checkpoints undone since, there may be more than a page
-        offsets = past.checkpoints.offsets.get(newest) or offsets_of(region, newest) or EMPTY
+        offsets = past.checkpoints.offsets.get(newest) or region.offsets_of(newest) or EMPTY
     ends: dict[GroupPartition, LogBounds] = {}
     for part in past.contributions.values():
         ends |= part.bounds

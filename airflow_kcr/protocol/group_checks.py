@@ -15,7 +15,6 @@ from airflow_kcr.protocol.observations import OTHER_GROUP, GroupSeen
 from airflow_kcr.protocol.region import liveness, specs
 from airflow_kcr.protocol.region.liveness import Liveness
 from airflow_kcr.protocol.region.rows import RegionState
-from airflow_kcr.protocol.region.state import live_members
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupProtocol
 from airflow_kcr.protocol.timeouts import BROKER_DEFAULTS, BrokerTimes, Timeouts, check, check_consumer_protocol
 from airflow_kcr.protocol.values import MemberId
@@ -126,7 +125,7 @@ def _seconds(time: timedelta) -> str:
 def subscription(evidence: Evidence) -> CheckFindings:
     """All members work by one revision of the spec, and own only topics that it subscribes."""
     region, rules = evidence.region, evidence.rules
-    rows = {m: region.members[m].spec_revision for m in live_members(region, evidence.now) if m.group == evidence.group}
+    rows = {m: region.members[m].spec_revision for m in region.live_members(evidence.now) if m.group == evidence.group}
     if len(set(rows.values())) > 1:
         by = ", ".join(f"{m}: {revision}" for m, revision in rows.items())
         yield warning(f"members were started with different revisions of the spec ({by}); restart the older ones")
@@ -146,7 +145,7 @@ def participants(evidence: Evidence) -> CheckFindings:
     if seen is None:
         return
     listed = Counter(member for _, member in evidence.own_members())
-    live = {m for m in live_members(region, now) if m.group == evidence.group}
+    live = {m for m in region.live_members(now) if m.group == evidence.group}
     failures = {c.member: c for c in specs.start_failures(region, now) if c.member.group == evidence.group}
     for failure in failures.values():
         yield failed(specs.describe_start_failure(region, now, failure))

@@ -13,7 +13,7 @@ from typing import Final
 from airflow_kcr.protocol.evidence import CheckFindings, Evidence, failed, fine, warning
 from airflow_kcr.protocol.region import coverage, lost_logs, timelines
 from airflow_kcr.protocol.region.rows import RESET_STATES, CheckpointPoint, Committed, RegionState
-from airflow_kcr.protocol.region.state import Region, contributions_to, restore_point_offsets, universe
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CommittedOrEarliest, GroupRules
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
@@ -87,9 +87,9 @@ def claims(evidence: Evidence) -> CheckFindings:
     if evidence.topics is None:
         return
     region, there = evidence.region, evidence.rules.partitions(evidence.topics)
-    known = {p for p in universe(region) if p.group == evidence.group}
+    known = {p for p in region.universe() if p.group == evidence.group}
     # One that was found since the topics were read is on the cluster.
-    for partition in sorted((known & universe(evidence.before)) - there):
+    for partition in sorted((known & evidence.before.universe()) - there):
         yield failed(f"{partition} is in the region but not on the cluster{_absence(region, partition)}")
     if region.state in _WORKING or region.state in RESET_STATES:
         yield from _unclaimed(evidence, known, there)
@@ -173,7 +173,7 @@ def offsets(evidence: Evidence) -> CheckFindings:
     lost = {t.partition: t for t in lost_logs.out_of_range_throughout(evidence.before, region, logs)}
     for trouble in lost.values():
         yield failed(f"{trouble.partition} at {trouble.position}: {trouble.why} (policy {trouble.policy})")
-    for partition, offset in restore_point_offsets(region).restrict(logs).items():
+    for partition, offset in region.restore_point_offsets().restrict(logs).items():
         start = logs[partition].start
         if offset < start and partition not in lost:
             yield failed(
@@ -204,8 +204,8 @@ def _closing_in(evidence: Evidence) -> CheckFindings:
     point = region.restore_point
     if not isinstance(point, CheckpointPoint) or evidence.bounds is None:
         return
-    then = {p: log for part in contributions_to(region, point.sequence).values() for p, log in part.bounds.items()}
-    for partition, offset in restore_point_offsets(region).items():
+    then = {p: log for part in region.contributions_to(point.sequence).values() for p, log in part.bounds.items()}
+    for partition, offset in region.restore_point_offsets().items():
         log, before = evidence.bounds.get(partition), then.get(partition)
         if log is None or before is None or timelines.is_recreated(before.topic_id, log.topic_id):
             continue
@@ -277,7 +277,7 @@ def strange_commit(
 
 def _committable(region: Region, partition: GroupPartition) -> set[Offset]:
     claim = region.claims.get(partition)
-    at_restore_point = restore_point_offsets(region).get(partition)
+    at_restore_point = region.restore_point_offsets().get(partition)
     if at_restore_point is None:
         return set()
     return {at_restore_point} if claim is None or claim.resume is None else {at_restore_point, claim.resume}

@@ -35,7 +35,7 @@ from airflow_kcr.protocol.region.commands import (
     StoreBoundaryOffsets,
 )
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, DesiredState, RegionState, ResetCause
-from airflow_kcr.protocol.region.state import Region, Spec, universe
+from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import CheckpointRules, Delivery, OutOfRangePolicy, RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.targets import (
@@ -412,9 +412,9 @@ def require_sound(region: Region) -> None:
     """Check what a region's rows say at any moment."""
     unresolved = {p for p, c in region.claims.items() if c.resume is None and (p, c.topic_id) not in region.initial}
     if region.reset is not None:
-        assert region.seek.keys() >= universe(region) - unresolved
+        assert region.seek.keys() >= region.universe() - unresolved
     if region.state in {RegionState.RUNNING, RegionState.DRAINING}:
-        assert region.seek.offsets.keys() >= set(universe(region))
+        assert region.seek.offsets.keys() >= set(region.universe())
     started = [p for b in region.running.values() if b.epoch == region.epoch for p in b.ranges]
     assert len(started) == len(set(started))
     if region.restore_sequence is not None and region.restore_epoch is None:

@@ -31,7 +31,6 @@ from airflow_kcr.protocol.region.commands import (
 )
 from airflow_kcr.protocol.region.coverage import is_batch_quiesced
 from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState, ResetCause
-from airflow_kcr.protocol.region.state import live_members, universe
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import AssignmentId, Epoch, Incarnation, Offset, Range
@@ -166,8 +165,8 @@ def a_member_that_never_claims_after_a_reset() -> Flaws:
     driver.acknowledge(driver.member(0))
     region = driver.region
     held = {p for p, c in region.claims.items() if c.epoch == region.epoch and c.owner == driver.member(0)}
-    if region.state is RegionState.RUNNING and held != universe(region):
-        yield f"the region runs, {len(universe(region) - held)} partitions are nobody's"
+    if region.state is RegionState.RUNNING and held != region.universe():
+        yield f"the region runs, {len(region.universe() - held)} partitions are nobody's"
 
 
 @behind("quiet: every member has acknowledged")
@@ -179,7 +178,7 @@ def a_member_that_never_acknowledges() -> Flaws:
     with suppress(KcrError):
         driver.acknowledge(driver.member(0))
     region, now = driver.store.read(driver.name)
-    late = [m for m in live_members(region, now) if region.members[m].acknowledged != region.epoch]
+    late = [m for m in region.live_members(now) if region.members[m].acknowledged != region.epoch]
     if region.state is RegionState.RUNNING and late:
         yield f"the region runs, {late[0]} has not acknowledged its epoch"
 

@@ -30,10 +30,7 @@ from airflow_kcr.protocol.region.state import (
     LedgerChange,
     OffsetsForgotten,
     Region,
-    is_live,
-    stored,
     without,
-    without_forgotten,
 )
 from airflow_kcr.protocol.region.timelines import Rewinds
 from airflow_kcr.protocol.values import (
@@ -107,7 +104,7 @@ class MemoryTransactions(RegionStore):
         row = region.members.get(member)
         if row is None:
             return UnknownMember(f"{member} is not registered in region {name}; register it first")
-        renewed = row.incarnation == command.incarnation and is_live(region, member, now)
+        renewed = row.incarnation == command.incarnation and region.is_live(member, now)
         if renewed:
             fresh = Lease(incarnation=command.incarnation, until=now + command.lease, lacks=command.lacks)
             self._regions[name] = replace(region, leases={**region.leases, member: fresh})
@@ -271,7 +268,7 @@ class MemoryTransactions(RegionStore):
             _apply(self._ledgers[region.name], change)
             tables = _applied(tables, change)
         self._events[region.name].extend(region.events)
-        after = without_forgotten(stored(region), region.ledger)
+        after = region.stored().without_forgotten(region.ledger)
         self._tables[region.name] = tables
         self._regions[region.name] = working(after, tables)
         return replace(after, archive=self._regions[region.name].archive)

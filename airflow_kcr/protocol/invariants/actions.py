@@ -10,21 +10,6 @@ from airflow_kcr.protocol.invariants.moment import Holder, Invariant, Moment, Pe
 from airflow_kcr.protocol.invariants.tiling import add
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.events import (
-    Acknowledged,
-    CheckpointCompleted,
-    CheckpointOpened,
-    CommitReadBack,
-    Contributed,
-    DrainBegun,
-    Event,
-    InitialOffsetsStored,
-    ResetBegun,
-    ResetDone,
-    SeekWritten,
-    StateChanged,
-    StoreRestoredSeen,
-)
 from airflow_kcr.protocol.region.rows import Batch, CheckpointPurpose, RegionState
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
@@ -67,14 +52,14 @@ class Fenced(Invariant):
         numbers = (batch.started_after, batch.finished_after)
         findings.add(f"batch {batch.batch} {flaw}", *(n for n in numbers if n is not None))
 
-    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
         """See `Invariant`."""
         match event.body:
-            case Contributed() as body:
+            case events.Contributed() as body:
                 _act(moment, body, body.offsets, f"a contribution to checkpoint {body.sequence}", findings)
-            case CommitReadBack(member=member) as body if member is not None:
+            case events.CommitReadBack(member=member) as body if member is not None:
                 _act(moment, body, body.offsets, f"a commit read-back of checkpoint {body.sequence}", findings)
-            case Acknowledged() as body:
+            case events.Acknowledged() as body:
                 _act(moment, body, EMPTY, "an acknowledgement", findings)
             case _:
                 pass
@@ -82,7 +67,7 @@ class Fenced(Invariant):
 
 def _act(
     moment: Moment,
-    body: Contributed | CommitReadBack | Acknowledged,
+    body: events.Contributed | events.CommitReadBack | events.Acknowledged,
     offsets: OffsetMap,
     what: str,
     findings: Violations,
@@ -122,16 +107,16 @@ class Still(Invariant):
 
     since: EventNumber = EventNumber(0)
 
-    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
         """See `Invariant`."""
         match event.body:
-            case DrainBegun(sequence=sequence):
+            case events.DrainBegun(sequence=sequence):
                 self._hold(event.number, f"checkpoint {sequence} drains")
-            case CheckpointCompleted(sequence=sequence):
+            case events.CheckpointCompleted(sequence=sequence):
                 self._hold(
                     event.number, f"checkpoint {sequence} is complete and what asked for it has not taken effect"
                 )
-            case StateChanged(before=RegionState.DRAINING):
+            case events.StateChanged(before=RegionState.DRAINING):
                 self._hold(event.number, "")
             case _:
                 pass
@@ -191,19 +176,19 @@ class Increasing(Invariant):
     done: list[Done] = field(default_factory=list)
     """By stamp, oldest first; from the last reset that was done on."""
 
-    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
         """See `Invariant`."""
         body, number, before = event.body, event.number, self.newest
-        if isinstance(body, ResetDone):
+        if isinstance(body, events.ResetDone):
             # What began before it can't finish any more, but for what its sinks have proved now.
             self.done = self.done[-2:]
-        elif isinstance(body, StoreRestoredSeen):
+        elif isinstance(body, events.StoreRestoredSeen):
             self.newest = Newest(number, Timeline(max(event.timeline, before.timeline)), before.sequence)
-        elif isinstance(body, CheckpointOpened | ResetBegun):
+        elif isinstance(body, events.CheckpointOpened | events.ResetBegun):
             if body.sequence <= before.sequence or body.timeline < before.timeline:
                 detail = f"({body.timeline}, {body.sequence}) comes after ({before.timeline}, {before.sequence})"
                 findings.add(detail, before.number, number)
-            opens = isinstance(body, ResetBegun) and body.opens_timeline
+            opens = isinstance(body, events.ResetBegun) and body.opens_timeline
             if body.timeline != before.timeline + opens:
                 detail = f"{event.kind} {body.sequence} is of timeline {body.timeline}"
                 findings.add(f"{detail}, expected was {before.timeline + opens}", before.number, number)
@@ -212,7 +197,7 @@ class Increasing(Invariant):
                 CheckpointNumber(max(body.sequence, before.sequence)),
             )
             self.newest = Newest(number, *highest)
-            if isinstance(body, ResetBegun) and tuple(body.undoes) != moment.undone:
+            if isinstance(body, events.ResetBegun) and tuple(body.undoes) != moment.undone:
                 said, found = list(body.undoes), list(moment.undone)
                 detail = f"reset {body.sequence} says that it undoes the checkpoints {said}, its map lies below {found}"
                 findings.add(detail, number)
@@ -274,15 +259,15 @@ class Resumed(Invariant):
     known: set[GroupPartition] = field(default_factory=set)
     """Partitions that have had a resume point, or started without one, which is reported once."""
 
-    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
         """See `Invariant`."""
         match event.body:
-            case ResetBegun(seek=seek) | SeekWritten(seek=seek):
+            case events.ResetBegun(seek=seek) | events.SeekWritten(seek=seek):
                 for partition, entry in seek.items():
                     place = None if entry.offset is None else moment.past_skips(partition, entry.offset)
                     self.expected[partition] = ResumePlace(event.number, place)
                 self.known.update(seek)
-            case CheckpointCompleted(sequence=sequence, offsets=offsets) if moment.is_current(sequence):
+            case events.CheckpointCompleted(sequence=sequence, offsets=offsets) if moment.is_current(sequence):
                 for partition, offset in offsets.items():
                     self.expected[partition] = ResumePlace(event.number, offset)
                 self.known.update(offsets)
@@ -329,9 +314,9 @@ class ResolvedOnce(Invariant):
     invariant: ClassVar[str] = "R10"
     starts: dict[GroupPartition, list[Start]] = field(default_factory=dict)
 
-    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
         """See `Invariant`."""
-        if not isinstance(event.body, InitialOffsetsStored):
+        if not isinstance(event.body, events.InitialOffsetsStored):
             return
         for partition, offset in event.body.offsets.items():
             log = event.body.bounds.get(partition)
@@ -403,7 +388,7 @@ class RequestsEnd(Invariant):
     since: EventNumber = EventNumber(0)
     ahead: list[Ahead] = field(default_factory=list)
 
-    def before(self, moment: Moment, event: Event, findings: Violations) -> None:
+    def before(self, moment: Moment, event: events.Event, findings: Violations) -> None:
         """See `Invariant`."""
         match event.body:
             case events.CheckpointCompleted(sequence=sequence):
@@ -446,7 +431,7 @@ class RequestsEnd(Invariant):
             detail = f"{partition}: reset {body.person} was not accepted for it and moves it to {where}"
             findings.add(f"{detail}, it was at {entry.current}", person.number, number)
 
-    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
         """See `Invariant`."""
         number, body = event.number, event.body
         match body:
@@ -471,7 +456,7 @@ class RequestsEnd(Invariant):
                 findings.add(detail, asked.number, asked.begun)
         self.automatic = []
 
-    def _cause(self, event: Event, findings: Violations) -> None:
+    def _cause(self, event: events.Event, findings: Violations) -> None:
         number = event.number
         match event.body:
             case events.ResetBegun(epoch=begun) | events.Killed(epoch=begun):

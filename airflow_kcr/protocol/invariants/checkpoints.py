@@ -10,21 +10,7 @@ from typing import ClassVar, Final, NamedTuple
 from airflow_kcr.protocol.invariants.moment import Holder, Invariant, LatestAttempt, Moment, OpenCheckpoint, Violations
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
-from airflow_kcr.protocol.region.events import (
-    CheckpointAborted,
-    CheckpointCompleted,
-    CheckpointOpened,
-    CheckpointPinned,
-    CheckpointRequestAnswered,
-    CheckpointsRetired,
-    CommitReadBack,
-    CommitResolved,
-    Contributed,
-    Event,
-    InitialOffsetsStored,
-    ResetBegun,
-)
-from airflow_kcr.protocol.region.rows import Batch, Committed, Outcome, RegionState, ResetCause
+from airflow_kcr.protocol.region import events, rows
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPartition, Offset, RequestId
 
 REMEMBERED: Final = 10_000
@@ -48,23 +34,25 @@ class Complete(Invariant):
 
     invariant: ClassVar[str] = "R2"
 
-    def before(self, moment: Moment, event: Event, findings: Violations) -> None:
+    def before(self, moment: Moment, event: events.Event, findings: Violations) -> None:
         """See `Invariant`."""
         match event.body:
-            case CheckpointCompleted(sequence=sequence) as body:
+            case events.CheckpointCompleted(sequence=sequence) as body:
                 checkpoint = moment.open.get(sequence)
                 if checkpoint is None:
                     findings.add(f"checkpoint {sequence} is complete and was never opened", event.number)
                 else:
                     _parts(event.number, checkpoint, body, findings)
                     _hidden(moment, event.number, body, findings)
-            case Contributed(sequence=sequence, member=member) if sequence not in moment.open:
+            case events.Contributed(sequence=sequence, member=member) if sequence not in moment.open:
                 findings.add(f"{member} contributed to checkpoint {sequence}, which was never opened", event.number)
             case _:
                 pass
 
 
-def _parts(number: EventNumber, checkpoint: OpenCheckpoint, body: CheckpointCompleted, findings: Violations) -> None:
+def _parts(
+    number: EventNumber, checkpoint: OpenCheckpoint, body: events.CheckpointCompleted, findings: Violations
+) -> None:
     participants, name = dict(checkpoint.participants), f"checkpoint {body.sequence}"
     total: dict[GroupPartition, Offset] = {}
     for part in checkpoint.parts:
@@ -90,7 +78,7 @@ def _parts(number: EventNumber, checkpoint: OpenCheckpoint, body: CheckpointComp
         findings.add(f"{name}: {differ[0]} is not what was contributed", number)
 
 
-def _hidden(moment: Moment, number: EventNumber, body: CheckpointCompleted, findings: Violations) -> None:
+def _hidden(moment: Moment, number: EventNumber, body: events.CheckpointCompleted, findings: Violations) -> None:
     """Note what was known to lack an owner, is not in the checkpoint, and is not named by it."""
     for partition in sorted(moment.unowned - body.offsets.keys() - body.inexact.keys()):
         detail = (
@@ -113,10 +101,13 @@ class Inside(Invariant):
 
     invariant: ClassVar[str] = "R3"
 
-    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
         """See `Invariant`."""
         match event.body:
-            case Contributed(offsets=offsets, bounds=bounds) | InitialOffsetsStored(offsets=offsets, bounds=bounds):
+            case (
+                events.Contributed(offsets=offsets, bounds=bounds)
+                | events.InitialOffsetsStored(offsets=offsets, bounds=bounds)
+            ):
                 for partition in offsets:
                     if not _is_inside(moment, event, partition, bounds):
                         log = bounds.get(partition)
@@ -128,13 +119,13 @@ class Inside(Invariant):
 
 
 def _is_inside(
-    moment: Moment, event: Event, partition: GroupPartition, bounds: Mapping[GroupPartition, LogBounds]
+    moment: Moment, event: events.Event, partition: GroupPartition, bounds: Mapping[GroupPartition, LogBounds]
 ) -> bool:
     log = bounds.get(partition)
-    if log is None or not isinstance(event.body, Contributed | InitialOffsetsStored):
+    if log is None or not isinstance(event.body, events.Contributed | events.InitialOffsetsStored):
         return False
     offset = event.body.offsets[partition]
-    if isinstance(event.body, InitialOffsetsStored):
+    if isinstance(event.body, events.InitialOffsetsStored):
         return offset in log
     return log.start <= offset <= max(log.end, moment.past_skips(partition, log.end))
 
@@ -164,25 +155,25 @@ class RestorePointKept(Invariant):
     pinned: dict[CheckpointNumber, str] = field(default_factory=dict)
     doubted: list[Doubted] = field(default_factory=list)
 
-    def before(self, moment: Moment, event: Event, findings: Violations) -> None:
+    def before(self, moment: Moment, event: events.Event, findings: Violations) -> None:
         """See `Invariant`."""
         match event.body:
-            case ResetBegun(cause=cause, person=request_id):
+            case events.ResetBegun(cause=cause, person=request_id):
                 person = None if request_id is None else moment.persons.get(request_id)
-                forced = cause is ResetCause.PERSON and person is not None and person.forced
+                forced = cause is rows.ResetCause.PERSON and person is not None and person.forced
                 self._settle(findings, excepting=event.at if forced else None)
-            case CheckpointPinned(sequence=sequence, name=name):
+            case events.CheckpointPinned(sequence=sequence, name=name):
                 if name:
                     self.pinned[sequence] = name
                 else:
                     self.pinned.pop(sequence, None)
-            case CheckpointsRetired(sequences=sequences):
+            case events.CheckpointsRetired(sequences=sequences):
                 self._retired(moment, event, sequences, findings)
             case _ if self.doubted and event.number >= self.doubted[0].number + AT_ONCE:
                 self._settle(findings, excepting=None)
 
     def _retired(
-        self, moment: Moment, event: Event, sequences: tuple[CheckpointNumber, ...], findings: Violations
+        self, moment: Moment, event: events.Event, sequences: tuple[CheckpointNumber, ...], findings: Violations
     ) -> None:
         wrong: list[str] = []
         for sequence in sequences:
@@ -244,11 +235,11 @@ class OneAtATime(Invariant):
 
     asked: dict[RequestId, Asked] = field(default_factory=dict)
 
-    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
         """See `Invariant`."""
         number = event.number
         match event.body:
-            case CheckpointOpened(sequence=sequence, request_id=request_id):
+            case events.CheckpointOpened(sequence=sequence, request_id=request_id):
                 if self.opened is not None:
                     detail = f"checkpoint {sequence} was opened while checkpoint {self.opened.sequence} was open"
                     findings.add(detail, self.opened.number, number)
@@ -262,11 +253,11 @@ class OneAtATime(Invariant):
                 self.opened = self.asked[request_id] = Asked(sequence, number)
                 if len(self.asked) > REMEMBERED:
                     del self.asked[next(iter(self.asked))]
-            case CheckpointCompleted(sequence=sequence) | CheckpointAborted(sequence=sequence):
+            case events.CheckpointCompleted(sequence=sequence) | events.CheckpointAborted(sequence=sequence):
                 if self.opened is None or self.opened.sequence != sequence:
                     findings.add(f"checkpoint {sequence} ended, it was not open", number)
                 self.opened = None
-            case CheckpointRequestAnswered(request_id=request_id, sequence=sequence):
+            case events.CheckpointRequestAnswered(request_id=request_id, sequence=sequence):
                 if not moment.is_current(sequence):
                     detail = (
                         f"{request_id} was answered by checkpoint {sequence}, which is not a complete checkpoint "
@@ -283,11 +274,11 @@ class OneAtATime(Invariant):
 # batch was started with. One more way exists: a batch whose end was refused or never heard of turns out to be done,
 # because a fenced sink tells its progress in the reset that follows (`exactly_once`).
 
-ENDING: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
-WAS_DONE: Final = frozenset({Outcome.DONE, Outcome.UNDONE})
+ENDING: Final = frozenset({rows.RegionState.RUNNING, rows.RegionState.DRAINING})
+WAS_DONE: Final = frozenset({rows.Outcome.DONE, rows.Outcome.UNDONE})
 
 
-def begin_flaw(moment: Moment, batch: Batch) -> str:
+def begin_flaw(moment: Moment, batch: rows.Batch) -> str:
     """Return what speaks against a batch that begins now; empty: nothing."""
     if batch.epoch != moment.epoch:
         return f"was started in epoch {batch.epoch}, the region was in epoch {moment.epoch}"
@@ -302,7 +293,7 @@ def begin_flaw(moment: Moment, batch: Batch) -> str:
     return ""
 
 
-def end_flaw(moment: Moment, batch: Batch) -> str:
+def end_flaw(moment: Moment, batch: rows.Batch) -> str:
     """Return what speaks against the end, now, of a batch that was done; empty: nothing."""
     since, until = batch.started_after, batch.finished_after
     if until is None:
@@ -321,7 +312,7 @@ def end_flaw(moment: Moment, batch: Batch) -> str:
     return "" if moment.state in ENDING else f"was accepted while the region was {moment.state}"
 
 
-def proves(attempt: LatestAttempt, batch: Batch) -> bool:
+def proves(attempt: LatestAttempt, batch: rows.Batch) -> bool:
     """Whether a reset that is done proves a batch done whose end was not accepted.
 
     It has to be the first one done after the batch's epoch that `tells_of` it, which the caller sees to, in the same
@@ -342,7 +333,7 @@ def proves(attempt: LatestAttempt, batch: Batch) -> bool:
     return told
 
 
-def tells_of(attempt: LatestAttempt, batch: Batch) -> bool:
+def tells_of(attempt: LatestAttempt, batch: rows.Batch) -> bool:
     """Whether a reset that is done says what became of a batch; else a later one may.
 
     It does unless it was done without any of the batch's partitions, as the brokers did not have them: then the sink
@@ -382,16 +373,18 @@ class ReadBacks(Invariant):
     """
 
     told: dict[GroupPartition, Offset] = field(default_factory=dict)
-    says: Committed | None = None
+    says: rows.Committed | None = None
     wrong: WrongReadBack | None = None
 
-    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
         """See `Invariant`."""
         body, number = event.body, event.number
-        if self.wrong is not None and not (isinstance(body, CommitResolved) and body.sequence == self.wrong.sequence):
+        if self.wrong is not None and not (
+            isinstance(body, events.CommitResolved) and body.sequence == self.wrong.sequence
+        ):
             findings.add(self.wrong.detail, self.wrong.number)
         self.wrong = None
-        if isinstance(body, CommitReadBack):
+        if isinstance(body, events.CommitReadBack):
             if moment.restore_point != body.sequence or body.sequence not in moment.kept:
                 findings.add(
                     f"checkpoint {body.sequence} was committed to Kafka, the restore point is {moment.restore_point}",
@@ -401,15 +394,15 @@ class ReadBacks(Invariant):
             self._about(body.sequence)
             self.told.update(body.offsets)
             differs = self._differing(moment)
-            if differs and self.says is Committed.YES:
+            if differs and self.says is rows.Committed.YES:
                 self.wrong = WrongReadBack(
                     body.sequence, number, f"checkpoint {body.sequence} is called committed, {differs}"
                 )
-        elif isinstance(body, CommitResolved):
+        elif isinstance(body, events.CommitResolved):
             self._about(body.sequence)
             self.says = body.committed
             lacks = self._differing(moment) or self._unheard(moment)
-            if body.committed is Committed.YES and lacks:
+            if body.committed is rows.Committed.YES and lacks:
                 findings.add(f"checkpoint {body.sequence} is called committed, {lacks}", number)
 
     def finish(self, moment: Moment, findings: Violations) -> None:

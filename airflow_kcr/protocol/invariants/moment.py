@@ -385,11 +385,11 @@ class Violations:
     first: list[Violation] = field(default_factory=list)
     count: int = 0
 
-    def add(self, detail: str, *events: EventNumber) -> None:
+    def add(self, detail: str, *numbers: EventNumber) -> None:
         """Note a violation: what is wrong, and the events that contradict each other."""
         self.count += 1
         if len(self.first) < KEPT:
-            self.first.append(Violation(self.invariant, detail, events))
+            self.first.append(Violation(self.invariant, detail, numbers))
 
     def in_order(self) -> list[Violation]:
         """Return the violations by their last events, the last of them saying how many more there are."""

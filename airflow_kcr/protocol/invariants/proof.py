@@ -13,19 +13,9 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final
 
+from airflow_kcr.protocol.invariants import checkpoints
 from airflow_kcr.protocol.invariants.accounting import Accounted
 from airflow_kcr.protocol.invariants.actions import Fenced, Increasing, RequestsEnd, ResolvedOnce, Resumed, Still
-from airflow_kcr.protocol.invariants.checkpoints import (
-    WAS_DONE,
-    Complete,
-    Inside,
-    OneAtATime,
-    ReadBacks,
-    RestorePointKept,
-    end_flaw,
-    proves,
-    tells_of,
-)
 from airflow_kcr.protocol.invariants.history import History, Violation
 from airflow_kcr.protocol.invariants.moment import Invariant, Moment, Violations
 from airflow_kcr.protocol.invariants.tiling import Tiled
@@ -140,7 +130,7 @@ class Proof:
 
     def _route(self, batch: Batch, until: EventNumber) -> None:
         ended = batch.finished_after
-        if ended is None and batch.outcome in WAS_DONE:
+        if ended is None and batch.outcome in checkpoints.WAS_DONE:
             self._end(batch)
         elif ended is None or ended > until:
             self.open[batch.batch] = batch
@@ -151,10 +141,10 @@ class Proof:
             heappush(self._ends, (ended, self._pushed, batch))
 
     def _end(self, batch: Batch) -> None:
-        if batch.outcome not in WAS_DONE:
+        if batch.outcome not in checkpoints.WAS_DONE:
             self.open[batch.batch] = batch
             return
-        flaw = end_flaw(self.moment, batch)
+        flaw = checkpoints.end_flaw(self.moment, batch)
         for check in self.checks:
             if check.sees_batches:
                 check.end(self.moment, batch, flaw, self.findings[check.invariant])
@@ -185,16 +175,16 @@ class Proof:
         if attempt is None or attempt.done != event.number:
             return
         for batch in [b for b in self.open.values() if b.epoch < attempt.epoch]:
-            if (batch.finished_after is None and batch.outcome is None) or not tells_of(attempt, batch):
+            if (batch.finished_after is None and batch.outcome is None) or not checkpoints.tells_of(attempt, batch):
                 continue
             if batch.batch in self.doubted:
                 del self.open[batch.batch]
                 flaw = self.doubted.pop(batch.batch)
-                if proves(attempt, batch):
+                if checkpoints.proves(attempt, batch):
                     self._accept(batch, event.number)
                 else:
                     self._refuse(batch, flaw)
-            elif batch.outcome is not None and batch.outcome not in WAS_DONE:
+            elif batch.outcome is not None and batch.outcome not in checkpoints.WAS_DONE:
                 del self.open[batch.batch]
 
     def _refuse(self, batch: Batch, flaw: str) -> None:
@@ -207,9 +197,9 @@ class Proof:
 
 CHECKS: Final[tuple[type[Invariant], ...]] = (
     Tiled,
-    Complete,
-    Inside,
-    ReadBacks,
+    checkpoints.Complete,
+    checkpoints.Inside,
+    checkpoints.ReadBacks,
     Resumed,
     Fenced,
     RequestsEnd,
@@ -217,8 +207,8 @@ CHECKS: Final[tuple[type[Invariant], ...]] = (
     Still,
     ResolvedOnce,
     Increasing,
-    RestorePointKept,
-    OneAtATime,
+    checkpoints.RestorePointKept,
+    checkpoints.OneAtATime,
 )
 """R1a to R13, in order."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from airflow_kcr.protocol.invariants.moment import Invariant, Moment, Violations
-from airflow_kcr.protocol.region.events import CheckpointCompleted, CheckpointOpened, Event, ResetBegun, SeekWritten
+from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import BatchId, EventNumber, GroupPartition, Offset, Range
@@ -208,24 +208,26 @@ class Tiled(Invariant):
             found = self.ways[partition] = Way()
         return found
 
-    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
         """See `Invariant`."""
         match event.body:
-            case ResetBegun() as body:
+            case events.ResetBegun() as body:
                 self._seek(moment, body, findings, opens=body.opens_timeline)
-            case SeekWritten() as body:
+            case events.SeekWritten() as body:
                 self._seek(moment, body, findings, opens=False)
-            case CheckpointOpened(partitions=partitions):
+            case events.CheckpointOpened(partitions=partitions):
                 for partition in partitions:
                     self.way(partition)
-            case CheckpointCompleted(sequence=sequence, offsets=offsets) if moment.is_current(sequence):
+            case events.CheckpointCompleted(sequence=sequence, offsets=offsets) if moment.is_current(sequence):
                 # What it lacks was gone, or not in the spec; the first that has it again shows the way since the last.
                 for partition, offset in offsets.items():
                     self._checkpoint(moment, partition, offset, findings)
             case _:
                 pass
 
-    def _seek(self, moment: Moment, body: ResetBegun | SeekWritten, findings: Violations, *, opens: bool) -> None:
+    def _seek(
+        self, moment: Moment, body: events.ResetBegun | events.SeekWritten, findings: Violations, *, opens: bool
+    ) -> None:
         for partition, entry in body.seek.items():
             way = self.way(partition)
             explains = moment.delivery(partition.group) is Delivery.AT_MOST_ONCE

@@ -14,17 +14,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
-from airflow_kcr.protocol.region.rows import (
-    BoundaryKey,
-    BoundaryOffset,
-    Checkpoint,
-    CheckpointRequest,
-    Contribution,
-    PersonReset,
-    PersonResetState,
-    RequestState,
-    ResetAttempt,
-)
+from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     Epoch,
@@ -36,10 +26,12 @@ from airflow_kcr.protocol.values import (
     TopicId,
 )
 
-ACTIVE: Final = frozenset({PersonResetState.WAITING, PersonResetState.DRAINING, PersonResetState.STARTED})
+ACTIVE: Final = frozenset(
+    {rows.PersonResetState.WAITING, rows.PersonResetState.DRAINING, rows.PersonResetState.STARTED}
+)
 """Persons' resets that have not ended."""
 
-WAITING: Final = frozenset({RequestState.QUEUED, RequestState.OPEN})
+WAITING: Final = frozenset({rows.RequestState.QUEUED, rows.RequestState.OPEN})
 """Requests that have not ended."""
 
 
@@ -61,8 +53,8 @@ class Stretch(NamedTuple):
 class Named(NamedTuple):
     """The request and the reset that a request id names."""
 
-    request: CheckpointRequest | None = None
-    reset: PersonReset | None = None
+    request: rows.CheckpointRequest | None = None
+    reset: rows.PersonReset | None = None
 
 
 class LogStart(NamedTuple):
@@ -77,8 +69,8 @@ class LogStart(NamedTuple):
 class CheckpointPage(NamedTuple):
     """Checkpoints, and what tells whether each can still be gone back to, as of one moment."""
 
-    checkpoints: tuple[Checkpoint, ...] = ()
-    requests: tuple[CheckpointRequest, ...] = ()
+    checkpoints: tuple[rows.Checkpoint, ...] = ()
+    requests: tuple[rows.CheckpointRequest, ...] = ()
     """As `Archive.requests_for` returns them."""
 
     offsets: Mapping[CheckpointNumber, OffsetMap] = MappingProxyType({})
@@ -98,11 +90,11 @@ class CheckpointPage(NamedTuple):
 class ResetPage(NamedTuple):
     """Attempts of resets, and what belongs to them, as of one moment."""
 
-    resets: tuple[ResetAttempt, ...] = ()
-    following: tuple[ResetAttempt, ...] = ()
+    resets: tuple[rows.ResetAttempt, ...] = ()
+    following: tuple[rows.ResetAttempt, ...] = ()
     """The attempts right after these; none where there is no upper bound."""
 
-    persons: tuple[PersonReset, ...] = ()
+    persons: tuple[rows.PersonReset, ...] = ()
     """Those that these attempts are of, and the newest that never began, in the order of asking."""
 
     undone: Mapping[Timeline, tuple[CheckpointNumber, ...]] = MappingProxyType({})
@@ -114,7 +106,7 @@ class RegionPage(NamedTuple):
 
     checkpoints: CheckpointPage = CheckpointPage()
     resets: ResetPage = ResetPage()
-    contributions: Mapping[MemberId, Contribution] = MappingProxyType({})
+    contributions: Mapping[MemberId, rows.Contribution] = MappingProxyType({})
     """To the checkpoint that was asked about."""
 
 
@@ -126,11 +118,11 @@ class Archive:
 
     # One row
 
-    def request(self, request_id: RequestId) -> CheckpointRequest | None:
+    def request(self, request_id: RequestId) -> rows.CheckpointRequest | None:
         """Return the request of a request id."""
         return None
 
-    def person_reset(self, request_id: RequestId) -> PersonReset | None:
+    def person_reset(self, request_id: RequestId) -> rows.PersonReset | None:
         """Return a person's reset by its request id."""
         return None
 
@@ -141,11 +133,11 @@ class Archive:
         """
         return Named()
 
-    def checkpoint(self, sequence: CheckpointNumber) -> Checkpoint | None:
+    def checkpoint(self, sequence: CheckpointNumber) -> rows.Checkpoint | None:
         """Return the checkpoint of a number."""
         return None
 
-    def reset(self, epoch: Epoch) -> ResetAttempt | None:
+    def reset(self, epoch: Epoch) -> rows.ResetAttempt | None:
         """Return the attempt that began an epoch."""
         return None
 
@@ -163,7 +155,7 @@ class Archive:
         """Return what Kafka held after the commit of a checkpoint, as it was read back."""
         return OffsetMap()
 
-    def contributions(self, sequence: CheckpointNumber) -> Mapping[MemberId, Contribution]:
+    def contributions(self, sequence: CheckpointNumber) -> Mapping[MemberId, rows.Contribution]:
         """Return what was contributed to a checkpoint; nothing once it is retired."""
         return {}
 
@@ -171,37 +163,37 @@ class Archive:
         """Return where the reset that began an epoch went."""
         return None
 
-    def boundary_offsets(self, boundary: datetime) -> Mapping[BoundaryKey, BoundaryOffset]:
+    def boundary_offsets(self, boundary: datetime) -> Mapping[rows.BoundaryKey, rows.BoundaryOffset]:
         """Return where a boundary falls, as far as that was found."""
         return {}
 
     # The current timeline
 
-    def newest_aligned(self, up_to: CheckpointNumber | None) -> Checkpoint | None:
+    def newest_aligned(self, up_to: CheckpointNumber | None) -> rows.Checkpoint | None:
         """Return the newest current checkpoint, of at most this number, that was aligned to a boundary."""
         return None
 
-    def covering(self, boundary: datetime) -> Checkpoint | None:
+    def covering(self, boundary: datetime) -> rows.Checkpoint | None:
         """Return the oldest current checkpoint that was aligned to this boundary or a later one."""
         return None
 
-    def newest_usable(self, before: CheckpointNumber | None) -> Checkpoint | None:
+    def newest_usable(self, before: CheckpointNumber | None) -> rows.Checkpoint | None:
         """Return the newest current checkpoint that has its offsets, of a lower number than this."""
         return None
 
-    def oldest_usable(self) -> Checkpoint | None:
+    def oldest_usable(self) -> rows.Checkpoint | None:
         """Return the oldest current checkpoint that has its offsets."""
         return None
 
-    def newest_current(self, before: CheckpointNumber | None) -> Checkpoint | None:
+    def newest_current(self, before: CheckpointNumber | None) -> rows.Checkpoint | None:
         """Return the newest current checkpoint of a lower number than this, retired ones too."""
         return None
 
-    def newest_published(self, before: CheckpointNumber | None) -> Checkpoint | None:
+    def newest_published(self, before: CheckpointNumber | None) -> rows.Checkpoint | None:
         """Return the newest published current checkpoint of a lower number than this, retired ones too."""
         return None
 
-    def published_from(self, boundary: datetime | None, sequence: CheckpointNumber | None) -> Checkpoint | None:
+    def published_from(self, boundary: datetime | None, sequence: CheckpointNumber | None) -> rows.Checkpoint | None:
         """Return the oldest published current checkpoint at or beyond a boundary, and of at least a number."""
         return None
 
@@ -227,14 +219,14 @@ class Archive:
 
     # One record
 
-    def holding(self, partition: GroupPartition, offset: Offset, since: CheckpointNumber) -> Checkpoint | None:
+    def holding(self, partition: GroupPartition, offset: Offset, since: CheckpointNumber) -> rows.Checkpoint | None:
         """Return the oldest current checkpoint, of at least a number, that lies beyond an offset of a partition.
 
         One that is retired has no offsets any more, and is taken to lie beyond whatever was done before it.
         """
         return None
 
-    def went_back(self, partition: GroupPartition, offset: Offset, after: Epoch) -> ResetAttempt | None:
+    def went_back(self, partition: GroupPartition, offset: Offset, after: Epoch) -> rows.ResetAttempt | None:
         """Return the first reset after an epoch that sent a partition to this offset or before it."""
         return None
 
@@ -242,7 +234,7 @@ class Archive:
 
     def checkpoints(
         self, *, first: CheckpointNumber | None = None, before: CheckpointNumber | None = None, last: int | None = None
-    ) -> tuple[Checkpoint, ...]:
+    ) -> tuple[rows.Checkpoint, ...]:
         """Return checkpoints of at least one number and below another; of these the `last` newest, or all."""
         return ()
 
@@ -262,11 +254,13 @@ class Archive:
         """Return the topic ids that the offsets of a kept checkpoint are of, as their contributors saw them."""
         return {}
 
-    def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[ResetAttempt, ...]:
+    def resets(
+        self, *, before: CheckpointNumber | None = None, last: int | None = None
+    ) -> tuple[rows.ResetAttempt, ...]:
         """Return attempts of resets that burned lower numbers than one; of these the `last` newest, or all."""
         return ()
 
-    def resets_from(self, sequence: CheckpointNumber, limit: int) -> tuple[ResetAttempt, ...]:
+    def resets_from(self, sequence: CheckpointNumber, limit: int) -> tuple[rows.ResetAttempt, ...]:
         """Return the first attempts of resets that burned this number or a higher one, at most `limit`."""
         return ()
 
@@ -280,17 +274,17 @@ class Archive:
         """
         return ResetPage()
 
-    def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CheckpointRequest, ...]:
+    def requests_of_run(self, dag_id: str, run_id: str) -> tuple[rows.CheckpointRequest, ...]:
         """Return the requests of a DAG run, in the order of asking."""
         return ()
 
-    def requests_for(self, sequences: Collection[CheckpointNumber]) -> tuple[CheckpointRequest, ...]:
+    def requests_for(self, sequences: Collection[CheckpointNumber]) -> tuple[rows.CheckpointRequest, ...]:
         """Return the DAG runs' requests that opened these checkpoints, or that they answered, in that order."""
         return ()
 
     # Resets and retention
 
-    def last_done(self, before: Epoch) -> ResetAttempt | None:
+    def last_done(self, before: Epoch) -> rows.ResetAttempt | None:
         """Return the newest reset that was done and began an earlier epoch."""
         return None
 
@@ -298,7 +292,7 @@ class Archive:
         """Return how many complete checkpoints have their offsets."""
         return 0
 
-    def oldest_kept(self, limit: int) -> tuple[Checkpoint, ...]:
+    def oldest_kept(self, limit: int) -> tuple[rows.Checkpoint, ...]:
         """Return the oldest checkpoints that are neither retired nor pinned."""
         return ()
 

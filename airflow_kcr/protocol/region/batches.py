@@ -11,20 +11,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow_kcr.errors import BatchRefused, NotClaimed
-from airflow_kcr.protocol.region import boundaries
+from airflow_kcr.protocol.region import boundaries, rows
 from airflow_kcr.protocol.region.commands import DiscardBatch, FinishBatch, StartBatch
-from airflow_kcr.protocol.region.rows import Batch, CheckpointPhase, Claim, DesiredState, Outcome, RegionState
-from airflow_kcr.protocol.region.state import (
-    BatchClosed,
-    BatchStarted,
-    Region,
-    past_skips,
-    put,
-    require_epoch,
-    require_member,
-    restore_point_offsets,
-    without,
-)
+from airflow_kcr.protocol.region.state import BatchClosed, BatchStarted, Region, put, without
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     GroupPartition,
@@ -37,7 +26,7 @@ from airflow_kcr.protocol.values import (
 )
 
 
-def start(region: Region, now: datetime, request: StartBatch) -> tuple[Region, Batch]:
+def start(region: Region, now: datetime, request: StartBatch) -> tuple[Region, rows.Batch]:
     """Return the region with the batch started, its ranges marked, and the batch's row in the ledger.
 
     Raises:
@@ -50,18 +39,18 @@ def start(region: Region, now: datetime, request: StartBatch) -> tuple[Region, B
     running = region.running.get(request.batch)
     if running is not None:
         return region, running
-    require_member(region, request.member, request.incarnation, now, epoch=request.epoch)
+    region.require_member(request.member, request.incarnation, now, epoch=request.epoch)
     _require_processing(region)
     if not request.ranges:
         raise BatchRefused(f"batch {request.batch} has no ranges; nothing was planned")
-    rows: dict[GroupPartition, Claim] = {}
+    begun: dict[GroupPartition, rows.Claim] = {}
     limit = boundaries.limit(region)
     for partition, range_ in request.ranges.items():
         claim = _require_claim(region, partition, request.member, request.incarnation)
         _require_range(region, partition, checked_range(range_, partition), claim, limit)
-        rows[partition] = claim.moved(position=claim.position, started_to=range_.to)
+        begun[partition] = claim.moved(position=claim.position, started_to=range_.to)
     _require_count(region, request)
-    batch = Batch(
+    batch = rows.Batch(
         batch=request.batch,
         member=request.member,
         incarnation=request.incarnation,
@@ -74,7 +63,7 @@ def start(region: Region, now: datetime, request: StartBatch) -> tuple[Region, B
     )
     started = replace(
         region,
-        claims=put(region.claims, rows),
+        claims=put(region.claims, begun),
         running=put(region.running, {batch.batch: batch}),
         ledger=(*region.ledger, BatchStarted(batch=batch)),
     )
@@ -88,14 +77,14 @@ def stamp(region: Region) -> CheckpointNumber:
 
 def _require_processing(region: Region) -> None:
     checkpoint = region.checkpoint
-    if region.state is not RegionState.RUNNING:
+    if region.state is not rows.RegionState.RUNNING:
         raise BatchRefused(f"region {region.name} is {region.state}; a batch starts only while it is running")
-    approaching = checkpoint is not None and checkpoint.phase is CheckpointPhase.APPROACHING
-    if region.desired_state is not DesiredState.RUNNING and not approaching:
+    approaching = checkpoint is not None and checkpoint.phase is rows.CheckpointPhase.APPROACHING
+    if region.desired_state is not rows.DesiredState.RUNNING and not approaching:
         raise BatchRefused(f"region {region.name} has the desired state {region.desired_state}; no batch starts")
 
 
-def _require_claim(region: Region, partition: GroupPartition, member: MemberId, incarnation: Incarnation) -> Claim:
+def _require_claim(region: Region, partition: GroupPartition, member: MemberId, incarnation: Incarnation) -> rows.Claim:
     claim = region.claims.get(partition)
     if claim is None or claim.owner != member or claim.incarnation != incarnation or claim.epoch != region.epoch:
         holder = "no member" if claim is None or claim.owner is None else f"{claim.owner}, epoch {claim.epoch}"
@@ -104,7 +93,7 @@ def _require_claim(region: Region, partition: GroupPartition, member: MemberId, 
 
 
 def _require_range(
-    region: Region, partition: GroupPartition, range_: Range, claim: Claim, limit: datetime | None
+    region: Region, partition: GroupPartition, range_: Range, claim: rows.Claim, limit: datetime | None
 ) -> None:
     if claim.is_in_flight:
         raise BatchRefused(f"{partition}: an earlier batch, started up to {claim.started_to}, has not ended")
@@ -141,7 +130,7 @@ def records_left(region: Region) -> int | None:
     records = region.rules.checkpoint.records
     if records is None:
         return None
-    restore_point = restore_point_offsets(region)
+    restore_point = region.restore_point_offsets()
     begun = sum(
         claim.started_to - restore_point.get(p, claim.resume)
         for p, claim in region.claims.items()
@@ -166,18 +155,18 @@ def finish(region: Region, now: datetime, request: FinishBatch) -> tuple[Region,
         raise BatchRefused(f"batch {request.batch} of {member} is not running; read its outcome from the ledger")
     if batch.incarnation != incarnation or region.members[member].incarnation != incarnation:
         raise BatchRefused(f"batch {batch.batch} was started by incarnation {batch.incarnation}; a newer one exists")
-    require_epoch(region, batch.epoch)
-    if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:
+    region.require_epoch(batch.epoch)
+    if region.state not in {rows.RegionState.RUNNING, rows.RegionState.DRAINING}:
         raise BatchRefused(f"region {region.name} is {region.state}; the work of batch {batch.batch} is discarded")
-    rows: dict[GroupPartition, Claim] = {}
+    ended: dict[GroupPartition, rows.Claim] = {}
     for partition, range_ in batch.ranges.items():
         claim = _require_claim(region, partition, member, incarnation)
         if claim.position != range_.from_:
             raise BatchRefused(f"{partition}: the position is {claim.position}, the batch began at {range_.from_}")
-        place = past_skips(region, partition, range_.to)
-        rows[partition] = claim.moved(position=place, started_to=place)
-    region = replace(region, claims=put(region.claims, rows))
-    return closed(region, now, batch, Outcome.DONE), None
+        place = region.past_skips(partition, range_.to)
+        ended[partition] = claim.moved(position=place, started_to=place)
+    region = replace(region, claims=put(region.claims, ended))
+    return closed(region, now, batch, rows.Outcome.DONE), None
 
 
 def discard(region: Region, now: datetime, request: DiscardBatch) -> Region:
@@ -196,11 +185,11 @@ def discard(region: Region, now: datetime, request: DiscardBatch) -> Region:
         raise BatchRefused(
             f"batch {request.batch} of {request.member} is not running; read its outcome from the ledger"
         )
-    require_member(region, request.member, request.incarnation, now)
-    return closed(region, now, batch, Outcome.DISCARDED)
+    region.require_member(request.member, request.incarnation, now)
+    return closed(region, now, batch, rows.Outcome.DISCARDED)
 
 
-def closed(region: Region, now: datetime, batch: Batch, outcome: Outcome) -> Region:
+def closed(region: Region, now: datetime, batch: rows.Batch, outcome: rows.Outcome) -> Region:
     """Return the region with a running batch ended in this outcome."""
     change = BatchClosed(batch=batch.batch, outcome=outcome, at=now, after=region.counter)
     running = without(region.running, frozenset({batch.batch}))

@@ -15,7 +15,7 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events, timelines
 from airflow_kcr.protocol.region.commands import StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim, RegionState
-from airflow_kcr.protocol.region.state import Region, past_skips, put, record, require_member
+from airflow_kcr.protocol.region.state import Region, put
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, replace
 
@@ -82,9 +82,7 @@ def with_next_boundary(region: Region, now: datetime, boundary: datetime | None,
     """Return the region with its next boundary set; the single writer of `next_boundary`."""
     if boundary == region.next_boundary:
         return region
-    region = record(
-        replace(region, next_boundary=boundary), now, events.NextBoundaryChanged(boundary=boundary, why=why)
-    )
+    region = replace(region, next_boundary=boundary).record(now, events.NextBoundaryChanged(boundary=boundary, why=why))
     return region if boundary is None else recalled(region, boundary)
 
 
@@ -203,7 +201,7 @@ def held(region: Region, now: datetime) -> Region:
     until, boundary = held_until(region), region.next_boundary
     if until is None or boundary is None or until > now or region.state is not RegionState.RUNNING:
         return region
-    return record(replace(region, held_boundary=boundary), now, events.BoundaryHeld(boundary=boundary))
+    return replace(region, held_boundary=boundary).record(now, events.BoundaryHeld(boundary=boundary))
 
 
 def limit(region: Region) -> datetime | None:
@@ -225,7 +223,7 @@ def store(region: Region, now: datetime, report: StoreBoundaryOffsets) -> Region
         StaleEpoch, StaleIncarnation, LeaseExpired, UnknownMember: the member may not act, or not in this epoch.
     """
     caller, boundary = report.caller, report.boundary
-    require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
+    region.require_member(caller.member, caller.incarnation, now, epoch=caller.epoch)
     fresh = {
         (p, region.claims[p].topic_id, boundary): row
         for p, row in report.found.items()
@@ -239,7 +237,7 @@ def store(region: Region, now: datetime, report: StoreBoundaryOffsets) -> Region
         offsets=OffsetMap({p: row.offset for (p, _, _), row in fresh.items()}),
         inexact={p: row.inexact for (p, _, _), row in fresh.items() if row.inexact},
     )
-    return record(stored, now, body)
+    return stored.record(now, body)
 
 
 def is_reached(claim: Claim, boundary: BoundaryOffset | None) -> bool:
@@ -257,6 +255,6 @@ def overshoot(region: Region, boundary: datetime, partitions: frozenset[GroupPar
         row, claim = boundary_offset(region, partition, boundary), region.claims[partition]
         if row is None or claim.position is None or row.inexact:
             continue
-        if claim.position > past_skips(region, partition, row.offset):
+        if claim.position > region.past_skips(partition, row.offset):
             found[partition] = f"at {claim.position}, past the boundary's offset {row.offset}"
     return found

@@ -9,31 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 
-from airflow_kcr.protocol.region import boundaries, coverage, events, requests, timelines
-from airflow_kcr.protocol.region.rows import (
-    Checkpoint,
-    CheckpointPhase,
-    CheckpointPurpose,
-    CheckpointRequest,
-    CheckpointState,
-    DesiredState,
-    PersonResetState,
-    RegionState,
-    RequestState,
-)
-from airflow_kcr.protocol.region.state import (
-    Region,
-    is_live,
-    is_unsettled,
-    live_members,
-    moved_to,
-    put,
-    record,
-    universe,
-    with_checkpoint,
-    with_person_reset_failed,
-    with_request,
-)
+from airflow_kcr.protocol.region import boundaries, coverage, events, requests, rows, timelines
+from airflow_kcr.protocol.region.state import Region, put
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     GroupPartition,
@@ -45,7 +22,7 @@ from airflow_kcr.protocol.values import (
 )
 
 
-def preempts(region: Region, request: CheckpointRequest) -> bool:
+def preempts(region: Region, request: rows.CheckpointRequest) -> bool:
     """Whether a queued request aborts the open checkpoint.
 
     A person's does, while that one only approaches its boundary.
@@ -55,7 +32,7 @@ def preempts(region: Region, request: CheckpointRequest) -> bool:
     checkpoint = region.checkpoint
     return (
         checkpoint is not None
-        and checkpoint.phase is CheckpointPhase.APPROACHING
+        and checkpoint.phase is rows.CheckpointPhase.APPROACHING
         and request.purpose in requests.BY_PERSON
         and (request.boundary is None or checkpoint.purpose not in requests.BY_PERSON)
     )
@@ -71,12 +48,12 @@ def may_open(region: Region, now: datetime) -> bool:
     """
     left = coverage.left_out(region, now)
     return (
-        region.state is RegionState.RUNNING
+        region.state is rows.RegionState.RUNNING
         and region.open_checkpoint is None
         and not timelines.unpublished(region)
         and all(gap.partition in left for gap in coverage.missing(region, now))
         and not coverage.awaited(region, now).keys() - left
-        and bool(universe(region) - left)
+        and bool(region.universe() - left)
     )
 
 
@@ -96,7 +73,7 @@ def open_next(region: Region, now: datetime) -> Region:
     return region
 
 
-def _may_approach(region: Region, request: CheckpointRequest) -> bool:
+def _may_approach(region: Region, request: rows.CheckpointRequest) -> bool:
     """Whether members may process up to the request's boundary: not in a paused region, unless a person asks for it.
 
     Otherwise a request that gave way to a pause would be opened again at once, and the pause mean nothing (C54).
@@ -104,17 +81,17 @@ def _may_approach(region: Region, request: CheckpointRequest) -> bool:
     if (
         request.boundary is None
         or request.purpose in requests.BY_PERSON
-        or region.desired_state is DesiredState.RUNNING
+        or region.desired_state is rows.DesiredState.RUNNING
     ):
         return True
     boundary = request.boundary
     return all(
         boundaries.is_reached(region.claims[p], boundaries.boundary_offset(region, p, boundary))
-        for p in universe(region)
+        for p in region.universe()
     )
 
 
-def _is_whole(region: Region, now: datetime, request: CheckpointRequest) -> bool:
+def _is_whole(region: Region, now: datetime, request: rows.CheckpointRequest) -> bool:
     """Whether the checkpoint of a request could be exact.
 
     At a boundary it waits for what foreign consumers have, or is to be inexact.
@@ -122,8 +99,8 @@ def _is_whole(region: Region, now: datetime, request: CheckpointRequest) -> bool
     return request.boundary is None or request.allow_inexact or not coverage.left_out(region, now)
 
 
-def _open(region: Region, now: datetime, request: CheckpointRequest) -> Region:
-    partitions = universe(region) - coverage.left_out(region, now)
+def _open(region: Region, now: datetime, request: rows.CheckpointRequest) -> Region:
+    partitions = region.universe() - coverage.left_out(region, now)
     covering = None if request.boundary is None else timelines.covering(region, request.boundary)
     if covering is not None:
         return requests.answered(region, now, request, covering.sequence)
@@ -132,19 +109,19 @@ def _open(region: Region, now: datetime, request: CheckpointRequest) -> Region:
         if past and not request.allow_inexact:
             where, why = next(iter(past.items()))
             sentence = f"{where} is {why}; ask with allow_inexact for a checkpoint that is not exact"
-            return requests.end_request(region, now, request, RequestState.REFUSED, sentence)
+            return requests.end_request(region, now, request, rows.RequestState.REFUSED, sentence)
     timelines.require_numbers_left(region)
     sequence = region.next_sequence
-    checkpoint = Checkpoint(
+    checkpoint = rows.Checkpoint(
         sequence=sequence,
         timeline=region.timeline,
         epoch=region.epoch,
-        state=CheckpointState.OPEN,
-        phase=CheckpointPhase.APPROACHING,
+        state=rows.CheckpointState.OPEN,
+        phase=rows.CheckpointPhase.APPROACHING,
         purpose=request.purpose,
         request_id=request.request_id,
         boundary=request.boundary,
-        participants={m: region.members[m].incarnation for m in live_members(region, now)},
+        participants={m: region.members[m].incarnation for m in region.live_members(now)},
         opened_at=now,
     )
     region = replace(
@@ -153,8 +130,8 @@ def _open(region: Region, now: datetime, request: CheckpointRequest) -> Region:
         open_checkpoint=sequence,
         frozen=put(region.frozen, {sequence: partitions}),
     )
-    region = with_request(
-        with_checkpoint(region, checkpoint), replace(request, state=RequestState.OPEN, sequence=sequence)
+    region = region.with_checkpoint(checkpoint).with_request(
+        replace(request, state=rows.RequestState.OPEN, sequence=sequence)
     )
     body = events.CheckpointOpened(
         sequence=sequence,
@@ -165,7 +142,7 @@ def _open(region: Region, now: datetime, request: CheckpointRequest) -> Region:
         participants=checkpoint.participants,
         partitions=tuple(sorted(partitions)),
     )
-    region = record(region, now, body)
+    region = region.record(now, body)
     if request.boundary is not None and region.next_boundary is not None and request.boundary > region.next_boundary:
         region = boundaries.with_next_boundary(region, now, request.boundary, "a later boundary was asked for")
     return advance(region, now)
@@ -187,7 +164,7 @@ def advance(region: Region, now: datetime) -> Region:
     checkpoint was allowed.
     """
     checkpoint = region.checkpoint
-    if checkpoint is None or checkpoint.phase is not CheckpointPhase.APPROACHING:
+    if checkpoint is None or checkpoint.phase is not rows.CheckpointPhase.APPROACHING:
         return region
     if checkpoint.boundary is not None:
         past = boundaries.overshoot(region, checkpoint.boundary, region.frozen[checkpoint.sequence])
@@ -199,7 +176,7 @@ def advance(region: Region, now: datetime) -> Region:
                 region,
                 now,
                 refused,
-                RequestState.REFUSED,
+                rows.RequestState.REFUSED,
                 f"{where} is {why}; allow_inexact would permit the checkpoint",
             )
         for partition in region.frozen[checkpoint.sequence]:
@@ -207,9 +184,11 @@ def advance(region: Region, now: datetime) -> Region:
                 region.claims[partition], boundaries.boundary_offset(region, partition, checkpoint.boundary)
             ):
                 return region
-    draining = replace(checkpoint, phase=CheckpointPhase.DRAINING, drain_deadline=now + region.rules.timeouts.drain)
-    region = record(with_checkpoint(region, draining), now, events.DrainBegun(sequence=checkpoint.sequence))
-    return moved_to(region, now, RegionState.DRAINING, f"checkpoint {checkpoint.sequence} drains")
+    draining = replace(
+        checkpoint, phase=rows.CheckpointPhase.DRAINING, drain_deadline=now + region.rules.timeouts.drain
+    )
+    region = region.with_checkpoint(draining).record(now, events.DrainBegun(sequence=checkpoint.sequence))
+    return region.moved_to(now, rows.RegionState.DRAINING, f"checkpoint {checkpoint.sequence} drains")
 
 
 def late(region: Region) -> tuple[str, ...]:
@@ -239,31 +218,38 @@ def abort(region: Region, now: datetime, reason: str) -> Region:
         return region
     names = late(region)
     region = _closed(region, now, checkpoint, reason, names)
-    if checkpoint.purpose is CheckpointPurpose.RESET:
+    if checkpoint.purpose is rows.CheckpointPurpose.RESET:
         return _fail_person_reset(region, now, checkpoint, reason, names)
     return requests.requeued(region, checkpoint.request_id)
 
 
-def _closed(region: Region, now: datetime, checkpoint: Checkpoint, reason: str, names: tuple[str, ...]) -> Region:
+def _closed(region: Region, now: datetime, checkpoint: rows.Checkpoint, reason: str, names: tuple[str, ...]) -> Region:
     aborted = replace(
-        checkpoint, state=CheckpointState.ABORTED, phase=None, finished_at=now, abort_reason=reason, drain_deadline=None
+        checkpoint,
+        state=rows.CheckpointState.ABORTED,
+        phase=None,
+        finished_at=now,
+        abort_reason=reason,
+        drain_deadline=None,
     )
-    region = replace(with_checkpoint(region, aborted), open_checkpoint=None, retire_at=now)
-    region = record(region, now, events.CheckpointAborted(sequence=checkpoint.sequence, reason=reason, late=names))
-    if region.state is not RegionState.DRAINING:
+    region = replace(region.with_checkpoint(aborted), open_checkpoint=None, retire_at=now)
+    region = region.record(now, events.CheckpointAborted(sequence=checkpoint.sequence, reason=reason, late=names))
+    if region.state is not rows.RegionState.DRAINING:
         return region
-    return moved_to(region, now, RegionState.RUNNING, f"checkpoint {checkpoint.sequence} was aborted")
+    return region.moved_to(now, rows.RegionState.RUNNING, f"checkpoint {checkpoint.sequence} was aborted")
 
 
 def _fail_person_reset(
-    region: Region, now: datetime, checkpoint: Checkpoint, reason: str, names: tuple[str, ...]
+    region: Region, now: datetime, checkpoint: rows.Checkpoint, reason: str, names: tuple[str, ...]
 ) -> Region:
     why = f"its drain was aborted: {reason}" + (f"; late: {'; '.join(names)}" if names else "")
-    region = requests.end_request(region, now, region.requests[checkpoint.request_id], RequestState.SUPERSEDED, why)
+    region = requests.end_request(
+        region, now, region.requests[checkpoint.request_id], rows.RequestState.SUPERSEDED, why
+    )
     reset = region.person_resets.get(checkpoint.request_id)
-    if reset is None or reset.state is not PersonResetState.DRAINING:
+    if reset is None or reset.state is not rows.PersonResetState.DRAINING:
         return region
-    return with_person_reset_failed(region, now, reset, why)
+    return region.with_person_reset_failed(now, reset, why)
 
 
 def lapsed(region: Region, now: datetime) -> MemberId | None:
@@ -274,14 +260,14 @@ def lapsed(region: Region, now: datetime) -> MemberId | None:
     for member, incarnation in sorted(checkpoint.participants.items()):
         if (checkpoint.sequence, member) in region.contributions:
             continue
-        if not is_live(region, member, now) or region.members[member].incarnation != incarnation:
+        if not region.is_live(member, now) or region.members[member].incarnation != incarnation:
             return member
     return None
 
 
 def leaves_work(region: Region, member: MemberId) -> bool:
     """Whether a partition of the member can't go on from where it stands: then an abort is a reset."""
-    return any(c.owner == member and is_unsettled(region, p, c) for p, c in region.claims.items())
+    return any(c.owner == member and region.is_unsettled(p, c) for p, c in region.claims.items())
 
 
 def overdue(region: Region, now: datetime) -> Region:
@@ -294,9 +280,9 @@ def overdue(region: Region, now: datetime) -> Region:
     if checkpoint is None or checkpoint.drain_deadline is None or checkpoint.drain_deadline > now:
         return region
     reason = f"the drain deadline of {region.rules.timeouts.drain} passed"
-    if checkpoint.purpose not in {CheckpointPurpose.REQUEST, CheckpointPurpose.DRAIN}:
+    if checkpoint.purpose not in {rows.CheckpointPurpose.REQUEST, rows.CheckpointPurpose.DRAIN}:
         return abort(region, now, reason)
     names = late(region)
     region = _closed(region, now, checkpoint, reason, names)
     why = f"{reason}; late: {'; '.join(names) or 'none'}"
-    return requests.end_request(region, now, region.requests[checkpoint.request_id], RequestState.ABORTED, why)
+    return requests.end_request(region, now, region.requests[checkpoint.request_id], rows.RequestState.ABORTED, why)

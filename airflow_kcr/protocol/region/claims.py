@@ -16,32 +16,19 @@ from typing import Final
 from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog, PartitionBusy, UnknownMember
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, events, lost_logs, resets, unowned
+from airflow_kcr.protocol.region import (
+    batches,
+    boundaries,
+    checkpoints,
+    coverage,
+    events,
+    lost_logs,
+    resets,
+    rows,
+    unowned,
+)
 from airflow_kcr.protocol.region.commands import Acknowledge, ClaimPartitions, Contribute, ReadRegion, ReportPublished
-from airflow_kcr.protocol.region.rows import (
-    CLAIM_STATES,
-    RESET_STATES,
-    Batch,
-    Checkpoint,
-    CheckpointState,
-    Claim,
-    Committed,
-    InitialOffset,
-    Member,
-    ResetCause,
-)
-from airflow_kcr.protocol.region.state import (
-    InitialKey,
-    Region,
-    initial_offset,
-    is_unsettled,
-    live_members,
-    put,
-    record,
-    require_member,
-    require_state,
-    restore_point_offsets,
-)
+from airflow_kcr.protocol.region.state import InitialKey, Region, put
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
@@ -69,8 +56,8 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
         OffsetOutsideLog: a proposed initial offset does not lie in the log that was read with it.
         PartitionBusy: a batch of another live member still runs on a partition; to be made again.
     """
-    member = require_member(region, proposal.member, proposal.incarnation, now)
-    require_state(region, CLAIM_STATES, "a claim")
+    member = region.require_member(proposal.member, proposal.incarnation, now)
+    region.require_state(rows.CLAIM_STATES, "a claim")
     _check(region, proposal)
     if lost_logs.is_another_cluster(region, proposal.member.group, proposal.cluster):
         return lost_logs.halted_on_cluster(region, now, proposal.member.group, proposal.cluster)
@@ -90,8 +77,8 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
         for p in sorted(proposal.partitions)
         if (owner := region.claims[p].owner) is not None and owner != proposal.member
     }
-    rows = {p: replace(region.claims[p], owner=None, last_owner=proposal.member) for p in dropped}
-    rows.update({p: _granted(region, p, proposal) for p in proposal.partitions})
+    granted = {p: replace(region.claims[p], owner=None, last_owner=proposal.member) for p in dropped}
+    granted.update({p: _granted(region, p, proposal) for p in proposal.partitions})
     row = replace(
         member,
         assignment=proposal.assignment,
@@ -99,7 +86,7 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
         acknowledged=member.acknowledged if contested else _acknowledged(region, member, proposal),
         arrived_at=now,
     )
-    region = replace(region, claims=put(region.claims, rows), members=put(region.members, {proposal.member: row}))
+    region = replace(region, claims=put(region.claims, granted), members=put(region.members, {proposal.member: row}))
     region = lost_logs.partitions_claimed(
         unowned.ownership_claimed(region, proposal.partitions.keys()), proposal.partitions.keys()
     )
@@ -112,10 +99,10 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
         dropped=dropped,
         taken=taken,
     )
-    region = record(region, now, body)
+    region = region.record(now, body)
     if contested:
         detail = f"{proposal.member} was assigned {few(contested)}, where another was before"
-        return resets.demand(region, now, ResetCause.CLAIM, detail)
+        return resets.demand(region, now, rows.ResetCause.CLAIM, detail)
     if moved and region.open_checkpoint is not None:
         return checkpoints.abort(region, now, f"{proposal.member} claimed partitions that were not its own")
     return region
@@ -148,7 +135,7 @@ def _require_nothing_runs(region: Region, now: datetime, proposal: ClaimPartitio
             )
 
 
-def _stands(region: Region, batch: Batch, now: datetime) -> bool:
+def _stands(region: Region, batch: rows.Batch, now: datetime) -> bool:
     """Whether a running batch may still be accepted: by the claims that it was started under, all of them current."""
     claims = [region.claims[partition] for partition in batch.ranges]
     return all(
@@ -171,9 +158,9 @@ def _log(region: Region, partition: GroupPartition, proposal: ClaimPartitions) -
 
 def _with_initial_offsets(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
     """Store what is new about the partitions: rows, topic ids, initial offsets; the first writer wins, for ever."""
-    rows: dict[GroupPartition, Claim] = {}
-    fresh: dict[InitialKey, InitialOffset] = {}
-    named: dict[InitialKey, InitialOffset] = {}
+    newly_named: dict[GroupPartition, rows.Claim] = {}
+    fresh: dict[InitialKey, rows.InitialOffset] = {}
+    named: dict[InitialKey, rows.InitialOffset] = {}
     for partition, assigned in proposal.partitions.items():
         row = region.claims.get(partition)
         if (
@@ -181,8 +168,8 @@ def _with_initial_offsets(region: Region, now: datetime, proposal: ClaimPartitio
             or not row.topic_id
             or (row.position is None and (partition, row.topic_id) not in region.initial)
         ):
-            rows[partition] = replace(row or Claim(), topic_id=assigned.bounds.topic_id)
-        topic_id = (rows.get(partition) or row or Claim()).topic_id
+            newly_named[partition] = replace(row or rows.Claim(), topic_id=assigned.bounds.topic_id)
+        topic_id = (newly_named.get(partition) or row or rows.Claim()).topic_id
         start, nameless = assigned.initial, region.initial.get((partition, TopicId("")))
         if (partition, topic_id) in region.initial:
             continue
@@ -200,17 +187,17 @@ def _with_initial_offsets(region: Region, now: datetime, proposal: ClaimPartitio
                 f"{partition}: the start position {start.offset} is not in the log "
                 f"[{assigned.bounds.start}, {assigned.bounds.end}]"
             )
-        fresh[partition, topic_id] = InitialOffset(
+        fresh[partition, topic_id] = rows.InitialOffset(
             offset=start.offset, source=str(start.source), bounds=assigned.bounds
         )
-    region = replace(region, claims=put(region.claims, rows), initial=put(region.initial, {**fresh, **named}))
+    region = replace(region, claims=put(region.claims, newly_named), initial=put(region.initial, {**fresh, **named}))
     if fresh:
         body = events.InitialOffsetsStored(
             offsets=OffsetMap({p: row.offset for (p, _), row in fresh.items()}),
             bounds={p: row.bounds for (p, _), row in fresh.items()},
             sources={p: row.source for (p, _), row in fresh.items()},
         )
-        region = record(region, now, body)
+        region = region.record(now, body)
     return _with_resume_points(region, now, proposal)
 
 
@@ -218,8 +205,8 @@ def _with_resume_points(region: Region, now: datetime, proposal: ClaimPartitions
     """Write the seek entries that only waited for an initial offset, and those of partitions that the reset lacks."""
     entries: dict[GroupPartition, SeekEntry] = {}
     for partition in proposal.partitions:
-        entry, initial = region.seek.get(partition), initial_offset(region, partition)
-        if entry is None and region.state in RESET_STATES and region.claims[partition].resume is not None:
+        entry, initial = region.seek.get(partition), region.initial_offset(partition)
+        if entry is None and region.state in rows.RESET_STATES and region.claims[partition].resume is not None:
             # The reset began without it, as the brokers did not have it.
             entries[partition] = resets.late(region, partition)
         if region.claims[partition].resume is not None or initial is None:
@@ -231,24 +218,24 @@ def _with_resume_points(region: Region, now: datetime, proposal: ClaimPartitions
     return resets.write_seek(region, now, SeekMap(entries))
 
 
-def _is_own(row: Claim, proposal: ClaimPartitions, epoch: Epoch) -> bool:
+def _is_own(row: rows.Claim, proposal: ClaimPartitions, epoch: Epoch) -> bool:
     return row.owner == proposal.member and row.incarnation == proposal.incarnation and row.epoch == epoch
 
 
-def _acknowledged(region: Region, member: Member, proposal: ClaimPartitions) -> Epoch | None:
+def _acknowledged(region: Region, member: rows.Member, proposal: ClaimPartitions) -> Epoch | None:
     """Return which epoch a member has acknowledged once it holds what it claims.
 
     Who claims in a running region has nothing to acknowledge. In a reset, the sinks are still to go where partitions
     resume that the member did not have when it acknowledged, and that no other has acknowledged with.
     """
-    if region.state not in RESET_STATES:
+    if region.state not in rows.RESET_STATES:
         return region.epoch
-    rows = (region.claims[p] for p in proposal.partitions)
-    is_placed = all(_is_own(row, proposal, region.epoch) or _is_placed(region, row) for row in rows)
+    assigned = (region.claims[p] for p in proposal.partitions)
+    is_placed = all(_is_own(row, proposal, region.epoch) or _is_placed(region, row) for row in assigned)
     return member.acknowledged if is_placed or member.acknowledged != region.epoch else None
 
 
-def _is_placed(region: Region, row: Claim) -> bool:
+def _is_placed(region: Region, row: rows.Claim) -> bool:
     """Whether the sinks are where the running reset has a partition: who had it in this epoch has acknowledged."""
     owner = row.owner or row.last_owner
     former = None if owner is None else region.members.get(owner)
@@ -263,11 +250,11 @@ def _is_contested(region: Region, partition: GroupPartition, proposal: ClaimPart
     sinks nor told where to go.
     """
     row, entry = region.claims[partition], region.seek.get(partition)
-    if region.state not in RESET_STATES and entry is not None and entry.offset is None:
+    if region.state not in rows.RESET_STATES and entry is not None and entry.offset is None:
         return True
-    if Epoch(0) < row.epoch < region.epoch and (row.is_started or region.state not in RESET_STATES):
+    if Epoch(0) < row.epoch < region.epoch and (row.is_started or region.state not in rows.RESET_STATES):
         return True
-    return is_unsettled(region, partition, row) and not _is_own(row, proposal, region.epoch)
+    return region.is_unsettled(partition, row) and not _is_own(row, proposal, region.epoch)
 
 
 def _moves(region: Region, proposal: ClaimPartitions) -> bool:
@@ -282,7 +269,7 @@ def _moves(region: Region, proposal: ClaimPartitions) -> bool:
     ) or (checkpoint is not None and checkpoint.participants.get(proposal.member) != proposal.incarnation)
 
 
-def _granted(region: Region, partition: GroupPartition, proposal: ClaimPartitions) -> Claim:
+def _granted(region: Region, partition: GroupPartition, proposal: ClaimPartitions) -> rows.Claim:
     row = region.claims[partition]
     leader_epoch = max(row.leader_epoch, proposal.partitions[partition].bounds.leader_epoch)
     if _is_own(row, proposal, region.epoch):
@@ -355,40 +342,40 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberRegion:
         target=None if person is None else person.target,
         limit=limit,
         boundary_offsets={p: row for p, row in located.items() if row is not None},
-        restore_point=EMPTY if limit is None else restore_point_offsets(region).restrict(claims),
+        restore_point=EMPTY if limit is None else region.restore_point_offsets().restrict(claims),
         skips={p: region.skips[p] for p in claims if p in region.skips},
         records_left=batches.records_left(region),
         initialised=region.initialised,
     )
 
 
-def _holds(region: Region, claim: Claim, member: MemberId, incarnation: Incarnation) -> bool:
+def _holds(region: Region, claim: rows.Claim, member: MemberId, incarnation: Incarnation) -> bool:
     return claim.owner == member and claim.incarnation == incarnation and claim.epoch == region.epoch
 
 
-def publisher(region: Region, checkpoint: Checkpoint, now: datetime) -> MemberId | None:
+def publisher(region: Region, checkpoint: rows.Checkpoint, now: datetime) -> MemberId | None:
     """Return whose turn it is to publish a checkpoint.
 
     The live member of lowest group and index, then the next.
     """
-    live = live_members(region, now)
+    live = region.live_members(now)
     if not live or checkpoint.finished_at is None:
         return None
     return live[int((now - checkpoint.finished_at) / PUBLISHER_TURN) % len(live)]
 
 
 def _publish(region: Region, member: MemberId, now: datetime) -> tuple[CheckpointNumber, ...]:
-    due = [c for _, c in sorted(region.checkpoints.items()) if c.state is CheckpointState.COMPLETE]
+    due = [c for _, c in sorted(region.checkpoints.items()) if c.state is rows.CheckpointState.COMPLETE]
     return tuple(c.sequence for c in due) if due and publisher(region, due[0], now) == member else ()
 
 
-def _commit(region: Region, claims: Mapping[GroupPartition, Claim]) -> CheckpointNumber | None:
+def _commit(region: Region, claims: Mapping[GroupPartition, rows.Claim]) -> CheckpointNumber | None:
     """Return the restore point if its commit is pending and this member's part of the commit read-back is missing.
 
     Until then no reset has started since its completion, so the resume points of the member's claims are its offsets.
     """
     restore_point = region.restore_checkpoint
-    if restore_point is None or restore_point.committed is not Committed.PENDING or not claims:
+    if restore_point is None or restore_point.committed is not rows.Committed.PENDING or not claims:
         return None
     known_read_back = region.read_backs.get(restore_point.sequence, EMPTY)
     return restore_point.sequence if any(p not in known_read_back for p in claims) else None

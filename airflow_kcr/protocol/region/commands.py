@@ -16,19 +16,7 @@ from uuid import uuid4
 
 from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap
-from airflow_kcr.protocol.region.rows import (
-    Batch,
-    BoundaryOffset,
-    CheckpointPurpose,
-    CheckpointRequest,
-    DesiredState,
-    Noted,
-    PersonReset,
-    Requester,
-    ResetAnswer,
-    ResetCause,
-    StartFailure,
-)
+from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import (
@@ -194,7 +182,7 @@ class ReportNoted(Command[Region]):
     """Report that Kafka's commit metadata knows later numbers than the store; the region halts, and adopts none."""
 
     partition: GroupPartition
-    noted: Noted
+    noted: rows.Noted
 
 
 # -- claims and resets ---------------------------------------------------------------------------------------------
@@ -285,7 +273,7 @@ class RequestReset(Command[Region]):
     """Request an automatic reset; one requested in an older epoch is already answered."""
 
     caller: Caller
-    cause: ResetCause
+    cause: rows.ResetCause
     detail: str
 
 
@@ -303,7 +291,7 @@ class ReportOutOfRange(Command[Region]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartBatch(Command[Batch]):
+class StartBatch(Command[rows.Batch]):
     """Start a batch; the answer is its row in the ledger."""
 
     batch: BatchId
@@ -342,7 +330,7 @@ class StoreBoundaryOffsets(Command[Region]):
 
     caller: Caller
     boundary: datetime
-    found: Mapping[GroupPartition, BoundaryOffset]
+    found: Mapping[GroupPartition, rows.BoundaryOffset]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,35 +414,35 @@ class ChangeSpec(Command[Region]):
 class ReportStartFailures(Command[Region]):
     """Say why a process can't start its members with the spec in force."""
 
-    failures: tuple[StartFailure, ...]
+    failures: tuple[rows.StartFailure, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRegion(Command[Region]):
     """Start a stopped or halted region, or resume a paused one."""
 
-    requester: Requester = field(default_factory=Requester)
+    requester: rows.Requester = field(default_factory=rows.Requester)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseRegion(Command[Region]):
     """Pause: batches in flight finish, none starts, membership stays."""
 
-    requester: Requester = field(default_factory=Requester)
+    requester: rows.Requester = field(default_factory=rows.Requester)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRegion(Command[Region]):
     """Stop: a checkpoint, published and committed, then all leave."""
 
-    requester: Requester = field(default_factory=Requester)
+    requester: rows.Requester = field(default_factory=rows.Requester)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillRegion(Command[Region]):
     """Kill: all leave now; the next start resumes at the restore point."""
 
-    requester: Requester = field(default_factory=Requester)
+    requester: rows.Requester = field(default_factory=rows.Requester)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -497,21 +485,21 @@ class ReportClusters(Command[Region]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestCheckpoint(Command[CheckpointRequest]):
+class RequestCheckpoint(Command[rows.CheckpointRequest]):
     """Request a checkpoint, or find out where the request of this request id stands."""
 
     request_id: RequestId
-    purpose: CheckpointPurpose = CheckpointPurpose.REQUEST
+    purpose: rows.CheckpointPurpose = rows.CheckpointPurpose.REQUEST
     boundary: datetime | None = None
     """The checkpoint has exactly the records before this instant; None: it is taken as soon as members have drained."""
 
     allow_inexact: bool = False
     """Whether a checkpoint near the boundary answers, where the exact place can't be reached any more."""
 
-    then: DesiredState | None = None
+    then: rows.DesiredState | None = None
     """The desired state once the checkpoint is complete; None: as before."""
 
-    requester: Requester = field(default_factory=Requester)
+    requester: rows.Requester = field(default_factory=rows.Requester)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -547,14 +535,14 @@ class RetireCheckpoints(Command[Region]):
 class RecordResetAnswer(Command[Region]):
     """Record what a person has answered about a reset, as the system that asked knows it."""
 
-    answer: ResetAnswer
+    answer: rows.ResetAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyReset(Command[PersonReset]):
+class ApplyReset(Command[rows.PersonReset]):
     """Accept a person's reset: a plan, approved. The answer is where it stands."""
 
-    reset: PersonReset
+    reset: rows.PersonReset
     epoch: Epoch
     """In which the plan was made."""
 

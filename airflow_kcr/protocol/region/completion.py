@@ -27,36 +27,12 @@ from airflow_kcr.protocol.region import (
     person_resets,
     requests,
     resets,
+    rows,
     specs,
     timelines,
 )
 from airflow_kcr.protocol.region.commands import Contribute
-from airflow_kcr.protocol.region.rows import (
-    Checkpoint,
-    CheckpointPhase,
-    CheckpointPoint,
-    CheckpointPurpose,
-    CheckpointState,
-    Claim,
-    Committed,
-    Contribution,
-    DesiredState,
-    RegionState,
-    ResetCause,
-)
-from airflow_kcr.protocol.region.state import (
-    Region,
-    belongs,
-    contributions_to,
-    digest,
-    moved_to,
-    past_skips,
-    put,
-    record,
-    require_member,
-    restore_point_offsets,
-    with_checkpoint,
-)
+from airflow_kcr.protocol.region.state import Region, digest, put
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, few, replace
 
 
@@ -73,12 +49,16 @@ def contribute(region: Region, now: datetime, part: Contribute) -> Region:
         NotClaimed, ConflictingContribution: it is not what the store knows of the member's claims and positions.
         OffsetOutsideLog: an offset does not lie in the log as read with it (retention overtook it, or truncation).
     """
-    earlier = contributions_to(region, part.sequence).get(part.member)
+    earlier = region.contributions_to(part.sequence).get(part.member)
     if earlier is not None and earlier.incarnation == part.incarnation and earlier.offsets == part.offsets:
         return region
-    require_member(region, part.member, part.incarnation, now, epoch=part.epoch)
+    region.require_member(part.member, part.incarnation, now, epoch=part.epoch)
     checkpoint = region.checkpoint
-    if checkpoint is None or checkpoint.sequence != part.sequence or checkpoint.phase is not CheckpointPhase.DRAINING:
+    if (
+        checkpoint is None
+        or checkpoint.sequence != part.sequence
+        or checkpoint.phase is not rows.CheckpointPhase.DRAINING
+    ):
         raise CheckpointRefused(
             f"checkpoint {part.sequence} of region {region.name} is not draining; nothing was stored"
         )
@@ -92,7 +72,7 @@ def contribute(region: Region, now: datetime, part: Contribute) -> Region:
             f"{part.member} has already contributed other offsets to checkpoint {checkpoint.sequence}"
         )
     _require_own_positions(region, now, part)
-    row = Contribution(
+    row = rows.Contribution(
         incarnation=part.incarnation,
         offsets=part.offsets,
         committed=part.committed,
@@ -108,7 +88,7 @@ def contribute(region: Region, now: datetime, part: Contribute) -> Region:
         offsets=part.offsets,
         bounds=dict(part.bounds),
     )
-    return _completed(record(region, now, body), now, checkpoint)
+    return _completed(region.record(now, body), now, checkpoint)
 
 
 def _require_own_positions(region: Region, now: datetime, part: Contribute) -> None:
@@ -132,7 +112,7 @@ def _require_own_positions(region: Region, now: datetime, part: Contribute) -> N
             )
         log = part.bounds.get(partition)
         if log is None or not (
-            log.start <= offset and (offset <= log.end or offset <= past_skips(region, partition, log.end))
+            log.start <= offset and (offset <= log.end or offset <= region.past_skips(partition, log.end))
         ):
             seen = "no bounds" if log is None else f"[{log.start}, {log.end}]"
             raise OffsetOutsideLog(f"{partition}: the position {offset} is not in the log as read ({seen})")
@@ -143,7 +123,7 @@ def _require_own_positions(region: Region, now: datetime, part: Contribute) -> N
             )
 
 
-def merged(contributions: Mapping[MemberId, Contribution]) -> OffsetMap:
+def merged(contributions: Mapping[MemberId, rows.Contribution]) -> OffsetMap:
     """Return the union of the contributions: the checkpoint's offsets, whatever order they came in.
 
     Raises:
@@ -160,13 +140,13 @@ def merged(contributions: Mapping[MemberId, Contribution]) -> OffsetMap:
     return OffsetMap(total)
 
 
-def lacking(region: Region, checkpoint: Checkpoint) -> tuple[str, ...]:
+def lacking(region: Region, checkpoint: rows.Checkpoint) -> tuple[str, ...]:
     """Return what a draining checkpoint still lacks, by name: participants, and uncontributed frozen partitions.
 
     Complete needs both: participants alone would miss a partition that no member held, coverage alone a member that has
     yet to say that it is idle.
     """
-    parts = contributions_to(region, checkpoint.sequence)
+    parts = region.contributions_to(checkpoint.sequence)
     waiting = [f"{m} has not contributed" for m in sorted(checkpoint.participants) if m not in parts]
     covered = {p for c in parts.values() for p in c.offsets}
     gaps = [f"no member contributed {p}" for p in sorted(region.frozen[checkpoint.sequence] - covered)]
@@ -179,16 +159,16 @@ def _failures(region: Region, offsets: OffsetMap) -> int:
 
     A checkpoint where nothing has moved says nothing about the batch that fails.
     """
-    return region.failures if region.failures and offsets == restore_point_offsets(region) else 0
+    return region.failures if region.failures and offsets == region.restore_point_offsets() else 0
 
 
-def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
+def _completed(region: Region, now: datetime, checkpoint: rows.Checkpoint) -> Region:
     if any((checkpoint.sequence, member) not in region.contributions for member in checkpoint.participants):
         return region
     try:
-        offsets = merged(contributions_to(region, checkpoint.sequence))
+        offsets = merged(region.contributions_to(checkpoint.sequence))
     except OverlappingOffsets as overlap:
-        return resets.demand(region, now, ResetCause.DOUBLE_CLAIM, overlap.message)
+        return resets.demand(region, now, rows.ResetCause.DOUBLE_CLAIM, overlap.message)
     if lacking(region, checkpoint):
         return region
     strangers = _left_out(region, checkpoint)
@@ -197,7 +177,7 @@ def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
     timeouts = region.rules.timeouts
     complete = replace(
         checkpoint,
-        state=CheckpointState.COMPLETE,
+        state=rows.CheckpointState.COMPLETE,
         phase=None,
         drain_deadline=None,
         previous=region.restore_sequence,
@@ -207,12 +187,14 @@ def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
         publish_deadline=now + timeouts.publish,
         digest=digest(offsets),
     )
-    region = resets.resolve_commit(region, now, Committed.SUPERSEDED, f"checkpoint {checkpoint.sequence} is complete")
+    region = resets.resolve_commit(
+        region, now, rows.Committed.SUPERSEDED, f"checkpoint {checkpoint.sequence} is complete"
+    )
     placed = {p: region.claims[p].at(o) for p, o in offsets.items()} | _gone(region)
     region = replace(
-        with_checkpoint(region, complete),
+        region.with_checkpoint(complete),
         open_checkpoint=None,
-        restore_point=CheckpointPoint(checkpoint.sequence),
+        restore_point=rows.CheckpointPoint(checkpoint.sequence),
         aligned=region.aligned if checkpoint.boundary is None else checkpoint.sequence,
         failures=_failures(region, offsets),
         offsets=put(region.offsets, {checkpoint.sequence: offsets}),
@@ -227,11 +209,11 @@ def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
         offsets=offsets,
         inexact=complete.inexact,
     )
-    region = boundaries.after_completion(record(region, now, body), now, checkpoint.boundary)
+    region = boundaries.after_completion(region.record(now, body), now, checkpoint.boundary)
     return _ended_in_what_asked(requests.release(region, now, complete), now, complete)
 
 
-def _gone(region: Region) -> dict[GroupPartition, Claim]:
+def _gone(region: Region) -> dict[GroupPartition, rows.Claim]:
     """Return the claims of partitions that are gone, each where it stands.
 
     A checkpoint doesn't hold them, but it has their batches: of what was accepted, nothing is left to go back for.
@@ -243,7 +225,7 @@ def _gone(region: Region) -> dict[GroupPartition, Claim]:
     }
 
 
-def _left_out(region: Region, checkpoint: Checkpoint) -> dict[GroupPartition, Offset]:
+def _left_out(region: Region, checkpoint: rows.Checkpoint) -> dict[GroupPartition, Offset]:
     """Return the partitions that a foreign consumer had when the checkpoint was opened, each where it stands.
 
     No member can move it.
@@ -252,12 +234,12 @@ def _left_out(region: Region, checkpoint: Checkpoint) -> dict[GroupPartition, Of
     return {
         p: claim.position
         for p, claim in region.claims.items()
-        if p not in frozen and claim.position is not None and belongs(region, p)
+        if p not in frozen and claim.position is not None and region.belongs(p)
     }
 
 
 def _inexact(
-    region: Region, checkpoint: Checkpoint, offsets: OffsetMap, strangers: Collection[GroupPartition]
+    region: Region, checkpoint: rows.Checkpoint, offsets: OffsetMap, strangers: Collection[GroupPartition]
 ) -> dict[GroupPartition, str]:
     """Return why the checkpoint does not hold exactly the records up to its boundary, or nothing new of a partition.
 
@@ -282,11 +264,11 @@ def _strangers(region: Region, partition: GroupPartition) -> str:
     return "; ".join(str(o) for o in region.foreign_consumers if o.group == partition.group) or "a foreign consumer"
 
 
-def _ended_in_what_asked(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
-    if checkpoint.purpose is CheckpointPurpose.RESET:
+def _ended_in_what_asked(region: Region, now: datetime, checkpoint: rows.Checkpoint) -> Region:
+    if checkpoint.purpose is rows.CheckpointPurpose.RESET:
         return person_resets.begin_at_checkpoint(region, now, checkpoint)
-    if region.next_spec is not None and region.desired_state is not DesiredState.STOPPED:
+    if region.next_spec is not None and region.desired_state is not rows.DesiredState.STOPPED:
         return specs.restart(region, now)
-    if checkpoint.purpose is CheckpointPurpose.STOP and region.desired_state is DesiredState.STOPPED:
+    if checkpoint.purpose is rows.CheckpointPurpose.STOP and region.desired_state is rows.DesiredState.STOPPED:
         return replace(region, stopping=checkpoint.sequence)
-    return moved_to(region, now, RegionState.RUNNING, f"checkpoint {checkpoint.sequence} is complete")
+    return region.moved_to(now, rows.RegionState.RUNNING, f"checkpoint {checkpoint.sequence} is complete")

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.protocol.region.rows import Batch, Claim, ResetCause
-from airflow_kcr.protocol.region.state import Region, belongs, is_live, live_members, universe
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId, format_instant
 
@@ -34,7 +34,7 @@ class Missing:
 
 def is_current(region: Region, claim: Claim, now: datetime) -> bool:
     """Whether the claim's owner may act on it now."""
-    if claim.owner is None or claim.epoch != region.epoch or not is_live(region, claim.owner, now):
+    if claim.owner is None or claim.epoch != region.epoch or not region.is_live(claim.owner, now):
         return False
     return region.members[claim.owner].incarnation == claim.incarnation
 
@@ -42,7 +42,7 @@ def is_current(region: Region, claim: Claim, now: datetime) -> bool:
 def missing(region: Region, now: datetime) -> tuple[Missing, ...]:
     """Return the partitions that no current claim covers, with their last owners."""
     found = []
-    for partition in sorted(universe(region) - covered(region, now)):
+    for partition in sorted(region.universe() - covered(region, now)):
         claim = region.claims.get(partition)
         last = None if claim is None else claim.owner or claim.last_owner
         found.append(Missing(partition=partition, last_owner=last))
@@ -52,7 +52,7 @@ def missing(region: Region, now: datetime) -> tuple[Missing, ...]:
 def covered(region: Region, now: datetime) -> frozenset[GroupPartition]:
     """Return the partitions with a current claim."""
     # A lease and an incarnation are looked up once for each member, not for each of its claims.
-    incarnations = {member: region.members[member].incarnation for member in live_members(region, now)}
+    incarnations = {member: region.members[member].incarnation for member in region.live_members(now)}
     return frozenset(
         p
         for p, claim in region.claims.items()
@@ -64,7 +64,7 @@ def covered(region: Region, now: datetime) -> frozenset[GroupPartition]:
 
 def held_by(region: Region, member: MemberId, now: datetime) -> dict[GroupPartition, Claim]:
     """Return the current claims of one member."""
-    if not is_live(region, member, now):
+    if not region.is_live(member, now):
         return {}
     incarnation = region.members[member].incarnation
     return {
@@ -82,7 +82,7 @@ def taken(region: Region, now: datetime) -> frozenset[GroupPartition]:
     """
     if not region.foreign_consumers:
         return _NONE
-    live = live_members(region, now)
+    live = region.live_members(now)
     complete = {
         group
         for group in {o.group for o in region.foreign_consumers}
@@ -90,7 +90,7 @@ def taken(region: Region, now: datetime) -> frozenset[GroupPartition]:
         and all(region.members[m].claimed == region.epoch for m in own)
     }
     return (
-        frozenset(p for p in universe(region) if p.group in complete and _is_free(region, p, now))
+        frozenset(p for p in region.universe() if p.group in complete and _is_free(region, p, now))
         if complete
         else _NONE
     )
@@ -101,7 +101,7 @@ def _is_free(region: Region, partition: GroupPartition, now: datetime) -> bool:
     claim = region.claims.get(partition)
     if claim is None or claim.owner is None:
         return True
-    if is_live(region, claim.owner, now):
+    if region.is_live(claim.owner, now):
         return not is_current(region, claim, now)
     over = _session_over(region, claim.owner)
     return over is None or over <= now
@@ -145,8 +145,8 @@ def could_cover(region: Region, now: datetime) -> bool:
     it before, so no attempt is burnt meanwhile (scenarios C14, C37). Nor is one for what foreign
     consumers have, where the region does without it.
     """
-    partitions = universe(region) - excused(region, now)
-    live = set(live_members(region, now))
+    partitions = region.universe() - excused(region, now)
+    live = set(region.live_members(now))
     groups_served = {m.group for m in live}
     if not partitions or not live:
         return False
@@ -186,7 +186,7 @@ def arriving(region: Region, now: datetime) -> tuple[MemberId, ...]:
     until = _arrived_by(region)
     if until is None or until <= now:
         return ()
-    return tuple(m for m in expected_members(region) if not is_live(region, m, now))
+    return tuple(m for m in expected_members(region) if not region.is_live(m, now))
 
 
 def expected_members(region: Region) -> tuple[MemberId, ...]:
@@ -224,12 +224,12 @@ def _quiesced_after(region: Region, batch: Batch) -> datetime | None:
 
 def busy(region: Region, now: datetime) -> Iterator[str]:
     """Yield who is not quiesced in this epoch, by name: the reset waits for each of them."""
-    for member in live_members(region, now):
+    for member in region.live_members(now):
         if region.members[member].acknowledged != region.epoch:
             yield f"{member} has not acknowledged epoch {region.epoch}"
     for batch in region.running.values():
         if batch.epoch != region.epoch and not is_batch_quiesced(region, batch, now):
-            moment = None if is_live(region, batch.member, now) else _quiesced_after(region, batch)
+            moment = None if region.is_live(batch.member, now) else _quiesced_after(region, batch)
             until = "" if moment is None else f", until {format_instant(moment)} at the latest"
             yield f"batch {batch.batch} of {batch.member}, incarnation {batch.incarnation}, may still write{until}"
 
@@ -239,11 +239,11 @@ def unready(region: Region, now: datetime) -> Iterator[str]:
     reset = region.reset
     if reset is None:
         return
-    if not universe(region):
+    if not region.universe():
         yield "no partition is known yet: no topic matches, or no member has been assigned one"
     without = excused(region, now)
     for partition in region.seek.open:
-        known = partition in region.claims and belongs(region, partition)
+        known = partition in region.claims and region.belongs(partition)
         if known and partition not in without:
             yield f"{partition} has no seek offset yet ({region.seek[partition].source})"
     yield from gaps(region, now)
@@ -264,7 +264,7 @@ def is_unpublished(region: Region, sequence: CheckpointNumber) -> bool:
 
 def horizon(region: Region, now: datetime) -> datetime | None:
     """Return the next moment at which time alone changes what this module says, or None."""
-    moments = [lease.until for m, lease in region.leases.items() if is_live(region, m, now)]
+    moments = [lease.until for m, lease in region.leases.items() if region.is_live(m, now)]
     moments += [moment for batch in region.running.values() if (moment := _quiesced_after(region, batch)) is not None]
     moments += [since + region.rules.timeouts.unowned_wait for since in awaited(region, now).values()]
     arrived_by = _arrived_by(region)

@@ -15,16 +15,7 @@ from typing import Final, TypeAlias, get_args
 
 from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
-from airflow_kcr.protocol.region.rows import (
-    CheckpointPurpose,
-    Committed,
-    DesiredState,
-    HaltReason,
-    RegionState,
-    Requester,
-    ResetAnswer,
-    ResetCause,
-)
+from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.values import (
@@ -80,16 +71,16 @@ class StartFailed:
 class DesiredStateChanged:
     """A verb changed the desired state."""
 
-    desired_state: DesiredState
-    requester: Requester
+    desired_state: rows.DesiredState
+    requester: rows.Requester
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChanged:
     """The region moved to another state."""
 
-    before: RegionState
-    after: RegionState
+    before: rows.RegionState
+    after: rows.RegionState
     why: str
 
 
@@ -97,7 +88,7 @@ class StateChanged:
 class Halted:
     """The region can't continue by itself."""
 
-    reason: HaltReason
+    reason: rows.HaltReason
     text: str
     choices: tuple[str, ...]
 
@@ -107,7 +98,7 @@ class Killed:
     """A new epoch without a reset: whatever runs is void."""
 
     epoch: Epoch
-    requester: Requester
+    requester: rows.Requester
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,9 +166,9 @@ class CheckpointRequested:
     """A checkpoint was requested."""
 
     request_id: RequestId
-    purpose: CheckpointPurpose
+    purpose: rows.CheckpointPurpose
     boundary: datetime | None
-    requester: Requester
+    requester: rows.Requester
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +194,7 @@ class CheckpointOpened:
     sequence: CheckpointNumber
     timeline: Timeline
     request_id: RequestId
-    purpose: CheckpointPurpose
+    purpose: rows.CheckpointPurpose
     boundary: datetime | None
     participants: Mapping[MemberId, Incarnation]
     partitions: tuple[GroupPartition, ...]
@@ -283,7 +274,7 @@ class CommitResolved:
     """It is known whether Kafka holds the checkpoint's offsets."""
 
     sequence: CheckpointNumber
-    committed: Committed
+    committed: rows.Committed
     why: str
 
 
@@ -344,7 +335,7 @@ class ResetRequested:
     epoch: Epoch
     """The epoch it was made in."""
 
-    cause: ResetCause
+    cause: rows.ResetCause
     detail: str
 
 
@@ -352,7 +343,7 @@ class ResetRequested:
 class ResetAnswered:
     """A person has answered a question about a reset in Airflow: chosen its checkpoint, or approved its plan."""
 
-    answer: ResetAnswer
+    answer: rows.ResetAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,7 +353,7 @@ class PersonResetAccepted:
     request_id: RequestId
     target: str
     forced: bool
-    requester: Requester
+    requester: rows.Requester
     consent_upsert: bool = False
     scope: Scope = EVERYTHING
     """Which partitions it may move."""
@@ -383,7 +374,7 @@ class ResetBegun:
     epoch: Epoch
     sequence: CheckpointNumber
     timeline: Timeline
-    cause: ResetCause
+    cause: rows.ResetCause
     attempt: int
     restore_point: CheckpointNumber | None
     seek: SeekMap

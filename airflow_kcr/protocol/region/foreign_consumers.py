@@ -11,7 +11,7 @@ from datetime import datetime
 from airflow_kcr.protocol.region import events, resets
 from airflow_kcr.protocol.region.commands import ReportForeignConsumer, ReportGroups
 from airflow_kcr.protocol.region.rows import Halt, HaltReason, RegionState
-from airflow_kcr.protocol.region.state import Region, record
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.values import replace
 
@@ -29,11 +29,11 @@ def report_foreign_consumers(region: Region, now: datetime, report: ReportGroups
     if fresh or gone:
         region = replace(region, foreign_consumers=tuple(sorted(there | unseen)))
     if fresh:
-        region = record(
-            region, now, events.ForeignConsumersSeen(foreign_consumers=fresh, policy=region.rules.foreign_consumers)
+        region = region.record(
+            now, events.ForeignConsumersSeen(foreign_consumers=fresh, policy=region.rules.foreign_consumers)
         )
     if gone:
-        region = record(region, now, events.ForeignConsumersGone(foreign_consumers=gone))
+        region = region.record(now, events.ForeignConsumersGone(foreign_consumers=gone))
     if there and region.rules.foreign_consumers is ForeignConsumerPolicy.FAIL:
         return halt_for_foreign_consumer(region, now, ReportForeignConsumer(text="; ".join(map(str, sorted(there)))))
     # What a reset waits for is not the same any more.

@@ -19,6 +19,7 @@ from airflow_kcr.protocol.region import (
     publication,
     requests,
     resets,
+    rows,
     specs,
     timelines,
 )
@@ -30,18 +31,7 @@ from airflow_kcr.protocol.region.commands import (
     StartRegion,
     StopRegion,
 )
-from airflow_kcr.protocol.region.rows import (
-    RESET_STATES,
-    CheckpointPhase,
-    CheckpointPurpose,
-    Committed,
-    DesiredState,
-    HaltReason,
-    RegionState,
-    Requester,
-    ResetCause,
-)
-from airflow_kcr.protocol.region.state import Region, live_members, moved_to, record
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import MAX_NUMBER, Epoch, RegionName, RequestId, replace
 
 
@@ -50,19 +40,17 @@ def declare(name: RegionName, now: datetime, command: DeclareRegion) -> Region:
     spec, region_id = command.spec, command.region_id
     deliveries = {str(g): str(rules.delivery) for g, rules in spec.rules.groups.items()}
     region = Region(name=name, region_id=region_id, spec=spec)
-    region = record(region, now, events.RegionCreated(region_id=region_id, deliveries=deliveries))
+    region = region.record(now, events.RegionCreated(region_id=region_id, deliveries=deliveries))
     for group, cluster in sorted(command.clusters.items()):
         region = lost_logs.cluster_found(region, now, group, cluster)
     return region
 
 
-def _want(region: Region, now: datetime, wanted: DesiredState, requester: Requester) -> Region:
+def _want(region: Region, now: datetime, wanted: rows.DesiredState, requester: rows.Requester) -> Region:
     if wanted is region.desired_state:
         return region
-    return record(
-        replace(region, desired_state=wanted),
-        now,
-        events.DesiredStateChanged(desired_state=wanted, requester=requester),
+    return replace(region, desired_state=wanted).record(
+        now, events.DesiredStateChanged(desired_state=wanted, requester=requester)
     )
 
 
@@ -71,18 +59,18 @@ def start(region: Region, now: datetime, command: StartRegion) -> Region:
 
     In any other state nothing but `desired_state` changes: joining never raises the epoch.
     """
-    region = _want(region, now, DesiredState.RUNNING, command.requester)
+    region = _want(region, now, rows.DesiredState.RUNNING, command.requester)
     if region.stopping is not None:
         # Its last checkpoint is complete and the others still wait for its commit read-backs: no member has left, so
         # none has to start.
-        region = moved_to(replace(region, stopping=None), now, RegionState.RUNNING, "resumed before it had stopped")
-    if region.state not in {RegionState.STOPPED, RegionState.HALTED}:
-        return requests.cancel(region, now, "the region was resumed", purposes=frozenset({CheckpointPurpose.STOP}))
+        region = replace(region, stopping=None).moved_to(now, rows.RegionState.RUNNING, "resumed before it had stopped")
+    if region.state not in {rows.RegionState.STOPPED, rows.RegionState.HALTED}:
+        return requests.cancel(region, now, "the region was resumed", purposes=frozenset({rows.CheckpointPurpose.STOP}))
     opening = _at_restored_restore_point(region)
     region = specs.take_pending(replace(region, failures=0), now)
     if opening is None:
-        return resets.begin(region, now, ResetCause.START, command.requester.who)
-    return resets.open_timeline(region, now, ResetCause.START, opening, command.requester.who)
+        return resets.begin(region, now, rows.ResetCause.START, command.requester.who)
+    return resets.open_timeline(region, now, rows.ResetCause.START, opening, command.requester.who)
 
 
 def _at_restored_restore_point(region: Region) -> resets.Opening | None:
@@ -93,7 +81,7 @@ def _at_restored_restore_point(region: Region) -> resets.Opening | None:
     Sinks may hold what the store has forgotten, of timelines that it never heard of. In a newer one they go back to the
     restore point, which is what the choice of a resume says.
     """
-    if region.halt is None or region.halt.reason is not HaltReason.RESTORED or region.restore_point is None:
+    if region.halt is None or region.halt.reason is not rows.HaltReason.RESTORED or region.restore_point is None:
         return None
     checkpoint = region.restore_checkpoint
     return resets.Opening(
@@ -110,15 +98,15 @@ def pause(region: Region, now: datetime, command: PauseRegion) -> Region:
     Raises:
         RegionInState: it is stopped or stopping.
     """
-    if region.state is RegionState.STOPPED or region.desired_state is DesiredState.STOPPED:
+    if region.state is rows.RegionState.STOPPED or region.desired_state is rows.DesiredState.STOPPED:
         raise RegionInState(f"region {region.name} is stopped or stopping; start it, then pause it")
-    region = _want(region, now, DesiredState.PAUSED, command.requester)
+    region = _want(region, now, rows.DesiredState.PAUSED, command.requester)
     return _give_up_approach(region, now, "the region was paused")
 
 
 def _give_up_approach(region: Region, now: datetime, why: str) -> Region:
     checkpoint = region.checkpoint
-    if checkpoint is None or checkpoint.phase is not CheckpointPhase.APPROACHING:
+    if checkpoint is None or checkpoint.phase is not rows.CheckpointPhase.APPROACHING:
         return region
     region = checkpoints.abort(region, now, why)
     if checkpoint.purpose not in requests.BY_PERSON:
@@ -132,11 +120,11 @@ def stop(region: Region, now: datetime, command: StopRegion) -> Region:
 
     Without a live member it is stopped at once, marked undrained; so it is when halted, which can't drain (C60).
     """
-    region = _want(region, now, DesiredState.STOPPED, command.requester)
-    if region.state is RegionState.STOPPED:
+    region = _want(region, now, rows.DesiredState.STOPPED, command.requester)
+    if region.state is rows.RegionState.STOPPED:
         return region
     region = person_resets.fail_all(region, now, "the region was stopped")
-    if not live_members(region, now) or region.state is RegionState.HALTED:
+    if not region.live_members(now) or region.state is rows.RegionState.HALTED:
         return stopped(region, now, drained=False)
     region = _give_up_approach(region, now, "the region was stopped")
     return ask_stop_checkpoint(region, now)
@@ -149,16 +137,16 @@ def ask_stop_checkpoint(region: Region, now: datetime) -> Region:
     """
     request_id = RequestId(f"stop:{region.epoch}:{region.restore_sequence}")
     if (
-        region.desired_state is not DesiredState.STOPPED
+        region.desired_state is not rows.DesiredState.STOPPED
         or region.stopping is not None
-        or region.state in {RegionState.HALTED, RegionState.STOPPED}
+        or region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}
     ):
         return region
-    if any(r.purpose is CheckpointPurpose.STOP for r in requests.queue(region)):
+    if any(r.purpose is rows.CheckpointPurpose.STOP for r in requests.queue(region)):
         return region
-    if region.checkpoint is not None and region.checkpoint.purpose is CheckpointPurpose.STOP:
+    if region.checkpoint is not None and region.checkpoint.purpose is rows.CheckpointPurpose.STOP:
         return region
-    return requests.ask(region, now, RequestCheckpoint(request_id=request_id, purpose=CheckpointPurpose.STOP))
+    return requests.ask(region, now, RequestCheckpoint(request_id=request_id, purpose=rows.CheckpointPurpose.STOP))
 
 
 def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
@@ -167,13 +155,13 @@ def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
     Leases end by themselves.
     """
     region = checkpoints.abort(region, now, "the region stopped")
-    every = frozenset(CheckpointPurpose)
+    every = frozenset(rows.CheckpointPurpose)
     region = requests.cancel(region, now, "the region stopped", purposes=every)
     region = resets.give_up(region, now, "the region stopped; the next start goes to the restore point")
-    region = resets.resolve_commit(region, now, Committed.NO, "the region stopped first")
+    region = resets.resolve_commit(region, now, rows.Committed.NO, "the region stopped first")
     region = timelines.taken_over_note(region, now)
-    region = record(replace(region, stopping=None, halt=None, unowned={}), now, events.Stopped(drained=drained))
-    return moved_to(region, now, RegionState.STOPPED, "drained" if drained else "undrained")
+    region = replace(region, stopping=None, halt=None, unowned={}).record(now, events.Stopped(drained=drained))
+    return region.moved_to(now, rows.RegionState.STOPPED, "drained" if drained else "undrained")
 
 
 def kill(region: Region, now: datetime, command: KillRegion) -> Region:
@@ -181,13 +169,13 @@ def kill(region: Region, now: datetime, command: KillRegion) -> Region:
 
     The next start is at the restore point.
     """
-    region = _want(region, now, DesiredState.STOPPED, command.requester)
+    region = _want(region, now, rows.DesiredState.STOPPED, command.requester)
     region = person_resets.fail_all(region, now, "the region was killed")
-    region = stopped(region, now, drained=False) if region.state is not RegionState.STOPPED else region
+    region = stopped(region, now, drained=False) if region.state is not rows.RegionState.STOPPED else region
     # A region whose epochs are used up is killed to be deleted; no member lives in it, so no epoch is needed to fence.
     region = replace(region, epoch=Epoch(min(region.epoch + 1, MAX_NUMBER)))
     body = events.Killed(epoch=region.epoch, requester=command.requester)
-    return record(region, now, body)
+    return region.record(now, body)
 
 
 def require_deletable(region: Region, now: datetime) -> None:
@@ -196,8 +184,8 @@ def require_deletable(region: Region, now: datetime) -> None:
     Raises:
         RegionInState: it is not stopped, or a member still holds a lease.
     """
-    live = live_members(region, now)
-    if region.state is not RegionState.STOPPED or live:
+    live = region.live_members(now)
+    if region.state is not rows.RegionState.STOPPED or live:
         holders = f"; leases are held by {', '.join(map(str, live))}" if live else ""
         raise RegionInState(f"region {region.name} is {region.state}{holders}; stop it before deleting it")
 
@@ -205,9 +193,9 @@ def require_deletable(region: Region, now: datetime) -> None:
 def is_stop_due(region: Region, now: datetime) -> bool:
     """Whether a region whose desired state is stopped has no member left to drain it."""
     return (
-        region.desired_state is DesiredState.STOPPED
-        and region.state in {RegionState.RUNNING, RegionState.DRAINING, *RESET_STATES}
-        and not live_members(region, now)
+        region.desired_state is rows.DesiredState.STOPPED
+        and region.state in {rows.RegionState.RUNNING, rows.RegionState.DRAINING, *rows.RESET_STATES}
+        and not region.live_members(now)
     )
 
 

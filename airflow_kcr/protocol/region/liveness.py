@@ -16,9 +16,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from airflow_kcr.protocol.region import batches, boundaries, coverage, requests, specs, timelines, waits
-from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPhase, CheckpointPoint, DesiredState, RegionState
-from airflow_kcr.protocol.region.state import Region, contributions_to, is_live, live_members
+from airflow_kcr.protocol.region import batches, boundaries, coverage, requests, rows, specs, timelines, waits
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.waits import Rule, Wait, Waits
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, few, format_instant, replace
@@ -148,24 +147,24 @@ def _settled(region: Region, now: datetime) -> datetime:
 
     What has waited for members that were away would otherwise be called stalled as they come back.
     """
-    arrivals = (region.members[member].arrived_at for member in live_members(region, now))
+    arrivals = (region.members[member].arrived_at for member in region.live_members(now))
     return max((at for at in arrivals if at is not None), default=NEVER) + region.rules.timeouts.lease
 
 
 def _person(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
     if region.halt is not None:
         yield Wait(rule=Rule.PERSON, since=None, what=f"the region is halted: {region.halt.text}")
-    elif region.desired_state is DesiredState.PAUSED and region.state is not RegionState.STOPPED:
+    elif region.desired_state is rows.DesiredState.PAUSED and region.state is not rows.RegionState.STOPPED:
         yield Wait(rule=Rule.PERSON, since=None, what="the region is paused; resume it")
 
 
 def _is_on(region: Region) -> bool:
     """Whether members have something to do in it at all."""
-    return region.state not in {RegionState.HALTED, RegionState.STOPPED}
+    return region.state not in {rows.RegionState.HALTED, rows.RegionState.STOPPED}
 
 
 def _members(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
-    if not _is_on(region) or live_members(region, now):
+    if not _is_on(region) or region.live_members(now):
         return
     ended = [lease.until for lease in region.leases.values() if lease.until <= now]
     reset = region.reset
@@ -177,7 +176,7 @@ def _members(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
 
 
 def _partitions(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
-    if region.state not in {RegionState.RUNNING, RegionState.DRAINING} or not live_members(region, now):
+    if region.state not in {rows.RegionState.RUNNING, rows.RegionState.DRAINING} or not region.live_members(now):
         return
     gaps: dict[GroupId, list[coverage.Missing]] = {}
     for gap in coverage.missing(region, now):
@@ -271,7 +270,7 @@ def _checkpoint(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, 
     checkpoint = region.checkpoint
     if checkpoint is None:
         return
-    if checkpoint.phase is CheckpointPhase.DRAINING:
+    if checkpoint.phase is rows.CheckpointPhase.DRAINING:
         until = None if checkpoint.drain_deadline is None else checkpoint.drain_deadline + patience(region)
         what = _named(waits.to_drain(region, checkpoint))
         yield Wait(rule=Rule.CHECKPOINT, since=checkpoint.opened_at, what=what, until=until)
@@ -279,7 +278,7 @@ def _checkpoint(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, 
         yield from _approach(region, checkpoint, checkpoint.boundary, seen)
 
 
-def _approach(region: Region, checkpoint: Checkpoint, boundary: datetime, seen: Seen) -> Waits:
+def _approach(region: Region, checkpoint: rows.Checkpoint, boundary: datetime, seen: Seen) -> Waits:
     """A backlog takes as long as it takes: only one without a running batch is a wait that may last too long."""
     since = max(checkpoint.opened_at, boundary)
     left = [
@@ -326,7 +325,7 @@ def _boundary(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ..
 
 
 def _may_work(region: Region) -> bool:
-    return region.state is RegionState.RUNNING and region.desired_state is DesiredState.RUNNING
+    return region.state is rows.RegionState.RUNNING and region.desired_state is rows.DesiredState.RUNNING
 
 
 def _opens_beyond(region: Region, boundary: datetime) -> bool:
@@ -340,7 +339,7 @@ def _is_asked_for(region: Region, boundary: datetime) -> bool:
 
 def _request(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
     queue = requests.queue(region)
-    if region.state is not RegionState.RUNNING or region.checkpoint is not None or not queue:
+    if region.state is not rows.RegionState.RUNNING or region.checkpoint is not None or not queue:
         return
     first = queue[0]
     if first.boundary is not None and region.next_boundary == first.boundary and Rule.BOUNDARY in _rules(earlier):
@@ -381,7 +380,7 @@ def _batch(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...])
     timeouts = region.rules.timeouts
     longest = timeouts.batch + timeouts.process_end_limit
     for batch in sorted(region.running.values(), key=lambda b: b.started_at):
-        if now < batch.started_at + longest or not is_live(region, batch.member, now) or not _is_on(region):
+        if now < batch.started_at + longest or not region.is_live(batch.member, now) or not _is_on(region):
             continue
         lacks = region.leases[batch.member].lacks
         why = f": {lacks}" if lacks else ""
@@ -393,7 +392,7 @@ def _batch(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...])
 def _engine(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
     if not _is_on(region):
         return
-    for member in live_members(region, now):
+    for member in region.live_members(now):
         if lacks := region.leases[member].lacks:
             yield Wait(rule=Rule.ENGINE, since=None, what=f"{member}: {lacks}", group=member.group)
 
@@ -442,7 +441,7 @@ def _limited_since(region: Region) -> datetime:
 
 def _ends_at_restore_point(region: Region) -> dict[GroupPartition, LogEnd]:
     point = region.restore_point
-    parts = contributions_to(region, point.sequence).values() if isinstance(point, CheckpointPoint) else ()
+    parts = region.contributions_to(point.sequence).values() if isinstance(point, rows.CheckpointPoint) else ()
     return {p: LogEnd(log.end, part.contributed_at) for part in parts for p, log in part.bounds.items()}
 
 

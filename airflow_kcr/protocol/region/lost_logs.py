@@ -26,10 +26,9 @@ from datetime import datetime
 from airflow_kcr.errors import GroupInOtherRegion, OtherCluster
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
-from airflow_kcr.protocol.region import checkpoints, events, resets, timelines
+from airflow_kcr.protocol.region import checkpoints, events, resets, rows, timelines
 from airflow_kcr.protocol.region.commands import ReportClusters, ReportOutOfRange
-from airflow_kcr.protocol.region.rows import Absence, Claim, Halt, HaltReason, RegionState, ResetCause
-from airflow_kcr.protocol.region.state import Region, past_skips, put, record, require_member, universe
+from airflow_kcr.protocol.region.state import Region, put
 from airflow_kcr.protocol.rules import OutOfRangePolicy
 from airflow_kcr.protocol.values import (
     ClusterId,
@@ -64,7 +63,7 @@ def cluster_found(region: Region, now: datetime, group: GroupId, cluster: Cluste
     if not cluster or region.clusters.get(group) == cluster:
         return region
     region = replace(region, clusters=put(region.clusters, {group: cluster}))
-    return record(region, now, events.ClusterFound(group=group, cluster=cluster))
+    return region.record(now, events.ClusterFound(group=group, cluster=cluster))
 
 
 def report_clusters(region: Region, now: datetime, told: ReportClusters) -> Region:
@@ -81,10 +80,10 @@ def report_clusters(region: Region, now: datetime, told: ReportClusters) -> Regi
 
 def halted_on_cluster(region: Region, now: datetime, group: GroupId, cluster: ClusterId) -> Region:
     """Return the region halted because a live member finds itself on another cluster; a halted or stopped one stays."""
-    if region.state in {RegionState.HALTED, RegionState.STOPPED}:
+    if region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
         return region
     text, choices = _cluster_text(region, group, cluster), _cluster_choices(region, group, cluster)
-    return resets.halt(region, now, Halt(reason=HaltReason.OTHER_CLUSTER, text=text, choices=choices))
+    return resets.halt(region, now, rows.Halt(reason=rows.HaltReason.OTHER_CLUSTER, text=text, choices=choices))
 
 
 def group_taken(group: GroupId, cluster: ClusterId, other: RegionName) -> GroupInOtherRegion:
@@ -125,42 +124,42 @@ def partitions_seen(region: Region, now: datetime, group: GroupId, there: Collec
         group: the group.
         there: every partition that the brokers have of what the group subscribes to.
     """
-    known = {p for p in (*universe(region), *gone(region)) if p.group == group}
-    rows = {p: row for p, row in region.absent.items() if p.group != group}
-    rows |= {p: _seen_again(region, now, region.absent.get(p)) for p in known.difference(there)}
-    return _told(region, now, rows)
+    known = {p for p in (*region.universe(), *gone(region)) if p.group == group}
+    absent = {p: row for p, row in region.absent.items() if p.group != group}
+    absent |= {p: _seen_again(region, now, region.absent.get(p)) for p in known.difference(there)}
+    return _told(region, now, absent)
 
 
-def _seen_again(region: Region, now: datetime, earlier: Absence | None) -> Absence:
+def _seen_again(region: Region, now: datetime, earlier: rows.Absence | None) -> rows.Absence:
     if earlier is None:
-        return Absence(since=now)
+        return rows.Absence(since=now)
     is_gone = earlier.is_gone or now - earlier.since >= region.rules.timeouts.rejoin_after
     return replace(earlier, is_gone=is_gone)
 
 
-def _told(region: Region, now: datetime, rows: dict[GroupPartition, Absence]) -> Region:
-    if rows == region.absent:
+def _told(region: Region, now: datetime, absent: dict[GroupPartition, rows.Absence]) -> Region:
+    if absent == region.absent:
         return region
-    before, after = gone(region), frozenset(p for p, row in rows.items() if row.is_gone)
+    before, after = gone(region), frozenset(p for p, row in absent.items() if row.is_gone)
     fresh = sorted(after - before)
     given_back = {p: _given_back(region, p, claim) for p in fresh if (claim := region.claims.get(p)) is not None}
-    region = replace(region, absent=rows, claims=put(region.claims, given_back))
+    region = replace(region, absent=absent, claims=put(region.claims, given_back))
     if after == before:
         return region
-    region = record(region, now, events.PartitionsGone(partitions=tuple(sorted(after))))
+    region = region.record(now, events.PartitionsGone(partitions=tuple(sorted(after))))
     checkpoint = region.checkpoint
     if checkpoint is not None and not region.frozen[checkpoint.sequence].isdisjoint(fresh):
         region = checkpoints.abort(region, now, f"the brokers do not have {fresh[0]} any more")
     begun = [p for p in fresh if (c := region.claims.get(p)) is not None and c.is_in_flight]
-    if begun and region.state in {RegionState.RUNNING, RegionState.DRAINING}:
+    if begun and region.state in {rows.RegionState.RUNNING, rows.RegionState.DRAINING}:
         # The batch of a member that died: the claim of the partition's next owner would have reset the region.
         return resets.demand(
-            region, now, ResetCause.LEASE_LOST, f"{begun[0]} has a batch that no member finishes, and is gone"
+            region, now, rows.ResetCause.LEASE_LOST, f"{begun[0]} has a batch that no member finishes, and is gone"
         )
     return region
 
 
-def _given_back(region: Region, partition: GroupPartition, claim: Claim) -> Claim:
+def _given_back(region: Region, partition: GroupPartition, claim: rows.Claim) -> rows.Claim:
     """Return the claim without its owner; no member is asked any more where it goes, so it is where that would be."""
     if claim.resume is None:
         entry = region.seek.get(partition)
@@ -170,11 +169,11 @@ def _given_back(region: Region, partition: GroupPartition, claim: Claim) -> Clai
 
 def partitions_claimed(region: Region, partitions: Collection[GroupPartition]) -> Region:
     """Return the region after partitions were claimed, whose logs were read for that: they are there."""
-    rows = {p: row for p, row in region.absent.items() if p not in partitions}
-    return region if len(rows) == len(region.absent) else replace(region, absent=rows)
+    absent = {p: row for p, row in region.absent.items() if p not in partitions}
+    return region if len(absent) == len(region.absent) else replace(region, absent=absent)
 
 
-def absence_text(region: Region, absence: Absence) -> str:
+def absence_text(region: Region, absence: rows.Absence) -> str:
     """Return what a person should know of a partition that the brokers do not have."""
     since = f"the brokers have not had it since {format_instant(absence.since)}"
     if absence.is_gone:
@@ -216,7 +215,7 @@ def out_of_range(region: Region, bounds: Mapping[GroupPartition, LogBounds]) -> 
         elif position < log.start:
             why = f"retention overtook it: the log now starts at {log.start}"
             policy = region.rules.out_of_range
-        elif position > past_skips(region, partition, log.end):
+        elif position > region.past_skips(partition, log.end):
             why = f"the log's end moved back to {log.end}"
             policy = region.rules.beyond_end
         else:
@@ -247,11 +246,11 @@ def report_out_of_range(region: Region, now: datetime, told: ReportOutOfRange) -
         StaleEpoch, StaleIncarnation, LeaseExpired, UnknownMember: the member may not act, or not in this epoch.
     """
     caller = told.caller
-    require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
+    region.require_member(caller.member, caller.incarnation, now, epoch=caller.epoch)
     if is_another_cluster(region, caller.member.group, told.cluster):
         return halted_on_cluster(region, now, caller.member.group, told.cluster)
     troubles = out_of_range(region, told.observed)
-    if not troubles or region.state in {RegionState.HALTED, RegionState.STOPPED}:
+    if not troubles or region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
         return region
     return moved_into_logs(region, now, troubles)
 
@@ -261,7 +260,7 @@ def moved_into_logs(region: Region, now: datetime, troubles: tuple[OutOfRange, .
     if _must_halt(troubles):
         return _halted_out_of_range(region, now, troubles)
     done = _done_by_sinks(region)
-    back = resets.gone_back_for_output(region, now, ResetCause.OUT_OF_RANGE)
+    back = resets.gone_back_for_output(region, now, rows.ResetCause.OUT_OF_RANGE)
     left = troubles if back is region else _left(back, troubles)
     if not left:
         return back
@@ -279,7 +278,7 @@ def _halted_out_of_range(region: Region, now: datetime, troubles: tuple[OutOfRan
         "for a recreated topic, stop the region, delete it and declare it anew",
     )
     return resets.halt(
-        region, now, Halt(reason=HaltReason.OUT_OF_RANGE, text=_positions_text(troubles), choices=choices)
+        region, now, rows.Halt(reason=rows.HaltReason.OUT_OF_RANGE, text=_positions_text(troubles), choices=choices)
     )
 
 
@@ -324,4 +323,4 @@ def _opened(
             offset=offset, source=SeekSource.OUT_OF_RANGE, current=trouble.position, clamped_from=trouble.position
         )
     opening = resets.Opening(seek=timelines.with_recreated(before, entries, logs))
-    return resets.open_timeline(region, now, ResetCause.OUT_OF_RANGE, opening, _positions_text(troubles))
+    return resets.open_timeline(region, now, rows.ResetCause.OUT_OF_RANGE, opening, _positions_text(troubles))

@@ -12,10 +12,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow_kcr.errors import MemberInUse, RegionInState, SpecOutdated, UnknownMember
-from airflow_kcr.protocol.region import checkpoints, events, resets
+from airflow_kcr.protocol.region import checkpoints, events, resets, rows
 from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register
-from airflow_kcr.protocol.region.rows import Claim, Lease, Member, RegionState, ResetCause
-from airflow_kcr.protocol.region.state import BatchQuiescedAfter, Region, is_live, put, record, require_member
+from airflow_kcr.protocol.region.state import BatchQuiescedAfter, Region, put
 from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId, replace
 
 
@@ -35,19 +34,19 @@ def register(region: Region, now: datetime, arrival: Register) -> Region:
             f"{member} was built from revision {arrival.spec_revision} of the spec of region {region.name}, "
             f"{region.spec.revision} is in force; build it again"
         )
-    if region.state is RegionState.STOPPED:
+    if region.state is rows.RegionState.STOPPED:
         raise RegionInState(f"region {region.name} is stopped; start it before its members join")
     row = region.members.get(member)
-    if row is not None and row.token == arrival.token and is_live(region, member, now):
+    if row is not None and row.token == arrival.token and region.is_live(member, now):
         return region
-    live = is_live(region, member, now) and row is not None and row.incarnation != arrival.previous
+    live = region.is_live(member, now) and row is not None and row.incarnation != arrival.previous
     if live and not arrival.takeover:
         raise MemberInUse(f"{member} is held by {row.label if row else '?'}; stop that process or ask for a takeover")
     if live and _is_draining(region, member):
         raise MemberInUse(f"{member} is draining for checkpoint {region.open_checkpoint}; the takeover waits for that")
     region = with_predecessor_fenced(region, member)
     incarnation = Incarnation(1 if row is None else row.incarnation + 1)
-    fresh = Member(
+    fresh = rows.Member(
         member=member,
         incarnation=incarnation,
         token=arrival.token,
@@ -58,10 +57,10 @@ def register(region: Region, now: datetime, arrival: Register) -> Region:
         spec_revision=region.spec.revision,
         arrived_at=now,
     )
-    lease = Lease(incarnation=incarnation, until=now + region.rules.timeouts.lease)
+    lease = rows.Lease(incarnation=incarnation, until=now + region.rules.timeouts.lease)
     region = replace(region, members=put(region.members, {member: fresh}), leases=put(region.leases, {member: lease}))
     body = events.MemberRegistered(member=member, incarnation=incarnation, label=arrival.label, took_over=live)
-    return resets.progress(lapse(record(region, now, body), now), now)
+    return resets.progress(lapse(region.record(now, body), now), now)
 
 
 def registered(region: Region, now: datetime, arrival: Register) -> Incarnation:
@@ -89,7 +88,7 @@ def require_place(region: Region, member: MemberId) -> None:
 def _is_draining(region: Region, member: MemberId) -> bool:
     checkpoint = region.checkpoint
     return (
-        region.state is RegionState.DRAINING
+        region.state is rows.RegionState.DRAINING
         and checkpoint is not None
         and member in checkpoint.participants
         and (checkpoint.sequence, member) not in region.contributions
@@ -127,18 +126,18 @@ def leave(region: Region, now: datetime, command: Leave) -> Region:
     known = region.members.get(member)
     if known is not None and known.left and known.incarnation == incarnation:
         return region
-    row = require_member(region, member, incarnation, now)
-    rows: dict[GroupPartition, Claim] = {
+    row = region.require_member(member, incarnation, now)
+    dropped: dict[GroupPartition, rows.Claim] = {
         p: replace(c, owner=None, last_owner=member) for p, c in region.claims.items() if c.owner == member
     }
     region = replace(
         region,
         members=put(region.members, {member: replace(row, left=True)}),
-        leases=put(region.leases, {member: Lease(incarnation=incarnation, until=now)}),
-        claims=put(region.claims, rows),
+        leases=put(region.leases, {member: rows.Lease(incarnation=incarnation, until=now)}),
+        claims=put(region.claims, dropped),
     )
-    body = events.MemberLeft(member=member, incarnation=incarnation, dropped=tuple(sorted(rows)))
-    return record(region, now, body)
+    body = events.MemberLeft(member=member, incarnation=incarnation, dropped=tuple(sorted(dropped)))
+    return region.record(now, body)
 
 
 def keep_slot(region: Region, now: datetime, command: KeepSlot) -> Region:
@@ -150,10 +149,10 @@ def keep_slot(region: Region, now: datetime, command: KeepSlot) -> Region:
         StaleIncarnation, UnknownMember, LeaseExpired: it may not act any more, and need not.
     """
     member, incarnation = command.member, command.incarnation
-    require_member(region, member, incarnation, now)
-    lease = Lease(incarnation=incarnation, until=now)
+    region.require_member(member, incarnation, now)
+    lease = rows.Lease(incarnation=incarnation, until=now)
     region = replace(region, leases=put(region.leases, {member: lease}))
-    return record(region, now, events.MemberLeft(member=member, incarnation=incarnation))
+    return region.record(now, events.MemberLeft(member=member, incarnation=incarnation))
 
 
 def lapse(region: Region, now: datetime) -> Region:
@@ -168,4 +167,4 @@ def lapse(region: Region, now: datetime) -> Region:
     begun = checkpoints.leaves_work(region, member)
     detail = f"the lease of {member} ended before its contribution to checkpoint {region.open_checkpoint}"
     region = checkpoints.abort(region, now, detail)
-    return resets.demand(region, now, ResetCause.LEASE_LOST, detail) if begun else region
+    return resets.demand(region, now, rows.ResetCause.LEASE_LOST, detail) if begun else region

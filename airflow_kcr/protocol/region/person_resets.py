@@ -23,32 +23,10 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
-from airflow_kcr.protocol.region import coverage, events, plans, requests, resets, specs, timelines
+from airflow_kcr.protocol.region import coverage, events, plans, requests, resets, rows, specs, timelines
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.commands import ApplyReset, RecordResetAnswer, RequestCheckpoint
-from airflow_kcr.protocol.region.rows import (
-    Checkpoint,
-    CheckpointPurpose,
-    CheckpointState,
-    DesiredState,
-    PersonReset,
-    PersonResetState,
-    RegionState,
-    ResetCause,
-)
-from airflow_kcr.protocol.region.state import (
-    OffsetsForgotten,
-    Region,
-    contributions_to,
-    moved_to,
-    person_reset_of,
-    put,
-    record,
-    request_of,
-    universe,
-    with_person_reset,
-    with_person_reset_failed,
-)
+from airflow_kcr.protocol.region.state import OffsetsForgotten, Region, put
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, few, replace
 
 ANSWERS: Final = 100
@@ -66,10 +44,10 @@ def answered(region: Region, now: datetime, command: RecordResetAnswer) -> Regio
         if not (one.digest and answer.digest and one.request_id == answer.request_id)
     )
     region = replace(region, reset_answers=(*others, answer)[-ANSWERS:])
-    return record(region, now, events.ResetAnswered(answer=answer))
+    return region.record(now, events.ResetAnswered(answer=answer))
 
 
-def _approved(region: Region, reset: PersonReset, digest: str) -> PersonReset:
+def _approved(region: Region, reset: rows.PersonReset, digest: str) -> rows.PersonReset:
     """Return a reset in the name of who has approved its plan, which its caller can't say."""
     found = next((one for one in region.reset_answers if one.request_id == reset.request_id and one.digest), None)
     if found is None:
@@ -100,9 +78,9 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
         UpsertNeedsConsent: it would go back behind a table that can't be restored, without consent.
     """
     reset = command.reset
-    if person_reset_of(region, reset.request_id) is not None:
+    if region.person_reset_of(reset.request_id) is not None:
         return region
-    if request_of(region, reset.request_id) is not None:
+    if region.request_of(reset.request_id) is not None:
         raise CheckpointRefused(
             f"request id {reset.request_id} names a request for a checkpoint; plan the reset under another"
         )
@@ -110,37 +88,37 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
     if command.approved_digest:
         reset = _approved(region, reset, command.approved_digest)
     plans.require_usable(region, now, reset)
-    if region.state in {RegionState.HALTED, RegionState.STARTING} and not reset.forced:
+    if region.state in {rows.RegionState.HALTED, rows.RegionState.STARTING} and not reset.forced:
         raise RegionInState(
             f"region {region.name} is {region.state} and can't drain; a forced reset goes from the last done positions"
             + _awaited(region, now)
         )
     if command.resolved is not None:
         plans.require(region, reset, command.resolved)
-    planned = universe(region) if command.resolved is None else frozenset(command.resolved)
+    planned = region.universe() if command.resolved is None else frozenset(command.resolved)
     region = _accepted(region, now, _limited(reset, planned))
     if reset.forced:
         return _begin_forced(region, now, region.person_resets[reset.request_id])
     match region.state:
-        case RegionState.STOPPED:
+        case rows.RegionState.STOPPED:
             places = (
                 None if command.resolved is None else timelines.with_recreated(region, command.resolved, command.logs)
             )
             region = timelines.followed_topics(region, now, command.logs)
             return _begin_stopped(region, now, region.person_resets[reset.request_id], places)
-        case RegionState.RESETTING:
+        case rows.RegionState.RESETTING:
             return region
         case _:
             return serve_next(region, now)
 
 
-def applied(region: Region, now: datetime, command: ApplyReset) -> PersonReset:
+def applied(region: Region, now: datetime, command: ApplyReset) -> rows.PersonReset:
     """Return where a reset that was applied stands.
 
     Raises:
         RuntimeError: it was not applied.
     """
-    reset = person_reset_of(region, command.reset.request_id)
+    reset = region.person_reset_of(command.reset.request_id)
     if reset is None:
         raise RuntimeError(f"region {region.name} has no reset {command.reset.request_id}, which was applied")
     return reset
@@ -153,14 +131,14 @@ def _awaited(region: Region, now: datetime) -> str:
     return f". It waits: {'; '.join(waits)}" if waits else ""
 
 
-def _limited(reset: PersonReset, planned: frozenset[GroupPartition]) -> PersonReset:
+def _limited(reset: rows.PersonReset, planned: frozenset[GroupPartition]) -> rows.PersonReset:
     """Keep a computed place away from partitions that are found while the request drains or waits for its turn."""
     if reset.target.takes_in_later:
         return reset
     return replace(reset, scope=replace(reset.scope, planned=planned))
 
 
-def _accepted(region: Region, now: datetime, reset: PersonReset) -> Region:
+def _accepted(region: Region, now: datetime, reset: rows.PersonReset) -> Region:
     body = events.PersonResetAccepted(
         request_id=reset.request_id,
         target=str(reset.target),
@@ -169,59 +147,62 @@ def _accepted(region: Region, now: datetime, reset: PersonReset) -> Region:
         requester=reset.requester,
         consent_upsert=reset.consent_upsert,
     )
-    region = record(region, now, body)
-    row = replace(reset, state=PersonResetState.WAITING, requested_at=now, order=region.counter)
+    region = region.record(now, body)
+    row = replace(reset, state=rows.PersonResetState.WAITING, requested_at=now, order=region.counter)
     unused = tuple(one for one in region.reset_answers if one.request_id != reset.request_id)
-    return with_person_reset(replace(region, reset_answers=unused), row)
+    return replace(region, reset_answers=unused).with_person_reset(row)
 
 
-def _with_skips(region: Region, now: datetime, reset: PersonReset) -> Region:
+def _with_skips(region: Region, now: datetime, reset: rows.PersonReset) -> Region:
     """Step over the reset's records from its start on; a request that fails must leave nothing behind."""
     if not reset.skip:
         return region
     skips = {p: tuple(sorted({*region.skips.get(p, ()), o})) for p, o in reset.skip.items()}
-    return record(replace(region, skips=put(region.skips, skips)), now, events.Skipped(offsets=reset.skip))
+    return replace(region, skips=put(region.skips, skips)).record(now, events.Skipped(offsets=reset.skip))
 
 
-def waiting(region: Region) -> tuple[PersonReset, ...]:
+def waiting(region: Region) -> tuple[rows.PersonReset, ...]:
     """Return the accepted requests that wait for their turn, in the order in which they were accepted."""
-    rows = [r for r in region.person_resets.values() if r.state is PersonResetState.WAITING]
-    return tuple(sorted(rows, key=lambda r: r.order))
+    found = [r for r in region.person_resets.values() if r.state is rows.PersonResetState.WAITING]
+    return tuple(sorted(found, key=lambda r: r.order))
 
 
 def serve_next(region: Region, now: datetime) -> Region:
     """Return the region with the next waiting request's checkpoint asked for; one person's reset at a time."""
-    if any(r.state in {PersonResetState.DRAINING, PersonResetState.STARTED} for r in region.person_resets.values()):
+    if any(
+        r.state in {rows.PersonResetState.DRAINING, rows.PersonResetState.STARTED}
+        for r in region.person_resets.values()
+    ):
         return region
     for reset in waiting(region):
-        if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:
+        if region.state not in {rows.RegionState.RUNNING, rows.RegionState.DRAINING}:
             break
-        if request_of(region, reset.request_id) is not None:
+        if region.request_of(reset.request_id) is not None:
             # Accepted by a version that did not check. Asked for, it would be refused in every decision from now on.
             region = _failed(region, now, reset, f"its request id {reset.request_id} names a request for a checkpoint")
             continue
-        region = with_person_reset(region, replace(reset, state=PersonResetState.DRAINING))
+        region = region.with_person_reset(replace(reset, state=rows.PersonResetState.DRAINING))
         drain = RequestCheckpoint(
-            request_id=reset.request_id, purpose=CheckpointPurpose.RESET, requester=reset.requester
+            request_id=reset.request_id, purpose=rows.CheckpointPurpose.RESET, requester=reset.requester
         )
         return requests.ask(region, now, drain)
     return region
 
 
-def begin_at_checkpoint(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
+def begin_at_checkpoint(region: Region, now: datetime, checkpoint: rows.Checkpoint) -> Region:
     """Return the region in the person's reset that its checkpoint, just completed, was drained for.
 
     If the log no longer has what the target remembers, or the region was stopped meanwhile, the request fails and the
     region continues from the checkpoint.
     """
     reset = region.person_resets[checkpoint.request_id]
-    if region.desired_state is DesiredState.STOPPED:
+    if region.desired_state is rows.DesiredState.STOPPED:
         region = _failed(region, now, reset, "the region was stopped")
-        return moved_to(
-            region, now, RegionState.RUNNING, f"checkpoint {checkpoint.sequence} is complete; the region stops"
+        return region.moved_to(
+            now, rows.RegionState.RUNNING, f"checkpoint {checkpoint.sequence} is complete; the region stops"
         )
     seen: dict[GroupPartition, LogBounds] = {}
-    for part in contributions_to(region, checkpoint.sequence).values():
+    for part in region.contributions_to(checkpoint.sequence).values():
         seen.update(part.bounds)
     try:
         return _begin(region, now, reset, region.offsets[checkpoint.sequence], seen)
@@ -229,13 +210,15 @@ def begin_at_checkpoint(region: Region, now: datetime, checkpoint: Checkpoint) -
         region = _failed(region, now, reset, refused.message)
     except ConfigurationError as wrong:
         region = _failed(region, now, reset, wrong.message)
-    return moved_to(region, now, RegionState.RUNNING, f"checkpoint {checkpoint.sequence} is complete; its reset failed")
+    return region.moved_to(
+        now, rows.RegionState.RUNNING, f"checkpoint {checkpoint.sequence} is complete; its reset failed"
+    )
 
 
 def _begin(
     region: Region,
     now: datetime,
-    reset: PersonReset,
+    reset: rows.PersonReset,
     current: Mapping[GroupPartition, Offset],
     seen: Mapping[GroupPartition, LogBounds],
 ) -> Region:
@@ -244,16 +227,14 @@ def _begin(
     seek = plans.seek_map(region, now, reset, OffsetMap(current), seen)
     plans.require(region, reset, seek)
     region = _with_skips(region, now, reset)
-    region = with_person_reset(region, replace(reset, state=PersonResetState.STARTED, epoch=Epoch(region.epoch + 1)))
-    opening = resets.Opening(
-        seek=seek,
-        checkpoint=plans.target_checkpoint(region, reset),
-        person=reset.request_id,
+    region = region.with_person_reset(
+        replace(reset, state=rows.PersonResetState.STARTED, epoch=Epoch(region.epoch + 1))
     )
-    return resets.open_timeline(region, now, ResetCause.PERSON, opening, str(reset.target))
+    opening = resets.Opening(seek=seek, checkpoint=plans.target_checkpoint(region, reset), person=reset.request_id)
+    return resets.open_timeline(region, now, rows.ResetCause.PERSON, opening, str(reset.target))
 
 
-def _begin_forced(region: Region, now: datetime, reset: PersonReset) -> Region:
+def _begin_forced(region: Region, now: datetime, reset: rows.PersonReset) -> Region:
     """Begin from the last done positions. What waited is failed: its drain is not coming.
 
     Like a resume it is a person's answer to a halt, so failures are counted again (scenario C41).
@@ -261,11 +242,11 @@ def _begin_forced(region: Region, now: datetime, reset: PersonReset) -> Region:
     for other in (*waiting(region), *(r for r in region.person_resets.values() if r.state in ACTIVE)):
         if other.request_id != reset.request_id and region.person_resets[other.request_id].state in ACTIVE:
             region = _failed(region, now, other, f"a forced reset ({reset.request_id}) took its place")
-    if region.state is RegionState.STOPPED:
+    if region.state is rows.RegionState.STOPPED:
         raise ResetInProgress(f"region {region.name} is stopped; nothing has to be forced, apply the reset as it is")
     current = resets.last_done(region)
     region = _abandon_unpublished(region, now, plans.target_checkpoint(region, reset))
-    region = resets.gone_back_for_output(region, now, ResetCause.PERSON)
+    region = resets.gone_back_for_output(region, now, rows.ResetCause.PERSON)
     return _begin(replace(region, failures=0), now, reset, current, {})
 
 
@@ -275,36 +256,40 @@ def _abandon_unpublished(region: Region, now: datetime, target: CheckpointNumber
         sorted(
             s
             for s, c in region.checkpoints.items()
-            if c.state is CheckpointState.COMPLETE and (target is None or s > target) and s != region.restore_sequence
+            if c.state is rows.CheckpointState.COMPLETE
+            and (target is None or s > target)
+            and s != region.restore_sequence
         )
     )
     if not gone:
         return region
-    rows = {s: replace(region.checkpoints[s], state=CheckpointState.RETIRED, pinned_as="") for s in gone}
+    retired = {s: replace(region.checkpoints[s], state=rows.CheckpointState.RETIRED, pinned_as="") for s in gone}
     region = replace(
         region,
-        checkpoints=put(region.checkpoints, rows),
+        checkpoints=put(region.checkpoints, retired),
         ledger=(*region.ledger, OffsetsForgotten(sequences=gone)),
     )
-    return record(region, now, events.CheckpointsRetired(sequences=gone))
+    return region.record(now, events.CheckpointsRetired(sequences=gone))
 
 
-def _begin_stopped(region: Region, now: datetime, reset: PersonReset, resolved: SeekMap | None) -> Region:
+def _begin_stopped(region: Region, now: datetime, reset: rows.PersonReset, resolved: SeekMap | None) -> Region:
     if resolved is None or resolved.open:
         missing = few(resolved.open) if resolved is not None else "all of them"
         raise RegionInState(
             f"region {region.name} is stopped: the caller has to resolve every partition itself (missing: {missing})"
         )
-    region = _with_skips(resets.gone_back_for_output(region, now, ResetCause.PERSON), now, reset)
-    region = with_person_reset(region, replace(reset, state=PersonResetState.STARTED, epoch=Epoch(region.epoch + 1)))
+    region = _with_skips(resets.gone_back_for_output(region, now, rows.ResetCause.PERSON), now, reset)
+    region = region.with_person_reset(
+        replace(reset, state=rows.PersonResetState.STARTED, epoch=Epoch(region.epoch + 1))
+    )
     opening = resets.Opening(seek=resolved, checkpoint=plans.target_checkpoint(region, reset), person=reset.request_id)
     return resets.begin_stopped(region, now, opening, str(reset.target))
 
 
-def _failed(region: Region, now: datetime, reset: PersonReset, why: str) -> Region:
-    region = with_person_reset_failed(region, now, reset, why)
+def _failed(region: Region, now: datetime, reset: rows.PersonReset, why: str) -> Region:
+    region = region.with_person_reset_failed(now, reset, why)
     request = region.requests.get(reset.request_id)
-    if request is None or request.purpose is not CheckpointPurpose.RESET:
+    if request is None or request.purpose is not rows.CheckpointPurpose.RESET:
         return region
     return requests.cancel_one(region, now, request, why)
 
@@ -317,6 +302,9 @@ def fail_all(region: Region, now: datetime, why: str) -> Region:
     """
     open_request_id = None if region.checkpoint is None else region.checkpoint.request_id
     for reset in sorted(region.person_resets.values(), key=lambda r: r.order):
-        if reset.state in {PersonResetState.WAITING, PersonResetState.DRAINING} and reset.request_id != open_request_id:
+        if (
+            reset.state in {rows.PersonResetState.WAITING, rows.PersonResetState.DRAINING}
+            and reset.request_id != open_request_id
+        ):
             region = _failed(region, now, reset, why)
     return region

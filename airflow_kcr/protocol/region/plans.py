@@ -22,25 +22,8 @@ from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.documents import FullDocument
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, write_offsets
-from airflow_kcr.protocol.region import resets, timelines
-from airflow_kcr.protocol.region.rows import (
-    Checkpoint,
-    CheckpointState,
-    RegionState,
-    Requester,
-    RequestState,
-    ResetRequest,
-)
-from airflow_kcr.protocol.region.state import (
-    Region,
-    checkpoint_of,
-    contributions_to,
-    initial_offset,
-    initial_offsets,
-    offsets_of,
-    universe,
-    universe_in_order,
-)
+from airflow_kcr.protocol.region import resets, rows, timelines
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import UpsertSink
 from airflow_kcr.protocol.target_resolution import PlanLine, resolve
 from airflow_kcr.protocol.targets import Needs, Situation, Target, ToCheckpoint, ToRun
@@ -71,7 +54,7 @@ class NoTimes:
         raise KeyError(partition, instant)
 
 
-def target_checkpoint(region: Region, request: ResetRequest) -> CheckpointNumber | None:
+def target_checkpoint(region: Region, request: rows.ResetRequest) -> CheckpointNumber | None:
     """Return the checkpoint that a person's target names; None for any other target.
 
     Raises:
@@ -80,7 +63,7 @@ def target_checkpoint(region: Region, request: ResetRequest) -> CheckpointNumber
     """
     match request.target:
         case ToCheckpoint(sequence=sequence):
-            if checkpoint_of(region, sequence) is None:
+            if region.checkpoint_of(sequence) is None:
                 raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}; list them to choose one")
             return sequence
         case ToRun(dag_id=dag_id, run_id=run_id):
@@ -112,7 +95,7 @@ def checkpoint_number_of_run(region: Region, dag_id: str, run_id: str) -> Checkp
 def _answer(region: Region, dag_id: str, run_id: str, *, has_offsets: bool) -> CheckpointNumber:
     asked = region.archive.requests_of_run(dag_id, run_id)
     answers = sorted({request.sequence for request in asked if request.sequence is not None})
-    checkpoints = [row for sequence in answers if (row := checkpoint_of(region, sequence)) is not None]
+    checkpoints = [row for sequence in answers if (row := region.checkpoint_of(sequence)) is not None]
     found = [row for row in checkpoints if row.is_current and (row.is_complete or not has_offsets)]
     if not found:
         raise UnknownCheckpoint(
@@ -128,7 +111,7 @@ def _answer(region: Region, dag_id: str, run_id: str, *, has_offsets: bool) -> C
     return found[-1].sequence
 
 
-def _undone(row: Checkpoint) -> str:
+def _undone(row: rows.Checkpoint) -> str:
     """What a run may do whose checkpoint a reset has undone; empty: none has."""
     if row.undone_by is None:
         return ""
@@ -139,22 +122,22 @@ def _undone(row: Checkpoint) -> str:
     )
 
 
-def require_usable(region: Region, now: datetime, request: ResetRequest) -> None:
+def require_usable(region: Region, now: datetime, request: rows.ResetRequest) -> None:
     """Refuse a target that can't be used as it is asked for, before anything is stored.
 
     Raises:
         InvalidTarget: the scope, or a file's entry, names what is not in the region; a time lies in the future.
         UnknownCheckpoint, CheckpointNotUsable: the message says which option would allow it, if one would.
     """
-    partitions = universe(region)
+    partitions = region.universe()
     request.scope.select(partitions)
     request.target.require_fit(partitions, request.scope)
     request.target.time_needed(now)
     sequence = target_checkpoint(region, request)
-    row = None if sequence is None else checkpoint_of(region, sequence)
+    row = None if sequence is None else region.checkpoint_of(sequence)
     if sequence is None or row is None:
         return
-    if row.state is CheckpointState.RETIRED:
+    if row.state is rows.CheckpointState.RETIRED:
         raise CheckpointNotUsable(f"checkpoint {sequence} is retired; its offsets are gone")
     if not row.is_complete and not request.allow_partial:
         raise CheckpointNotUsable(
@@ -175,11 +158,11 @@ def require_usable(region: Region, now: datetime, request: ResetRequest) -> None
         )
 
 
-def missing_text(region: Region, row: Checkpoint) -> str:
+def missing_text(region: Region, row: rows.Checkpoint) -> str:
     """Return what a forward jump to a checkpoint of another branch would leave out, by partition."""
     gaps = [
         f"{p} [{claim.position}, {o})"
-        for p, o in (offsets_of(region, row.sequence) or EMPTY).items()
+        for p, o in (region.offsets_of(row.sequence) or EMPTY).items()
         if (claim := region.claims.get(p)) is not None and claim.position is not None and claim.position < o
     ]
     return few(gaps, 10) or "nothing"
@@ -188,7 +171,7 @@ def missing_text(region: Region, row: Checkpoint) -> str:
 def seek_map(
     region: Region,
     now: datetime,
-    request: ResetRequest,
+    request: rows.ResetRequest,
     current: OffsetMap,
     seen: Mapping[GroupPartition, LogBounds],
 ) -> SeekMap:
@@ -205,7 +188,7 @@ def seek_map(
         CheckpointNotUsable: the log no longer has an offset that the target remembers.
     """
     sequence = target_checkpoint(region, request)
-    partitions = universe_in_order(region)
+    partitions = region.universe_in_order()
     in_scope = frozenset(p for p in partitions if p in request.scope)
     if _needs_owners(request.target, in_scope, seen):
         asked = {p for p in in_scope if request.target.names(p)}
@@ -214,7 +197,7 @@ def seek_map(
     situation = Situation(
         partitions=partitions,
         current=current,
-        initial=initial_offsets(region),
+        initial=region.initial_offsets(),
         log=LogView(bounds=seen, committed={}, times=NoTimes(), read_at=now),
         checkpoint=offsets,
         fills=fills,
@@ -241,7 +224,7 @@ def _left_by_earlier(
         if earlier is None:
             break
         before = earlier.sequence
-        offsets = offsets_of(region, before) or EMPTY
+        offsets = region.offsets_of(before) or EMPTY
         has = lacking.intersection(offsets)
         if has:
             kept = has.difference(timelines.lost_to(region, before))
@@ -267,7 +250,7 @@ def _kept(region: Region, partition: GroupPartition, current: OffsetMap) -> Seek
     place: Offset | None = current.get(partition)
     if place is not None:
         return SeekEntry(offset=place, source=SeekSource.DRAINED, current=place)
-    initial = initial_offset(region, partition)
+    initial = region.initial_offset(partition)
     return SeekEntry(offset=None if initial is None else initial.offset, source=SeekSource.INITIAL)
 
 
@@ -275,17 +258,17 @@ def checkpoint_offsets(
     region: Region, sequence: CheckpointNumber | None, partitions: Collection[GroupPartition]
 ) -> tuple[OffsetMap | None, SeekMap]:
     """Return a checkpoint's offsets, and what fills its gaps: it never was complete, or some partitions were gone."""
-    row = None if sequence is None else checkpoint_of(region, sequence)
+    row = None if sequence is None else region.checkpoint_of(sequence)
     if sequence is None or row is None:
         return None, SeekMap({})
     if row.is_complete:
-        complete = offsets_of(region, sequence) or EMPTY
+        complete = region.offsets_of(sequence) or EMPTY
         return complete, SeekMap(_left_by_earlier(region, sequence, frozenset(partitions).difference(complete)))
     offsets, committed = EMPTY, EMPTY
-    for _, part in sorted(contributions_to(region, sequence).items()):
+    for _, part in sorted(region.contributions_to(sequence).items()):
         offsets, committed = offsets.union(part.offsets), committed.union(part.committed)
     earlier = region.archive.newest_usable(sequence)
-    previous = EMPTY if earlier is None else offsets_of(region, earlier.sequence) or EMPTY
+    previous = EMPTY if earlier is None else region.offsets_of(earlier.sequence) or EMPTY
     fills = {p: SeekEntry(offset=o, source=SeekSource.COMMITTED) for p, o in committed.items()}
     fills.update({p: SeekEntry(offset=o, source=SeekSource.PREVIOUS_CHECKPOINT) for p, o in previous.items()})
     return offsets, SeekMap(fills)
@@ -362,8 +345,8 @@ class Plan(FullDocument):
     """The epoch in which it was made; under another it is refused."""
 
     made_at: datetime
-    request: ResetRequest
-    requester: Requester = field(default_factory=Requester)
+    request: rows.ResetRequest
+    requester: rows.Requester = field(default_factory=rows.Requester)
     """Who chose its target, and why."""
 
     entries: tuple[PlanLine, ...]
@@ -373,7 +356,7 @@ class Plan(FullDocument):
     undoes: tuple[CheckpointNumber, ...] = ()
     """The checkpoints that it would take off the current timeline."""
 
-    runs: tuple[Requester, ...] = ()
+    runs: tuple[rows.Requester, ...] = ()
     """The DAG runs whose checkpoints those are: what they published is processed again."""
 
     ignored: tuple[GroupPartition, ...] = ()
@@ -488,7 +471,7 @@ class Plan(FullDocument):
         )
 
 
-def plan(region: Region, now: datetime, request_id: RequestId, request: ResetRequest, log: LogView) -> Plan:
+def plan(region: Region, now: datetime, request_id: RequestId, request: rows.ResetRequest, log: LogView) -> Plan:
     """Return what a reset would do if it were applied now.
 
     Args:
@@ -503,13 +486,13 @@ def plan(region: Region, now: datetime, request_id: RequestId, request: ResetReq
         KeyError: the log was read without what the target needs.
     """
     require_usable(region, now, request)
-    partitions, sequence = universe_in_order(region), target_checkpoint(region, request)
+    partitions, sequence = region.universe_in_order(), target_checkpoint(region, request)
     offsets, fills = checkpoint_offsets(region, sequence, partitions)
-    is_undrained = request.forced or region.state is RegionState.STOPPED
+    is_undrained = request.forced or region.state is rows.RegionState.STOPPED
     situation = Situation(
         partitions=partitions,
         current=resets.last_done(region) if is_undrained else resets.positions(region),
-        initial=initial_offsets(region),
+        initial=region.initial_offsets(),
         log=log,
         checkpoint=offsets,
         fills=fills,
@@ -544,10 +527,10 @@ def require_fresh(region: Region, plan: Plan) -> None:
             f"declared again (id {region.region_id}); plan again"
         )
     require_epoch(region, plan.epoch)
-    if plan.totals.partitions != len(universe(region)):
+    if plan.totals.partitions != len(region.universe()):
         raise StalePlan(
             f"the plan is of {plan.totals.partitions} partition(s), region {region.name} has "
-            f"{len(universe(region))} now; plan again and check what has changed"
+            f"{len(region.universe())} now; plan again and check what has changed"
         )
 
 
@@ -564,13 +547,13 @@ def require_epoch(region: Region, epoch: Epoch) -> None:
         )
 
 
-def _runs(region: Region, undoes: tuple[CheckpointNumber, ...]) -> tuple[Requester, ...]:
+def _runs(region: Region, undoes: tuple[CheckpointNumber, ...]) -> tuple[rows.Requester, ...]:
     """Return the DAG runs that were answered by these checkpoints, in the order of their checkpoints."""
-    answers = [r for r in region.archive.requests_for(undoes) if r.state is RequestState.ANSWERED]
+    answers = [r for r in region.archive.requests_for(undoes) if r.state is rows.RequestState.ANSWERED]
     return tuple(r.requester for r in sorted(answers, key=lambda r: r.sequence or 0))
 
 
-def not_restored(region: Region, request: ResetRequest, seek: SeekMap) -> tuple[UpsertSink, ...]:
+def not_restored(region: Region, request: rows.ResetRequest, seek: SeekMap) -> tuple[UpsertSink, ...]:
     """Return the sinks whose tables a reset would go back behind, without being able to restore them.
 
     Args:
@@ -582,7 +565,7 @@ def not_restored(region: Region, request: ResetRequest, seek: SeekMap) -> tuple[
     return tuple(sink for name, group in sorted(region.rules.groups.items()) if name in back for sink in group.upserts)
 
 
-def require(region: Region, request: ResetRequest, seek: SeekMap) -> None:
+def require(region: Region, request: rows.ResetRequest, seek: SeekMap) -> None:
     """Refuse to go back behind what can't be restored, unless the requester has consented.
 
     Raises:

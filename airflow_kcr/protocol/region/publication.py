@@ -12,7 +12,7 @@ from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import coverage, events, resets
 from airflow_kcr.protocol.region.commands import PublishCheckpoint, RepairReadBack, ReportPublished, ReportReadBack
 from airflow_kcr.protocol.region.rows import CheckpointPoint, CheckpointState, Committed
-from airflow_kcr.protocol.region.state import Region, checkpoint_of, put, record, require_member, with_checkpoint
+from airflow_kcr.protocol.region.state import Region, put
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Incarnation, replace
 
 
@@ -24,7 +24,7 @@ def publish(region: Region, now: datetime, report: ReportPublished | PublishChec
         CheckpointRefused: it is not complete, or an earlier checkpoint has to be published first.
     """
     sequence = report.sequence
-    checkpoint = checkpoint_of(region, sequence)
+    checkpoint = region.checkpoint_of(sequence)
     if checkpoint is None:
         raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}")
     if checkpoint.published_at is not None:
@@ -36,7 +36,7 @@ def publish(region: Region, now: datetime, report: ReportPublished | PublishChec
         raise CheckpointRefused(f"checkpoint {min(earlier)} has to be published before checkpoint {sequence}")
     member = report.member if isinstance(report, ReportPublished) else None
     row = replace(checkpoint, state=CheckpointState.PUBLISHED, published_at=now, publish_deadline=None)
-    return record(with_checkpoint(region, row), now, events.CheckpointPublished(sequence=sequence, member=member))
+    return region.with_checkpoint(row).record(now, events.CheckpointPublished(sequence=sequence, member=member))
 
 
 def read_back(region: Region, now: datetime, report: ReportReadBack) -> Region:
@@ -52,7 +52,7 @@ def read_back(region: Region, now: datetime, report: ReportReadBack) -> Region:
     """
     _require_restore_point(region, report.sequence)
     member = report.member
-    require_member(region, member, report.incarnation, now)
+    region.require_member(member, report.incarnation, now)
     for partition in report.offsets:
         claim = region.claims.get(partition)
         if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):
@@ -90,7 +90,7 @@ def _require_restore_point(region: Region, sequence: CheckpointNumber) -> None:
 def _with_read_back(region: Region, now: datetime, body: events.CommitReadBack) -> Region:
     sequence = body.sequence
     known = region.read_backs.get(sequence, EMPTY).replace(body.offsets)
-    region = record(replace(region, read_backs=put(region.read_backs, {sequence: known})), now, body)
+    region = replace(region, read_backs=put(region.read_backs, {sequence: known})).record(now, body)
     wanted, checkpoint = region.offsets[sequence], region.checkpoints[sequence]
     differs = [p for p in known if p in wanted and known[p] != wanted[p]]
     # What a foreign consumer had is named as inexact; of a checkpoint without such a name the frozen partitions need
@@ -106,8 +106,8 @@ def _with_read_back(region: Region, now: datetime, body: events.CommitReadBack) 
         return region
     if checkpoint.committed is settled:
         return region
-    region = with_checkpoint(region, replace(checkpoint, committed=settled, commit_deadline=None))
-    return record(region, now, events.CommitResolved(sequence=sequence, committed=settled, why=why))
+    region = region.with_checkpoint(replace(checkpoint, committed=settled, commit_deadline=None))
+    return region.record(now, events.CommitResolved(sequence=sequence, committed=settled, why=why))
 
 
 def _frozen(region: Region, sequence: CheckpointNumber) -> frozenset[GroupPartition]:
@@ -126,8 +126,8 @@ def overdue(region: Region, now: datetime) -> Region:
         region = resets.resolve_commit(region, now, Committed.NO, "the commit timeout passed")
     for sequence, checkpoint in region.checkpoints.items():
         if checkpoint.state is CheckpointState.COMPLETE and _has_passed(checkpoint.publish_deadline, now):
-            region = with_checkpoint(region, replace(checkpoint, publish_deadline=None))
-            region = record(region, now, events.PublishLate(sequence=sequence))
+            region = region.with_checkpoint(replace(checkpoint, publish_deadline=None))
+            region = region.record(now, events.PublishLate(sequence=sequence))
     return region
 
 

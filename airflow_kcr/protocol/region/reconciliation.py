@@ -21,17 +21,10 @@ from airflow_kcr.protocol.region import (
     publication,
     requests,
     resets,
+    rows,
     specs,
 )
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
-from airflow_kcr.protocol.region.rows import (
-    CheckpointPurpose,
-    CheckpointState,
-    Committed,
-    DesiredState,
-    PersonResetState,
-    RegionState,
-)
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import RequestId, replace
 
@@ -72,15 +65,15 @@ def reconcile(region: Region, now: datetime) -> Region:
 
 def _serve(region: Region, now: datetime) -> Region:
     """Serve what waits for a running region: persons' resets, the boundary or count that is reached, the queue."""
-    if region.state in {RegionState.HALTED, RegionState.STOPPED}:
+    if region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
         why = f"the region is {region.state}"
-        region = requests.cancel(region, now, why, purposes=frozenset(CheckpointPurpose))
+        region = requests.cancel(region, now, why, purposes=frozenset(rows.CheckpointPurpose))
         return _fail_waiting(region, now, why)
-    if region.state is not RegionState.RUNNING:
+    if region.state is not rows.RegionState.RUNNING:
         return region
     region = person_resets.serve_next(region, now)
     boundary = boundaries.passed(region, now)
-    if boundary is not None and region.desired_state is DesiredState.RUNNING:
+    if boundary is not None and region.desired_state is rows.DesiredState.RUNNING:
         if boundary != region.next_boundary:
             region = boundaries.with_next_boundary(
                 region, now, boundary, "earlier boundaries were missed; the latest one counts"
@@ -88,20 +81,22 @@ def _serve(region: Region, now: datetime) -> Region:
         request_id = RequestId(f"boundary:{boundary.isoformat()}")
         # There is no one to ask whether it may be inexact; refused, it would be requested for ever.
         scheduled = RequestCheckpoint(
-            request_id=request_id, purpose=CheckpointPurpose.SCHEDULE, boundary=boundary, allow_inexact=True
+            request_id=request_id, purpose=rows.CheckpointPurpose.SCHEDULE, boundary=boundary, allow_inexact=True
         )
         region = requests.ask(region, now, scheduled)
     if left := batches.records_left(region):
         region = requests.cancel_counted(region, now, f"its count is not reached any more: {left} offsets are left")
-    elif left == 0 and region.desired_state is DesiredState.RUNNING:
+    elif left == 0 and region.desired_state is rows.DesiredState.RUNNING:
         request_id = RequestId(f"{requests.BY_COUNT}{region.timeline}.{region.restore_sequence}")
-        region = requests.ask(region, now, RequestCheckpoint(request_id=request_id, purpose=CheckpointPurpose.SCHEDULE))
+        region = requests.ask(
+            region, now, RequestCheckpoint(request_id=request_id, purpose=rows.CheckpointPurpose.SCHEDULE)
+        )
     region = checkpoints.advance(region, now)
-    return checkpoints.open_next(region, now) if region.state is RegionState.RUNNING else region
+    return checkpoints.open_next(region, now) if region.state is rows.RegionState.RUNNING else region
 
 
 def _fail_waiting(region: Region, now: datetime, why: str) -> Region:
-    drained = {PersonResetState.WAITING, PersonResetState.DRAINING}
+    drained = {rows.PersonResetState.WAITING, rows.PersonResetState.DRAINING}
     unfinished = any(r.state in drained for r in region.person_resets.values())
     return person_resets.fail_all(region, now, why) if unfinished else region
 
@@ -117,20 +112,20 @@ def _reconcile_at(region: Region, now: datetime) -> datetime | None:
         moments += [checkpoint.drain_deadline, coverage.horizon(region, now)]
     if reset is not None:
         moments += [reset.deadline, coverage.horizon(region, now)]
-    if restore_point is not None and restore_point.committed is Committed.PENDING:
+    if restore_point is not None and restore_point.committed is rows.Committed.PENDING:
         moments.append(restore_point.commit_deadline)
-    moments += [c.publish_deadline for c in region.checkpoints.values() if c.state is CheckpointState.COMPLETE]
-    if region.desired_state is DesiredState.STOPPED and region.state is not RegionState.STOPPED:
+    moments += [c.publish_deadline for c in region.checkpoints.values() if c.state is rows.CheckpointState.COMPLETE]
+    if region.desired_state is rows.DesiredState.STOPPED and region.state is not rows.RegionState.STOPPED:
         moments.append(coverage.horizon(region, now))
-    if region.state is RegionState.RUNNING:
+    if region.state is rows.RegionState.RUNNING:
         moments.append(boundaries.held_until(region))
-    if region.state is RegionState.RUNNING and boundaries.is_automatic(region):
+    if region.state is rows.RegionState.RUNNING and boundaries.is_automatic(region):
         moments.append(region.next_boundary)
     if region.next_spec is not None:
         moments.append(coverage.horizon(region, now))
-    if any(True for _ in requests.queue(region)) and region.state is RegionState.RUNNING:
+    if any(True for _ in requests.queue(region)) and region.state is rows.RegionState.RUNNING:
         moments.append(coverage.horizon(region, now))
-    if region.state is RegionState.RUNNING:
+    if region.state is rows.RegionState.RUNNING:
         moments.append(region.retire_at)
     later = [m for m in moments if m is not None]
     return min((max(m, now + _SOONEST) for m in later), default=None)

@@ -11,26 +11,17 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.errors import CheckpointRefused, RegionInState
-from airflow_kcr.protocol.region import archive, boundaries, events, timelines
+from airflow_kcr.protocol.region import archive, boundaries, events, rows, timelines
 from airflow_kcr.protocol.region.archive import Named
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
-from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPurpose, CheckpointRequest, RegionState, RequestState
-from airflow_kcr.protocol.region.state import (
-    Region,
-    checkpoint_of,
-    live_members,
-    named_by,
-    record,
-    request_of,
-    with_request,
-)
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, RequestId, replace
 
-BY_PERSON: Final = frozenset({CheckpointPurpose.DRAIN, CheckpointPurpose.STOP, CheckpointPurpose.RESET})
+BY_PERSON: Final = frozenset({rows.CheckpointPurpose.DRAIN, rows.CheckpointPurpose.STOP, rows.CheckpointPurpose.RESET})
 """Purposes that don't wait for a boundary: they abort a checkpoint that is still approaching one (scenario C54)."""
 
 
-OWN: Final = frozenset({CheckpointPurpose.SCHEDULE, CheckpointPurpose.STOP})
+OWN: Final = frozenset({rows.CheckpointPurpose.SCHEDULE, rows.CheckpointPurpose.STOP})
 """Purposes of which the region asks by itself. A refusal would reach no requester, and end every later decision too."""
 
 
@@ -41,11 +32,11 @@ OWN_REQUEST_IDS: Final = ("boundary:", BY_COUNT, "stop:")
 """The prefixes of the region's own request ids; other requests may not use them."""
 
 
-def valid_answer(region: Region, request: CheckpointRequest) -> CheckpointNumber | None:
+def valid_answer(region: Region, request: rows.CheckpointRequest) -> CheckpointNumber | None:
     """Return the checkpoint that answers a request, if one on the current timeline does."""
-    if request.state is not RequestState.ANSWERED or request.sequence is None:
+    if request.state is not rows.RequestState.ANSWERED or request.sequence is None:
         return None
-    checkpoint = checkpoint_of(region, request.sequence)
+    checkpoint = region.checkpoint_of(request.sequence)
     return request.sequence if checkpoint is not None and checkpoint.is_current else None
 
 
@@ -59,17 +50,17 @@ def ask(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
     """
     request_id, purpose, boundary = command.request_id, command.purpose, command.boundary
     if purpose in OWN:
-        known = request_of(region, request_id)
+        known = region.request_of(request_id)
     else:
-        named = named_by(region, request_id)
+        named = region.named_by(request_id)
         _require_free(request_id, named, purpose, boundary)
         known = named.request
     if known is not None and _is_served(region, known):
         return region
-    if region.state in {RegionState.HALTED, RegionState.STOPPED}:
+    if region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
         reason = f": {region.halt.text}" if region.halt else ""
         raise RegionInState(f"region {region.name} is {region.state}{reason}; resume it before asking for a checkpoint")
-    if purpose is CheckpointPurpose.DRAIN and not live_members(region, now):
+    if purpose is rows.CheckpointPurpose.DRAIN and not region.live_members(now):
         raise CheckpointRefused(
             f"region {region.name} has no live member, so there is nothing to drain: start its members, or stop it, "
             "which needs none"
@@ -77,11 +68,11 @@ def ask(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
     body = events.CheckpointRequested(
         request_id=request_id, purpose=purpose, boundary=boundary, requester=command.requester
     )
-    asked = record(region, now, body)
-    request = CheckpointRequest(
+    asked = region.record(now, body)
+    request = rows.CheckpointRequest(
         request_id=request_id,
         purpose=purpose,
-        state=RequestState.QUEUED,
+        state=rows.RequestState.QUEUED,
         requested_at=now,
         order=asked.counter,
         boundary=boundary,
@@ -89,7 +80,7 @@ def ask(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
         then=command.then,
         requester=command.requester,
     )
-    asked = with_request(asked, request)
+    asked = asked.with_request(request)
     if boundary is None:
         return asked
     asked = boundaries.recalled(asked, boundary)
@@ -97,29 +88,31 @@ def ask(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
     return asked if covering is None else answered(asked, now, request, covering.sequence)
 
 
-def asked(region: Region, now: datetime, command: RequestCheckpoint) -> CheckpointRequest:
+def asked(region: Region, now: datetime, command: RequestCheckpoint) -> rows.CheckpointRequest:
     """Return where a request that was asked for stands.
 
     Raises:
         RuntimeError: it was not asked for.
     """
-    request = request_of(region, command.request_id)
+    request = region.request_of(command.request_id)
     if request is None:
         raise RuntimeError(f"region {region.name} has no request {command.request_id}, for which it was asked")
     return request
 
 
-def _is_served(region: Region, request: CheckpointRequest) -> bool:
+def _is_served(region: Region, request: rows.CheckpointRequest) -> bool:
     return request.state in archive.WAITING or valid_answer(region, request) is not None
 
 
-def _require_free(request_id: RequestId, named: Named, purpose: CheckpointPurpose, boundary: datetime | None) -> None:
+def _require_free(
+    request_id: RequestId, named: Named, purpose: rows.CheckpointPurpose, boundary: datetime | None
+) -> None:
     if request_id.startswith(OWN_REQUEST_IDS):
         raise CheckpointRefused(
             f"request id {request_id}: those that begin with {', '.join(OWN_REQUEST_IDS)} are the region's own; "
             "take another"
         )
-    if purpose is not CheckpointPurpose.RESET and named.reset is not None:
+    if purpose is not rows.CheckpointPurpose.RESET and named.reset is not None:
         raise CheckpointRefused(f"request id {request_id} names a reset; take another for the checkpoint")
     known = named.request
     if known is not None and (known.purpose, known.boundary) != (purpose, boundary):
@@ -129,43 +122,43 @@ def _require_free(request_id: RequestId, named: Named, purpose: CheckpointPurpos
         )
 
 
-def answered(region: Region, now: datetime, request: CheckpointRequest, sequence: CheckpointNumber) -> Region:
+def answered(region: Region, now: datetime, request: rows.CheckpointRequest, sequence: CheckpointNumber) -> Region:
     """Return the region with a request answered by a complete checkpoint, and the desired state that it asked for."""
-    row = replace(request, state=RequestState.ANSWERED, sequence=sequence, answered_at=now)
-    region = record(
-        with_request(region, row),
-        now,
-        events.CheckpointRequestAnswered(request_id=request.request_id, sequence=sequence),
+    row = replace(request, state=rows.RequestState.ANSWERED, sequence=sequence, answered_at=now)
+    region = region.with_request(row).record(
+        now, events.CheckpointRequestAnswered(request_id=request.request_id, sequence=sequence)
     )
     if request.then is None or request.then is region.desired_state:
         return region
     body = events.DesiredStateChanged(desired_state=request.then, requester=request.requester)
-    return record(replace(region, desired_state=request.then), now, body)
+    return replace(region, desired_state=request.then).record(now, body)
 
 
-def end_request(region: Region, now: datetime, request: CheckpointRequest, state: RequestState, why: str) -> Region:
+def end_request(
+    region: Region, now: datetime, request: rows.CheckpointRequest, state: rows.RequestState, why: str
+) -> Region:
     """Return the region with a request refused or superseded; it has no checkpoint."""
     row = replace(request, state=state, answered_at=now, refusal=why)
-    return record(with_request(region, row), now, events.CheckpointRequestEnded(request_id=request.request_id, why=why))
+    return region.with_request(row).record(now, events.CheckpointRequestEnded(request_id=request.request_id, why=why))
 
 
 def requeued(region: Region, request_id: RequestId) -> Region:
     """Return the region with an open request queued again, its checkpoint having been aborted."""
     request = region.requests[request_id]
-    if request.state is not RequestState.OPEN:
+    if request.state is not rows.RequestState.OPEN:
         return region
-    return with_request(region, replace(request, state=RequestState.QUEUED))
+    return region.with_request(replace(request, state=rows.RequestState.QUEUED))
 
 
-def queue(region: Region) -> tuple[CheckpointRequest, ...]:
+def queue(region: Region) -> tuple[rows.CheckpointRequest, ...]:
     """Return the queued requests in the order in which they are served.
 
     What a person asked for comes first, then requests without a boundary, then boundaries in the order of time,
     whatever the order of asking: a later boundary first would leave nothing to checkpoint for the earlier one.
     """
-    queued = [r for r in region.requests.values() if r.state is RequestState.QUEUED]
+    queued = [r for r in region.requests.values() if r.state is rows.RequestState.QUEUED]
 
-    def rank(request: CheckpointRequest) -> tuple[bool, bool, datetime, int]:
+    def rank(request: rows.CheckpointRequest) -> tuple[bool, bool, datetime, int]:
         return (
             request.purpose not in BY_PERSON,
             request.boundary is not None,
@@ -176,7 +169,7 @@ def queue(region: Region) -> tuple[CheckpointRequest, ...]:
     return tuple(sorted(queued, key=rank))
 
 
-def release(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
+def release(region: Region, now: datetime, checkpoint: rows.Checkpoint) -> Region:
     """Return the region with every request answered that a completed checkpoint answers.
 
     These are its own, those of earlier boundaries, and those for any moment that waited before it was opened: one
@@ -186,22 +179,22 @@ def release(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
         if _is_answered_by(request, checkpoint):
             region = answered(region, now, request, checkpoint.sequence)
     own = region.requests[checkpoint.request_id]
-    return answered(region, now, own, checkpoint.sequence) if own.state is RequestState.OPEN else region
+    return answered(region, now, own, checkpoint.sequence) if own.state is rows.RequestState.OPEN else region
 
 
-def _is_answered_by(request: CheckpointRequest, checkpoint: Checkpoint) -> bool:
+def _is_answered_by(request: rows.CheckpointRequest, checkpoint: rows.Checkpoint) -> bool:
     if request.boundary is not None:
         return checkpoint.boundary is not None and request.boundary <= checkpoint.boundary
-    if request.purpose in BY_PERSON or checkpoint.purpose is CheckpointPurpose.RESET:
+    if request.purpose in BY_PERSON or checkpoint.purpose is rows.CheckpointPurpose.RESET:
         return False  # what a person asks for ends with its own checkpoint, and a reset may undo its own at once
     return request.requested_at < checkpoint.opened_at
 
 
-def cancel(region: Region, now: datetime, why: str, *, purposes: frozenset[CheckpointPurpose]) -> Region:
+def cancel(region: Region, now: datetime, why: str, *, purposes: frozenset[rows.CheckpointPurpose]) -> Region:
     """Return the region without queued requests of these purposes: the verb behind them is gone."""
     for request in queue(region):
         if request.purpose in purposes:
-            region = end_request(region, now, request, RequestState.SUPERSEDED, why)
+            region = end_request(region, now, request, rows.RequestState.SUPERSEDED, why)
     return region
 
 
@@ -213,8 +206,8 @@ def cancel_counted(region: Region, now: datetime, why: str) -> Region:
     return region
 
 
-def cancel_one(region: Region, now: datetime, request: CheckpointRequest, why: str) -> Region:
+def cancel_one(region: Region, now: datetime, request: rows.CheckpointRequest, why: str) -> Region:
     """Return the region without this request, if it is still queued."""
-    if request.state is not RequestState.QUEUED:
+    if request.state is not rows.RequestState.QUEUED:
         return region
-    return end_request(region, now, request, RequestState.SUPERSEDED, why)
+    return end_request(region, now, request, rows.RequestState.SUPERSEDED, why)

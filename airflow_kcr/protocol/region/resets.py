@@ -16,47 +16,9 @@ from typing import Final, assert_never
 from airflow_kcr.errors import BatchRefused, NotClaimed
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, filled, from_offsets
-from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, events, timelines
+from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, events, rows, timelines
 from airflow_kcr.protocol.region.commands import Acknowledge, AnswerEntries, ReportSeekCommit, RequestReset
-from airflow_kcr.protocol.region.rows import (
-    FAILURE_CAUSES,
-    RESET_STATES,
-    CheckpointPoint,
-    CheckpointState,
-    Claim,
-    Committed,
-    Halt,
-    HaltReason,
-    Outcome,
-    PersonResetState,
-    RegionState,
-    ResetAttempt,
-    ResetCause,
-    ResetPoint,
-    ResetState,
-)
-from airflow_kcr.protocol.region.state import (
-    NO_SEEK,
-    BatchesProven,
-    Region,
-    initial_offset,
-    initial_offsets,
-    is_live,
-    moved_to,
-    past_skips,
-    put,
-    record,
-    require_epoch,
-    require_member,
-    require_state,
-    restore_point_offset,
-    restore_point_offsets,
-    universe_in_order,
-    with_checkpoint,
-    with_person_reset,
-    with_person_reset_failed,
-    with_reset,
-)
+from airflow_kcr.protocol.region.state import NO_SEEK, BatchesProven, Region, put
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
@@ -73,15 +35,15 @@ from airflow_kcr.protocol.values import (
 RESETS_BACK: Final = 100
 """How many resets that were done without a partition may lie between a batch of it and the one that proves it done."""
 
-_UNCLAIMED: Final = Claim()
+_UNCLAIMED: Final = rows.Claim()
 
 
 def restore_point_map(region: Region) -> SeekMap:
     """Return the restore point as a seek map, entries that are still open among them."""
     match region.restore_point:
-        case CheckpointPoint(sequence=sequence):
+        case rows.CheckpointPoint(sequence=sequence):
             return from_offsets(region.offsets[sequence], SeekSource.MERGED)
-        case ResetPoint(epoch=epoch):
+        case rows.ResetPoint(epoch=epoch):
             return region.seek_maps[epoch]
         case None:
             return NO_SEEK
@@ -95,7 +57,7 @@ def target(region: Region) -> SeekMap:
     """
     gone = (p for p, absence in region.absent.items() if absence.is_gone and _may_be_held(region, p))
     known = restore_point_map(region)
-    entries = filled(known, initial=initial_offsets(region), partitions=[*universe_in_order(region), *gone])
+    entries = filled(known, initial=region.initial_offsets(), partitions=[*region.universe_in_order(), *gone])
     # What the restore point lacks was gone then, and goes where it was left; or it was first seen since.
     left = {
         p: SeekEntry(offset=place, source=SeekSource.RESUME_POINT)
@@ -165,9 +127,9 @@ def positions(region: Region) -> OffsetMap:
     That is its position; while a reset has not yet found out where that is, the restore point's offset, else where it
     was left, else the initial one.
     """
-    restore_point, initial = restore_point_offsets(region), initial_offsets(region)
+    restore_point, initial = region.restore_point_offsets(), region.initial_offsets()
     known: dict[GroupPartition, Offset] = {}
-    for partition in universe_in_order(region):
+    for partition in region.universe_in_order():
         claim = region.claims.get(partition)
         place = None if claim is None else claim.position
         if place is None:
@@ -189,7 +151,7 @@ def last_done(region: Region) -> OffsetMap:
     return OffsetMap({**positions(region), **held})
 
 
-def _holding(region: Region) -> Iterator[tuple[GroupPartition, Claim]]:
+def _holding(region: Region) -> Iterator[tuple[GroupPartition, rows.Claim]]:
     """Yield the partitions on which a batch has started whose output may be in a process alone, until a checkpoint."""
     if not any(rules.is_done_by_checkpoints for rules in region.rules.groups.values()):
         return
@@ -215,21 +177,24 @@ def output_lost(region: Region, now: datetime) -> Region:
     No member can claim the partition, so no claim begins that reset. A process that lives hands the output over with
     the next checkpoint.
     """
-    if region.state is not RegionState.RUNNING:
+    if region.state is not rows.RegionState.RUNNING:
         return region
     for partition, absence in region.absent.items():
         if absence.is_gone and _may_be_held(region, partition):
             claim = region.claims[partition]
             holder = claim.owner or claim.last_owner
-            lives = holder is not None and is_live(region, holder, now)
+            lives = holder is not None and region.is_live(holder, now)
             if holder is None or not lives or region.members[holder].incarnation != claim.incarnation:
                 return demand(
-                    region, now, ResetCause.LEASE_LOST, f"{holder} may have held output of {partition}, and is gone"
+                    region,
+                    now,
+                    rows.ResetCause.LEASE_LOST,
+                    f"{holder} may have held output of {partition}, and is gone",
                 )
     return region
 
 
-def gone_back_for_output(region: Region, now: datetime, cause: ResetCause) -> Region:
+def gone_back_for_output(region: Region, now: datetime, cause: rows.ResetCause) -> Region:
     """Return the region after a reset to its restore point, if a process may hold output of accepted batches.
 
     Whatever opens a timeline without a drain begins with this. A place beyond a resume point would leave what is
@@ -248,10 +213,10 @@ def without_progress(region: Region, partition: GroupPartition, stood: Offset | 
     The restore point's offset; without one, where the partition stood, which was gone when the timeline was opened,
     else the initial one.
     """
-    place = restore_point_offset(region, partition)
+    place = region.restore_point_offset(partition)
     if place is not None or stood is not None:
         return stood if place is None else place
-    initial = initial_offset(region, partition)
+    initial = region.initial_offset(partition)
     return None if initial is None else initial.offset
 
 
@@ -266,7 +231,7 @@ class Opening:
     person: RequestId | None = None
 
 
-def begin(region: Region, now: datetime, cause: ResetCause, detail: str = "") -> Region:
+def begin(region: Region, now: datetime, cause: rows.ResetCause, detail: str = "") -> Region:
     """Return the region in a new epoch, on its way to the automatic target: a further attempt, where a reset runs.
 
     Args:
@@ -281,13 +246,13 @@ def begin(region: Region, now: datetime, cause: ResetCause, detail: str = "") ->
     region = _interrupted(region, now, cause)
     if earlier is not None:
         region = _superseded(region, now, earlier)
-    region = resolve_commit(region, now, Committed.SUPERSEDED, "a reset began")
+    region = resolve_commit(region, now, rows.Committed.SUPERSEDED, "a reset began")
     seek = target(region)
     attempt, person = (1, None) if earlier is None else (earlier.attempt + 1, earlier.person)
     return _begun(_in_new_epoch(region, seek), now, cause, detail, seek=seek, attempt=attempt, person=person)
 
 
-def open_timeline(region: Region, now: datetime, cause: ResetCause, opening: Opening, detail: str = "") -> Region:
+def open_timeline(region: Region, now: datetime, cause: rows.ResetCause, opening: Opening, detail: str = "") -> Region:
     """Return the region in a new epoch and timeline, on its way to a seek map that is its restore point from then on.
 
     A running reset is given up, and the person's request that it carries out fails.
@@ -302,16 +267,16 @@ def open_timeline(region: Region, now: datetime, cause: ResetCause, opening: Ope
     region = give_up(
         _interrupted(region, now, cause), now, f"another reset ({cause}) opened a timeline before it was done"
     )
-    region = resolve_commit(region, now, Committed.SUPERSEDED, "a reset began")
-    seek = filled(opening.seek, initial=initial_offsets(region), partitions=universe_in_order(region))
+    region = resolve_commit(region, now, rows.Committed.SUPERSEDED, "a reset began")
+    seek = filled(opening.seek, initial=region.initial_offsets(), partitions=region.universe_in_order())
     region = _in_new_epoch(replace(region, timeline=Timeline(region.timeline + 1)), seek)
-    region = replace(region, restore_point=ResetPoint(_burnt(region), region.epoch))
+    region = replace(region, restore_point=rows.ResetPoint(_burnt(region), region.epoch))
     undoes = timelines.undone_by(region, seek.offsets)
     region = boundaries.after_reset(timelines.without_undone(region, undoes), now, opening.checkpoint)
     return _begun(region, now, cause, detail, seek=seek, undoes=undoes, person=opening.person)
 
 
-def _interrupted(region: Region, now: datetime, cause: ResetCause) -> Region:
+def _interrupted(region: Region, now: datetime, cause: rows.ResetCause) -> Region:
     timelines.require_numbers_left(region)
     return timelines.taken_over_note(checkpoints.abort(region, now, f"a reset began ({cause})"), now)
 
@@ -337,7 +302,7 @@ def _burnt(region: Region) -> CheckpointNumber:
 def _begun(
     region: Region,
     now: datetime,
-    cause: ResetCause,
+    cause: rows.ResetCause,
     detail: str,
     *,
     seek: SeekMap,
@@ -346,20 +311,22 @@ def _begun(
     person: RequestId | None,
 ) -> Region:
     sequence = _burnt(region)
-    reset = ResetAttempt(
+    reset = rows.ResetAttempt(
         epoch=region.epoch,
         sequence=sequence,
         timeline=region.timeline,
         cause=cause,
-        state=ResetState.RUNNING,
+        state=rows.ResetState.RUNNING,
         started_at=now,
         attempt=attempt,
         restore_point=region.restore_sequence,
-        must_publish=tuple(sorted(s for s, c in region.checkpoints.items() if c.state is CheckpointState.COMPLETE)),
+        must_publish=tuple(
+            sorted(s for s, c in region.checkpoints.items() if c.state is rows.CheckpointState.COMPLETE)
+        ),
         person=person,
         detail=detail,
     )
-    region = with_reset(region, reset)
+    region = region.with_reset(reset)
     body = events.ResetBegun(
         epoch=reset.epoch,
         sequence=sequence,
@@ -372,8 +339,8 @@ def _begun(
         person=person,
         detail=detail,
     )
-    region = record(region, now, body)
-    return _timed(moved_to(region, now, RegionState.STARTING, f"reset {sequence} began ({cause})"), now)
+    region = region.record(now, body)
+    return _timed(region.moved_to(now, rows.RegionState.STARTING, f"reset {sequence} began ({cause})"), now)
 
 
 def begin_stopped(region: Region, now: datetime, opening: Opening, detail: str) -> Region:
@@ -383,16 +350,16 @@ def begin_stopped(region: Region, now: datetime, opening: Opening, detail: str) 
 
     The next start resumes there; Kafka's committed offsets of the empty groups are altered by the caller, after this.
     """
-    region = open_timeline(region, now, ResetCause.PERSON, opening, detail)
+    region = open_timeline(region, now, rows.ResetCause.PERSON, opening, detail)
     reset = region.resets[region.epoch]
-    region = moved_to(
-        region, now, RegionState.STOPPED, f"reset {reset.sequence} moved the restore point of a stopped region"
+    region = region.moved_to(
+        now, rows.RegionState.STOPPED, f"reset {reset.sequence} moved the restore point of a stopped region"
     )
     return _marked_done(region, now, reset)
 
 
-def _superseded(region: Region, now: datetime, reset: ResetAttempt) -> Region:
-    return with_reset(region, replace(reset, state=ResetState.SUPERSEDED, done_at=now))
+def _superseded(region: Region, now: datetime, reset: rows.ResetAttempt) -> Region:
+    return region.with_reset(replace(reset, state=rows.ResetState.SUPERSEDED, done_at=now))
 
 
 def give_up(region: Region, now: datetime, why: str) -> Region:
@@ -402,27 +369,27 @@ def give_up(region: Region, now: datetime, why: str) -> Region:
         return region
     region = _superseded(region, now, reset)
     person = None if reset.person is None else region.person_resets.get(reset.person)
-    if person is None or person.state is not PersonResetState.STARTED:
+    if person is None or person.state is not rows.PersonResetState.STARTED:
         return region
-    return with_person_reset_failed(region, now, person, why)
+    return region.with_person_reset_failed(now, person, why)
 
 
-def resolve_commit(region: Region, now: datetime, committed: Committed, why: str) -> Region:
+def resolve_commit(region: Region, now: datetime, committed: rows.Committed, why: str) -> Region:
     """Return the region with the outcome of its restore point's commit, if that is a pending checkpoint's."""
     restore_point = region.restore_checkpoint
-    if restore_point is None or restore_point.committed is not Committed.PENDING:
+    if restore_point is None or restore_point.committed is not rows.Committed.PENDING:
         return region
-    region = with_checkpoint(region, replace(restore_point, committed=committed))
-    return record(region, now, events.CommitResolved(sequence=restore_point.sequence, committed=committed, why=why))
+    region = region.with_checkpoint(replace(restore_point, committed=committed))
+    return region.record(now, events.CommitResolved(sequence=restore_point.sequence, committed=committed, why=why))
 
 
 def _placed(region: Region, seek: SeekMap) -> Region:
-    rows = {p: region.claims.get(p, _UNCLAIMED).at(_place(region, p, entry)) for p, entry in seek.items()}
-    return replace(region, claims=put(region.claims, rows))
+    placed = {p: region.claims.get(p, _UNCLAIMED).at(_place(region, p, entry)) for p, entry in seek.items()}
+    return replace(region, claims=put(region.claims, placed))
 
 
 def _place(region: Region, partition: GroupPartition, entry: SeekEntry) -> Offset | None:
-    return None if entry.offset is None else past_skips(region, partition, entry.offset)
+    return None if entry.offset is None else region.past_skips(partition, entry.offset)
 
 
 def write_seek(region: Region, now: datetime, entries: SeekMap) -> Region:
@@ -438,7 +405,7 @@ def write_seek(region: Region, now: datetime, entries: SeekMap) -> Region:
     if region.restore_epoch is not None and region.restore_epoch != region.epoch:
         maps[region.restore_epoch] = region.seek_maps[region.restore_epoch].write(fresh)
     region = _placed(replace(region, seek_maps=put(region.seek_maps, maps)), fresh)
-    region = record(region, now, events.SeekWritten(epoch=region.epoch, seek=fresh))
+    region = region.record(now, events.SeekWritten(epoch=region.epoch, seek=fresh))
     if region.restore_epoch is None:
         return region
     undoes = timelines.undone_by(region, fresh.offsets)
@@ -454,13 +421,13 @@ def _timed(region: Region, now: datetime) -> Region:
     if reset is None:
         return region
     able = coverage.could_cover(region, now)
-    if able == (region.state is RegionState.RESETTING):
+    if able == (region.state is rows.RegionState.RESETTING):
         return region
     deadline = now + region.rules.timeouts.reset if able else None
-    region = with_reset(region, replace(reset, deadline=deadline))
-    state = RegionState.RESETTING if able else RegionState.STARTING
+    region = region.with_reset(replace(reset, deadline=deadline))
+    going_to = rows.RegionState.RESETTING if able else rows.RegionState.STARTING
     why = "members can cover every partition" if able else "members with leases can't cover every partition yet"
-    return moved_to(region, now, state, why)
+    return region.moved_to(now, going_to, why)
 
 
 def progress(region: Region, now: datetime) -> Region:
@@ -474,21 +441,21 @@ def progress(region: Region, now: datetime) -> Region:
     if reset.deadline is not None and reset.deadline <= now:
         reasons = "; ".join(coverage.unready(region, now))
         return demand(
-            region, now, ResetCause.ATTEMPT_EXPIRED, f"attempt {reset.attempt} was not done in time: {reasons}"
+            region, now, rows.ResetCause.ATTEMPT_EXPIRED, f"attempt {reset.attempt} was not done in time: {reasons}"
         )
     return region
 
 
-def _finished(region: Region, now: datetime, reset: ResetAttempt) -> Region:
+def _finished(region: Region, now: datetime, reset: rows.ResetAttempt) -> Region:
     region = _with_ledger_resolved(replace(region, initialised=True), now, reset)
     region = _marked_done(region, now, reset)
-    return moved_to(region, now, RegionState.RUNNING, f"reset {reset.sequence} is done")
+    return region.moved_to(now, rows.RegionState.RUNNING, f"reset {reset.sequence} is done")
 
 
-def _with_ledger_resolved(region: Region, now: datetime, reset: ResetAttempt) -> Region:
+def _with_ledger_resolved(region: Region, now: datetime, reset: rows.ResetAttempt) -> Region:
     """Close what an older epoch left running: it can't finish any more; a sink's progress may prove it done."""
     for batch in tuple(region.running.values()):
-        region = batches.closed(region, now, batch, Outcome.UNKNOWN)
+        region = batches.closed(region, now, batch, rows.Outcome.UNKNOWN)
     placed = {p: e for p, e in region.seek.items() if e.offset is not None}
     if not any(e.source is SeekSource.SINK_PROGRESS for e in placed.values()):
         return region
@@ -512,25 +479,25 @@ def _progress(entry: SeekEntry) -> Offset:
     return (entry.offset or Offset(0)) if entry.source is SeekSource.SINK_PROGRESS else Offset(0)
 
 
-def _marked_done(region: Region, now: datetime, reset: ResetAttempt) -> Region:
-    region = with_reset(region, replace(reset, state=ResetState.DONE, done_at=now, deadline=None))
-    region = record(region, now, events.ResetDone(epoch=reset.epoch, sequence=reset.sequence))
+def _marked_done(region: Region, now: datetime, reset: rows.ResetAttempt) -> Region:
+    region = region.with_reset(replace(reset, state=rows.ResetState.DONE, done_at=now, deadline=None))
+    region = region.record(now, events.ResetDone(epoch=reset.epoch, sequence=reset.sequence))
     person = None if reset.person is None else region.person_resets.get(reset.person)
-    if person is not None and person.state is PersonResetState.STARTED:
-        region = with_person_reset(region, replace(person, state=PersonResetState.DONE, finished_at=now))
+    if person is not None and person.state is rows.PersonResetState.STARTED:
+        region = region.with_person_reset(replace(person, state=rows.PersonResetState.DONE, finished_at=now))
     return region
 
 
-def demand(region: Region, now: datetime, cause: ResetCause, detail: str) -> Region:
+def demand(region: Region, now: datetime, cause: rows.ResetCause, detail: str) -> Region:
     """Return the region in a further reset, or halted where failures are used up."""
-    if cause not in FAILURE_CAUSES:
+    if cause not in rows.FAILURE_CAUSES:
         return begin(region, now, cause, detail=detail)
     failures = region.failures + 1
     region = replace(region, failures=failures)
     if failures <= region.rules.max_failures:
         return begin(region, now, cause, detail=detail)
-    reason = Halt(
-        reason=HaltReason.FAILURES,
+    reason = rows.Halt(
+        reason=rows.HaltReason.FAILURES,
         text=f"{failures} resets since progress was last accepted, the last one because: {detail or cause}",
         choices=(
             "repair the pipeline or sink, then resume the region: it goes back to the restore point",
@@ -541,16 +508,14 @@ def demand(region: Region, now: datetime, cause: ResetCause, detail: str) -> Reg
     return halt(region, now, reason)
 
 
-def halt(region: Region, now: datetime, reason: Halt) -> Region:
+def halt(region: Region, now: datetime, reason: rows.Halt) -> Region:
     """Return the region halted: no checkpoint, no attempt, nothing begins or ends until a person chooses."""
     region = checkpoints.abort(region, now, f"the region was halted ({reason.reason})")
     region = give_up(region, now, f"the region was halted ({reason.reason}); a resume goes to the restore point")
-    region = record(
-        replace(region, halt=reason, stopping=None),
-        now,
-        events.Halted(reason=reason.reason, text=reason.text, choices=reason.choices),
+    region = replace(region, halt=reason, stopping=None).record(
+        now, events.Halted(reason=reason.reason, text=reason.text, choices=reason.choices)
     )
-    return moved_to(region, now, RegionState.HALTED, reason.text)
+    return region.moved_to(now, rows.RegionState.HALTED, reason.text)
 
 
 def open_targets(region: Region, member: MemberId) -> dict[GroupPartition, SeekEntry]:
@@ -583,7 +548,7 @@ def answer(region: Region, now: datetime, report: AnswerEntries) -> Region:
         NotClaimed: it does not hold a partition that it answers for.
     """
     caller = report.caller
-    require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
+    region.require_member(caller.member, caller.incarnation, now, epoch=caller.epoch)
     entries: dict[GroupPartition, SeekEntry] = {}
     logs: dict[GroupPartition, LogBounds] = {}
     for partition, answered in report.found.items():
@@ -618,10 +583,10 @@ def acknowledge(region: Region, now: datetime, report: Acknowledge) -> Region:
         BatchRefused: an open entry of its partitions is unanswered.
     """
     caller = report.caller
-    row = require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
+    row = region.require_member(caller.member, caller.incarnation, now, epoch=caller.epoch)
     if row.acknowledged == region.epoch:
         return region
-    require_state(region, RESET_STATES, "an acknowledgement")
+    region.require_state(rows.RESET_STATES, "an acknowledgement")
     if row.claimed != region.epoch:
         raise NotClaimed(f"{caller.member} has not claimed in epoch {region.epoch}; claim first, then acknowledge")
     unanswered = open_targets(region, caller.member)
@@ -629,10 +594,10 @@ def acknowledge(region: Region, now: datetime, report: Acknowledge) -> Region:
         raise BatchRefused(f"{caller.member} has open seek entries: {few(sorted(unanswered))}")
     for batch in tuple(region.running.values()):
         if batch.member == caller.member and batch.incarnation == caller.incarnation:
-            region = batches.closed(region, now, batch, Outcome.DISCARDED)
+            region = batches.closed(region, now, batch, rows.Outcome.DISCARDED)
     region = replace(region, members=put(region.members, {caller.member: replace(row, acknowledged=region.epoch)}))
     body = events.Acknowledged(member=caller.member, incarnation=caller.incarnation, epoch=region.epoch)
-    return progress(record(region, now, body), now)
+    return progress(region.record(now, body), now)
 
 
 def request(region: Region, now: datetime, report: RequestReset) -> Region:
@@ -646,12 +611,12 @@ def request(region: Region, now: datetime, report: RequestReset) -> Region:
         StaleEpoch: it names an epoch that the store has not reached: the store was restored, the member will say so.
     """
     caller, cause, detail = report.caller, report.cause, report.detail
-    require_member(region, caller.member, caller.incarnation, now)
+    region.require_member(caller.member, caller.incarnation, now)
     if caller.epoch > region.epoch:
-        require_epoch(region, caller.epoch)
+        region.require_epoch(caller.epoch)
     body = events.ResetRequested(member=caller.member, epoch=caller.epoch, cause=cause, detail=detail)
-    region = record(region, now, body)
-    if caller.epoch < region.epoch or region.state in {RegionState.HALTED, RegionState.STOPPED}:
+    region = region.record(now, body)
+    if caller.epoch < region.epoch or region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
         return region
     return demand(region, now, cause, f"{caller.member}: {detail}" if detail else str(caller.member))
 
@@ -663,5 +628,5 @@ def seek_committed(region: Region, now: datetime, report: ReportSeekCommit) -> R
         StaleIncarnation, LeaseExpired, UnknownMember: the member may not act.
     """
     caller = report.caller
-    require_member(region, caller.member, caller.incarnation, now)
-    return record(region, now, events.SeekCommitted(epoch=caller.epoch, member=caller.member, failure=report.failure))
+    region.require_member(caller.member, caller.incarnation, now)
+    return region.record(now, events.SeekCommitted(epoch=caller.epoch, member=caller.member, failure=report.failure))

@@ -6,10 +6,9 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.region import events, membership, resets, timelines
+from airflow_kcr.protocol.region import events, membership, resets, rows, timelines
 from airflow_kcr.protocol.region.commands import ReportLater, ReportNoted
-from airflow_kcr.protocol.region.rows import CheckpointPoint, Halt, HaltReason, Member, Noted, RegionState
-from airflow_kcr.protocol.region.state import Region, put, record
+from airflow_kcr.protocol.region.state import Region, put
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Incarnation, Timeline, replace
 
 _RESTORED_CHOICES: Final = (
@@ -40,7 +39,7 @@ def seen_later(region: Region, now: datetime, memory: ReportLater) -> Region:
     later += [f"{partition} at {offset}, which the store has not" for partition, offset in memory.positions.items()]
     # Every member tells this once; the first one is enough. A resume after a restore opens a timeline: who was frozen
     # until then has nothing to tell any more.
-    is_told = region.halt is not None and region.halt.reason is HaltReason.RESTORED
+    is_told = region.halt is not None and region.halt.reason is rows.HaltReason.RESTORED
     if memory.event is not None and not is_told and memory.timeline >= region.timeline:
         number, at = memory.event.number, memory.event.at
         later.append(f"event {number} recorded at {at.isoformat()}, and the store has another one by this number")
@@ -55,13 +54,13 @@ def seen_later(region: Region, now: datetime, memory: ReportLater) -> Region:
         next_sequence=CheckpointNumber(max(region.next_sequence, memory.sequence + 1)),
     )
     if memory.incarnation > incarnation:
-        row = row or Member(member=memory.member, incarnation=incarnation, left=True)
+        row = row or rows.Member(member=memory.member, incarnation=incarnation, left=True)
         region = membership.with_predecessor_fenced(region, memory.member)
         raised = replace(row, incarnation=memory.incarnation)
         region = replace(region, members=put(region.members, {memory.member: raised}))
-    region = record(region, now, events.StoreRestoredSeen(member=memory.member, detail="; ".join(later)))
+    region = region.record(now, events.StoreRestoredSeen(member=memory.member, detail="; ".join(later)))
     kept = None if region.halt is None else region.halt.noted
-    reason = Halt(reason=HaltReason.RESTORED, text=text, choices=_RESTORED_CHOICES, noted=kept)
+    reason = rows.Halt(reason=rows.HaltReason.RESTORED, text=text, choices=_RESTORED_CHOICES, noted=kept)
     return resets.halt(region, now, reason)
 
 
@@ -71,31 +70,31 @@ def noted_later(region: Region, now: datetime, report: ReportNoted) -> Region:
     A halted or stopped region stays as it is: when it starts, its members check again.
     """
     partition, note = report.partition, report.noted
-    if region.state in {RegionState.HALTED, RegionState.STOPPED}:
+    if region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
         return _also_noted(region, now, note)
     later = "; ".join(timelines.noted_later(region, note))
     if not later:
         return region
     where = f"Kafka's commit metadata of {partition}, read by {note.member}, says {later}"
     region = resets.give_up(region, now, "Kafka knows later numbers than the store; a resume goes to the restore point")
-    region = record(region, now, events.StoreRestoredSeen(member=note.member, detail=later))
+    region = region.record(now, events.StoreRestoredSeen(member=note.member, detail=later))
     if timelines.is_reachable_note(region, note):
-        reason = Halt(
-            reason=HaltReason.RESTORED,
+        reason = rows.Halt(
+            reason=rows.HaltReason.RESTORED,
             text=f"the store was restored from an older state, or another client has written this: {where}",
             choices=(*_RESTORED_CHOICES, _overwrite(region, partition)),
             noted=note,
         )
     else:
-        reason = Halt(
-            reason=HaltReason.RESTORED,
+        reason = rows.Halt(
+            reason=rows.HaltReason.RESTORED,
             text=f"another client has written this, as no region gets there: {where}",
             choices=(f"find who else may commit to group {partition.group}", _overwrite(region, partition)),
         )
     return resets.halt(region, now, reason)
 
 
-def _also_noted(region: Region, now: datetime, note: Noted) -> Region:
+def _also_noted(region: Region, now: datetime, note: rows.Noted) -> Region:
     """Keep the greatest numbers of several notes, where the region was halted for one of them."""
     halt = region.halt
     if halt is None or halt.noted is None or not timelines.is_reachable_note(region, note):
@@ -109,17 +108,15 @@ def _also_noted(region: Region, now: datetime, note: Noted) -> Region:
     if greatest == halt.noted:
         return region
     detail = "; ".join(timelines.noted_later(region, note))
-    return record(
-        replace(region, halt=replace(halt, noted=greatest)),
-        now,
-        events.StoreRestoredSeen(member=note.member, detail=detail),
+    return replace(region, halt=replace(halt, noted=greatest)).record(
+        now, events.StoreRestoredSeen(member=note.member, detail=detail)
     )
 
 
 def _overwrite(region: Region, partition: GroupPartition) -> str:
     """Return how to remove a note that another program has written."""
     point = region.restore_point
-    if isinstance(point, CheckpointPoint) and partition in region.offsets.get(point.sequence, EMPTY):
+    if isinstance(point, rows.CheckpointPoint) and partition in region.offsets.get(point.sequence, EMPTY):
         how = f"kcr checkpoint repair {region.name} {point.sequence}"
     else:
         how = f"kafka-consumer-groups.sh --delete-offsets --group {partition.group} --topic {partition.topic}"

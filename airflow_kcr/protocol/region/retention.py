@@ -15,16 +15,7 @@ from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.commands import PinCheckpoint
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, RegionState, ResetPoint
-from airflow_kcr.protocol.region.state import (
-    BoundariesForgotten,
-    OffsetsForgotten,
-    Region,
-    checkpoint_of,
-    person_reset_of,
-    put,
-    record,
-    with_checkpoint,
-)
+from airflow_kcr.protocol.region.state import BoundariesForgotten, OffsetsForgotten, Region, put
 from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
 from airflow_kcr.protocol.values import CheckpointNumber, replace
 
@@ -74,7 +65,7 @@ def _restore_point_reasons(region: Region) -> dict[CheckpointNumber, str]:
     if checkpoint is not None and checkpoint.previous is not None:
         kept[checkpoint.previous] = f"the restore point {point.sequence} was built from it"
     opened = region.resets.get(point.epoch) if isinstance(point, ResetPoint) else None
-    person = None if opened is None or opened.person is None else person_reset_of(region, opened.person)
+    person = None if opened is None or opened.person is None else region.person_reset_of(opened.person)
     if person is not None and isinstance(person.target, ToCheckpoint):
         kept[person.target.sequence] = f"the restore point, reset {point.sequence}, was built from it"
     return kept
@@ -112,7 +103,7 @@ def retire(region: Region, now: datetime) -> Region:
         ledger=(*region.ledger, OffsetsForgotten(sequences=sequences), *old),
         retire_at=now,
     )
-    return record(region, now, events.CheckpointsRetired(sequences=sequences))
+    return region.record(now, events.CheckpointsRetired(sequences=sequences))
 
 
 def _past_boundaries(
@@ -184,12 +175,12 @@ def pin(region: Region, now: datetime, request: PinCheckpoint) -> Region:
         CheckpointNotUsable: it has no offsets (open, aborted or retired), so that pinning would keep nothing.
     """
     sequence, label, reason = request.sequence, request.label, request.reason
-    row = checkpoint_of(region, sequence)
+    row = region.checkpoint_of(sequence)
     if row is None:
         raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}")
     if not row.is_complete:
         raise CheckpointNotUsable(f"checkpoint {sequence} is {row.state}; only a complete one can be pinned")
     if (row.pinned_as, row.pin_reason) == (label, reason):
         return region
-    region = with_checkpoint(replace(region, retire_at=now), replace(row, pinned_as=label, pin_reason=reason))
-    return record(region, now, events.CheckpointPinned(sequence=sequence, name=label, reason=reason))
+    region = replace(region, retire_at=now).with_checkpoint(replace(row, pinned_as=label, pin_reason=reason))
+    return region.record(now, events.CheckpointPinned(sequence=sequence, name=label, reason=reason))

@@ -14,18 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from airflow_kcr.protocol.region import boundaries, events, lost_logs, membership, resets
+from airflow_kcr.protocol.region import boundaries, events, lost_logs, membership, resets, rows
 from airflow_kcr.protocol.region.commands import ChangeSpec, ReportStartFailures
-from airflow_kcr.protocol.region.rows import (
-    RESET_STATES,
-    Claim,
-    DesiredState,
-    Lease,
-    RegionState,
-    ResetCause,
-    StartFailure,
-)
-from airflow_kcr.protocol.region.state import Region, Spec, is_live, live_members, put, record
+from airflow_kcr.protocol.region.state import Region, Spec, put
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId, replace
 
@@ -52,12 +43,12 @@ def _with_own_clusters(region: Region) -> Region:
 def _changed(region: Region, now: datetime, at_once: Spec, later: Spec | None) -> Region:
     if later is None:
         return replace(_in_force(region, now, at_once), next_spec=None)
-    if region.state is RegionState.STOPPED:
+    if region.state is rows.RegionState.STOPPED:
         return take_pending(replace(region, next_spec=later), now)
-    if not live_members(region, now):
+    if not region.live_members(now):
         return unattended(replace(region, next_spec=later), now)
     region = replace(_in_force(region, now, at_once), next_spec=later)
-    return record(region, now, events.SpecProposed(revision=later.revision))
+    return region.record(now, events.SpecProposed(revision=later.revision))
 
 
 def _in_force(region: Region, now: datetime, spec: Spec) -> Region:
@@ -67,7 +58,7 @@ def _in_force(region: Region, now: datetime, spec: Spec) -> Region:
     region = replace(region, spec=spec, start_failures=(), retire_at=now)
     region = _without_strangers(_with_own_clusters(region), now)
     deliveries = {str(g): str(rules.delivery) for g, rules in spec.rules.groups.items()}
-    region = record(region, now, events.SpecChanged(revision=spec.revision, deliveries=deliveries))
+    region = region.record(now, events.SpecChanged(revision=spec.revision, deliveries=deliveries))
     if schedule_changed and region.restore_point is not None:
         after = boundaries.next_boundary_after(region, now)
         return boundaries.with_next_boundary(region, now, after, "the checkpoint schedule was changed")
@@ -84,12 +75,12 @@ def _without_strangers(region: Region, now: datetime) -> Region:
         row for member, row in sorted(region.members.items()) if not row.left and not _has_place(region.rules, member)
     ]
     for row in strangers:
-        held: dict[GroupPartition, Claim] = {
+        held: dict[GroupPartition, rows.Claim] = {
             p: replace(c, owner=None, last_owner=c.owner) for p, c in region.claims.items() if c.owner == row.member
         }
         # One that died long ago can't write since then; nothing waits for it anew.
         lease = region.leases.get(row.member)
-        ended = Lease(incarnation=row.incarnation, until=now if lease is None else min(lease.until, now))
+        ended = rows.Lease(incarnation=row.incarnation, until=now if lease is None else min(lease.until, now))
         region = replace(
             region,
             claims=put(region.claims, held),
@@ -97,7 +88,7 @@ def _without_strangers(region: Region, now: datetime) -> Region:
             members=put(region.members, {row.member: replace(row, left=True)}),
         )
         body = events.MemberLeft(member=row.member, incarnation=row.incarnation, dropped=tuple(sorted(held)))
-        region = record(region, now, body)
+        region = region.record(now, body)
     return region
 
 
@@ -118,7 +109,7 @@ def restart(region: Region, now: datetime) -> Region:
     The automatic target is that checkpoint, so no timeline opens.
     """
     detail = f"the spec changed; members restart at checkpoint {region.restore_sequence}"
-    return resets.begin(take_pending(region, now), now, ResetCause.SPEC_CHANGED, detail=detail)
+    return resets.begin(take_pending(region, now), now, rows.ResetCause.SPEC_CHANGED, detail=detail)
 
 
 def unattended(region: Region, now: datetime) -> Region:
@@ -127,12 +118,15 @@ def unattended(region: Region, now: datetime) -> Region:
     What was started since the restore point is processed again, by members built from the new spec, as if the region
     had been stopped and started.
     """
-    if region.next_spec is None or live_members(region, now):
+    if region.next_spec is None or region.live_members(now):
         return region
     region = take_pending(region, now)
-    if region.desired_state is DesiredState.STOPPED or region.state in {RegionState.STOPPED, RegionState.HALTED}:
+    if region.desired_state is rows.DesiredState.STOPPED or region.state in {
+        rows.RegionState.STOPPED,
+        rows.RegionState.HALTED,
+    }:
         return region
-    return resets.begin(region, now, ResetCause.SPEC_CHANGED, detail="the spec changed while no member lived")
+    return resets.begin(region, now, rows.ResetCause.SPEC_CHANGED, detail="the spec changed while no member lived")
 
 
 def corrected(region: Region, now: datetime) -> Region:
@@ -144,11 +138,11 @@ def corrected(region: Region, now: datetime) -> Region:
     if region.next_spec is None or not _is_blocked(region, now):
         return region
     detail = "the spec changed while members could not start with the one before"
-    return resets.begin(take_pending(region, now), now, ResetCause.SPEC_CHANGED, detail=detail)
+    return resets.begin(take_pending(region, now), now, rows.ResetCause.SPEC_CHANGED, detail=detail)
 
 
 def _is_blocked(region: Region, now: datetime) -> bool:
-    return region.state in RESET_STATES and bool(start_failures(region, now))
+    return region.state in rows.RESET_STATES and bool(start_failures(region, now))
 
 
 def _without_leases(region: Region, now: datetime) -> Region:
@@ -159,7 +153,9 @@ def _without_leases(region: Region, now: datetime) -> Region:
     """
     for member in region.leases:
         region = membership.with_predecessor_fenced(region, member)
-    ended = {m: Lease(incarnation=Incarnation(0), until=min(lease.until, now)) for m, lease in region.leases.items()}
+    ended = {
+        m: rows.Lease(incarnation=Incarnation(0), until=min(lease.until, now)) for m, lease in region.leases.items()
+    }
     return replace(region, leases=put(region.leases, ended))
 
 
@@ -174,13 +170,13 @@ def failed_to_start(region: Region, now: datetime, report: ReportStartFailures) 
     """
     for said in report.failures:
         failure = replace(said, incarnation=_newest(region, said.member))
-        is_late = failure.digest != region.spec.digest or is_live(region, failure.member, now)
+        is_late = failure.digest != region.spec.digest or region.is_live(failure.member, now)
         if is_late or failure in region.start_failures:
             continue
         others = (one for one in region.start_failures if one.member != failure.member)
         region = replace(region, start_failures=tuple(sorted((*others, failure), key=lambda one: one.member)))
         body = events.StartFailed(member=failure.member, revision=failure.revision, refusal=failure.refusal)
-        region = record(region, now, body)
+        region = region.record(now, body)
     return region
 
 
@@ -189,18 +185,18 @@ def _newest(region: Region, member: MemberId) -> Incarnation:
     return Incarnation(0) if row is None else row.incarnation
 
 
-def start_failures(region: Region, now: datetime) -> tuple[StartFailure, ...]:
+def start_failures(region: Region, now: datetime) -> tuple[rows.StartFailure, ...]:
     """Return why members could not start with the spec in force, each since it last lived."""
     return tuple(
         one
         for one in region.start_failures
-        if one.incarnation == _newest(region, one.member) and not is_live(region, one.member, now)
+        if one.incarnation == _newest(region, one.member) and not region.is_live(one.member, now)
     )
 
 
-def describe_start_failure(region: Region, now: datetime, failure: StartFailure) -> str:
+def describe_start_failure(region: Region, now: datetime, failure: rows.StartFailure) -> str:
     """Return the sentence about a member that could not start with the spec in force, with the way out."""
-    counts = _counts(region, now) if live_members(region, now) else "at once, as no member lives"
+    counts = _counts(region, now) if region.live_members(now) else "at once, as no member lives"
     return (
         f"{failure.member} could not start with revision {failure.revision} of the spec, which is in force: "
         f"{failure.refusal}; put that right, or apply a corrected spec, which counts {counts}, and start the member "

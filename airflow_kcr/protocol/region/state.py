@@ -1,7 +1,7 @@
 """One region as a value, and the few things that every rule does with it.
 
 A rule takes a `Region` and returns another; what it refuses, it raises, and nothing has changed. A decision's events
-and ledger changes travel with the value until the store has written them (`stored`).
+and ledger changes travel with the value until the store has written them (`Region.stored`).
 
 The value holds what is open, and so is bounded by members, partitions and open work, however long the region has lived.
 What is over stays in the store; a rule that has to know of it asks `Region.archive`, by name.
@@ -18,34 +18,9 @@ from typing import TypeAlias, TypeVar
 from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StaleIncarnation, UnknownMember
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekMap
-from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region import events, rows
 from airflow_kcr.protocol.region.archive import NOTHING, Archive, Named
-from airflow_kcr.protocol.region.rows import (
-    RESET_STATES,
-    Absence,
-    Batch,
-    BoundaryKey,
-    BoundaryOffset,
-    Checkpoint,
-    CheckpointPoint,
-    CheckpointRequest,
-    Claim,
-    Contribution,
-    DesiredState,
-    Halt,
-    InitialOffset,
-    Lease,
-    Member,
-    Outcome,
-    PersonReset,
-    PersonResetState,
-    RegionState,
-    ResetAnswer,
-    ResetAttempt,
-    ResetPoint,
-    RestorePoint,
-    StartFailure,
-)
+from airflow_kcr.protocol.region.events import Body, Event
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import (
     NO_CLUSTER,
@@ -93,7 +68,7 @@ class Spec:
 class BatchStarted:
     """Ledger: a batch exists."""
 
-    batch: Batch
+    batch: rows.Batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +76,7 @@ class BatchClosed:
     """Ledger: a running batch has its outcome."""
 
     batch: BatchId
-    outcome: Outcome
+    outcome: rows.Outcome
     at: datetime
     after: EventNumber
 
@@ -189,14 +164,14 @@ class Region:
     next_spec: Spec | None = None
     """A changed spec whose topics, members, pipeline or delivery wait for the next checkpoint or start."""
 
-    start_failures: tuple[StartFailure, ...] = ()
+    start_failures: tuple[rows.StartFailure, ...] = ()
     """Why members can't start with the spec in force."""
 
-    reset_answers: tuple[ResetAnswer, ...] = ()
+    reset_answers: tuple[rows.ResetAnswer, ...] = ()
     """What persons have answered about resets that are not applied yet, the newest last."""
 
-    state: RegionState = RegionState.STOPPED
-    desired_state: DesiredState = DesiredState.STOPPED
+    state: rows.RegionState = rows.RegionState.STOPPED
+    desired_state: rows.DesiredState = rows.DesiredState.STOPPED
     epoch: Epoch = Epoch(0)
     timeline: Timeline = Timeline(0)
     next_sequence: CheckpointNumber = CheckpointNumber(1)
@@ -204,7 +179,7 @@ class Region:
     recorded_at: datetime | None = None
     """When the event of this number was recorded; None: nothing was, or its history was dropped before an upgrade."""
 
-    restore_point: RestorePoint | None = None
+    restore_point: rows.RestorePoint | None = None
     """Where the next automatic reset goes back to; None: the region was never started."""
 
     next_boundary: datetime | None = None
@@ -219,7 +194,7 @@ class Region:
     stopping: CheckpointNumber | None = None
     """The complete checkpoint of a stop, until it is published and committed."""
 
-    halt: Halt | None = None
+    halt: rows.Halt | None = None
     reconcile_at: datetime | None = None
     """When a transition is due without a request; None: nothing is."""
 
@@ -235,40 +210,40 @@ class Region:
     unowned: Mapping[GroupPartition, datetime] = field(default_factory=dict)
     """Partitions that the brokers have and no member owns, and when it was first seen; see `membership`."""
 
-    absent: Mapping[GroupPartition, Absence] = field(default_factory=dict)
+    absent: Mapping[GroupPartition, rows.Absence] = field(default_factory=dict)
     """Partitions of the region that the brokers say they do not have; see `lost_logs`."""
 
-    members: Mapping[MemberId, Member] = field(default_factory=dict)
-    leases: Mapping[MemberId, Lease] = field(default_factory=dict)
-    claims: Mapping[GroupPartition, Claim] = field(default_factory=dict)
-    running: Mapping[BatchId, Batch] = field(default_factory=dict)
+    members: Mapping[MemberId, rows.Member] = field(default_factory=dict)
+    leases: Mapping[MemberId, rows.Lease] = field(default_factory=dict)
+    claims: Mapping[GroupPartition, rows.Claim] = field(default_factory=dict)
+    running: Mapping[BatchId, rows.Batch] = field(default_factory=dict)
     """Batches started and not ended."""
 
-    initial: Mapping[InitialKey, InitialOffset] = field(default_factory=dict)
+    initial: Mapping[InitialKey, rows.InitialOffset] = field(default_factory=dict)
     retire_at: datetime | None = None
     """When retention may next have something to forget; None: never, as it stands."""
 
     archive: Archive = field(default=NOTHING, compare=False, repr=False)
     """What is over, as it was stored before this decision; asked by name."""
 
-    boundary_offsets: Mapping[BoundaryKey, BoundaryOffset] = field(default_factory=dict)
-    requests: Mapping[RequestId, CheckpointRequest] = field(default_factory=dict)
-    checkpoints: Mapping[CheckpointNumber, Checkpoint] = field(default_factory=dict)
+    boundary_offsets: Mapping[rows.BoundaryKey, rows.BoundaryOffset] = field(default_factory=dict)
+    requests: Mapping[RequestId, rows.CheckpointRequest] = field(default_factory=dict)
+    checkpoints: Mapping[CheckpointNumber, rows.Checkpoint] = field(default_factory=dict)
     offsets: Mapping[CheckpointNumber, OffsetMap] = field(default_factory=dict)
     """Offsets of the restore point, where it is a checkpoint."""
 
     frozen: Mapping[CheckpointNumber, frozenset[GroupPartition]] = field(default_factory=dict)
     """Partitions frozen when a checkpoint was opened."""
 
-    contributions: Mapping[tuple[CheckpointNumber, MemberId], Contribution] = field(default_factory=dict)
+    contributions: Mapping[tuple[CheckpointNumber, MemberId], rows.Contribution] = field(default_factory=dict)
     read_backs: Mapping[CheckpointNumber, OffsetMap] = field(default_factory=dict)
-    resets: Mapping[Epoch, ResetAttempt] = field(default_factory=dict)
+    resets: Mapping[Epoch, rows.ResetAttempt] = field(default_factory=dict)
     seek_maps: Mapping[Epoch, SeekMap] = field(default_factory=dict)
-    person_resets: Mapping[RequestId, PersonReset] = field(default_factory=dict)
+    person_resets: Mapping[RequestId, rows.PersonReset] = field(default_factory=dict)
     skips: Mapping[GroupPartition, tuple[Offset, ...]] = field(default_factory=dict)
     """Single records that a person chose to step over, ascending."""
 
-    events: tuple[events.Event, ...] = ()
+    events: tuple[Event, ...] = ()
     ledger: tuple[LedgerChange, ...] = ()
 
     @property
@@ -283,9 +258,9 @@ class Region:
         return {g: self.clusters.get(g, NO_CLUSTER) for g in sorted({*self.rules.groups, *waiting})}
 
     @property
-    def reset(self) -> ResetAttempt | None:
+    def reset(self) -> rows.ResetAttempt | None:
         """The reset that runs, if one does."""
-        return self.resets.get(self.epoch) if self.state in RESET_STATES else None
+        return self.resets.get(self.epoch) if self.state in rows.RESET_STATES else None
 
     @property
     def seek(self) -> SeekMap:
@@ -301,292 +276,265 @@ class Region:
     @property
     def restore_epoch(self) -> Epoch | None:
         """The epoch whose seek map is the restore point, where that is a reset."""
-        return self.restore_point.epoch if isinstance(self.restore_point, ResetPoint) else None
+        return self.restore_point.epoch if isinstance(self.restore_point, rows.ResetPoint) else None
 
     @property
-    def restore_checkpoint(self) -> Checkpoint | None:
+    def restore_checkpoint(self) -> rows.Checkpoint | None:
         """The checkpoint that is the restore point, if one is."""
         point = self.restore_point
-        return self.checkpoints[point.sequence] if isinstance(point, CheckpointPoint) else None
+        return self.checkpoints[point.sequence] if isinstance(point, rows.CheckpointPoint) else None
 
     @property
-    def checkpoint(self) -> Checkpoint | None:
+    def checkpoint(self) -> rows.Checkpoint | None:
         """The open checkpoint, if there is one."""
         return None if self.open_checkpoint is None else self.checkpoints[self.open_checkpoint]
+
+    def record(self, now: datetime, body: Body) -> Region:
+        """Return the region with one more event; the only place where the event counter moves."""
+        number = EventNumber(self.counter + 1)
+        event = Event(number=number, at=now, epoch=self.epoch, timeline=self.timeline, body=body)
+        return replace(self, counter=number, recorded_at=now, events=(*self.events, event))
+
+    def stored(self) -> Region:
+        """Return the region as it is once its events and ledger changes are written."""
+        return replace(self, events=(), ledger=()) if self.events or self.ledger else self
+
+    def without_forgotten(self, changes: tuple[LedgerChange, ...]) -> Region:
+        """Return the region without the offsets of checkpoints that a decision's changes have forgotten."""
+        gone = frozenset(s for change in changes if isinstance(change, OffsetsForgotten) for s in change.sequences)
+        if not gone:
+            return self
+        return replace(
+            self,
+            offsets=without(self.offsets, gone),
+            frozen=without(self.frozen, gone),
+            read_backs=without(self.read_backs, gone),
+            contributions={key: part for key, part in self.contributions.items() if key[0] not in gone},
+        )
+
+    def moved_to(self, now: datetime, state: rows.RegionState, why: str) -> Region:
+        """Return the region in another state; the single writer of `state`."""
+        if state is self.state:
+            return self
+        before = self.state
+        moved = replace(self, state=state)
+        return moved.record(now, events.StateChanged(before=before, after=state, why=why))
+
+    def with_checkpoint(self, checkpoint: rows.Checkpoint) -> Region:
+        """Return the region with one checkpoint row replaced."""
+        return replace(self, checkpoints=put(self.checkpoints, {checkpoint.sequence: checkpoint}))
+
+    def with_request(self, request: rows.CheckpointRequest) -> Region:
+        """Return the region with one checkpoint request replaced."""
+        return replace(self, requests=put(self.requests, {request.request_id: request}))
+
+    def with_reset(self, reset: rows.ResetAttempt) -> Region:
+        """Return the region with one attempt of a reset replaced."""
+        return replace(self, resets=put(self.resets, {reset.epoch: reset}))
+
+    def with_person_reset(self, reset: rows.PersonReset) -> Region:
+        """Return the region with one reset of a person replaced."""
+        return replace(self, person_resets=put(self.person_resets, {reset.request_id: reset}))
+
+    def with_person_reset_failed(self, now: datetime, reset: rows.PersonReset, why: str) -> Region:
+        """Return the region with a reset of a person failed."""
+        failed = replace(reset, state=rows.PersonResetState.FAILED, failure=why, finished_at=now)
+        body = events.PersonResetFailed(request_id=reset.request_id, why=why)
+        return self.with_person_reset(failed).record(now, body)
+
+    def is_live(self, member: MemberId, now: datetime) -> bool:
+        """Whether the member's newest incarnation holds a lease that is not over, by the store's clock."""
+        lease, row = self.leases.get(member), self.members.get(member)
+        return (
+            lease is not None
+            and row is not None
+            and not row.left
+            and lease.incarnation == row.incarnation
+            and lease.until > now
+        )
+
+    def live_members(self, now: datetime) -> tuple[MemberId, ...]:
+        """The members that hold leases, in order."""
+        return tuple(m for m in sorted(self.members) if self.is_live(m, now))
+
+    def require_member(
+        self, member: MemberId, incarnation: Incarnation, now: datetime, *, epoch: Epoch | None = None
+    ) -> rows.Member:
+        """Return the member's row if this incarnation may act.
+
+        Args:
+            region: the region.
+            member: who asks.
+            incarnation: the incarnation it believes to be.
+            now: the store's clock.
+            epoch: the epoch it believes in; None where the verb is not bound to one.
+
+        Raises:
+            UnknownMember: it was never registered.
+            StaleIncarnation: a newer incarnation exists.
+            LeaseExpired: its lease is over.
+            StaleEpoch: the region is in another epoch.
+        """
+        row = self.members.get(member)
+        if row is None:
+            raise UnknownMember(f"{member} is not registered in region {self.name}; register it first")
+        if row.incarnation != incarnation:
+            raise StaleIncarnation(f"{member}: incarnation {incarnation} was superseded by {row.incarnation}; stop it")
+        if not self.is_live(member, now):
+            raise LeaseExpired(
+                f"{member}, incarnation {incarnation}: its lease is over; come back as a new incarnation"
+            )
+        self.require_epoch(epoch)
+        return row
+
+    def require_epoch(self, epoch: Epoch | None) -> None:
+        """Refuse a caller of another epoch.
+
+        Raises:
+            StaleEpoch: `epoch` is not the region's.
+        """
+        if epoch is not None and epoch != self.epoch:
+            raise StaleEpoch(f"region {self.name} is in epoch {self.epoch}, the request was made in epoch {epoch}")
+
+    def require_state(self, allowed: frozenset[rows.RegionState], verb: str) -> None:
+        """Refuse a verb in a state that does not allow it.
+
+        Raises:
+            RegionInState: names the state and those that allow the verb.
+        """
+        if self.state not in allowed:
+            raise RegionInState(
+                f"region {self.name} is {self.state}; {verb} needs it {' or '.join(sorted(allowed))}"
+                + (f" ({self.halt.text})" if self.halt else "")
+            )
+
+    def initial_offset(self, partition: GroupPartition) -> rows.InitialOffset | None:
+        """Return the stored initial offset of a partition's present topic id."""
+        claim = self.claims.get(partition)
+        return self.initial.get((partition, claim.topic_id)) if claim is not None else None
+
+    def initial_offsets(self) -> OffsetMap:
+        """Return the stored initial offsets of every partition, each for its present topic id."""
+        claims = self.claims
+        return OffsetMap(
+            {
+                p: row.offset
+                for (p, topic_id), row in self.initial.items()
+                if (claim := claims.get(p)) is not None and claim.topic_id == topic_id
+            }
+        )
+
+    def restore_point_offsets(self) -> OffsetMap:
+        """Return the restore point's offsets: of the checkpoint, or of the seek map that opened the timeline."""
+        match self.restore_point:
+            case rows.CheckpointPoint(sequence=sequence):
+                return self.offsets[sequence]
+            case rows.ResetPoint(epoch=epoch):
+                return self.seek_maps[epoch].offsets
+            case None:
+                return EMPTY
+
+    def restore_point_offset(self, partition: GroupPartition) -> Offset | None:
+        """Return where the restore point has one partition; None: nowhere, or its entry is still open."""
+        match self.restore_point:
+            case rows.CheckpointPoint(sequence=sequence):
+                return self.offsets[sequence].get(partition)
+            case rows.ResetPoint(epoch=epoch):
+                entry = self.seek_maps[epoch].get(partition)
+                return None if entry is None else entry.offset
+            case None:
+                return None
+
+    def contributions_to(self, sequence: CheckpointNumber) -> Mapping[MemberId, rows.Contribution]:
+        """Return what was contributed to one checkpoint, by member, in order; of a retired one nothing is left."""
+        found = {member: part for (of, member), part in sorted(self.contributions.items()) if of == sequence}
+        return found if found or sequence == self.open_checkpoint else self.archive.contributions(sequence)
+
+    def checkpoint_of(self, sequence: CheckpointNumber) -> rows.Checkpoint | None:
+        """Return a checkpoint's row, whatever became of it; None: there is none of that number."""
+        held = self.checkpoints.get(sequence)
+        return self.archive.checkpoint(sequence) if held is None else held
+
+    def offsets_of(self, sequence: CheckpointNumber) -> OffsetMap | None:
+        """Return the offsets of a checkpoint; None: it is not complete, or retired."""
+        held = self.offsets.get(sequence)
+        return self.archive.offsets([sequence]).get(sequence) if held is None else held
+
+    def request_of(self, request_id: RequestId) -> rows.CheckpointRequest | None:
+        """Return the request that a request id names, whatever became of it."""
+        held = self.requests.get(request_id)
+        return self.archive.request(request_id) if held is None else held
+
+    def named_by(self, request_id: RequestId) -> Named:
+        """Return what a request id names, whatever became of it."""
+        held = Named(self.requests.get(request_id), self.person_resets.get(request_id))
+        if held.request is not None and held.reset is not None:
+            return held
+        stored = self.archive.named(request_id)
+        return Named(held.request or stored.request, held.reset or stored.reset)
+
+    def person_reset_of(self, request_id: RequestId) -> rows.PersonReset | None:
+        """Return a person's reset by its request id, whatever became of it."""
+        held = self.person_resets.get(request_id)
+        return self.archive.person_reset(request_id) if held is None else held
+
+    def is_unsettled(self, partition: GroupPartition, claim: rows.Claim) -> bool:
+        """Whether a partition can't go on with another owner, or incarnation, from where it stands.
+
+        A batch started there was not accepted and may still write, or what accepted batches have written may be in the
+        owner's process alone. Otherwise all that was started is accepted, and nothing runs: its position is the place.
+        """
+        rules = self.rules.groups.get(partition.group)
+        return claim.is_in_flight or (claim.is_started and rules is not None and rules.holds_output)
+
+    def belongs(self, partition: GroupPartition) -> bool:
+        """Whether a partition can be the region's: the spec reads its topic, and the brokers have it, or may again."""
+        absence = self.absent.get(partition)
+        return self.rules.subscribes(partition.group, partition.topic) and not (absence and absence.is_gone)
+
+    def universe(self) -> frozenset[GroupPartition]:
+        """Return the region's partitions.
+
+        In the restore point or with an initial offset, in the current spec, not gone.
+        """
+        known = {p for p, claim in self.claims.items() if claim.resume is not None or claim.owner is not None}
+        known.update(self.restore_point_offsets())
+        known.update(p for p, _ in self.initial)
+        # A few topics have all the partitions, so a topic is asked about once.
+        strange = {
+            (group, topic)
+            for group, topic in {(p.group, p.topic) for p in known}
+            if not self.rules.subscribes(group, topic)
+        }
+        if strange:
+            known = {p for p in known if (p.group, p.topic) not in strange}
+        return frozenset(known.difference(p for p, absence in self.absent.items() if absence.is_gone))
+
+    def universe_in_order(self) -> tuple[GroupPartition, ...]:
+        """Return the region's partitions in their order, as maps of them are."""
+        known = self.universe()
+        # Claims are read in order, which leaves little to sort; a set has none.
+        return tuple(sorted([*(p for p in self.claims if p in known), *(known - self.claims.keys())]))
+
+    def past_skips(self, partition: GroupPartition, offset: Offset) -> Offset:
+        """Return the next offset at or after `offset` that is not skipped."""
+        for skipped in self.skips.get(partition, ()):
+            if skipped == offset:
+                offset = Offset(skipped + 1)
+        return offset
 
 
 NO_SEEK = SeekMap({})
 
 
-def record(region: Region, now: datetime, body: events.Body) -> Region:
-    """Return the region with one more event; the only place where the event counter moves."""
-    number = EventNumber(region.counter + 1)
-    event = events.Event(number=number, at=now, epoch=region.epoch, timeline=region.timeline, body=body)
-    return replace(region, counter=number, recorded_at=now, events=(*region.events, event))
-
-
-def stored(region: Region) -> Region:
-    """Return the region as it is once its events and ledger changes are written."""
-    return replace(region, events=(), ledger=()) if region.events or region.ledger else region
-
-
-def without_forgotten(region: Region, changes: tuple[LedgerChange, ...]) -> Region:
-    """Return the region without the offsets of checkpoints that a decision's changes have forgotten."""
-    gone = frozenset(s for change in changes if isinstance(change, OffsetsForgotten) for s in change.sequences)
-    if not gone:
-        return region
-    return replace(
-        region,
-        offsets=without(region.offsets, gone),
-        frozen=without(region.frozen, gone),
-        read_backs=without(region.read_backs, gone),
-        contributions={key: part for key, part in region.contributions.items() if key[0] not in gone},
-    )
-
-
-def put(table: Mapping[K, V], rows: Mapping[K, V]) -> Mapping[K, V]:
+def put(table: Mapping[K, V], added: Mapping[K, V]) -> Mapping[K, V]:
     """Return the table with these rows added or replaced."""
-    return {**table, **rows} if rows else table
+    return {**table, **added} if added else table
 
 
 def without(table: Mapping[K, V], keys: frozenset[K]) -> Mapping[K, V]:
     """Return the table without the rows of these keys."""
     return {k: v for k, v in table.items() if k not in keys}
-
-
-def moved_to(region: Region, now: datetime, state: RegionState, why: str) -> Region:
-    """Return the region in another state; the single writer of `state`."""
-    if state is region.state:
-        return region
-    before = region.state
-    moved = replace(region, state=state)
-    return record(moved, now, events.StateChanged(before=before, after=state, why=why))
-
-
-def with_checkpoint(region: Region, checkpoint: Checkpoint) -> Region:
-    """Return the region with one checkpoint row replaced."""
-    return replace(region, checkpoints=put(region.checkpoints, {checkpoint.sequence: checkpoint}))
-
-
-def with_request(region: Region, request: CheckpointRequest) -> Region:
-    """Return the region with one checkpoint request replaced."""
-    return replace(region, requests=put(region.requests, {request.request_id: request}))
-
-
-def with_reset(region: Region, reset: ResetAttempt) -> Region:
-    """Return the region with one attempt of a reset replaced."""
-    return replace(region, resets=put(region.resets, {reset.epoch: reset}))
-
-
-def with_person_reset(region: Region, reset: PersonReset) -> Region:
-    """Return the region with one reset of a person replaced."""
-    return replace(region, person_resets=put(region.person_resets, {reset.request_id: reset}))
-
-
-def with_person_reset_failed(region: Region, now: datetime, reset: PersonReset, why: str) -> Region:
-    """Return the region with a reset of a person failed."""
-    failed = replace(reset, state=PersonResetState.FAILED, failure=why, finished_at=now)
-    body = events.PersonResetFailed(request_id=reset.request_id, why=why)
-    return record(with_person_reset(region, failed), now, body)
-
-
-def is_live(region: Region, member: MemberId, now: datetime) -> bool:
-    """Whether the member's newest incarnation holds a lease that is not over, by the store's clock."""
-    lease, row = region.leases.get(member), region.members.get(member)
-    return (
-        lease is not None
-        and row is not None
-        and not row.left
-        and lease.incarnation == row.incarnation
-        and lease.until > now
-    )
-
-
-def live_members(region: Region, now: datetime) -> tuple[MemberId, ...]:
-    """The members that hold leases, in order."""
-    return tuple(m for m in sorted(region.members) if is_live(region, m, now))
-
-
-def require_member(
-    region: Region, member: MemberId, incarnation: Incarnation, now: datetime, *, epoch: Epoch | None = None
-) -> Member:
-    """Return the member's row if this incarnation may act.
-
-    Args:
-        region: the region.
-        member: who asks.
-        incarnation: the incarnation it believes to be.
-        now: the store's clock.
-        epoch: the epoch it believes in; None where the verb is not bound to one.
-
-    Raises:
-        UnknownMember: it was never registered.
-        StaleIncarnation: a newer incarnation exists.
-        LeaseExpired: its lease is over.
-        StaleEpoch: the region is in another epoch.
-    """
-    row = region.members.get(member)
-    if row is None:
-        raise UnknownMember(f"{member} is not registered in region {region.name}; register it first")
-    if row.incarnation != incarnation:
-        raise StaleIncarnation(f"{member}: incarnation {incarnation} was superseded by {row.incarnation}; stop it")
-    if not is_live(region, member, now):
-        raise LeaseExpired(f"{member}, incarnation {incarnation}: its lease is over; come back as a new incarnation")
-    require_epoch(region, epoch)
-    return row
-
-
-def require_epoch(region: Region, epoch: Epoch | None) -> None:
-    """Refuse a caller of another epoch.
-
-    Raises:
-        StaleEpoch: `epoch` is not the region's.
-    """
-    if epoch is not None and epoch != region.epoch:
-        raise StaleEpoch(f"region {region.name} is in epoch {region.epoch}, the request was made in epoch {epoch}")
-
-
-def require_state(region: Region, allowed: frozenset[RegionState], verb: str) -> None:
-    """Refuse a verb in a state that does not allow it.
-
-    Raises:
-        RegionInState: names the state and those that allow the verb.
-    """
-    if region.state not in allowed:
-        raise RegionInState(
-            f"region {region.name} is {region.state}; {verb} needs it {' or '.join(sorted(allowed))}"
-            + (f" ({region.halt.text})" if region.halt else "")
-        )
-
-
-def initial_offset(region: Region, partition: GroupPartition) -> InitialOffset | None:
-    """Return the stored initial offset of a partition's present topic id."""
-    claim = region.claims.get(partition)
-    return region.initial.get((partition, claim.topic_id)) if claim is not None else None
-
-
-def initial_offsets(region: Region) -> OffsetMap:
-    """Return the stored initial offsets of every partition, each for its present topic id."""
-    claims = region.claims
-    return OffsetMap(
-        {
-            p: row.offset
-            for (p, topic_id), row in region.initial.items()
-            if (claim := claims.get(p)) is not None and claim.topic_id == topic_id
-        }
-    )
-
-
-def restore_point_offsets(region: Region) -> OffsetMap:
-    """Return the restore point's offsets: of the checkpoint, or of the seek map that opened the timeline."""
-    match region.restore_point:
-        case CheckpointPoint(sequence=sequence):
-            return region.offsets[sequence]
-        case ResetPoint(epoch=epoch):
-            return region.seek_maps[epoch].offsets
-        case None:
-            return EMPTY
-
-
-def restore_point_offset(region: Region, partition: GroupPartition) -> Offset | None:
-    """Return where the restore point has one partition; None: nowhere, or its entry is still open."""
-    match region.restore_point:
-        case CheckpointPoint(sequence=sequence):
-            return region.offsets[sequence].get(partition)
-        case ResetPoint(epoch=epoch):
-            entry = region.seek_maps[epoch].get(partition)
-            return None if entry is None else entry.offset
-        case None:
-            return None
-
-
-def contributions_to(region: Region, sequence: CheckpointNumber) -> Mapping[MemberId, Contribution]:
-    """Return what was contributed to one checkpoint, by member, in order; of a retired one nothing is left."""
-    found = {member: part for (of, member), part in sorted(region.contributions.items()) if of == sequence}
-    return found if found or sequence == region.open_checkpoint else region.archive.contributions(sequence)
-
-
-def checkpoint_of(region: Region, sequence: CheckpointNumber) -> Checkpoint | None:
-    """Return a checkpoint's row, whatever became of it; None: there is none of that number."""
-    held = region.checkpoints.get(sequence)
-    return region.archive.checkpoint(sequence) if held is None else held
-
-
-def offsets_of(region: Region, sequence: CheckpointNumber) -> OffsetMap | None:
-    """Return the offsets of a checkpoint; None: it is not complete, or retired."""
-    held = region.offsets.get(sequence)
-    return region.archive.offsets([sequence]).get(sequence) if held is None else held
-
-
-def request_of(region: Region, request_id: RequestId) -> CheckpointRequest | None:
-    """Return the request that a request id names, whatever became of it."""
-    held = region.requests.get(request_id)
-    return region.archive.request(request_id) if held is None else held
-
-
-def named_by(region: Region, request_id: RequestId) -> Named:
-    """Return what a request id names, whatever became of it."""
-    held = Named(region.requests.get(request_id), region.person_resets.get(request_id))
-    if held.request is not None and held.reset is not None:
-        return held
-    stored = region.archive.named(request_id)
-    return Named(held.request or stored.request, held.reset or stored.reset)
-
-
-def person_reset_of(region: Region, request_id: RequestId) -> PersonReset | None:
-    """Return a person's reset by its request id, whatever became of it."""
-    held = region.person_resets.get(request_id)
-    return region.archive.person_reset(request_id) if held is None else held
-
-
-def is_unsettled(region: Region, partition: GroupPartition, claim: Claim) -> bool:
-    """Whether a partition can't go on with another owner, or incarnation, from where it stands.
-
-    A batch started there was not accepted and may still write, or what accepted batches have written may be in the
-    owner's process alone. Otherwise all that was started is accepted, and nothing runs: its position is the place.
-    """
-    rules = region.rules.groups.get(partition.group)
-    return claim.is_in_flight or (claim.is_started and rules is not None and rules.holds_output)
-
-
-def belongs(region: Region, partition: GroupPartition) -> bool:
-    """Whether a partition can be the region's: the spec reads its topic, and the brokers have not lost it for good."""
-    absence = region.absent.get(partition)
-    return region.rules.subscribes(partition.group, partition.topic) and not (absence and absence.is_gone)
-
-
-def universe(region: Region) -> frozenset[GroupPartition]:
-    """Return the region's partitions.
-
-    In the restore point or with an initial offset, in the current spec, not gone.
-    """
-    known = {p for p, claim in region.claims.items() if claim.resume is not None or claim.owner is not None}
-    known.update(restore_point_offsets(region))
-    known.update(p for p, _ in region.initial)
-    # A few topics have all the partitions, so a topic is asked about once.
-    strange = {
-        (group, topic)
-        for group, topic in {(p.group, p.topic) for p in known}
-        if not region.rules.subscribes(group, topic)
-    }
-    if strange:
-        known = {p for p in known if (p.group, p.topic) not in strange}
-    return frozenset(known.difference(p for p, absence in region.absent.items() if absence.is_gone))
-
-
-def universe_in_order(region: Region) -> tuple[GroupPartition, ...]:
-    """Return the region's partitions in their order, as maps of them are."""
-    known = universe(region)
-    # Claims are read in order, which leaves little to sort; a set has none.
-    return tuple(sorted([*(p for p in region.claims if p in known), *(known - region.claims.keys())]))
-
-
-def past_skips(region: Region, partition: GroupPartition, offset: Offset) -> Offset:
-    """Return the next offset at or after `offset` that is not skipped."""
-    for skipped in region.skips.get(partition, ()):
-        if skipped == offset:
-            offset = Offset(skipped + 1)
-    return offset
 
 
 def digest(offsets: OffsetMap) -> str:

@@ -25,9 +25,8 @@ from typing import Final
 from airflow_kcr.errors import NumberOutOfRange
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.rows import Batch, Checkpoint, CheckpointState, Claim, InitialOffset, Noted, Outcome
-from airflow_kcr.protocol.region.state import CheckpointsUndone, InitialKey, Region, checkpoint_of, put, record, without
+from airflow_kcr.protocol.region import events, rows
+from airflow_kcr.protocol.region.state import CheckpointsUndone, InitialKey, Region, put, without
 from airflow_kcr.protocol.values import (
     MAX_NUMBER,
     CheckpointNumber,
@@ -40,13 +39,13 @@ from airflow_kcr.protocol.values import (
 )
 
 
-def unpublished(region: Region) -> tuple[Checkpoint, ...]:
+def unpublished(region: Region) -> tuple[rows.Checkpoint, ...]:
     """Return the complete current checkpoints that are not published yet, oldest first."""
-    complete = (row for _, row in sorted(region.checkpoints.items()) if row.state is CheckpointState.COMPLETE)
+    complete = (row for _, row in sorted(region.checkpoints.items()) if row.state is rows.CheckpointState.COMPLETE)
     return tuple(row for row in complete if row.is_current)
 
 
-def newest_aligned(region: Region, up_to: CheckpointNumber | None = None) -> Checkpoint | None:
+def newest_aligned(region: Region, up_to: CheckpointNumber | None = None) -> rows.Checkpoint | None:
     """Return the current checkpoint, at or before `up_to`, that was aligned to the newest boundary.
 
     Along the current timeline boundaries only grow, because a request is answered by a checkpoint of a later boundary;
@@ -55,11 +54,11 @@ def newest_aligned(region: Region, up_to: CheckpointNumber | None = None) -> Che
     if region.aligned is None:
         return None
     if up_to is None or up_to >= region.aligned:
-        return checkpoint_of(region, region.aligned)
+        return region.checkpoint_of(region.aligned)
     return _newest_stored(region, up_to)
 
 
-def _newest_stored(region: Region, up_to: CheckpointNumber) -> Checkpoint | None:
+def _newest_stored(region: Region, up_to: CheckpointNumber) -> rows.Checkpoint | None:
     # Of the current timeline beyond what this decision has taken off it, the archive knows nothing.
     end = min((up_to, *(CheckpointNumber(s - 1) for s in _undone_now(region))))
     held = [row for s, row in region.checkpoints.items() if row.is_current and row.boundary is not None and s <= up_to]
@@ -74,7 +73,7 @@ def _undone_now(region: Region) -> frozenset[CheckpointNumber]:
     return frozenset(sequence for change in changes for sequence in change.sequences)
 
 
-def covering(region: Region, boundary: datetime) -> Checkpoint | None:
+def covering(region: Region, boundary: datetime) -> rows.Checkpoint | None:
     """Return the first current checkpoint at or beyond `boundary`.
 
     It answers every request for an earlier boundary.
@@ -147,16 +146,16 @@ class Rewinds:
         after = bisect_right(steps, epoch, key=lambda step: step[0])
         return steps[after][1] if after < len(steps) else None
 
-    def seen_in(self, batch: Batch) -> Batch:
+    def seen_in(self, batch: rows.Batch) -> rows.Batch:
         """Return a batch as the ledger shows it: with what these resets have undone of it."""
-        if batch.outcome is not Outcome.DONE:
+        if batch.outcome is not rows.Outcome.DONE:
             return batch
         epoch = batch.accepted_in
         lowest = {p: o for p in batch.ranges if (o := self.lowest_after(p, epoch)) is not None}
         return undone(batch, lowest)
 
 
-def undone(batch: Batch, lowest: Mapping[GroupPartition, Offset]) -> Batch:
+def undone(batch: rows.Batch, lowest: Mapping[GroupPartition, Offset]) -> rows.Batch:
     """Return a batch after resets: what it did at or beyond where they went is undone.
 
     A reset inside a range leaves the outcome and notes from where on; once every range is undone from its start, the
@@ -166,7 +165,7 @@ def undone(batch: Batch, lowest: Mapping[GroupPartition, Offset]) -> Batch:
         batch: as it was accepted.
         lowest: of all resets after that, by partition; one that no reset concerned is missing.
     """
-    if batch.outcome is not Outcome.DONE:
+    if batch.outcome is not rows.Outcome.DONE:
         return batch
     marks = {
         partition: Offset(max(lowest[partition], range_.from_))
@@ -176,7 +175,7 @@ def undone(batch: Batch, lowest: Mapping[GroupPartition, Offset]) -> Batch:
     if not marks:
         return batch
     whole = all(marks.get(p) == r.from_ for p, r in batch.ranges.items())
-    return replace(batch, undone_from=marks, outcome=Outcome.UNDONE if whole else Outcome.DONE)
+    return replace(batch, undone_from=marks, outcome=rows.Outcome.UNDONE if whole else rows.Outcome.DONE)
 
 
 # Topics that were deleted and created again
@@ -203,11 +202,11 @@ def followed_topics(region: Region, now: datetime, logs: Mapping[GroupPartition,
     anew = recreated(region, logs)
     if not anew:
         return region
-    rows: dict[GroupPartition, Claim] = {
+    followed: dict[GroupPartition, rows.Claim] = {
         p: replace(region.claims[p], topic_id=logs[p].topic_id, leader_epoch=logs[p].leader_epoch) for p in anew
     }
-    initial: dict[InitialKey, InitialOffset] = {
-        (p, logs[p].topic_id): InitialOffset(
+    initial: dict[InitialKey, rows.InitialOffset] = {
+        (p, logs[p].topic_id): rows.InitialOffset(
             offset=logs[p].start, source=str(SeekSource.START_POSITION), bounds=logs[p]
         )
         for p in sorted(anew)
@@ -215,7 +214,7 @@ def followed_topics(region: Region, now: datetime, logs: Mapping[GroupPartition,
     }
     region = replace(
         region,
-        claims=put(region.claims, rows),
+        claims=put(region.claims, followed),
         initial=put(region.initial, initial),
         skips=without(region.skips, anew & region.skips.keys()),
     )
@@ -226,7 +225,7 @@ def followed_topics(region: Region, now: datetime, logs: Mapping[GroupPartition,
         bounds={p: row.bounds for (p, _), row in initial.items()},
         sources={p: row.source for (p, _), row in initial.items()},
     )
-    return record(region, now, body)
+    return region.record(now, body)
 
 
 def with_recreated(
@@ -261,14 +260,14 @@ REACHABLE: Final = 1_000_000_000
 thirty years, and no backup is that old."""
 
 
-def noted_later(region: Region, noted: Noted) -> tuple[str, ...]:
+def noted_later(region: Region, noted: rows.Noted) -> tuple[str, ...]:
     """Return what a note says that is later than what the store has, in words."""
     return tuple(
         f"{what} {_shown(seen)}, the store has {held}" for what, seen, held in _pairs(region, noted) if seen > held
     )
 
 
-def is_reachable_note(region: Region, noted: Noted) -> bool:
+def is_reachable_note(region: Region, noted: rows.Noted) -> bool:
     """Whether the region itself can have written a note, before its store was restored."""
     return all(seen <= min(held + REACHABLE, MAX_NUMBER) for _, seen, held in _pairs(region, noted))
 
@@ -303,10 +302,10 @@ def taken_over_note(region: Region, now: datetime) -> Region:
         next_sequence=CheckpointNumber(max(region.next_sequence, noted.sequence + 1)),
         halt=replace(halt, noted=None),
     )
-    return record(raised, now, events.StoreRestoredSeen(member=noted.member, detail=f"taken over: {what}"))
+    return raised.record(now, events.StoreRestoredSeen(member=noted.member, detail=f"taken over: {what}"))
 
 
-def _pairs(region: Region, noted: Noted) -> tuple[tuple[str, int, int], ...]:
+def _pairs(region: Region, noted: rows.Noted) -> tuple[tuple[str, int, int], ...]:
     return (
         ("epoch", noted.epoch, region.epoch),
         ("sequence", noted.sequence, region.next_sequence - 1),

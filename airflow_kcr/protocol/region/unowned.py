@@ -8,7 +8,7 @@ from datetime import datetime
 from airflow_kcr.protocol.region import checkpoints, coverage, events, lost_logs
 from airflow_kcr.protocol.region.commands import PartitionAdvice, ReportPartitions
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, RegionState
-from airflow_kcr.protocol.region.state import Region, live_members, record, require_member, universe
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import GroupPartition, MemberId, replace
 
 
@@ -21,18 +21,18 @@ def report_partitions(region: Region, now: datetime, inventory: ReportPartitions
     Raises:
         StaleIncarnation, UnknownMember, LeaseExpired: the member may not act.
     """
-    require_member(region, inventory.member, inventory.incarnation, now)
+    region.require_member(inventory.member, inventory.incarnation, now)
     if region.state not in CLAIM_STATES:
         return region
     region = lost_logs.partitions_seen(region, now, inventory.member.group, inventory.partitions)
     others = {p: since for p, since in region.unowned.items() if p.group != inventory.member.group}
     bare = sorted(p for p in inventory.partitions if _is_bare(region, p))
-    rows = others | {p: region.unowned.get(p, now) for p in bare}
-    if rows == region.unowned:
+    ownerless = others | {p: region.unowned.get(p, now) for p in bare}
+    if ownerless == region.unowned:
         return region
     fresh = [p for p in bare if p not in region.unowned]
-    body = events.PartitionsUnowned(partitions=tuple(sorted(rows)))
-    return _without_blind_checkpoint(record(replace(region, unowned=rows), now, body), now, fresh)
+    body = events.PartitionsUnowned(partitions=tuple(sorted(ownerless)))
+    return _without_blind_checkpoint(replace(region, unowned=ownerless).record(now, body), now, fresh)
 
 
 def _is_bare(region: Region, partition: GroupPartition) -> bool:
@@ -56,8 +56,8 @@ def _without_blind_checkpoint(region: Region, now: datetime, fresh: Collection[G
 
 def ownership_claimed(region: Region, partitions: Collection[GroupPartition]) -> Region:
     """Return the region after partitions were claimed: they have an owner."""
-    rows = {p: since for p, since in region.unowned.items() if p not in partitions}
-    return region if len(rows) == len(region.unowned) else replace(region, unowned=rows)
+    left = {p: since for p, since in region.unowned.items() if p not in partitions}
+    return region if len(left) == len(region.unowned) else replace(region, unowned=left)
 
 
 def advice(region: Region, now: datetime, report: ReportPartitions) -> PartitionAdvice:
@@ -68,7 +68,7 @@ def advice(region: Region, now: datetime, report: ReportPartitions) -> Partition
     if not is_reset and not any(p.group == group for p in coverage.unowned(region)):
         return PartitionAdvice(report_again=any(p.group == group and p not in gone for p in region.absent), gone=gone)
     # A rebalance may cost a reset one more attempt; one that does not wait for the partition is done without it.
-    waited_for = universe(region) if is_reset else coverage.overdue(region, now).keys()
+    waited_for = region.universe() if is_reset else coverage.overdue(region, now).keys()
     late = any(p.group == group and p in waited_for for p in coverage.overdue(region, now))
     return PartitionAdvice(report_again=True, rejoin=late and _would_help(region, now, report.member), gone=gone)
 
@@ -80,7 +80,7 @@ def _would_help(region: Region, now: datetime, member: MemberId) -> bool:
     it. The owner comes back, or the end of its session is a rebalance. A foreign consumer gets its share of any.
     """
     group = member.group
-    live = [m for m in live_members(region, now) if m.group == group]
+    live = [m for m in region.live_members(now) if m.group == group]
     owners = {c.owner for p, c in region.claims.items() if p.group == group and c.owner is not None}
     is_foreign = any(foreign_consumer.group == group for foreign_consumer in region.foreign_consumers)
     drains = region.state is RegionState.DRAINING

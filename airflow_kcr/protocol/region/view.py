@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry
-from airflow_kcr.protocol.region.rows import BoundaryOffset, Checkpoint, Claim, DesiredState, RegionState
+from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
@@ -34,8 +34,8 @@ class MemberRegion:
 
     epoch: Epoch
     timeline: Timeline
-    state: RegionState
-    desired_state: DesiredState
+    state: rows.RegionState
+    desired_state: rows.DesiredState
     next_sequence: CheckpointNumber
     spec_revision: int
     incarnation: Incarnation
@@ -51,7 +51,7 @@ class MemberRegion:
     stopping: bool = False
     """Whether the region waits for the commits of its last checkpoint."""
 
-    checkpoint: Checkpoint | None = None
+    checkpoint: rows.Checkpoint | None = None
     """The open one."""
 
     contributed: bool = False
@@ -63,7 +63,7 @@ class MemberRegion:
     commit: CheckpointNumber | None = None
     """The restore point, where Kafka's commit read-back of this member's partitions is still awaited."""
 
-    claims: Mapping[GroupPartition, Claim] = field(default_factory=dict)
+    claims: Mapping[GroupPartition, rows.Claim] = field(default_factory=dict)
     """What the member holds in this epoch."""
 
     open: Mapping[GroupPartition, SeekEntry] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class MemberRegion:
     limit: datetime | None = None
     """The boundary that no batch may cross."""
 
-    boundary_offsets: Mapping[GroupPartition, BoundaryOffset] = field(default_factory=dict)
+    boundary_offsets: Mapping[GroupPartition, rows.BoundaryOffset] = field(default_factory=dict)
     """Where that boundary falls, as far as it is known."""
 
     restore_point: OffsetMap = EMPTY

@@ -13,19 +13,8 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.region import boundaries, checkpoints, completion, coverage, specs, timelines
-from airflow_kcr.protocol.region.rows import (
-    Checkpoint,
-    CheckpointPhase,
-    CheckpointRequest,
-    CheckpointState,
-    Committed,
-    DesiredState,
-    PersonResetState,
-    RegionState,
-    RequestState,
-)
-from airflow_kcr.protocol.region.state import Region, checkpoint_of, is_live, live_members, offsets_of, universe
+from airflow_kcr.protocol.region import boundaries, checkpoints, completion, coverage, rows, specs, timelines
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import GroupId, RequestId, format_instant
 
 
@@ -112,7 +101,7 @@ def absent(region: Region, now: datetime) -> Waits:
     """Yield the members that the spec asks for and that hold no lease."""
     failures = {c.member: specs.describe_start_failure(region, now, c) for c in specs.start_failures(region, now)}
     for member in coverage.expected_members(region):
-        if not is_live(region, member, now):
+        if not region.is_live(member, now):
             what = failures.get(member, f"{member} is not there (no lease)")
             yield Wait(rule=Rule.MEMBERS, what=what, group=member.group)
 
@@ -134,8 +123,8 @@ def to_pause(region: Region, now: datetime) -> Waits:
 
 def to_stop(region: Region, now: datetime) -> Waits:
     """Yield what is between a region and being stopped without a member."""
-    if region.state is RegionState.STOPPED:
-        for member in live_members(region, now):
+    if region.state is rows.RegionState.STOPPED:
+        for member in region.live_members(now):
             yield Wait(rule=Rule.MEMBERS, what=f"{member} still holds a lease", group=member.group)
     elif region.stopping is not None:
         yield from to_settle(region, region.checkpoints[region.stopping])
@@ -155,11 +144,11 @@ def to_change(region: Region, now: datetime) -> Waits:
 
 def to_open(region: Region, now: datetime) -> Waits:
     """Yield why a queued checkpoint is not open yet."""
-    if region.state is not RegionState.RUNNING:
+    if region.state is not rows.RegionState.RUNNING:
         yield Wait(rule=Rule.RESET, what=f"the region is {region.state}")
         yield from reset(region, now)
         return
-    if region.desired_state is DesiredState.PAUSED:
+    if region.desired_state is rows.DesiredState.PAUSED:
         yield Wait(rule=Rule.PERSON, what="it is paused, and goes on to no boundary until it is resumed")
     if region.open_checkpoint is not None:
         yield Wait(rule=Rule.CHECKPOINT, what=f"checkpoint {region.open_checkpoint} is open, others wait for it")
@@ -168,31 +157,31 @@ def to_open(region: Region, now: datetime) -> Waits:
     for what in coverage.gaps(region, now):
         yield Wait(rule=Rule.PARTITIONS, what=what)
     for partition, since in coverage.awaited(region, now).items():
-        if partition not in universe(region):
+        if partition not in region.universe():
             what = f"{partition} is on the brokers and no member owns it yet"
             yield Wait(rule=Rule.PARTITIONS, what=what, since=since, group=partition.group)
 
 
-def to_publish(region: Region, now: datetime, request: CheckpointRequest) -> Waits:
+def to_publish(region: Region, now: datetime, request: rows.CheckpointRequest) -> Waits:
     """Yield what a request waits for until the checkpoint that answers it is published."""
-    checkpoint = None if request.sequence is None else checkpoint_of(region, request.sequence)
-    if request.state is RequestState.QUEUED:
+    checkpoint = None if request.sequence is None else region.checkpoint_of(request.sequence)
+    if request.state is rows.RequestState.QUEUED:
         yield from to_open(region, now)
-    elif checkpoint is not None and checkpoint.state is CheckpointState.OPEN:
+    elif checkpoint is not None and checkpoint.state is rows.CheckpointState.OPEN:
         yield from to_complete(region, now, checkpoint)
     elif checkpoint is not None and checkpoint.published_at is None:
         yield unpublished(checkpoint)
 
 
-def to_complete(region: Region, now: datetime, checkpoint: Checkpoint) -> Waits:
+def to_complete(region: Region, now: datetime, checkpoint: rows.Checkpoint) -> Waits:
     """Yield what an open checkpoint waits for."""
-    if checkpoint.phase is not CheckpointPhase.APPROACHING:
+    if checkpoint.phase is not rows.CheckpointPhase.APPROACHING:
         yield from to_drain(region, checkpoint)
     elif checkpoint.boundary is not None:
         yield from to_boundary(region, now, checkpoint, checkpoint.boundary)
 
 
-def to_drain(region: Region, checkpoint: Checkpoint) -> Waits:
+def to_drain(region: Region, checkpoint: rows.Checkpoint) -> Waits:
     """Yield the members that have yet to contribute, with what they hold; then the partitions without an owner."""
     late = checkpoints.late(region)
     for who in late:
@@ -204,7 +193,7 @@ def to_drain(region: Region, checkpoint: Checkpoint) -> Waits:
             yield Wait(rule=Rule.CHECKPOINT, what=what, since=checkpoint.opened_at)
 
 
-def to_boundary(region: Region, now: datetime, checkpoint: Checkpoint, boundary: datetime) -> Waits:
+def to_boundary(region: Region, now: datetime, checkpoint: rows.Checkpoint, boundary: datetime) -> Waits:
     """Yield how far an approaching checkpoint still is: the whole way, then the partitions, the furthest first."""
     if now < boundary:
         what = f"the boundary {format_instant(boundary)} is {(boundary - now).total_seconds():.0f} s away"
@@ -223,21 +212,21 @@ def to_boundary(region: Region, now: datetime, checkpoint: Checkpoint, boundary:
         yield Wait(rule=Rule.CHECKPOINT, what=what)
 
 
-def unpublished(checkpoint: Checkpoint) -> Wait:
+def unpublished(checkpoint: rows.Checkpoint) -> Wait:
     """Return the wait for the publication of a complete checkpoint."""
     what = f"checkpoint {checkpoint.sequence} is complete and not published yet"
     return Wait(rule=Rule.PUBLISH, what=what, since=checkpoint.finished_at)
 
 
-def to_settle(region: Region, checkpoint: Checkpoint) -> Waits:
+def to_settle(region: Region, checkpoint: rows.Checkpoint) -> Waits:
     """Yield what a checkpoint waits for until it is published and it is known whether Kafka holds its offsets."""
-    if checkpoint.state is CheckpointState.OPEN:
+    if checkpoint.state is rows.CheckpointState.OPEN:
         yield Wait(rule=Rule.CHECKPOINT, what=f"checkpoint {checkpoint.sequence} is not complete yet")
     elif checkpoint.published_at is None:
         yield unpublished(checkpoint)
-    elif checkpoint.committed is Committed.PENDING:
+    elif checkpoint.committed is rows.Committed.PENDING:
         held = region.read_backs.get(checkpoint.sequence, EMPTY)
-        late = [p for p in sorted(offsets_of(region, checkpoint.sequence) or EMPTY) if p not in held]
+        late = [p for p in sorted(region.offsets_of(checkpoint.sequence) or EMPTY) if p not in held]
         owners = sorted({str(c.owner) for p in late if (c := region.claims.get(p)) is not None and c.owner})
         what = (
             f"Kafka's commit read-back of checkpoint {checkpoint.sequence} is outstanding for {len(late)} "
@@ -249,7 +238,7 @@ def to_settle(region: Region, checkpoint: Checkpoint) -> Waits:
 def to_reset(region: Region, now: datetime, request_id: RequestId) -> Waits:
     """Yield what a person's accepted reset waits for."""
     request, person_reset = region.requests.get(request_id), region.person_resets.get(request_id)
-    if person_reset is not None and person_reset.state is PersonResetState.WAITING:
+    if person_reset is not None and person_reset.state is rows.PersonResetState.WAITING:
         yield Wait(rule=Rule.RESET, what="another reset has its turn first")
         yield from reset(region, now)
     elif region.reset is not None:
@@ -277,6 +266,6 @@ def _newest(region: Region) -> str:
     newest = region.restore_checkpoint or region.archive.newest_current(None)
     if newest is None:
         return "it has no checkpoint yet"
-    state = "" if newest.published_at is not None else ", not published yet"
+    progress = "" if newest.published_at is not None else ", not published yet"
     boundary = "none" if newest.boundary is None else format_instant(newest.boundary)
-    return f"its newest checkpoint is {newest.sequence} (boundary {boundary}{state})"
+    return f"its newest checkpoint is {newest.sequence} (boundary {boundary}{progress})"

@@ -17,7 +17,7 @@ from airflow_kcr.errors import KcrError, SinkError
 from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.region.batches import stamp
 from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Outcome
-from airflow_kcr.protocol.region.state import Region, checkpoint_of
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, Range, RegionName, Timeline
 from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId, CompleteCheckpoint
 from airflow_kcr.sinks.files import layout
@@ -135,7 +135,7 @@ def contents(
     Raises:
         SinkError: there is no such checkpoint, or it is not complete.
     """
-    checkpoint = checkpoint_of(region, sequence)
+    checkpoint = region.checkpoint_of(sequence)
     if checkpoint is None or not (checkpoint.is_complete or checkpoint.is_current):
         raise SinkError(
             f"checkpoint {sequence} of region {region.name} is {'unknown' if checkpoint is None else checkpoint.state}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region.rows import Claim, Contribution, Lease
-from airflow_kcr.protocol.region.state import BatchClosed, BatchStarted, Region, without_forgotten
+from airflow_kcr.protocol.region.state import BatchClosed, BatchStarted, Region
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset
 from airflow_kcr.store.postgres import layouts, leases, ledger, tables
 from airflow_kcr.store.postgres.layouts import (
@@ -144,7 +144,7 @@ def write(session: Session, before: Region, after: Region, *then: Write) -> Regi
         values = {name: value for part in parts for name, value in part.values.items()}
         session.run(_all_of(tuple(part.sql for part in parts)), **values)
     ledger.apply(session, after.ledger)
-    return without_forgotten(after, after.ledger)
+    return after.without_forgotten(after.ledger)
 
 
 @lru_cache(maxsize=512)

@@ -25,7 +25,7 @@ from airflow_kcr.protocol.region.archive import ResetPage
 from airflow_kcr.protocol.region.events import PARTS, Event
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import Batch
-from airflow_kcr.protocol.region.state import Region, stored
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
@@ -113,7 +113,7 @@ class PostgresTransactions(RegionStore):
                 if deletion.find_doomed(session, name):
                     raise _being_deleted(name)
                 region = rule(session.rows(SQL["now"])[0][0])
-                return stored(region_writes.write_new(session, region))
+                return region_writes.write_new(session, region).stored()
         except RegionExists:
             raise RegionExists(
                 f"there is a region {name} already; change its spec instead of declaring it again"
@@ -140,7 +140,7 @@ class PostgresTransactions(RegionStore):
                 after, answer = rule(before, row[0])
                 hint = region_writes.Write(NOTIFY, {"payload": payload(name, after.counter)})
                 hints = (hint,) if any(not isinstance(event.body, PARTS) for event in after.events) else ()
-                return stored(region_writes.write(session, before, after, *hints)), answer
+                return region_writes.write(session, before, after, *hints).stored(), answer
         except GroupInOtherRegion:
             raise self._group_taken(name, after) from None
 

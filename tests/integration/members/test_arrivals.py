@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.protocol.region.state import live_members
 from tests.integration.members.conftest import Lend
 from tests.support import faults
 from tests.support.faults import Note, finished, resets
@@ -47,6 +46,6 @@ def test_a_start_goes_on_without_a_member_that_never_comes_and_says_what_it_wait
         region.until(lambda: missing in waits_for(region), "it says who has not arrived")
         finished(region)
         store_now = region.store.read(region.name)[1]
-        assert live_members(region.region(), store_now) == (region.member(0), region.member(1))
+        assert region.region().live_members(store_now) == (region.member(0), region.member(1))
         assert resets(region) == []
         faults.judged(region, record_property)

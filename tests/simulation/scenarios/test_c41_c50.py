@@ -22,7 +22,6 @@ from airflow_kcr.protocol.region.rows import (
     RequestState,
     ResetCause,
 )
-from airflow_kcr.protocol.region.state import stored
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Offset, Range, Timeline
@@ -297,7 +296,7 @@ def test_c46_begins_and_ends_of_different_members_do_not_depend_on_their_order_a
             finish = FinishBatch(batch=request.batch, member=request.member, incarnation=request.incarnation)
             after, _ = batches.finish(after, now, finish)
         assert after.counter == region.counter
-        outcomes.append(stored(after))
+        outcomes.append(after.stored())
     assert all(outcome == outcomes[0] for outcome in outcomes)
 
 

@@ -54,7 +54,7 @@ from airflow_kcr.protocol.region.rows import (
     Requester,
     ResetCause,
 )
-from airflow_kcr.protocol.region.state import Region, Spec, restore_point_offsets
+from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import Delivery, GroupRules, RegionRules
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.targets import ToInitial
@@ -361,7 +361,7 @@ class Explorer:
                 complete,
                 committed,
                 known_read_back,
-                tuple(restore_point_offsets(region).items()),
+                tuple(region.restore_point_offsets().items()),
             ),
             (tuple(asked), tuple(persons), region.failures),
             (world.assigned, tuple(g == world.generation for g in world.claimed), world.left, frozenset(world.written)),

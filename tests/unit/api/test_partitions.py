@@ -11,7 +11,6 @@ from airflow_kcr.api import Region
 from airflow_kcr.errors import BrokerUnavailable, CheckpointNotUsable, ConfigurationError, UnknownTopics
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region.state import restore_point_offsets
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
 from tests.support.driver import Driver
@@ -154,7 +153,7 @@ class BusyCluster(FakeCluster):
     def committed(self, group: GroupId, partitions: object) -> Mapping[GroupPartition, CommittedOffset]:
         self.driver.process()
         self.driver.checkpoint("meanwhile")
-        return {p: CommittedOffset(offset=offset) for p, offset in restore_point_offsets(self.driver.region).items()}
+        return {p: CommittedOffset(offset=offset) for p, offset in self.driver.region.restore_point_offsets().items()}
 
 
 @pytest.mark.parametrize("retention", [False, True])

@@ -39,7 +39,7 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.commands import DeclareRegion, StartRegion
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import RegionState
-from airflow_kcr.protocol.region.state import Spec, restore_point_offsets
+from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.timeouts import BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.validation import Check, Question
 from airflow_kcr.protocol.values import (
@@ -397,7 +397,7 @@ class BusyCluster(FakeCluster):
     def committed(
         self, group: GroupId, partitions: Collection[GroupPartition]
     ) -> Mapping[GroupPartition, CommittedOffset]:
-        found = {p: CommittedOffset(offset=offset) for p, offset in restore_point_offsets(self.driver.region).items()}
+        found = {p: CommittedOffset(offset=offset) for p, offset in self.driver.region.restore_point_offsets().items()}
         self.driver.process()
         self.driver.checkpoint("meanwhile")
         return found

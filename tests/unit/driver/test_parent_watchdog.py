@@ -19,7 +19,7 @@ from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RegionInState, StoreUnavailable
 from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.region.rows import CheckpointRequest, DesiredState, RequestState
-from airflow_kcr.protocol.region.state import Region, request_of
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import MemberId, RegionName, RequestId
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import Driver
@@ -205,7 +205,7 @@ def test_a_task_that_is_not_on_this_host_is_gone_when_its_last_checkpoint_is_ask
 
     def looked(region: Region, request_id: RequestId) -> CheckpointRequest | None:
         looks.append(request_id)
-        return request_of(region, request_id)
+        return region.request_of(request_id)
 
     monkeypatch.setattr(parent_watchdog_module, "request_of", looked)
     member_pool = member_pool_of(driver, 0, 1)

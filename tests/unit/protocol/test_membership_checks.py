@@ -13,7 +13,7 @@ from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.commands import KillRegion, ReportPartitions, StartRegion
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import Committed, RegionState
-from airflow_kcr.protocol.region.state import put, restore_point_offsets
+from airflow_kcr.protocol.region.state import put
 from airflow_kcr.protocol.rules import (
     COMMITTED,
     EARLIEST,
@@ -92,7 +92,7 @@ class World:
             described=seen,
             topics=self.topics,
             bounds=dict(self.driver.logs),
-            committed=restore_point_offsets(region),
+            committed=region.restore_point_offsets(),
             times=BrokerTimes(),
         )
         return replace(whole, **changes)  # type: ignore[arg-type]

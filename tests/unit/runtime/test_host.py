@@ -23,7 +23,7 @@ from airflow_kcr.protocol.region.commands import (
 )
 from airflow_kcr.protocol.region.events import ResetBegun
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, Committed, Outcome, RegionState, ResetCause
-from airflow_kcr.protocol.region.state import Region, Spec, is_live
+from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import CheckpointRules, GroupRules, RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
@@ -496,7 +496,7 @@ def test_an_ended_process_keeps_its_static_slot(stage: Stage) -> None:
     assert member.membership.calls[-2:] == ["close_keeping_slot", "end"]
     region, now = stage.store.read(FLIGHTS)
     assert {claim.owner for claim in region.claims.values()} == {MemberId(GROUP, 0)}
-    assert not is_live(region, MemberId(GROUP, 0), now)
+    assert not region.is_live(MemberId(GROUP, 0), now)
 
 
 def test_an_ended_process_of_a_dynamic_member_leaves_its_group(stage: Stage) -> None:

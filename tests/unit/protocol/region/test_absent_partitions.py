@@ -9,7 +9,6 @@ import pytest
 from airflow_kcr.protocol.region import coverage, events, liveness, resets
 from airflow_kcr.protocol.region.commands import KillRegion, PartitionAdvice, Reconcile, ReportPartitions, StartRegion
 from airflow_kcr.protocol.region.rows import HaltReason, Outcome, RegionState, ResetCause
-from airflow_kcr.protocol.region.state import universe
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -84,7 +83,7 @@ def test_a_region_goes_on_without_partitions_that_the_brokers_lost(delivery: Del
     driver.wait(GRACE)
     assert report(driver) == PartitionAdvice(gone=gone)
     assert happened(driver, events.PartitionsGone) == [events.PartitionsGone(partitions=tuple(sorted(gone)))]
-    assert universe(driver.region).isdisjoint(gone)
+    assert driver.region.universe().isdisjoint(gone)
     driver.spread()
     driver.wait(0)
     driver.finish_reset()
@@ -105,7 +104,7 @@ def test_what_the_brokers_have_again_in_time_is_not_given_up() -> None:
     lost(driver, 3)
     driver.wait(GRACE)
     assert report(driver) == PartitionAdvice(report_again=True)
-    assert partition in universe(driver.region)
+    assert partition in driver.region.universe()
 
 
 def test_one_answer_alone_gives_nothing_up() -> None:
@@ -134,7 +133,7 @@ def test_a_batch_that_a_dead_member_has_begun_on_a_partition_that_is_gone_is_got
     driver.finish_reset()
     driver.process()
     assert checkpoint(driver, "second") == {0, 1, 2}
-    assert universe(driver.region).isdisjoint(gone)
+    assert driver.region.universe().isdisjoint(gone)
     judge(driver)
 
 
@@ -201,7 +200,7 @@ def test_a_partition_that_is_there_again_as_the_same_topic_goes_on_where_it_was(
     driver.spread()
     driver.finish_reset()
     assert driver.region.claims[partition].position == place
-    assert partition in universe(driver.region)
+    assert partition in driver.region.universe()
     assert report(driver) == PartitionAdvice()
     assert checkpoint(driver, "second") == {0, 1, 2, 3}
     judge(driver)
@@ -376,7 +375,7 @@ def test_a_region_that_stopped_forgets_nothing_of_what_is_gone() -> None:
     driver.join(driver.member(0))
     driver.spread()
     driver.finish_reset()
-    assert universe(driver.region).isdisjoint(gone)
+    assert driver.region.universe().isdisjoint(gone)
     assert driver.region.state is RegionState.RUNNING
 
 

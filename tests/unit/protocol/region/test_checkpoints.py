@@ -24,7 +24,6 @@ from airflow_kcr.protocol.region.rows import (
     RegionState,
     RequestState,
 )
-from airflow_kcr.protocol.region.state import universe
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Incarnation, Offset, RequestId
@@ -52,10 +51,10 @@ def test_opening_takes_the_next_sequence_and_freezes_participants_and_partitions
     assert checkpoint is not None
     assert (checkpoint.sequence, region.next_sequence) == (expected, expected + 1)
     assert checkpoint.participants == {driver.member(0): 1, driver.member(1): 1}
-    assert region.frozen[checkpoint.sequence] == universe(region)
+    assert region.frozen[checkpoint.sequence] == region.universe()
     opened = happened(driver, events.CheckpointOpened)[0]
     assert opened.participants == checkpoint.participants
-    assert opened.partitions == tuple(sorted(universe(region)))
+    assert opened.partitions == tuple(sorted(region.universe()))
 
 
 def test_a_member_without_a_lease_is_not_among_the_participants() -> None:
@@ -203,7 +202,7 @@ def test_unless_a_checkpoint_that_is_not_exact_is_allowed() -> None:
     located(driver, boundary(1), 5)
     driver.request_checkpoint("n", boundary=boundary(1), allow_inexact=True)
     sequence = driver.complete()
-    assert driver.region.checkpoints[sequence].inexact.keys() == universe(driver.region)
+    assert driver.region.checkpoints[sequence].inexact.keys() == driver.region.universe()
 
 
 def test_a_boundary_that_turns_out_to_be_passed_while_it_is_approached_aborts_the_checkpoint_and_refuses_it() -> None:

@@ -13,7 +13,7 @@ import pytest
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.commands import ChangeSpec, KillRegion, Reconcile, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, ResetCause
-from airflow_kcr.protocol.region.state import Spec, with_checkpoint
+from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Schedule
 from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToCurrent, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber
@@ -188,7 +188,7 @@ def test_a_boundary_whose_checkpoint_was_retired_is_stepped_over_as_well() -> No
     driver, checkpoints = idle()
     region = driver.region
     newest = replace(region.checkpoints[checkpoints[-1]], state=CheckpointState.RETIRED)
-    older = replace(with_checkpoint(region, newest), next_boundary=boundary(2))
+    older = replace(region.with_checkpoint(newest), next_boundary=boundary(2))
     driver.change(lambda *_: older)
     driver.wait(1)
     assert driver.region.next_boundary == boundary(IDLE + 1)

@@ -9,7 +9,7 @@ from airflow_kcr.errors import LeaseExpired, MemberInUse, RegionInState, StaleIn
 from airflow_kcr.protocol.region import events, membership
 from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, RequestState
-from airflow_kcr.protocol.region.state import Region, is_live
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import GroupId, Incarnation, MemberId, RequestId
 from tests.support.driver import Driver
@@ -157,7 +157,7 @@ def test_who_leaves_gives_up_lease_and_claims_and_the_resume_points_stay() -> No
     driver.leave(driver.member(1))
     region = driver.region
     assert region.members[driver.member(1)].left
-    assert not is_live(region, driver.member(1), driver.clock.now)
+    assert not region.is_live(driver.member(1), driver.clock.now)
     left = region.claims[driver.partition(3)]
     assert (left.owner, left.last_owner, left.resume) == (None, driver.member(1), 10)
     assert region.claims[driver.partition(0)].owner == driver.member(0)
@@ -178,7 +178,7 @@ def test_who_keeps_its_slot_keeps_its_claims_too() -> None:
     driver = running()
     driver.handle(KeepSlot(member=driver.member(1), incarnation=Incarnation(1)))
     region = driver.region
-    assert not is_live(region, driver.member(1), driver.clock.now)
+    assert not region.is_live(driver.member(1), driver.clock.now)
     assert not region.members[driver.member(1)].left
     assert region.claims[driver.partition(3)].owner == driver.member(1)
     assert len(happened(driver, events.MemberLeft)) == 1

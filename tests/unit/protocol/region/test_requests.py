@@ -20,7 +20,7 @@ from airflow_kcr.protocol.region.rows import (
     RequestState,
     ResetCause,
 )
-from airflow_kcr.protocol.region.state import Region, with_checkpoint, with_request
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.values import CheckpointNumber, RequestId
@@ -51,7 +51,7 @@ def queued(
 def with_queue(driver: Driver, *rows: CheckpointRequest) -> Region:
     region = driver.region
     for row in rows:
-        region = with_request(region, row)
+        region = region.with_request(row)
     return region
 
 
@@ -414,7 +414,7 @@ def test_an_undone_checkpoint_no_longer_covers_a_boundary() -> None:
     covering = timelines.covering(region, boundary(1))
     assert covering is not None
     assert covering.sequence == sequence
-    undone = with_checkpoint(region, replace(region.checkpoints[sequence], undone_by=region.timeline))
+    undone = region.with_checkpoint(replace(region.checkpoints[sequence], undone_by=region.timeline))
     assert timelines.covering(undone, boundary(1)) is None
 
 

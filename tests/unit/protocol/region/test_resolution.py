@@ -10,7 +10,7 @@ from airflow_kcr.protocol.offsets import OffsetMap, SeekMap, SeekSource
 from airflow_kcr.protocol.region import plans
 from airflow_kcr.protocol.region.commands import RetireCheckpoints
 from airflow_kcr.protocol.region.rows import CheckpointState, Contribution, PersonReset, PersonResetState, Requester
-from airflow_kcr.protocol.region.state import Region, universe
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
 from airflow_kcr.protocol.targets import (
     ByDuration,
@@ -291,7 +291,7 @@ def test_the_gaps_of_an_incomplete_checkpoint_are_filled_from_the_complete_one_b
     checkpoints_of_ten(driver, 1)
     driver.process()
     region, sequence = half_contributed(driver)
-    found, fills = plans.checkpoint_offsets(region, sequence, universe(region))
+    found, fills = plans.checkpoint_offsets(region, sequence, region.universe())
     assert found == OffsetMap({driver.partition(0): Offset(20)})
     assert (fills[driver.partition(1)].offset, fills[driver.partition(1)].source) == (
         10,
@@ -311,7 +311,7 @@ def test_then_from_the_committed_offsets_that_were_seen() -> None:
         contributed_at=driver.clock.now,
     )
     region = replace(region, contributions={(sequence, driver.member(0)): seen})
-    _, fills = plans.checkpoint_offsets(region, sequence, universe(region))
+    _, fills = plans.checkpoint_offsets(region, sequence, region.universe())
     assert (fills[driver.partition(1)].offset, fills[driver.partition(1)].source) == (5, SeekSource.COMMITTED)
 
 
@@ -335,7 +335,7 @@ def test_an_aborted_checkpoint_is_used_with_its_gaps_marked() -> None:
 def test_a_complete_checkpoint_has_no_gaps_and_no_target_none() -> None:
     driver = running()
     checkpoint = checkpoints_of_ten(driver, 1)[0]
-    known = universe(driver.region)
+    known = driver.region.universe()
     assert plans.checkpoint_offsets(driver.region, checkpoint, known) == (
         driver.region.offsets[checkpoint],
         SeekMap({}),

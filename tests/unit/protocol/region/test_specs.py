@@ -16,7 +16,7 @@ from airflow_kcr.protocol.region.commands import (
     StopRegion,
 )
 from airflow_kcr.protocol.region.rows import DesiredState, RegionState, ResetCause, StartFailure
-from airflow_kcr.protocol.region.state import Spec, live_members
+from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Delivery, RegionRules
 from airflow_kcr.schedules import Every
 from tests.support.driver import GROUP, Driver, group_rules
@@ -140,7 +140,7 @@ def test_a_clock_that_goes_back_does_not_bring_them_back_to_life(back: float) ->
     driver.complete()
     driver.clock.advance(-back)
     driver.heartbeat()
-    assert live_members(driver.region, driver.clock.now) == ()
+    assert driver.region.live_members(driver.clock.now) == ()
     for member in driver.all_members():
         with pytest.raises(LeaseExpired):
             driver.claim(member)

@@ -12,22 +12,8 @@ from airflow_kcr.protocol.region.rows import Claim, Halt, HaltReason, InitialOff
 from airflow_kcr.protocol.region.state import (
     Region,
     Spec,
-    contributions_to,
     digest,
-    initial_offset,
-    initial_offsets,
-    is_live,
-    live_members,
-    moved_to,
-    past_skips,
     put,
-    record,
-    require_epoch,
-    require_member,
-    require_state,
-    restore_point_offsets,
-    stored,
-    universe,
     without,
 )
 from airflow_kcr.protocol.rules import RegionRules
@@ -57,14 +43,14 @@ def fresh() -> Region:
 
 
 def test_every_event_has_the_next_number_and_the_regions_epoch_after_the_decision() -> None:
-    region = record(replace(fresh(), epoch=Epoch(3)), BEGINNING, events.Stopped(drained=True))
-    region = record(region, BEGINNING, events.Stopped(drained=False))
+    region = replace(fresh(), epoch=Epoch(3)).record(BEGINNING, events.Stopped(drained=True))
+    region = region.record(BEGINNING, events.Stopped(drained=False))
     assert [(e.number, e.epoch, e.at) for e in region.events] == [(1, 3, BEGINNING), (2, 3, BEGINNING)]
     assert region.counter == 2
 
 
 def test_what_is_written_is_no_longer_carried_along() -> None:
-    region = stored(record(fresh(), BEGINNING, events.Stopped(drained=True)))
+    region = fresh().record(BEGINNING, events.Stopped(drained=True)).stored()
     assert not region.events
     assert not region.ledger
     assert region.counter == 1
@@ -72,7 +58,7 @@ def test_what_is_written_is_no_longer_carried_along() -> None:
 
 def test_a_stored_region_is_stored_as_it_is() -> None:
     region = fresh()
-    assert stored(region) is region
+    assert region.stored() is region
 
 
 def test_rows_are_added_and_replaced_in_a_copy() -> None:
@@ -89,8 +75,8 @@ def test_a_table_to_which_nothing_is_added_stays_itself() -> None:
 
 def test_a_move_to_another_state_is_told_with_its_reason_and_one_to_the_same_is_none() -> None:
     region = fresh()
-    assert moved_to(region, BEGINNING, RegionState.STOPPED, "again") is region
-    moved = moved_to(region, BEGINNING, RegionState.STARTING, "started")
+    assert region.moved_to(BEGINNING, RegionState.STOPPED, "again") is region
+    moved = region.moved_to(BEGINNING, RegionState.STARTING, "started")
     assert moved.state is RegionState.STARTING
     assert moved.events[0].body == events.StateChanged(
         before=RegionState.STOPPED, after=RegionState.STARTING, why="started"
@@ -104,19 +90,19 @@ def test_a_member_is_live_as_long_as_its_newest_incarnation_holds_a_lease() -> N
     driver = running()
     one, other = driver.member(0), driver.member(1)
     region, now = driver.region, driver.clock.now
-    assert live_members(region, now) == (one, other)
-    assert not is_live(region, one, region.leases[one].until)
-    assert not is_live(region, MemberId(GroupId("g"), 7), now)
+    assert region.live_members(now) == (one, other)
+    assert not region.is_live(one, region.leases[one].until)
+    assert not region.is_live(MemberId(GroupId("g"), 7), now)
     newer = replace(region.members[one], incarnation=Incarnation(2))
-    assert not is_live(replace(region, members={one: newer}), one, now)
+    assert not replace(region, members={one: newer}).is_live(one, now)
     gone = replace(region.members[one], left=True)
-    assert live_members(replace(region, members={**region.members, one: gone}), now) == (other,)
+    assert replace(region, members={**region.members, one: gone}).live_members(now) == (other,)
 
 
 def test_a_member_that_may_act_is_given_its_row() -> None:
     driver = running()
     member = driver.member(0)
-    row = require_member(driver.region, member, Incarnation(1), driver.clock.now, epoch=driver.region.epoch)
+    row = driver.region.require_member(member, Incarnation(1), driver.clock.now, epoch=driver.region.epoch)
     assert row.member == member
 
 
@@ -124,32 +110,32 @@ def test_who_may_not_act_is_told_by_the_error_that_says_what_to_do() -> None:
     driver = running()
     region, member, now = driver.region, driver.member(0), driver.clock.now
     with pytest.raises(UnknownMember, match="register it first"):
-        require_member(region, driver.member(7), Incarnation(1), now)
+        region.require_member(driver.member(7), Incarnation(1), now)
     with pytest.raises(StaleIncarnation, match="superseded"):
-        require_member(region, member, Incarnation(2), now)
+        region.require_member(member, Incarnation(2), now)
     with pytest.raises(LeaseExpired, match="new incarnation"):
-        require_member(region, member, Incarnation(1), region.leases[member].until)
+        region.require_member(member, Incarnation(1), region.leases[member].until)
     with pytest.raises(StaleEpoch, match="is in epoch 1, the request was made in epoch 9"):
-        require_member(region, member, Incarnation(1), now, epoch=Epoch(9))
+        region.require_member(member, Incarnation(1), now, epoch=Epoch(9))
 
 
 def test_a_verb_that_is_bound_to_no_epoch_is_never_stale() -> None:
-    require_epoch(replace(fresh(), epoch=Epoch(5)), None)
-    require_epoch(replace(fresh(), epoch=Epoch(5)), Epoch(5))
+    replace(fresh(), epoch=Epoch(5)).require_epoch(None)
+    replace(fresh(), epoch=Epoch(5)).require_epoch(Epoch(5))
 
 
 def test_a_state_that_forbids_a_verb_is_named_with_those_that_allow_it() -> None:
     allowed = frozenset({RegionState.RUNNING, RegionState.DRAINING})
     with pytest.raises(RegionInState, match=r"flights is stopped; a claim needs it draining or running$"):
-        require_state(fresh(), allowed, "a claim")
-    require_state(replace(fresh(), state=RegionState.RUNNING), allowed, "a claim")
+        fresh().require_state(allowed, "a claim")
+    replace(fresh(), state=RegionState.RUNNING).require_state(allowed, "a claim")
 
 
 def test_a_halted_region_says_why_it_is_halted_when_it_refuses_a_verb() -> None:
     halt = Halt(reason=HaltReason.FAILURES, text="six batches failed", choices=())
     region = replace(fresh(), state=RegionState.HALTED, halt=halt)
     with pytest.raises(RegionInState, match="six batches failed"):
-        require_state(region, frozenset({RegionState.RUNNING}), "a claim")
+        region.require_state(frozenset({RegionState.RUNNING}), "a claim")
 
 
 # -- what it holds --------------------------------------------------------------------------------------------------
@@ -182,67 +168,67 @@ def test_an_open_checkpoint_is_found_by_its_sequence() -> None:
 def test_the_initial_offset_is_that_of_the_topics_present_id() -> None:
     driver = running(partitions=1, members=1)
     region, partition = driver.region, driver.partition(0)
-    row = initial_offset(region, partition)
+    row = region.initial_offset(partition)
     assert row is not None
     assert row.offset == 0
-    assert initial_offset(region, driver.partition(9)) is None
+    assert region.initial_offset(driver.partition(9)) is None
     recreated = replace(region.claims[partition], topic_id=TopicId("id-2"))
     other = replace(region, claims={partition: recreated})
-    assert initial_offset(other, partition) is None
-    assert initial_offsets(other) == EMPTY
-    assert initial_offsets(region) == OffsetMap({partition: Offset(0)})
+    assert other.initial_offset(partition) is None
+    assert other.initial_offsets() == EMPTY
+    assert region.initial_offsets() == OffsetMap({partition: Offset(0)})
 
 
 def test_the_restore_point_is_a_checkpoints_offsets_or_those_of_the_seek_map_that_opened_the_timeline() -> None:
     driver = Driver()
-    assert restore_point_offsets(driver.region) == EMPTY
+    assert driver.region.restore_point_offsets() == EMPTY
     driver.up()
-    assert set(restore_point_offsets(driver.region).values()) == {0}
+    assert set(driver.region.restore_point_offsets().values()) == {0}
     checkpoint = checkpoints_of_ten(driver, 1)[0]
-    assert restore_point_offsets(driver.region) == driver.region.offsets[checkpoint]
-    assert set(restore_point_offsets(driver.region).values()) == {10}
+    assert driver.region.restore_point_offsets() == driver.region.offsets[checkpoint]
+    assert set(driver.region.restore_point_offsets().values()) == {10}
     driver.reset(ToOffset(offset=Offset(4)))
     driver.complete()
-    assert set(restore_point_offsets(driver.region).values()) == {4}
+    assert set(driver.region.restore_point_offsets().values()) == {4}
 
 
 def test_contributions_to_other_checkpoints_are_not_looked_at() -> None:
     driver = running()
     first, second = checkpoints_of_ten(driver, 2)
-    parts = contributions_to(driver.region, second)
+    parts = driver.region.contributions_to(second)
     assert {o for part in parts.values() for o in part.offsets.values()} == {20}
-    assert contributions_to(driver.region, first).keys() == parts.keys() == set(driver.all_members())
+    assert driver.region.contributions_to(first).keys() == parts.keys() == set(driver.all_members())
 
 
 def test_a_regions_partitions_are_those_of_the_restore_point_and_those_with_an_initial_offset_in_its_spec() -> None:
     driver = running(partitions=2, members=1)
     region = driver.region
-    assert universe(region) == {driver.partition(0), driver.partition(1)}
+    assert region.universe() == {driver.partition(0), driver.partition(1)}
     later = driver.partition(2)
     found = InitialOffset(offset=Offset(0), source="", bounds=LogBounds(start=Offset(0), end=Offset(9)))
-    assert later in universe(replace(region, initial={**region.initial, (later, TopicId("")): found}))
+    assert later in replace(region, initial={**region.initial, (later, TopicId("")): found}).universe()
 
 
 def test_a_partition_that_the_spec_gives_nobody_is_not_the_regions() -> None:
     driver = running(partitions=2, members=1)
     region = driver.region
     elsewhere = {GroupId("g"): replace(group_rules(), topics=(TopicName("other"),))}
-    assert universe(replace(region, spec=replace(region.spec, rules=replace(region.rules, groups=elsewhere)))) == set()
+    assert replace(region, spec=replace(region.spec, rules=replace(region.rules, groups=elsewhere))).universe() == set()
 
 
 def test_a_row_that_nobody_holds_and_that_has_no_resume_point_is_no_partition_yet() -> None:
     driver = Driver()
-    assert universe(replace(driver.region, claims={driver.partition(0): Claim()})) == set()
+    assert replace(driver.region, claims={driver.partition(0): Claim()}).universe() == set()
     held = Claim(owner=driver.member(0))
-    assert universe(replace(driver.region, claims={driver.partition(0): held})) == {driver.partition(0)}
+    assert replace(driver.region, claims={driver.partition(0): held}).universe() == {driver.partition(0)}
 
 
 def test_skipped_records_in_a_row_are_stepped_over_together() -> None:
     driver = Driver()
     partition = driver.partition(0)
     region = replace(driver.region, skips={partition: (Offset(3), Offset(4), Offset(6))})
-    assert [past_skips(region, partition, Offset(o)) for o in (2, 3, 4, 5, 6)] == [2, 5, 5, 5, 7]
-    assert past_skips(region, driver.partition(1), Offset(3)) == 3
+    assert [region.past_skips(partition, Offset(o)) for o in (2, 3, 4, 5, 6)] == [2, 5, 5, 5, 7]
+    assert region.past_skips(driver.partition(1), Offset(3)) == 3
 
 
 def test_equal_offsets_have_equal_digests_and_others_do_not() -> None:
