@@ -9,9 +9,9 @@ nothing else does (`admin_child`), which is started anew when it died, and now a
 
 from __future__ import annotations
 
-import json
 import os
-import selectors
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -20,14 +20,22 @@ import time
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from itertools import count
-from typing import IO, Any, Final, Self, TypeAlias
+from multiprocessing.connection import Connection
+from typing import IO, Final, Self, TypeAlias, TypeVar, cast
 
-from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, CredentialsRefused, KcrError
+from airflow_kcr.errors import BrokerUnavailable, KcrError
 from airflow_kcr.kafka.settings import bootstrap_servers, without_secrets
 from airflow_kcr.settings import KafkaSettings
 
-Json: TypeAlias = dict[str, Any]
+A = TypeVar("A")
+
+Request: TypeAlias = tuple[int, object, float]
+"""Its number, the question (of the first one, the client settings), and the seconds that it may take."""
+
+Answer: TypeAlias = tuple[int, object, KcrError | None]
+"""The request's number, what was found, or the error that it met."""
 
 TIMEOUT: Final = timedelta(seconds=10)
 GRACE: Final = 2.0
@@ -35,17 +43,8 @@ GRACE: Final = 2.0
 
 MODULE: Final = "airflow_kcr.kafka.admin_child"
 
-EARLIEST: Final = -2
-LATEST: Final = -1
-"""What Kafka's protocol has in place of a time for the two ends of a log."""
-
-NO_RECORD: Final = -1
-"""The offset of "no record at or after that time"; any other negative one is no answer at all."""
-
 TOPICS: Final = 100_000
 """Topics that one child describes: confluent-kafka (2.16.1) never lets go of the id of any, some 100 bytes each."""
-
-_DESCRIBE_TOPICS: Final = frozenset({"topics", "unreadable"})
 
 
 class AdminProcess:
@@ -84,50 +83,48 @@ class AdminProcess:
         with self._lock:
             self._drop()
 
-    def read(self, call: str, within: timedelta | None = None, **arguments: Any) -> Json:  # noqa: ANN401 - JSON
-        """Make a call that changes nothing: again, once, if the child died of it.
+    def read(self, question: partial[A], within: timedelta | None = None, *, topics: int = 0) -> A:
+        """Ask a question that changes nothing: again, once, if the child died of it.
 
         Args:
-            call: one of `admin_child.CALLS`.
+            question: a function of `questions`, with its arguments.
             within: another timeout than this process's.
-            arguments: those of its `Request`.
+            topics: how many it describes.
 
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
             ConfigurationError: the client doesn't take the settings.
         """
         try:
-            return self.change(call, within, **arguments)
+            return self.change(question, within, topics=topics)
         except ChildDied:
-            return self.change(call, within, **arguments)
+            return self.change(question, within, topics=topics)
 
-    def change(self, call: str, within: timedelta | None = None, **arguments: Any) -> Json:  # noqa: ANN401 - JSON
-        """Make a call once, as `read` does.
+    def change(self, question: partial[A], within: timedelta | None = None, *, topics: int = 0) -> A:
+        """Ask a question once, as `read` does.
 
         Raises:
-            ChildDied: it may have been done.
+            ChildDied: what it changes may have been done.
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
             ConfigurationError: the client doesn't take the settings.
         """
-        seconds = (within or self.timeout).total_seconds()
-        child = self._ready(call, seconds)
+        seconds, what = (within or self.timeout).total_seconds(), question.func.__name__
+        child = self._ready(what, seconds)
         try:
-            reply = child.ask({"call": call, "timeout": seconds, **arguments}, seconds + GRACE)
+            found = child.ask(question, seconds)
         except ChildDied as died:
             with self._lock:
                 if self._child is child:
                     self._drop()
-            what = f"{bootstrap_servers(self.settings)}, {call}: {died.message}"
-            raise ChildDied(without_secrets(what, self.settings)) from None
-        if call in _DESCRIBE_TOPICS:
-            self._count(child, len(arguments["rows"]))
-        answer: Json = _answer(reply)
-        return answer
+            why = f"{bootstrap_servers(self.settings)}, {what}: {died.message}"
+            raise ChildDied(without_secrets(why, self.settings)) from None
+        self._count(child, topics)
+        return cast("A", found)
 
-    def _ready(self, call: str, seconds: float) -> Child:
+    def _ready(self, what: str, seconds: float) -> Child:
         if not self._lock.acquire(timeout=seconds):
             raise BrokerUnavailable(
-                f"{bootstrap_servers(self.settings)}, {call}: not asked, as the process for admin calls is not there "
+                f"{bootstrap_servers(self.settings)}, {what}: not asked, as the process for admin calls is not there "
                 f"after {seconds:.1f} s"
             )
         try:
@@ -136,7 +133,7 @@ class AdminProcess:
             if self._child is not None and not self._child.alive:
                 self._drop()
             if self._child is None:
-                self._child = Child(MODULE, {"settings": dict(self.settings)})
+                self._child = Child(self.settings)
             return self._child
         finally:
             self._lock.release()
@@ -154,29 +151,13 @@ class AdminProcess:
             child.close()
 
 
-def _answer(reply: Json) -> Json:
-    """Return what the child answers, or raise the error that it raised."""
-    if "failure" in reply:
-        kinds = {kind.__name__: kind for kind in (BrokerUnavailable, ConfigurationError, CredentialsRefused)}
-        raise kinds.get(reply["failure"], KcrError)(reply["message"])
-    answer: Json = reply["answer"]
-    return answer
-
-
-# A long-lived child process that answers JSON lines: started when needed, again if it died, gone with its owner.
-#
-# Any thread sends its request and waits for the answer with its number, which one thread reads for all. No wait is
-# without a deadline, whatever state the child is in: one that is stopped (SIGSTOP) reads nothing, so a request beyond
-# the 64 KiB of a pipe would keep its writer for ever.
-
 START_WITHIN: Final = 20.0
-"""Seconds until the child answers its first line: an interpreter and the client library on a busy machine."""
+"""Seconds until the child answers its first message: an interpreter and the client library on a busy machine."""
 
 END_WITHIN: Final = 2.0
 """Seconds that the child has to end by itself; then it is killed, and has as many again."""
 
 _TAIL: Final = 300
-_PIECE: Final = 65_536
 
 
 class ChildDied(BrokerUnavailable):
@@ -184,45 +165,51 @@ class ChildDied(BrokerUnavailable):
 
 
 class Child:
-    """One child process; any thread may ask.
+    """A long-lived child process that answers questions, and is gone with its owner; any thread may ask.
+
+    Each thread sends its question and waits for the answer with its number, which one thread reads for all. No wait is
+    without a deadline, whatever state the child is in: one that is stopped (SIGSTOP) reads nothing, so a question
+    beyond what a socket holds would keep its sender for ever.
 
     Args:
-        module: run as `python -m`.
-        first: the first line, where secrets belong: arguments and environment are seen by others.
+        settings: the first message, as they hold secrets: arguments and environment are seen by others.
+        module: run as `python -m`, with a socket as its standard input.
 
     Raises:
         ChildDied: it could not be started.
-        ConfigurationError: it doesn't take the first line.
+        ConfigurationError: it doesn't take the settings.
     """
 
-    def __init__(self, module: str, first: Json) -> None:
+    def __init__(self, settings: KafkaSettings, module: str = MODULE) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the child
+        self._socket, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own module
                 [sys.executable, "-m", module],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdin=theirs.fileno(),
+                stdout=self._errors,
                 stderr=self._errors,
                 # The package may be importable in this process only (a submitted zip file).
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
                 # Ctrl-C at a terminal is for its owner, who then closes it.
                 start_new_session=True,
-                # Unbuffered: what a buffer still holds would be written by `close`, without a deadline.
-                bufsize=0,
             )
         except OSError as error:
             # Too many processes, too little memory: it may heal.
             self._errors.close()
+            self._socket.close()
             raise ChildDied(f"the process for admin calls can't be started: {error}") from None
-        os.set_blocking(_pipe(self._process.stdin).fileno(), False)
+        finally:
+            theirs.close()
+        self._connection: Connection[Request, Answer] = Connection(os.dup(self._socket.fileno()))
         self._sending, self._lock, self._numbers = threading.Lock(), threading.Lock(), count()
-        self._waiting: dict[int, Future[Json]] = {}
+        self._waiting: dict[int, Future[object]] = {}
         self._end: str | None = None
         """Why no more answers come, once that is so."""
         self._reader = threading.Thread(target=self._read, name="Kafka admin answers", daemon=True)
         self._reader.start()
         try:
-            _answer(self.ask(first, START_WITHIN))
+            self.ask(settings, START_WITHIN, grace=0)
         except BaseException:
             self.close()
             raise
@@ -237,38 +224,39 @@ class Child:
         """Whether it runs, and answers."""
         return self._end is None and self._process.poll() is None
 
-    def ask(self, message: Json, seconds: float) -> Json:
-        """Send one line and return the answer to it.
+    def ask(self, question: object, seconds: float, grace: float = GRACE) -> object:
+        """Send a question and return the answer to it.
 
         Args:
-            message: the line, of any length.
-            seconds: for sending it and for the answer, together.
+            question: of any size.
+            seconds: that the brokers have to answer it.
+            grace: further seconds for sending it, and for the child to say so.
 
         Raises:
             ChildDied: it ended, by itself or because it did not read or answer one that asks in time.
+            KcrError: the error that the question met.
         """
-        until, answer = time.monotonic() + seconds, Future[Json]()
+        until, answer = time.monotonic() + seconds + grace, Future[object]()
         with self._lock:
             if self._end is not None:
                 raise ChildDied(self._end)
             number = next(self._numbers)
             self._waiting[number] = answer
         try:
-            with suppress(BrokenPipeError, ValueError):  # it ended: its reader says how
-                self._send(json.dumps({"number": number, **message}).encode() + b"\n", until)
+            with suppress(ConnectionError):  # it ended: its reader says how
+                self._send((number, question, seconds), until)
             return answer.result(max(0.0, until - time.monotonic()))
         except TimeoutError:
             self._process.kill()
-            raise ChildDied(f"the process for admin calls did not answer within {seconds:.1f} s") from None
+            raise ChildDied(f"the process for admin calls did not answer within {seconds + grace:.1f} s") from None
         finally:
             with self._lock:
                 self._waiting.pop(number, None)
 
     def close(self) -> None:
         """End it: first by the end of its input, then by force; one that does not go even then is left behind."""
-        if self._sending.acquire(timeout=END_WITHIN):
-            _pipe(self._process.stdin).close()
-            self._sending.release()
+        with suppress(OSError):  # it is closed already
+            self._socket.shutdown(socket.SHUT_WR)
         try:
             self._process.wait(END_WITHIN)
         except subprocess.TimeoutExpired:
@@ -277,40 +265,47 @@ class Child:
                 self._process.wait(END_WITHIN)
         self._reader.join(END_WITHIN)
 
-    def _send(self, line: bytes, until: float) -> None:
-        """Write all of a line, after those of other threads.
+    def _send(self, request: Request, until: float) -> None:
+        """Send all of a request, after those of other threads.
 
         Raises:
             TimeoutError: the child did not read it in time.
-            BrokenPipeError, ValueError: the child, or this end of the pipe, is closed.
+            ConnectionError: the child, or this end of the socket, is closed.
         """
         if not self._sending.acquire(timeout=max(0.0, until - time.monotonic())):
             raise TimeoutError
         try:
-            pipe = _pipe(self._process.stdin)
-            left = memoryview(line)
-            while left:
-                _wait(pipe, until)
-                with suppress(BlockingIOError):
-                    left = left[os.write(pipe.fileno(), left[:_PIECE]) :]
+            if self._connection.closed:
+                raise ConnectionError
+            left = max(1, int(1e6 * (until - time.monotonic())))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *divmod(left, 1_000_000)))
+            self._connection.send(request)
+        except BlockingIOError:
+            raise TimeoutError from None
         finally:
             self._sending.release()
 
     def _read(self) -> None:
         """Hand out answers until the child ends, and then say so to all who still wait."""
-        with self._errors, _pipe(self._process.stdout) as pipe, open(pipe.fileno(), "rb", closefd=False) as lines:
-            for line in lines:
-                reply = json.loads(line)
+        with suppress(EOFError, OSError):
+            while True:
+                number, found, error = self._connection.recv()
                 with self._lock:
-                    answer = self._waiting.pop(reply["number"], None)
-                if answer is not None:
-                    answer.set_result(reply)
+                    waiting = self._waiting.pop(number, None)
+                if waiting is not None and error is not None:
+                    waiting.set_exception(error)
+                elif waiting is not None:
+                    waiting.set_result(found)
+        with self._errors:
             end = self._last_words()
+        with self._sending:
+            self._connection.close()
+            self._socket.close()
         with self._lock:
-            self._end, waiting = end, self._waiting
+            self._end, left = end, self._waiting
             self._waiting = {}
-        for answer in waiting.values():
-            answer.set_exception(ChildDied(end))
+        for one in left.values():
+            one.set_exception(ChildDied(end))
 
     def _last_words(self) -> str:
         try:
@@ -322,22 +317,3 @@ class Child:
         said = self._errors.read().decode(errors="replace").strip()
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         return f"the process for admin calls ended {how}" + (f": {said}" if said else "")
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    if pipe is None:
-        raise BrokenPipeError
-    return pipe
-
-
-def _wait(pipe: IO[bytes], until: float) -> None:
-    """Return when the pipe takes more.
-
-    Raises:
-        TimeoutError: it did not, until then.
-    """
-    # Of all selectors the one without a file of its own.
-    with selectors.PollSelector() as selector:
-        selector.register(pipe, selectors.EVENT_WRITE)
-        if not selector.select(max(0.0, until - time.monotonic())):
-            raise TimeoutError

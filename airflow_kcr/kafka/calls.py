@@ -23,8 +23,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError
-from airflow_kcr.kafka.failures import IMPOSTER, Kind, is_about_token, is_token_refused, kind, of, told
-from airflow_kcr.kafka.settings import bootstrap_servers, made, without_secrets
+from airflow_kcr.kafka.failures import IMPOSTER, Kind, described, is_about_token, is_token_refused, kind, of
+from airflow_kcr.kafka.settings import bootstrap_servers, made
 from airflow_kcr.settings import KafkaSettings
 
 K = TypeVar("K")
@@ -94,12 +94,6 @@ class BrokerQuestion(Generic[K, T]):
         self.open = [key for key in self.open if key not in self.found and key not in self.failed]
         return worst
 
-    def reopen(self, keys: Iterable[K]) -> None:
-        """Make keys that failed open again."""
-        for key in keys:
-            del self.failed[key]
-            self.open.append(key)
-
 
 class AdminCalls:
     """An admin client whose calls are answered, or fail with an error for the reader, within a deadline.
@@ -141,18 +135,38 @@ class AdminCalls:
             self._pause(patience, what, error)
             self._renew(patience)
 
-    def answer_once(self, question: BrokerQuestion[Any, Any], timeout: timedelta) -> None:
-        """Ask without asking again: for what changes something.
+    def only(self, question: BrokerQuestion[Any, T], timeout: timedelta) -> T:
+        """Ask about one key, and return the answer.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: as for `answer`.
+            KcrError: an error that does not heal.
+        """
+        self.answer(question, timeout=timeout)
+        return self._first(question)
+
+    def once(self, question: BrokerQuestion[Any, T], timeout: timedelta) -> T:
+        """Ask about one key without asking again: for what changes something.
 
         Raises:
             BrokerUnavailable: no answer came; it may have been done.
-            CredentialsRefused: as for `answer`.
+            CredentialsRefused, KcrError: as for `only`.
         """
         patience = _Patience(timeout, first_attempt=timeout.total_seconds())
         self._begin()
         trouble = self._attempt((question,), patience)
         if trouble is not None:
             raise self._unavailable(patience, *trouble, "; it may have been done all the same, read what became of it")
+        return self._first(question)
+
+    def _first(self, question: BrokerQuestion[Any, T]) -> T:
+        for key in question.failed:
+            raise self.failed(question, key)
+        return next(iter(question.found.values()))
+
+    def failed(self, question: BrokerQuestion[K, Any], key: K) -> KcrError:
+        """Return the error for a key that failed."""
+        return KcrError(f"{question.what} {key}: {described(question.failed[key], self._settings)}")
 
     def blocking(self, what: str, call: Callable[[AdminClient, float], T], timeout: timedelta) -> T:
         """Make a call that only exists in a form that blocks.
@@ -182,21 +196,19 @@ class AdminCalls:
                 case Kind.RETRIABLE:
                     self._pause(patience, what, error)
                 case _:
-                    raise KcrError(f"{what}: {self.told(error)}")
-
-    def told(self, error: KafkaError) -> str:
-        """Return an error as text without secrets."""
-        return told(error, lambda text: without_secrets(text, self._settings))
+                    raise KcrError(f"{what}: {described(error, self._settings)}")
 
     def refused(self, what: str, error: KafkaError) -> CredentialsRefused:
         """Return the error for a refusal: not let in, or not allowed to do this."""
         servers = bootstrap_servers(self._settings)
         if error.code() in IMPOSTER:
             return CredentialsRefused(
-                f"the brokers at {servers} do not let the client in: {self.told(error)}; "
+                f"the brokers at {servers} do not let the client in: {described(error, self._settings)}; "
                 "check security.protocol and the sasl and ssl settings"
             )
-        return CredentialsRefused(f"the brokers at {servers} do not allow {what}: {self.told(error)}; grant that right")
+        return CredentialsRefused(
+            f"the brokers at {servers} do not allow {what}: {described(error, self._settings)}; grant that right"
+        )
 
     def _begin(self) -> None:
         # What it has to say of its connections before this call is old.
@@ -247,13 +259,13 @@ class AdminCalls:
             self._client.list_topics(timeout=min(RENEWAL, patience.left))
         except KafkaException as exception:
             # The next attempt reports the same itself; this is for readers who wonder how often.
-            _log.debug("The picture of the cluster was not renewed: %s", self.told(of(exception)))
+            _log.debug("The picture of the cluster was not renewed: %s", described(of(exception), self._settings))
 
     def _unavailable(self, patience: _Patience, what: str, error: KafkaError, then: str = "") -> BrokerUnavailable:
         why = self._notes.token or self._notes.newest or error
         return BrokerUnavailable(
             f"no answer for {what}: tried {bootstrap_servers(self._settings)} for {patience.seconds:.1f} s; "
-            f"{self.told(why)}{then}"
+            f"{described(why, self._settings)}{then}"
         )
 
 

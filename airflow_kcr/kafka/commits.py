@@ -19,7 +19,7 @@ What is known of the broker and the client decides the order of steps:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
@@ -133,11 +133,11 @@ class Commits:
 
     Args:
         group: of the partitions that may be committed.
-        hide: takes secrets out of a text.
+        settings: of the client, whose secrets stay out of messages.
     """
 
-    def __init__(self, group: GroupId, hide: Callable[[str], str]) -> None:
-        self._group, self._hide = group, hide
+    def __init__(self, group: GroupId, settings: Mapping[str, str]) -> None:
+        self._group, self._settings = group, settings
         self._queue: deque[PendingCommit] = deque()
 
     @property
@@ -203,7 +203,7 @@ class Commits:
         try:
             group_consumer.send_commit(commit.offsets, commit.metadata)
         except KafkaException as exception:
-            commit.read(failures.told(failures.of(exception), self._hide))
+            commit.read(failures.described(failures.of(exception), self._settings))
         else:
             commit.stage = CommitStage.SENT
 
@@ -211,7 +211,7 @@ class Commits:
         answer = group_consumer.commit_answer()
         if answer is not None:
             kinds = answer.kinds
-            why = self._told(answer)
+            why = self._described(answer)
             if kinds == {Kind.REJOIN}:
                 # Nothing was written. Sent again only in another assignment: in this one it would be refused again,
                 # or fence a static member.
@@ -236,7 +236,7 @@ class Commits:
             error = failures.of(exception)
             if failures.kind(error) is Kind.RETRIABLE and left > READ_SLICE:
                 return  # again, after a poll
-            commit.failure = _both(commit.failure, f"not read back: {failures.told(error, self._hide)}")
+            commit.failure = _both(commit.failure, f"not read back: {failures.described(error, self._settings)}")
         else:
             if left <= timedelta(0):
                 commit.failure = _both(commit.failure, "no time was left to read it back")
@@ -245,15 +245,13 @@ class Commits:
         self._queue.popleft()
         self._answer(commit, held, commit.failure)
 
-    def _told(self, answer: CommitResponse) -> str:
-        parts = [
-            f"{p.topic}-{p.partition}: {failures.told(error, self._hide)}" for p, error in answer.partitions.items()
-        ]
-        if answer.error is not None and not parts:
-            return failures.told(answer.error, self._hide)
+    def _described(self, answer: CommitResponse) -> str:
+        errors = {p: failures.described(error, self._settings) for p, error in answer.partitions.items()}
+        if answer.error is not None and not errors:
+            return failures.described(answer.error, self._settings)
         # A group-wide refusal is repeated for each partition; one of them says it all.
-        same = {failures.told(error, self._hide) for error in answer.partitions.values()}
-        return parts[0] + f" (and {len(parts) - 1} more)" if len(same) == 1 and len(parts) > 3 else "; ".join(parts)
+        most = 1 if len(set(errors.values())) == 1 and len(errors) > 3 else len(errors)
+        return few((f"{p.topic}-{p.partition}: {error}" for p, error in errors.items()), most, separator="; ")
 
     @staticmethod
     def _why_not(commit: PendingCommit, group_consumer: Committing) -> str:

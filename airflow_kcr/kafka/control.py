@@ -140,14 +140,14 @@ class Reads:
             return group_consumer.committed(read.partitions, min(READ_SLICE, timedelta(seconds=left)))
         except KafkaException as exception:
             error = failures.of(exception)
-        told = failures.told(error, lambda text: without_secrets(text, self._settings))
+        why = failures.described(error, self._settings)
         match failures.kind(error):
             case Kind.RETRIABLE:
                 return None
             case Kind.REFUSED:
-                return CredentialsRefused(f"reading the committed offsets of group {self._group}: {told}")
+                return CredentialsRefused(f"reading the committed offsets of group {self._group}: {why}")
             case _:
-                return self.unavailable(told)
+                return self.unavailable(why)
 
 
 def _answer(read: CommittedRead, outcome: Mapping[GroupPartition, CommittedOffset] | KcrError) -> None:
@@ -210,7 +210,7 @@ class ControlConsumer:
         self._asks_again_at: float | None = None
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._reads = Reads(settings, group)
-        self._commits = Commits(group, self._hide)
+        self._commits = Commits(group, settings)
         self._complaints = Complaints()
         self._joined_at = 0.0
         self._muted = threading.Event()

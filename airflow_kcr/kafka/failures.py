@@ -8,11 +8,14 @@ The client's own `retriable()` and `fatal()` are False on nearly everything that
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
+
+from airflow_kcr.kafka.settings import without_secrets
 
 
 class Kind(StrEnum):
@@ -150,11 +153,11 @@ def of(exception: KafkaException) -> KafkaError:
     return error if isinstance(error, KafkaError) else KafkaError(KafkaError.UNKNOWN, str(exception))
 
 
-def told(error: KafkaError, hide: Callable[[str], str] = str) -> str:
+def described(error: KafkaError, settings: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return an error as text: Kafka's name for it, by which it is found in other people's documents, and its reason.
 
     Args:
         error: what the client reported.
-        hide: takes secrets out of a text.
+        settings: of the client, whose secrets stay out of the text.
     """
-    return f"{error.name()} ({hide(error.str())})"
+    return f"{error.name()} ({without_secrets(error.str(), settings)})"

@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.failures import Kind
-from airflow_kcr.kafka.settings import make_consumer, without_secrets
+from airflow_kcr.kafka.settings import make_consumer
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.rules import GroupProtocol
@@ -326,24 +326,24 @@ class GroupConsumer:
             self._news.append(Complaint("record", "the control consumer got a record of a paused partition; ignored"))
         elif failures.kind(error) is Kind.FENCED and _UNRELEASED in error.str():
             self.assigned, self.fatal = None, True
-            self._news.append(GroupConsumerWaits(self._told(error)))
+            self._news.append(GroupConsumerWaits(self._described(error)))
         elif failures.kind(error) is Kind.FENCED:
             self._fence(error)
         else:
             self._complain(error)
 
     def _fence(self, error: KafkaError) -> None:
-        """Note that the client is lost: told once and by no callback, and the assignment goes without a revoke."""
+        """Note that the client is lost: said once and by no callback, and the assignment goes without a revoke."""
         self.assigned = None
         if not self.fatal:
             self.fatal, self.lost_at = True, time.monotonic()
-            self._news.append(GroupConsumerLost(self._told(error)))
+            self._news.append(GroupConsumerLost(self._described(error)))
 
     def _complain(self, error: KafkaError) -> None:
-        self._news.append(Complaint(error.name(), self._told(error)))
+        self._news.append(Complaint(error.name(), self._described(error)))
 
-    def _told(self, error: KafkaError) -> str:
-        return failures.told(error, lambda text: without_secrets(text, self._settings))
+    def _described(self, error: KafkaError) -> str:
+        return failures.described(error, self._settings)
 
     def _keys(self, partitions: Collection[TopicPartition]) -> frozenset[GroupPartition]:
         return frozenset(self._key(p) for p in partitions)

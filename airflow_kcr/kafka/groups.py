@@ -5,19 +5,20 @@ Offsets are altered with three guards: only an empty group's, every partition's 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from datetime import timedelta
-from typing import Any, Final
+from collections.abc import Collection
+from functools import partial
+from typing import Final
 
 from airflow_kcr.errors import GroupNotEmpty, KcrError
+from airflow_kcr.kafka import questions
 from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.failures import Kind
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.ports import CommittedOffset
-from airflow_kcr.protocol.observations import OTHER_GROUP, GroupSeen, MemberSeen
+from airflow_kcr.protocol.observations import OTHER_GROUP, GroupSeen
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.timeouts import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName, TopicPartition, few
+from airflow_kcr.protocol.timeouts import BrokerTimes
+from airflow_kcr.protocol.values import GroupId, GroupPartition, TopicName, few
 
 _EMPTY: Final = frozenset({"empty", "dead"})
 """States of a group without members; one that does not exist is `dead`."""
@@ -44,16 +45,7 @@ class Groups:
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
-        found = self._process.read("describe", group=group)
-        return GroupSeen(
-            group=group,
-            state=found["state"],
-            type=found["type"],
-            assignor=found["assignor"],
-            members=tuple(_member(row) for row in found["members"]),
-            coordinator=found["coordinator"],
-            coordinator_id=found["coordinator_id"],
-        )
+        return self._process.read(partial(questions.describe, group=group))
 
     def times(self, seen: GroupSeen) -> BrokerTimes:
         """Return the times that the brokers set for a group; what this client may not read is None.
@@ -66,17 +58,7 @@ class Groups:
         """
         if seen.coordinator_id is None:
             return BrokerTimes()
-        found = self._process.read("times", group=seen.group, rows=[["", seen.coordinator_id, 0]])
-        limits, consumer = (
-            None if found[name] is None else [timedelta(milliseconds=value) for value in found[name]]
-            for name in ("limits", "consumer")
-        )
-        return BrokerTimes(
-            limits=None if limits is None else BrokerLimits(shortest_session=limits[0], longest_session=limits[1]),
-            consumer=None if consumer is None else ConsumerProtocolTimes(session=consumer[0], heartbeat=consumer[1]),
-            protocols=None if found["protocols"] is None else frozenset(found["protocols"]),
-            migration=found["migration"],
-        )
+        return self._process.read(partial(questions.times, broker=seen.coordinator_id, group=seen.group))
 
     def unreadable(self, group: GroupId, topics: Collection[TopicName]) -> tuple[str, ...]:
         """Return which of a group and topics this client may describe, but has no right to read.
@@ -93,9 +75,8 @@ class Groups:
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
-        return tuple(
-            self._process.read("unreadable", group=group, rows=[[t, 0, 0] for t in sorted(topics)])["unreadable"]
-        )
+        question = partial(questions.unreadable, group=group, names=sorted(topics))
+        return self._process.read(question, topics=len(topics))
 
     def committed(
         self, group: GroupId, partitions: Collection[GroupPartition] | None = None
@@ -112,16 +93,9 @@ class Groups:
         """
         if partitions is not None and not partitions:
             return {}
-        found = self._process.read(
-            "committed", group=group, rows=[[p.topic, p.partition, 0] for p in sorted(partitions or ())]
-        )
-        if found["failed"]:
-            raise KcrError(f"the committed offsets of group {group} could not be read: {_failed(found['failed'])}")
-        return {
-            GroupPartition(group, TopicName(topic), partition): CommittedOffset(offset=Offset(offset), metadata=text)
-            for topic, partition, offset, text in found["rows"]
-            if offset >= 0
-        }
+        places = None if partitions is None else sorted(p.topic_partition for p in partitions)
+        found = self._process.read(partial(questions.committed, group=group, partitions=places))
+        return {GroupPartition(group, *place): row for place, row in found.items()}
 
     def alter(self, group: GroupId, offsets: OffsetMap, metadata: str = "") -> None:
         """Write the committed offsets of a group that has no members, and read them back.
@@ -136,20 +110,20 @@ class Groups:
         if foreign or not offsets:
             raise KcrError(f"group {group}: {', '.join(foreign) or 'no offset'} can't be written to it")
         self.require_empty(group)
-        rows = [[p.topic, p.partition, o] for p, o in offsets.items()]
-        written = self._process.change("alter", group=group, rows=rows, metadata=metadata)
-        if any(row[2] == Kind.REJOIN for row in written["failed"]):
-            # A consumer joined in between; the broker then refuses the whole request.
-            self.require_empty(group)
-            raise GroupNotEmpty(f"group {group}: a consumer joined it meanwhile: {_failed(written['failed'])}")
+        places = {p.topic_partition: o for p, o in offsets.items()}
+        alter = partial(questions.alter, group=group, offsets=places, metadata=metadata)
+        if refused := self._process.change(alter):
+            if any(kind is Kind.REJOIN for kind, _ in refused.values()):
+                # A consumer joined in between; the broker then refuses the whole request.
+                self.require_empty(group)
+                raise GroupNotEmpty(f"group {group}: a consumer joined it meanwhile: {questions.refusals(refused)}")
+            raise KcrError(
+                f"group {group}: Kafka refused offsets of {len(refused)} partition(s), the others are written: "
+                f"{questions.refusals(refused)}"
+            )
         held = self.committed(group, offsets)
         expected = {p: CommittedOffset(offset=o, metadata=metadata) for p, o in offsets.items()}
         wrong = sorted(str(p.topic_partition) for p, row in expected.items() if held.get(p) != row)
-        if written["failed"]:
-            raise KcrError(
-                f"group {group}: Kafka refused offsets of {len(written['failed'])} partition(s), the others are "
-                f"written: {_failed(written['failed'])}"
-            )
         if wrong:
             raise KcrError(f"group {group}: Kafka said yes, but does not hold the offsets of {', '.join(wrong)}")
 
@@ -174,22 +148,3 @@ class Groups:
             f"group {group} is {seen.state}, with {len(seen.members)} member(s): {who or 'none listed yet'}; "
             "stop them. A static member that was closed or killed counts until its session is over"
         )
-
-
-def _member(row: Mapping[str, Any]) -> MemberSeen:
-    return MemberSeen(
-        member_id=row["member_id"],
-        client_id=row["client_id"],
-        host=row["host"],
-        instance_id=row["instance_id"],
-        partitions=_partitions(row["partitions"]),
-        target=None if row["target"] is None else _partitions(row["target"]),
-    )
-
-
-def _partitions(rows: list[list[Any]]) -> frozenset[TopicPartition]:
-    return frozenset(TopicPartition(TopicName(topic), number) for topic, number in rows)
-
-
-def _failed(rows: list[list[Any]]) -> str:
-    return few((f"{topic}-{number}: {text}" for topic, number, _, text in rows), separator="; ")

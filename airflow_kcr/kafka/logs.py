@@ -9,10 +9,14 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
+
+from confluent_kafka import IsolationLevel
 
 from airflow_kcr.errors import BrokerUnavailable, KcrError
-from airflow_kcr.kafka.admin_process import EARLIEST, LATEST, NO_RECORD, AdminProcess
+from airflow_kcr.kafka import questions
+from airflow_kcr.kafka.admin_process import AdminProcess
+from airflow_kcr.kafka.questions import EARLIEST, LATEST, NO_RECORD, LogOffset, LogPlace
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.values import ClusterId, GroupPartition, Offset, TopicId, TopicName
 
@@ -29,9 +33,6 @@ and brokers may learn of a new topic one after the other."""
 Log: TypeAlias = tuple[str, int]
 """Topic and partition."""
 
-_Place: TypeAlias = tuple[str, int, int]
-"""Topic, partition, and a time in milliseconds, or one of the two that mean an end of the log."""
-
 SHARED_WITHIN: Final = timedelta(seconds=2)
 """In which a request for several members has to be answered; after it each asks for itself."""
 
@@ -39,14 +40,6 @@ GATHER: Final = 0.01
 """Seconds in which further members may ask after the first one: they do at the same moment (`drive.plan`)."""
 
 _LOG = logging.getLogger(__name__)
-
-
-class _Row(NamedTuple):
-    """What a log has at a place."""
-
-    offset: int
-    leader_epoch: int | None
-    timestamp: int
 
 
 class BrokerLogs:
@@ -77,7 +70,7 @@ class BrokerLogs:
         topics = sorted({topic for topic, _ in logs})
         for _ in range(_TRIES):
             before = dict(self._topic_ids)
-            found = self._offsets([(*log, at) for log in logs for at in (EARLIEST, LATEST)])
+            found = self._offsets([LogPlace(*log, at) for log in logs for at in (EARLIEST, LATEST)])
             ids = self._ids(topics)
             if all(before.get(topic) == topic_id for topic, topic_id in ids.items()):
                 return {
@@ -88,23 +81,23 @@ class BrokerLogs:
                         leader_epoch=-1 if end.leader_epoch is None else end.leader_epoch,
                     )
                     for p in partitions
-                    if (start := found.get((p.topic, p.partition, EARLIEST)))
-                    and (end := found.get((p.topic, p.partition, LATEST)))
+                    if (start := found.get(LogPlace(p.topic, p.partition, EARLIEST)))
+                    and (end := found.get(LogPlace(p.topic, p.partition, LATEST)))
                 }
         raise BrokerUnavailable(f"one of {', '.join(topics)} has another topic id each time that it is asked for")
 
     def _ids(self, topics: Collection[str]) -> dict[str, TopicId]:
         """Return the ids that topics have now, and remember them; that of a topic that is not there is empty."""
         found = self._described(topics)
-        ids = {topic: found[topic][0] if topic in found else TopicId("") for topic in topics}
+        ids = {topic: found[TopicName(topic)][0] if topic in found else TopicId("") for topic in topics}
         # Replaced, not changed: other threads may be reading what was known before they asked.
         self._topic_ids = {**self._topic_ids, **ids}
         return ids
 
-    def _described(self, topics: Collection[str]) -> dict[str, tuple[TopicId, int]]:
+    def _described(self, topics: Collection[str]) -> dict[TopicName, tuple[TopicId, int]]:
         """Return the id of each topic that is there, and how many partitions it has."""
-        found = self._process.read("topics", rows=[[topic, 0, 0] for topic in sorted(topics)])
-        return {topic: (TopicId(topic_id), partitions) for topic, (topic_id, partitions) in found.items()}
+        question = partial(questions.topics, names=sorted(map(TopicName, topics)))
+        return self._process.read(question, topics=len(topics))
 
     def stable_ends(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
         """Return the last stable offset of each log, read now; one that the cluster doesn't have is absent.
@@ -119,7 +112,7 @@ class BrokerLogs:
     def _ends_of_all(self, logs: Collection[Log]) -> Mapping[Log, Offset] | None:
         """Return where each log ends; None: not every one has an answer, or not soon."""
         try:
-            found, absent = self._asked("offsets", [(*log, LATEST) for log in sorted(logs)], SHARED_WITHIN)
+            found, absent = self._process.read(partial(questions.offsets, places=_ends(logs)), SHARED_WITHIN)
         except KcrError as error:
             _LOG.debug("each member asks for its own ends of logs: %s", error)
             return None
@@ -127,7 +120,7 @@ class BrokerLogs:
 
     def _ends_of_one(self, logs: Collection[Log]) -> Mapping[Log, Offset]:
         """Return where each log ends; one that the cluster doesn't have is absent."""
-        return _by_log(self._offsets([(*log, LATEST) for log in sorted(logs)]))
+        return _by_log(self._offsets(_ends(logs)))
 
     def high_watermarks(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
         """Return where each log ends with open transactions counted; one that the cluster doesn't have is absent.
@@ -138,7 +131,7 @@ class BrokerLogs:
         return _by_partition(partitions, self._high_watermarks)
 
     def _high_watermarks(self, logs: Collection[Log]) -> Mapping[Log, Offset]:
-        return _by_log(self._offsets([(*log, LATEST) for log in sorted(logs)], "high watermarks"))
+        return _by_log(self._offsets(_ends(logs), IsolationLevel.READ_UNCOMMITTED))
 
     def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
         """Return each log's first record at or after an instant (read_committed), with its own timestamp.
@@ -151,7 +144,9 @@ class BrokerLogs:
         """
         if not instants:
             return {}
-        places: dict[GroupPartition, _Place] = {p: (p.topic, p.partition, _ms(i)) for p, i in instants.items()}
+        places: dict[GroupPartition, LogPlace] = {
+            p: LogPlace(p.topic, p.partition, _ms(i)) for p, i in instants.items()
+        }
         found = self._offsets(sorted(set(places.values())))
         return {p: _time_answer(found[place]) for p, place in places.items() if place in found}
 
@@ -165,15 +160,12 @@ class BrokerLogs:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
         if names:
-            described = self._described(names)
-            return {TopicName(name): partitions for name, (_, partitions) in sorted(described.items())}
-        return {
-            TopicName(name): count for name, count in sorted(self._partition_counts().items()) if name not in _INTERNAL
-        }
+            return {name: partitions for name, (_, partitions) in sorted(self._described(names).items())}
+        return {name: count for name, count in sorted(self._partition_counts().items()) if name not in _INTERNAL}
 
-    def _partition_counts(self) -> dict[str, int]:
+    def _partition_counts(self) -> dict[TopicName, int]:
         """Return all topics that are there, with how many partitions each has, and renew what the client remembers."""
-        return self._process.read("all topics")
+        return self._process.read(partial(questions.all_topics))
 
     def cluster_id(self) -> ClusterId:
         """Return what the cluster calls itself, asked now: what the client remembers may be of another one.
@@ -181,30 +173,25 @@ class BrokerLogs:
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
-        return ClusterId(self._process.read("cluster")["id"])
+        return self._process.read(partial(questions.cluster))
 
-    def _offsets(self, places: Collection[_Place], call: str = "offsets") -> dict[_Place, _Row]:
+    def _offsets(
+        self, places: Collection[LogPlace], isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    ) -> dict[LogPlace, LogOffset]:
         """Return what logs have at places; one that is not answered is of a log that the cluster does not have.
 
         The client remembers for minutes how many partitions a topic has, and denies those that were added since. So
         what is missing is looked up, and if it is there, that memory renewed and the question asked again.
         """
-        found, absent = self._asked(call, places)
-        described = self._described({topic for topic, _, _ in absent}) if absent else {}
-        there = [place for place in absent if place[0] in described and place[1] < described[place[0]][1]]
+        ask = partial(questions.offsets, isolation=isolation)
+        found, absent = self._process.read(partial(ask, places=places))
+        counts = self._described({place.topic for place in absent}) if absent else {}
+        there = [p for p in absent if (topic := TopicName(p.topic)) in counts and p.partition < counts[topic][1]]
         if there:
             # Of all topics, for the sake of that memory. Not for one that is gone: it is asked for as long as it is.
             self._partition_counts()
-            found |= self._asked(call, there)[0]
+            found |= self._process.read(partial(ask, places=there))[0]
         return found
-
-    def _asked(
-        self, call: str, places: Collection[_Place], within: timedelta | None = None
-    ) -> tuple[dict[_Place, _Row], list[_Place]]:
-        """Return what was found, and what the client does not know."""
-        answer = self._process.read(call, within, rows=list(places))
-        found = {(topic, number, at): _Row(*row) for topic, number, at, *row in answer["found"]}
-        return found, [(topic, number, at) for topic, number, at in answer["absent"]]
 
 
 class _Asked:
@@ -285,7 +272,11 @@ class SharedEnds:
         return found
 
 
-def _by_log(found: Mapping[_Place, _Row]) -> Mapping[Log, Offset]:
+def _ends(logs: Collection[Log]) -> list[LogPlace]:
+    return [LogPlace(*log, LATEST) for log in sorted(logs)]
+
+
+def _by_log(found: Mapping[LogPlace, LogOffset]) -> Mapping[Log, Offset]:
     return {(topic, number): Offset(row.offset) for (topic, number, _), row in found.items()}
 
 
@@ -302,7 +293,7 @@ def _ms(instant: datetime) -> int:
     return max(0, -((_EPOCH - instant) // _MILLISECOND))
 
 
-def _time_answer(found: _Row) -> TimeAnswer:
+def _time_answer(found: LogOffset) -> TimeAnswer:
     if found.offset == NO_RECORD:
         return TimeAnswer(offset=None)
     return TimeAnswer(offset=Offset(found.offset), found=_EPOCH + found.timestamp * _MILLISECOND)

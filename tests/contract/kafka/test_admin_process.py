@@ -6,12 +6,14 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BrokerUnavailable
+from airflow_kcr.kafka import questions
 from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.kafka.logs import BrokerLogs
@@ -120,7 +122,9 @@ def test_a_question_waits_for_no_answer_to_another(kafka: Kafka) -> None:
         logs = BrokerLogs(process)
         assert logs.stable_ends(logs_of("g", topic, 0))
         # The client has no such broker, and waits for it as long as it may.
-        slow = asking.submit(process.read, "times", timedelta(seconds=5), group="g", rows=[["", 99, 0]])
+        slow = asking.submit(
+            process.read, partial(questions.times, broker=99, group=GroupId("g")), timedelta(seconds=5)
+        )
         child = process._child
         assert child is not None
         assert happened(lambda: bool(child._waiting), within=WITHIN)

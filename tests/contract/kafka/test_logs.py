@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn
+from functools import partial
+from typing import NoReturn, TypeVar
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BrokerUnavailable
+from airflow_kcr.kafka import questions
 from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.protocol.observations import TimeAnswer
@@ -22,6 +24,7 @@ from tests.support.kafka import Kafka, KafkaSet, Record, groups_at, logs_at
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 MS = timedelta(milliseconds=1)
+A = TypeVar("A")
 
 
 def test_brokers_are_asked_without_an_admin_client_in_this_process(
@@ -129,10 +132,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Of how many logs each request for ends was, in their order."""
     sizes, read = list[int](), AdminProcess.read
 
-    def counted(process: AdminProcess, call: str, within: timedelta | None = None, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - as it is
-        if call == "offsets":
-            sizes.append(len(arguments["rows"]))
-        return read(process, call, within, **arguments)
+    def counted(process: AdminProcess, question: partial[A], within: timedelta | None = None, *, topics: int = 0) -> A:
+        if question.func is questions.offsets:
+            sizes.append(len(question.keywords["places"]))
+        return read(process, question, within, topics=topics)
 
     monkeypatch.setattr(AdminProcess, "read", counted)
     return sizes
@@ -203,14 +206,14 @@ def test_offsets_and_id_are_of_one_topic_however_it_is_made_again_in_between(
         logs.bounds(logs_of("g", topic, 0))
     read, made = process.read, list[str]()
 
-    def remade(call: str, within: timedelta | None = None, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - as it is
-        if call == "topics" and not made:
+    def remade(question: partial[A], within: timedelta | None = None, *, topics: int = 0) -> A:
+        if question.func is questions.topics and not made:
             # What was found of the old log is here by now.
             kafka.delete_topic(topic)
             kafka.topic(1, name=topic)
             kafka.fill(topic, {0: 5})
             made.append(kafka.topic_id(topic))
-        return read(call, within, **arguments)
+        return read(question, within, topics=topics)
 
     monkeypatch.setattr(process, "read", remade)
     found = logs.bounds(logs_of("g", topic, 0))[log("g", topic)]

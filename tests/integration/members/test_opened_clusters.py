@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,12 @@ from airflow_kcr.driver import application
 from airflow_kcr.driver.application import MemberRun, hosting, preparing
 from airflow_kcr.driver.parts import StartFailures
 from airflow_kcr.driver.task import RunningApplication
-from airflow_kcr.kafka import admin_process
+from airflow_kcr.kafka import admin_process, questions
 from airflow_kcr.kafka.admin_process import Child
 from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import GroupId
+from airflow_kcr.settings import KafkaSettings
 from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.spark.session import SparkSettings
 from tests.support.kafka import Kafka
@@ -40,13 +42,14 @@ def test_a_start_opens_its_cluster_once_for_the_logs_and_once_for_the_group(
     described: list[str] = []
 
     class Counted(Child):
-        def __init__(self, module: str, first: dict[str, Any]) -> None:
-            made.append(module)
-            super().__init__(module, first)
+        def __init__(self, settings: KafkaSettings) -> None:
+            made.append("once")
+            super().__init__(settings)
 
-        def ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
-            described.extend(["once"] if message.get("call") == "describe" else [])
-            return super().ask(message, seconds)
+        def ask(self, question: object, seconds: float, grace: float = admin_process.GRACE) -> object:
+            is_describe = isinstance(question, partial) and question.func is questions.describe
+            described.extend(["once"] if is_describe else [])
+            return super().ask(question, seconds, grace)
 
     monkeypatch.setattr(admin_process, "Child", Counted)
     for name in ("DEBOUNCE", "PERIOD"):

@@ -32,8 +32,6 @@ def test_found_and_final_errors_are_settled() -> None:
     assert question.take() is None
     assert (question.found, question.open) == ({"a": 1}, [])
     assert question.failed["b"].code() == KafkaError._UNKNOWN_PARTITION
-    question.reopen(["b"])
-    assert (question.failed, question.open) == ({}, ["b"])
 
 
 @pytest.mark.parametrize("answer", [said(code=KafkaError.NOT_LEADER_FOR_PARTITION), said(result=-1001), said()])

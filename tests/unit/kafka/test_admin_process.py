@@ -1,46 +1,64 @@
-"""The child's side of admin calls, without a child: what it answers to which line."""
+"""The child's side of admin calls, without a child: what it answers to which question."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
+from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, KcrError
+from airflow_kcr.kafka import questions
 from airflow_kcr.kafka.admin_child import serve
+from airflow_kcr.kafka.admin_process import Answer, Request
+from airflow_kcr.protocol.values import GroupId
+from airflow_kcr.settings import KafkaSettings
 
 
-def answers(*lines: str) -> dict[int | None, dict[str, Any]]:
-    said: list[str] = []
-    serve(iter(lines), said.append)
-    return {answer.pop("number"): answer for answer in map(json.loads, said)}
+def answers(settings: KafkaSettings, *asked: tuple[object, float]) -> dict[int, Any]:
+    """Return what is answered to the settings and to each question, in the order in which the answers came."""
+    said: list[Answer] = []
+    left = [(number, *one) for number, one in enumerate([(settings, 1.0), *asked])]
+
+    class Line:
+        """Gives one question after the other, and then ends."""
+
+        send = staticmethod(said.append)
+
+        def recv(self) -> Request:
+            if not left:
+                raise EOFError
+            return left.pop(0)
+
+    serve(cast("Any", Line()))
+    return {number: error or answer for number, answer, error in said}
 
 
-def settings(**more: str) -> str:
-    return json.dumps({"settings": {"bootstrap.servers": "127.0.0.1:1", "log_level": "0"} | more})
+def settings(**more: str) -> KafkaSettings:
+    return KafkaSettings({"bootstrap.servers": "127.0.0.1:1", "log_level": "0"} | more)
+
+
+DESCRIBE = partial(questions.describe, group=GroupId("g"))
 
 
 def test_settings_come_first() -> None:
-    assert answers(settings()) == {0: {"answer": {}}}
+    assert answers(settings()) == {0: None}
 
 
 def test_settings_that_the_client_does_not_take_are_an_error_without_values_and_the_last_answer() -> None:
-    found = answers(settings(**{"no.such": "x", "sasl.password": "hunter2"}), '{"number": 1}')
+    found = answers(settings(**{"no.such": "x", "sasl.password": "hunter2"}), (DESCRIBE, 1.0))
     assert found.keys() == {0}
-    assert found[0]["failure"] == "ConfigurationError"
-    assert "no.such" in found[0]["message"]
-    assert "hunter2" not in found[0]["message"]
+    assert isinstance(found[0], ConfigurationError)
+    assert "no.such" in found[0].message
+    assert "hunter2" not in found[0].message
 
 
-def test_a_line_that_means_nothing_is_answered_and_does_not_end_the_process() -> None:
-    found = answers(settings(), "{", '{"number": 1, "call": "nope", "timeout": 1}', '{"number": 2}')
-    assert [found[number]["failure"] for number in (None, 1, 2)] == ["KcrError"] * 3
+def test_a_question_that_means_nothing_is_answered_and_does_not_end_the_process() -> None:
+    found = answers(settings(), ("nonsense", 1.0), (partial(len, "x"), 1.0))
+    assert [str(found[number]) for number in (1, 2)] == ["an admin call could not be made (TypeError)"] * 2
+    assert {type(found[number]) for number in (1, 2)} == {KcrError}
 
 
-def test_every_request_has_its_deadline_and_none_waits_for_another() -> None:
-    slow, quick = (
-        json.dumps({"number": number, "call": "describe", "group": "g", "timeout": seconds})
-        for number, seconds in ((1, 2), (2, 0.3))
-    )
-    found = answers(settings(), slow, quick)
+def test_every_question_has_its_deadline_and_none_waits_for_another() -> None:
+    found = answers(settings(), (DESCRIBE, 2.0), (DESCRIBE, 0.3))
     assert list(found) == [0, 2, 1]
-    assert found[2]["failure"] == "BrokerUnavailable"
-    assert "the description of group g: tried 127.0.0.1:1 for 0.3 s" in found[2]["message"]
+    assert isinstance(found[2], BrokerUnavailable)
+    assert "the description of group g: tried 127.0.0.1:1 for 0.3 s" in found[2].message

@@ -67,7 +67,7 @@ class Story:
     """A commits' queue, its group consumer, and the answers."""
 
     group_consumer: FakeGroupConsumer = field(default_factory=FakeGroupConsumer)
-    commits: Commits = field(default_factory=lambda: Commits(G, str))
+    commits: Commits = field(default_factory=lambda: Commits(G, {}))
     answers: list[CommitAnswer] = field(default_factory=list)
 
     may_write: bool = True
