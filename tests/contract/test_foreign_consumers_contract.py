@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region.commands import ReportForeignConsumer, ReportGroups
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, RegionRules
-from airflow_kcr.protocol.values import GroupId
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, Driver, group_rules
 
@@ -46,16 +43,3 @@ def test_what_is_told_twice_is_one_event(drive: Drive) -> None:
         driver.handle(ReportForeignConsumer(text="; ".join(map(str, STRANGERS))))
     assert driver.held.state is RegionState.HALTED
     assert [sum(e.kind == kind for e in driver.events) for kind in ("ForeignConsumersSeen", "Halted")] == [1, 1]
-
-
-@pytest.mark.postgres
-def test_both_stores_keep_the_same(drive_twins: Drive) -> None:
-    driver = drive_twins(rules=rules(ForeignConsumerPolicy.WARN))
-    driver.up()
-    driver.process()
-    driver.handle(ReportGroups(seen={GROUP: STRANGERS}))
-    driver.handle(ReportGroups(seen={GROUP: STRANGERS[:1]}))
-    driver.process()
-    driver.handle(ReportGroups(seen={GROUP: (), GroupId("x"): STRANGERS}))
-    driver.process()
-    driver.checkpoint("n1")

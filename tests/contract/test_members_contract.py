@@ -10,16 +10,12 @@ import pytest
 from airflow_kcr.errors import (
     BatchRefused,
     LeaseExpired,
-    MemberInUse,
-    PartitionBusy,
     RefusedError,
-    StaleEpoch,
     UnknownMember,
     UnknownRegion,
 )
 from airflow_kcr.ports import Renewal
 from airflow_kcr.protocol.region.commands import (
-    DiscardBatch,
     EventMark,
     FinishBatch,
     Heartbeat,
@@ -30,12 +26,11 @@ from airflow_kcr.protocol.region.commands import (
     StartBatch,
     StartRegion,
 )
-from airflow_kcr.protocol.region.rows import Outcome, RegionState, ResetCause
+from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import BatchId, EventNumber, GroupId, Incarnation, MemberId, Offset, Range, RegionName
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
-from tests.support.judging import causes, judge
 from tests.support.stores import Subject, expire
 
 LEASE = timedelta(seconds=10)
@@ -44,35 +39,6 @@ LEASE = timedelta(seconds=10)
 def request(driver: Driver, batch: str, width: int = 5) -> StartBatch:
     held = {p: c.position for p, c in driver.claims(driver.member(0)).items() if c.position is not None}
     return driver.batch_of(driver.member(0), {p: Range(o, Offset(o + width)) for p, o in held.items()}, batch)
-
-
-def test_an_incarnation_is_registered_with_a_fresh_lease(drive: Drive) -> None:
-    driver = drive()
-    driver.handle(StartRegion())
-    assert driver.join(driver.member(0)) == 1
-    region, now = driver.store.read(driver.name)
-    lease = region.leases[driver.member(0)]
-    assert lease.incarnation == 1
-    assert timedelta(0) < lease.until - now <= LEASE
-
-
-def test_a_repeated_token_is_the_same_incarnation(drive: Drive) -> None:
-    driver = drive()
-    driver.handle(StartRegion())
-    arrival = Register(member=driver.member(0), token="t-1", label="here")
-    assert [driver.handle(arrival) for _ in range(3)] == [1, 1, 1]
-    assert sum(e.kind == "MemberRegistered" for e in driver.events) == 1
-
-
-def test_a_live_index_is_not_taken_by_accident_but_on_purpose(drive: Drive) -> None:
-    driver = drive()
-    driver.handle(StartRegion())
-    driver.join(driver.member(0))
-    with pytest.raises(MemberInUse):
-        driver.handle(Register(member=driver.member(0), token="t-2"))
-    assert driver.handle(Register(member=driver.member(0), token="t-2", takeover=True)) == 2
-    heartbeat = driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE))
-    assert (heartbeat.renewed, heartbeat.incarnation) == (False, 2)
 
 
 def test_a_lease_is_renewed_from_the_stores_clock(subject: Subject, drive: Drive) -> None:
@@ -239,20 +205,6 @@ def test_a_batch_begins_once_and_its_row_is_the_answer_each_time(drive: Drive) -
     assert dict(driver.held.running) == {BatchId("b-1"): rows[0]}
 
 
-def test_positions_move_when_a_batch_ends_and_an_end_may_be_repeated(drive: Drive) -> None:
-    driver = drive()
-    driver.up()
-    driver.handle(request(driver, "b-1"))
-    claims = driver.held.claims
-    assert {(c.position, c.started_to) for p, c in claims.items() if c.owner == driver.member(0)} == {(0, 5)}
-    for _ in range(2):
-        driver.handle(FinishBatch(batch=BatchId("b-1"), member=driver.member(0), incarnation=Incarnation(1)))
-    claims = driver.held.claims
-    assert {(c.position, c.started_to) for p, c in claims.items() if c.owner == driver.member(0)} == {(5, 5)}
-    assert [b.outcome for b in driver.batches] == [Outcome.DONE]
-    assert driver.held.running == {} or not dict(driver.held.running)
-
-
 def test_an_id_of_a_batch_is_used_once_for_ever(drive: Drive) -> None:
     driver = drive()
     driver.up()
@@ -262,31 +214,6 @@ def test_an_id_of_a_batch_is_used_once_for_ever(drive: Drive) -> None:
     with pytest.raises(BatchRefused):
         driver.handle(request(driver, "b-1"))
     assert driver.batches == first
-
-
-def test_nothing_begins_where_something_is_in_flight(drive: Drive) -> None:
-    driver = drive()
-    driver.up()
-    driver.handle(request(driver, "b-1"))
-    with pytest.raises(BatchRefused, match="has not ended"):
-        driver.handle(request(driver, "b-2"))
-    driver.handle(DiscardBatch(batch=BatchId("b-1"), member=driver.member(0), incarnation=Incarnation(1)))
-    driver.handle(DiscardBatch(batch=BatchId("b-1"), member=driver.member(0), incarnation=Incarnation(1)))
-    assert [b.outcome for b in driver.batches] == [Outcome.DISCARDED]
-
-
-def test_a_batch_of_an_older_epoch_neither_begins_nor_ends(drive: Drive) -> None:
-    driver = drive()
-    driver.up()
-    asked = request(driver, "b-1")
-    driver.handle(asked)
-    driver.request_reset(driver.member(1), ResetCause.BATCH_FAILED)
-    with pytest.raises(StaleEpoch):
-        driver.handle(FinishBatch(batch=BatchId("b-1"), member=driver.member(0), incarnation=Incarnation(1)))
-    with pytest.raises(StaleEpoch):
-        driver.handle(replace(asked, batch=BatchId("b-2")))
-    driver.finish_reset()
-    assert [b.outcome for b in driver.batches] == [Outcome.DISCARDED]
 
 
 def test_a_batch_is_found_by_any_offset_in_it(subject: Subject, drive: Drive) -> None:
@@ -311,29 +238,6 @@ def test_a_batch_is_found_by_any_offset_in_it(subject: Subject, drive: Drive) ->
     assert found(5) == [(0, 10), (0, 10)]
 
 
-def test_what_a_reset_goes_back_before_is_undone_where_it_is_and_no_further(drive: Drive) -> None:
-    driver = drive(members=1)
-    driver.up()
-    driver.process(width=10)
-    driver.checkpoint("n1")
-    driver.process(width=10)
-    driver.process(width=10)
-    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
-    assert [b.outcome for b in driver.batches] == [Outcome.DONE, Outcome.UNDONE, Outcome.UNDONE]
-    assert driver.batches[1].undone_from == {p: r.from_ for p, r in driver.batches[1].ranges.items()}
-
-
-def test_the_ledger_is_in_the_order_of_the_begins(drive: Drive) -> None:
-    driver = drive()
-    driver.up()
-    for _ in range(5):
-        driver.process()
-    assert [b.batch for b in driver.batches] == sorted(
-        (b.batch for b in driver.batches), key=lambda b: int(b.rpartition("-")[2])
-    )
-    assert all(b.started_at <= (b.finished_at or b.started_at) for b in driver.batches)
-
-
 def test_a_takeover_notes_when_the_old_batch_is_quiesced(subject: Subject, drive: Drive) -> None:
     driver = drive()
     driver.up()
@@ -343,67 +247,6 @@ def test_a_takeover_notes_when_the_old_batch_is_quiesced(subject: Subject, drive
     row = driver.batches[0]
     assert row.quiesced_after == lease.until + timedelta(seconds=30)
     assert driver.held.running[row.batch] == row
-
-
-def test_a_claim_where_another_has_processed_takes_over_at_the_position(drive: Drive) -> None:
-    driver = drive()
-    driver.up()
-    driver.process()
-    driver.claim(driver.member(0), sorted(driver.logs))
-    driver.claim(driver.member(1), [])
-    driver.process(driver.member(0))
-    claims = driver.held.claims.values()
-    assert {(c.owner, c.resume, c.position) for c in claims} == {(driver.member(0), 0, 20)}
-    assert causes(driver) == ["start"]
-    driver.checkpoint("n")
-    judge(driver)
-
-
-def test_a_claim_where_a_batch_of_another_runs_waits_for_it_and_changes_nothing(drive: Drive) -> None:
-    driver = drive()
-    driver.up()
-    batch = driver.start_batch(driver.member(1))
-    before = driver.region
-    with pytest.raises(PartitionBusy):
-        driver.claim(driver.member(0), sorted(driver.logs))
-    assert driver.region == before
-    driver.finish_batch(batch)
-    driver.claim(driver.member(0), sorted(driver.logs))
-    assert causes(driver) == ["start"]
-
-
-def test_and_where_it_has_waited_for_too_long_it_begins_a_reset(drive: Drive) -> None:
-    driver = drive()
-    driver.up()
-    driver.start_batch(driver.member(1))
-    epoch = driver.held.epoch
-    driver.insist(driver.member(0), sorted(driver.logs))
-    region = driver.region
-    assert region.epoch == epoch + 1
-    assert region.resets[region.epoch].cause is ResetCause.CLAIM
-    assert region.state is RegionState.RESETTING
-
-
-def test_a_claim_where_nothing_had_begun_is_absorbed(drive: Drive) -> None:
-    driver = drive()
-    driver.up()
-    epoch = driver.held.epoch
-    driver.claim(driver.member(0), sorted(driver.logs))
-    assert driver.held.epoch == epoch
-    assert {c.owner for c in driver.held.claims.values()} == {driver.member(0)}
-
-
-def test_an_initial_offset_is_stored_once(drive: Drive) -> None:
-    driver = drive()
-    for partition in driver.logs:
-        driver.grow(partition, start=7, end=50)
-    driver.up()
-    first = dict(driver.held.initial)
-    assert {row.offset for row in first.values()} == {7}
-    for partition in driver.logs:
-        driver.grow(partition, start=20, end=50)
-    driver.claim(driver.member(0))
-    assert dict(driver.held.initial) == first
 
 
 def test_a_rule_sees_what_was_committed_before(subject: Subject, drive: Drive) -> None:

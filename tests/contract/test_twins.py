@@ -2,46 +2,38 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
+from random import Random
 
 import pytest
 
 from airflow_kcr.protocol.region import retention
 from airflow_kcr.protocol.region.commands import (
-    KillRegion,
     PinCheckpoint,
     Reconcile,
     ReportOutOfRange,
     RetireCheckpoints,
-    StartRegion,
-    StopRegion,
     StoreBoundaryOffsets,
 )
-from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, ResetCause
-from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Delivery, RegionRules, RetentionRules
-from airflow_kcr.protocol.targets import ToCheckpoint, ToEarliest, ToInitial
+from airflow_kcr.protocol.region.rows import BoundaryOffset, ResetCause
+from airflow_kcr.protocol.rules import (
+    CheckpointMode,
+    CheckpointRules,
+    Delivery,
+    ForeignConsumerPolicy,
+    OutOfRangePolicy,
+    RegionRules,
+    RetentionRules,
+)
+from airflow_kcr.protocol.targets import ToCheckpoint, ToEarliest
 from airflow_kcr.protocol.values import Offset
+from airflow_kcr.schedules import Every
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, group_rules
-from tests.support.scripts import located
+from tests.support.random_scripts import PARTITIONS, USUAL, VERBS, EveryMinute, Script
+from tests.support.scripts import HOUR, located
 
 pytestmark = pytest.mark.postgres
-
-
-class Hourly:
-    """A boundary at every full hour."""
-
-    def after(self, instant: datetime) -> datetime:
-        return self.at_or_before(instant) + timedelta(hours=1)
-
-    def at_or_before(self, instant: datetime) -> datetime:
-        return instant.replace(minute=0, second=0, microsecond=0)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Hourly)
-
-    def __hash__(self) -> int:
-        return 0
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))
@@ -66,20 +58,6 @@ def test_checkpoints_a_reset_in_between_and_a_persons_way_back(drive_twins: Driv
     driver.handle(PinCheckpoint(sequence=driver.held.restore_sequence or second, label="kept", reason="to look at"))
 
 
-def test_members_that_crash_and_come_back(drive_twins: Drive) -> None:
-    driver = drive_twins()
-    driver.up()
-    driver.process()
-    driver.start_batch(driver.member(1))
-    driver.crash(driver.member(1))
-    driver.recover()
-    driver.process()
-    driver.leave(driver.member(0))
-    driver.checkpoint("n1") if driver.held.open_checkpoint else None
-    driver.recover()
-    driver.process()
-
-
 def test_a_topic_that_is_made_anew_takes_its_skips_with_it(drive_twins: Drive) -> None:
     driver = drive_twins()
     driver.up()
@@ -97,38 +75,9 @@ def test_a_topic_that_is_made_anew_takes_its_skips_with_it(drive_twins: Drive) -
     driver.process()
 
 
-def test_resets_to_other_places_and_a_skip(drive_twins: Drive) -> None:
-    driver = drive_twins()
-    driver.up()
-    driver.process()
-    driver.checkpoint("n1")
-    driver.process()
-    driver.reset(ToInitial())
-    driver.complete()
-    driver.finish_reset()
-    driver.process()
-    driver.reset(ToEarliest(), forced=True, skip={driver.partition(0): Offset(3)})
-    driver.finish_reset()
-    for member in sorted(driver.processes):
-        driver.finish_batch(driver.start_batch(member, width=3))
-    driver.process()
-
-
-def test_retention_forgets_offsets_and_keeps_the_rows(drive_twins: Drive) -> None:
-    rules = RegionRules(groups={GROUP: group_rules()}, retention=RetentionRules(keep=2))
-    driver = drive_twins(rules=rules)
-    driver.up()
-    for number in range(4):
-        driver.process()
-        driver.checkpoint(f"n{number}")
-    driver.handle(RetireCheckpoints())
-    assert len(driver.region.offsets) == 2
-    assert len(driver.region.checkpoints) == 4
-
-
 def test_retention_forgets_where_old_boundaries_fall(drive_twins: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "RETIRED_AT_ONCE", 4)
-    checkpoint = CheckpointRules(schedule=Hourly(), mode=CheckpointMode.DAG_RUN)
+    checkpoint = CheckpointRules(schedule=Every(HOUR), mode=CheckpointMode.DAG_RUN)
     kept = RetentionRules(keep=2)
     driver = drive_twins(rules=RegionRules(groups={GROUP: group_rules()}, checkpoint=checkpoint, retention=kept))
     driver.up()
@@ -148,7 +97,7 @@ def test_retention_forgets_where_old_boundaries_fall(drive_twins: Drive, monkeyp
 
 
 def test_boundaries_hold_the_members_until_the_run_asks(drive_twins: Drive) -> None:
-    checkpoint = CheckpointRules(schedule=Hourly(), mode=CheckpointMode.DAG_RUN)
+    checkpoint = CheckpointRules(schedule=Every(HOUR), mode=CheckpointMode.DAG_RUN)
     driver = drive_twins(rules=RegionRules(groups={GROUP: group_rules()}, checkpoint=checkpoint))
     driver.up()
     boundary = driver.held.next_boundary
@@ -162,25 +111,6 @@ def test_boundaries_hold_the_members_until_the_run_asks(drive_twins: Drive) -> N
     assert driver.held.next_boundary == boundary + timedelta(hours=1)
 
 
-def test_stop_start_and_kill(drive_twins: Drive) -> None:
-    driver = drive_twins()
-    driver.up()
-    driver.process()
-    driver.handle(StopRegion())
-    driver.complete()
-    driver.publish()
-    driver.read_back(driver.member(0))
-    driver.read_back(driver.member(1))
-    driver.handle(StartRegion())
-    driver.spread()
-    driver.finish_reset()
-    driver.process()
-    driver.handle(KillRegion())
-    driver.handle(StartRegion())
-    driver.wait(60)
-    driver.request_checkpoint("n1", purpose=CheckpointPurpose.DRAIN)
-
-
 def test_a_checkpoint_by_count_sees_every_claim(drive_twins: Drive) -> None:
     rules = RegionRules(groups={GROUP: group_rules(members=1)}, checkpoint=CheckpointRules(records=40))
     driver = drive_twins(rules=rules)
@@ -190,3 +120,23 @@ def test_a_checkpoint_by_count_sees_every_claim(drive_twins: Drive) -> None:
     driver.complete()
     driver.publish()
     driver.process(width=5)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_to_a_region(drive_twins: Drive, seed: int) -> None:
+    chance = Random(seed)
+    policies = [ForeignConsumerPolicy.WARN, ForeignConsumerPolicy.FAIL]
+    rules = RegionRules(
+        groups={GROUP: group_rules(members=2, delivery=chance.choice(list(Delivery)))},
+        checkpoint=CheckpointRules(schedule=chance.choice([None, EveryMinute()])),
+        out_of_range=chance.choice(list(OutOfRangePolicy)),
+        beyond_end=chance.choice(list(OutOfRangePolicy)),
+        retention=RetentionRules(keep=chance.randrange(1, 4)),
+        foreign_consumers=chance.choice(policies),
+    )
+    script = Script(drive_twins(partitions=PARTITIONS, rules=rules))
+    script.run(("up", 0, 0, 0))
+    verbs = [*USUAL * 8, *(verb for verb in VERBS if verb != "change_spec")]
+    for _ in range(60):
+        a, b, c = (chance.randrange(8) for _ in range(3))
+        script.run((chance.choice(verbs), a, b, c))

@@ -44,21 +44,6 @@ def test_what_has_no_owner_is_kept_with_since_when_until_it_is_claimed(drive: Dr
     assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
 
 
-@pytest.mark.postgres
-def test_both_stores_keep_the_same(drive_twins: Drive) -> None:
-    driver = drive_twins()
-    driver.up()
-    driver.process()
-    grown(driver)
-    report(driver)
-    report(driver)
-    driver.spread()
-    driver.handle(Reconcile())
-    report(driver)
-    driver.process()
-    driver.checkpoint("n1")
-
-
 def lost(driver: Driver) -> GroupPartition:
     """Have the brokers lose a partition, and the region hear of it for as long as it takes."""
     partition = driver.partition(3)
