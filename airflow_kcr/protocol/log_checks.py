@@ -14,7 +14,7 @@ from airflow_kcr.protocol.evidence import CheckFindings, Evidence, failed, fine,
 from airflow_kcr.protocol.region import coverage, lost_logs, timelines
 from airflow_kcr.protocol.region.rows import RESET_STATES, CheckpointPoint, Committed, RegionState
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.rules import CommittedOrEarliest, GroupRules
+from airflow_kcr.protocol.rules import COMMITTED, GroupRules
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     GroupPartition,
@@ -188,7 +188,7 @@ def offsets(evidence: Evidence) -> CheckFindings:
 
 def _inheritance(evidence: Evidence) -> CheckFindings:
     """Yield the other regions whose committed offsets this one begins at; every other start looks at none of them."""
-    if evidence.region.initialised or not isinstance(evidence.rules.start, CommittedOrEarliest):
+    if evidence.region.initialised or evidence.rules.start != COMMITTED:
         return
     for other in sorted(set(evidence.inherited.values())):
         found = [f"{p} at {(evidence.committed or {})[p]}" for p, of in evidence.inherited.items() if of == other]

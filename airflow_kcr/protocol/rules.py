@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Final, Protocol
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
@@ -105,55 +105,75 @@ class UpsertSink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Earliest:
-    """The first offset that the log still has. The default."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latest:
-    """The end of the log: only what is written from now on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOrEarliest:
-    """What Kafka has committed for the group, else the earliest: takes over from an application that ran before."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FromTimestamp:
-    """The first record at or after an instant.
+class StartPosition:
+    """Where a partition begins that has no initial offset yet.
 
     Raises:
-        ConfigurationError: the instant has no zone, or lies before 1970.
+        ConfigurationError: the instant has no zone, or lies before 1970; the duration is negative.
     """
 
-    instant: datetime
-    """Given in any zone, kept in UTC: equal instants are equal values, also where local clocks were turned back."""
+    kind: str
+    """The word that its text begins with, of the five."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "instant", checked_instant(self.instant))
+    instant: datetime | None = None
+    """Of `timestamp`: the first record at or after it, or the end of the log, also where it lies in the future.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FromDuration:
-    """The first record at or after this long before the moment when the log is read.
-
-    Raises:
-        ConfigurationError: the duration is negative.
+    Given in any zone, kept in UTC: equal instants are equal values, also where local clocks were turned back.
     """
 
-    back: timedelta
-    """>= 0."""
+    back: timedelta | None = None
+    """Of `duration`: the first record at or after this long before the moment when the log is read; >= 0."""
 
     def __post_init__(self) -> None:
-        format_duration(self.back)
+        if self.instant is not None:
+            object.__setattr__(self, "instant", checked_instant(self.instant))
+        if self.back is not None:
+            format_duration(self.back)
+
+    @property
+    def text(self) -> str:
+        """What a spec's `start:` says; `parse_start` of it is the same start position again."""
+        if self.instant is not None:
+            return f"{self.kind}:{format_instant(self.instant)}"
+        return self.kind if self.back is None else f"{self.kind}:{format_duration(self.back)}"
+
+    def time_needed(self, read_at: datetime) -> datetime | None:
+        """Return the instant that must be looked up before `entry`, in UTC; None: no look-up is needed.
+
+        Args:
+            read_at: the store's clock when the log is read, as it will be in the log view.
+        """
+        return self.instant if self.back is None else back_from(read_at, self.back)
+
+    def entry(self, partition: GroupPartition, log: LogView) -> SeekEntry:
+        """Return where it lies in one partition's log, as a concrete offset inside of it.
+
+        A committed offset that the log does not have any more, or yet, is clamped and marked.
+
+        Args:
+            partition: a partition without an initial offset.
+            log: its bounds, its committed offset if there is one, and the look-up that `time_needed` asked for.
+
+        Raises:
+            KeyError: `log` was read without this partition, or without the look-up.
+        """
+        bounds, instant = log.bounds[partition], self.time_needed(log.read_at)
+        if instant is not None:
+            return at_time(partition, instant, log, SeekSource.START_POSITION)
+        offset = bounds.end if self == LATEST else bounds.start
+        if self == COMMITTED:
+            offset = log.committed.get(partition, offset)
+        return at_offset(offset, bounds, SeekSource.START_POSITION)
 
 
-StartPosition = Earliest | Latest | CommittedOrEarliest | FromTimestamp | FromDuration
+EARLIEST: Final = StartPosition(kind="earliest")
+"""The first offset that the log still has. The default."""
 
-EARLIEST: Final = Earliest()
-LATEST: Final = Latest()
-COMMITTED: Final = CommittedOrEarliest()
+LATEST: Final = StartPosition(kind="latest")
+"""The end of the log: only what is written from now on."""
+
+COMMITTED: Final = StartPosition(kind="committed")
+"""What Kafka has committed for the group, else the earliest: takes over from an application that ran before."""
 
 _ACCEPTED: Final = "earliest, latest, committed, timestamp:2026-01-01T00:00:00Z or duration:PT6H"
 
@@ -167,120 +187,19 @@ def parse_start(text: str) -> StartPosition:
     """
     kind, colon, value = text.partition(":")
     match kind, colon:
-        case "earliest", "":
-            return EARLIEST
-        case "latest", "":
-            return LATEST
-        case "committed", "":
-            return COMMITTED
+        case "earliest" | "latest" | "committed", "":
+            return StartPosition(kind=kind)
         case "timestamp", ":":
-            return FromTimestamp(instant=parse_instant(value))
+            return StartPosition(kind=kind, instant=parse_instant(value))
         case "duration", ":":
-            return FromDuration(back=parse_duration(value))
-        case "offset", _:
-            raise ConfigurationError(_no_offset(text))
-        case _ if text.lstrip("+-").isdecimal():
-            raise ConfigurationError(_no_offset(text))
-        case _:
-            raise ConfigurationError(f"{text!r} is not a start position: use {_ACCEPTED}")
-
-
-def format_start(start: StartPosition) -> str:
-    """Return the text of a start position; `parse_start` of it is the same start position again."""
-    match start:
-        case Earliest():
-            return "earliest"
-        case Latest():
-            return "latest"
-        case CommittedOrEarliest():
-            return "committed"
-        case FromTimestamp(instant=instant):
-            return f"timestamp:{format_instant(instant)}"
-        case FromDuration(back=back):
-            return f"duration:{format_duration(back)}"
-        case _:
-            assert_never(start)
-
-
-def start_time_needed(start: StartPosition, read_at: datetime) -> datetime | None:
-    """Return the instant that must be looked up before `resolve_start`, in UTC; None: no look-up is needed.
-
-    Args:
-        start: the group's start position.
-        read_at: the store's clock when the log is read, as it will be in the log view.
-    """
-    match start:
-        case FromTimestamp(instant=instant):
-            return instant
-        case FromDuration(back=back):
-            return back_from(read_at, back)
-        case _:
-            return None
-
-
-def resolve_start(start: StartPosition, partition: GroupPartition, log: LogView) -> SeekEntry:
-    """Return where `start` lies in one partition's log, as a concrete offset inside of it.
-
-    A timestamp with no record at or after it, also one in the future, is the end of the log as it was read. A
-    committed offset that the log does not have any more, or yet, is clamped and marked.
-
-    Args:
-        start: the group's start position.
-        partition: a partition without an initial offset.
-        log: its bounds, its committed offset if there is one, and the look-up that `start_time_needed` asked for.
-
-    Returns:
-        A seek entry whose source is `START_POSITION`.
-
-    Raises:
-        KeyError: `log` was read without this partition, or without the look-up.
-    """
-    bounds = log.bounds[partition]
-    match start:
-        case Earliest():
-            return at_start(bounds, SeekSource.START_POSITION)
-        case Latest():
-            return at_end(bounds, SeekSource.START_POSITION)
-        case CommittedOrEarliest():
-            committed = log.committed.get(partition)
-            if committed is None:
-                return at_start(bounds, SeekSource.START_POSITION)
-            return at_offset(committed, bounds, SeekSource.START_POSITION)
-        case FromTimestamp(instant=instant):
-            return at_time(partition, instant, log, SeekSource.START_POSITION)
-        case FromDuration(back=back):
-            return at_time(partition, back_from(log.read_at, back), log, SeekSource.START_POSITION)
-        case _:
-            assert_never(start)
-
-
-def discovered_later(partition: GroupPartition, log: LogView) -> SeekEntry:
-    """Return where a partition begins that was found after the group's first partitions: at the start of its log.
-
-    This holds for every start position, `latest` above all: records are written between the creation of a partition and
-    its discovery, and no member has read them.
-
-    Raises:
-        KeyError: `log` was read without this partition.
-    """
-    return at_start(log.bounds[partition], SeekSource.START_POSITION)
-
-
-def _no_offset(text: str) -> str:
-    return (
-        f"{text!r} is an offset, which is never a start position: Kafka decides which partitions a member owns, and an "
-        f"offset of one means nothing in another. Use {_ACCEPTED}; a reset can seek one partition to an offset"
-    )
-
-
-def at_start(bounds: LogBounds, source: SeekSource) -> SeekEntry:
-    """Return the entry for the first offset that the log still has."""
-    return SeekEntry(offset=bounds.start, source=source)
-
-
-def at_end(bounds: LogBounds, source: SeekSource) -> SeekEntry:
-    """Return the entry for the end of the log, its last stable offset."""
-    return SeekEntry(offset=bounds.end, source=source)
+            return StartPosition(kind=kind, back=parse_duration(value))
+    if kind == "offset" or text.lstrip("+-").isdecimal():
+        raise ConfigurationError(
+            f"{text!r} is an offset, which is never a start position: Kafka decides which partitions a member owns, "
+            f"and an offset of one means nothing in another. Use {_ACCEPTED}; a reset can seek one partition to an "
+            "offset"
+        )
+    raise ConfigurationError(f"{text!r} is not a start position: use {_ACCEPTED}")
 
 
 def at_offset(asked: int, bounds: LogBounds, source: SeekSource) -> SeekEntry:
@@ -305,7 +224,7 @@ def at_time(partition: GroupPartition, instant: datetime, log: LogView, source: 
     """
     bounds = log.bounds[partition]
     answer = log.times.first_at_or_after(partition, instant)
-    return at_end(bounds, source) if answer.offset is None else at_offset(answer.offset, bounds, source)
+    return at_offset(bounds.end if answer.offset is None else answer.offset, bounds, source)
 
 
 # Rules

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from airflow_kcr.errors import ConfigurationError, InvalidTarget
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, read_offsets, write_offsets
-from airflow_kcr.protocol.rules import at_end, at_offset, at_start, at_time
+from airflow_kcr.protocol.rules import at_offset, at_time
 from airflow_kcr.protocol.values import (
     MAX_NUMBER,
     CheckpointNumber,
@@ -292,7 +292,8 @@ class ToEarliest(Target):
     help = "The start of each log."
 
     def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
-        return at_start(situation.log.bounds[partition], SeekSource.EXPLICIT)
+        bounds = situation.log.bounds[partition]
+        return at_offset(bounds.start, bounds, SeekSource.EXPLICIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +304,8 @@ class ToLatest(Target):
     help = "The end of each log."
 
     def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
-        return at_end(situation.log.bounds[partition], SeekSource.EXPLICIT)
+        bounds = situation.log.bounds[partition]
+        return at_offset(bounds.end, bounds, SeekSource.EXPLICIT)
 
     def goes_back(self, partition: GroupPartition, current: Offset) -> bool:
         return False

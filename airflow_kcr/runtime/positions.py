@@ -14,13 +14,7 @@ from airflow_kcr.ports import CommittedOffset, Logs, Membership
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region.commands import AssignedPartition, Found
-from airflow_kcr.protocol.rules import (
-    CommittedOrEarliest,
-    GroupRules,
-    discovered_later,
-    resolve_start,
-    start_time_needed,
-)
+from airflow_kcr.protocol.rules import COMMITTED, EARLIEST, GroupRules
 from airflow_kcr.protocol.targets import Situation, Target
 from airflow_kcr.protocol.values import ClusterId, GroupPartition, few
 from airflow_kcr.runtime.leases import StoreClock
@@ -93,16 +87,10 @@ class Places:
         """
         if not partitions:
             return {}
-        start, read_at = None if initialised else self._group.start, self._store_clock.now()
-        instant = None if start is None else start_time_needed(start, read_at)
-        view = self._view(partitions, read_at, instant=instant, committed=isinstance(start, CommittedOrEarliest))
-        return {
-            p: AssignedPartition(
-                bounds=view.bounds[p],
-                initial=discovered_later(p, view) if start is None else resolve_start(start, p, view),
-            )
-            for p in sorted(partitions)
-        }
+        # Records are written between a partition's creation and its discovery: found later, it begins at its start.
+        start, read_at = EARLIEST if initialised else self._group.start, self._store_clock.now()
+        view = self._view(partitions, read_at, instant=start.time_needed(read_at), committed=start == COMMITTED)
+        return {p: AssignedPartition(bounds=view.bounds[p], initial=start.entry(p, view)) for p in sorted(partitions)}
 
     def found(self, open_: Mapping[GroupPartition, SeekEntry], target: Target | None) -> dict[GroupPartition, Found]:
         """Return the answers to the open entries that the logs can give: those of a person's target, and new starts.

@@ -32,7 +32,6 @@ from airflow_kcr.protocol.rules import (
     RetentionRules,
     SinkMode,
     StartPosition,
-    format_start,
     parse_start,
 )
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -198,7 +197,9 @@ Keep = Annotated[
 ]
 Start = Annotated[
     StartPosition,
-    AsText(parse_start, format_start, "a text: earliest, latest, committed, timestamp:… or duration:…", "text"),
+    AsText(
+        parse_start, lambda start: start.text, "a text: earliest, latest, committed, timestamp:… or duration:…", "text"
+    ),
 ]
 DeliveryWord = Annotated[Delivery, word(Delivery)]
 AssignorWord = Annotated[Assignor, word(Assignor, without=frozenset({Assignor.STICKY}))]

@@ -18,11 +18,10 @@ from airflow_kcr.protocol.rules import (
     Assignor,
     Delivery,
     ForeignConsumerPolicy,
-    FromDuration,
-    FromTimestamp,
     OutOfRangePolicy,
     RetentionRules,
     SinkMode,
+    StartPosition,
 )
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spec import (
@@ -57,10 +56,11 @@ CLUSTERS: st.SearchStrategy[dict[str, Any]] = st.one_of(
 STARTS = st.one_of(
     st.sampled_from([EARLIEST, LATEST, COMMITTED]),
     st.builds(
-        FromTimestamp,
+        StartPosition,
+        kind=st.just("timestamp"),
         instant=st.datetimes(datetime(1970, 1, 2), datetime(2100, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
     ),
-    st.builds(FromDuration, back=seconds(0, 10**7)),
+    st.builds(StartPosition, kind=st.just("duration"), back=seconds(0, 10**7)),
 )
 SUBSCRIPTIONS = st.one_of(
     st.builds(lambda topics: {"topics": tuple(topics)}, st.lists(NAMES, min_size=1, max_size=3, unique=True)),

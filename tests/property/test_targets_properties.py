@@ -16,12 +16,8 @@ from airflow_kcr.protocol.rules import (
     COMMITTED,
     EARLIEST,
     LATEST,
-    FromDuration,
-    FromTimestamp,
     StartPosition,
-    format_start,
     parse_start,
-    resolve_start,
 )
 from airflow_kcr.protocol.scopes import Scope, parse_scope
 from airflow_kcr.protocol.target_resolution import resolve
@@ -77,8 +73,8 @@ scopes = st.builds(
 )
 starts: st.SearchStrategy[StartPosition] = st.one_of(
     st.sampled_from([EARLIEST, LATEST, COMMITTED]),
-    st.builds(FromTimestamp, instant=past),
-    st.builds(FromDuration, back=durations),
+    st.builds(StartPosition, kind=st.just("timestamp"), instant=past),
+    st.builds(StartPosition, kind=st.just("duration"), back=durations),
 )
 targets: st.SearchStrategy[Target] = st.one_of(
     st.sampled_from([ToInitial(), ToEarliest(), ToLatest(), ToCurrent()]),
@@ -183,7 +179,7 @@ def test_a_scope_selects_what_it_contains_or_is_refused(scope: Scope, situation:
 @given(starts, situations())
 def test_a_start_position_always_lies_in_the_log(start: StartPosition, situation: Situation) -> None:
     for partition in situation.partitions:
-        entry = resolve_start(start, partition, situation.log)
+        entry = start.entry(partition, situation.log)
         assert entry.source is SeekSource.START_POSITION
         assert entry.offset is not None
         assert entry.offset in situation.log.bounds[partition]
@@ -205,7 +201,7 @@ def test_a_stored_scope_is_read_back_and_so_are_its_options(scope: Scope) -> Non
 
 @given(starts)
 def test_the_text_of_a_start_position_is_read_back(start: StartPosition) -> None:
-    assert parse_start(format_start(start)) == start
+    assert parse_start(start.text) == start
 
 
 @given(durations)

@@ -29,7 +29,6 @@ from airflow_kcr.protocol.member import messages as member_events
 from airflow_kcr.protocol.member import state as member_state
 from airflow_kcr.protocol.member.step import TABLE
 from airflow_kcr.protocol.region import commands, events, rows, waits
-from airflow_kcr.protocol.rules import format_start
 from airflow_kcr.protocol.values import format_duration
 from airflow_kcr.spark import reads
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
@@ -524,7 +523,7 @@ def _default(value: Any) -> str:  # noqa: ANN401 (a default of any type)
         return code(str(value).lower())
     if isinstance(value, int | str):
         return code(value)
-    return code(format_start(value))
+    return code(value.text)
 
 
 def takes_effect(path: str) -> TakesEffect:

@@ -22,10 +22,7 @@ from airflow_kcr.protocol.rules import (
     COMMITTED,
     EARLIEST,
     LATEST,
-    FromDuration,
-    FromTimestamp,
     StartPosition,
-    format_start,
 )
 from tests.integration.members.conftest import Lend
 from tests.support import faults
@@ -110,11 +107,11 @@ STARTS: dict[str, tuple[Callable[[datetime], StartPosition], Expected]] = {
     "latest": (lambda now: LATEST, exactly(dict.fromkeys(range(PARTITIONS), RECORDS))),
     "committed": (lambda now: COMMITTED, exactly({0: 25, 1: GONE, 2: RECORDS, OLD: 0})),
     "timestamp": (
-        lambda now: FromTimestamp(instant=now - BACK - SPACING / 2),
+        lambda now: StartPosition(kind="timestamp", instant=now - BACK - SPACING / 2),
         exactly({0: RECORDS // 2, 1: RECORDS // 2, 2: RECORDS // 2, OLD: RECORDS}),
     ),
     "duration": (
-        lambda now: FromDuration(back=BACK),
+        lambda now: StartPosition(kind="duration", back=BACK),
         lambda before, joined, stored_at: (before.since(joined - BACK), before.since(stored_at - BACK)),
     ),
 }
@@ -158,7 +155,7 @@ def test_a_start_is_resolved_once_whichever_member_has_the_partitions_and_howeve
 ) -> None:
     position, expected = STARTS[kind]
     now = datetime.now(UTC).replace(microsecond=0)
-    start = f", start: '{format_start(position(now))}'"
+    start = f", start: '{position(now).text}'"
     with lend(members=2, partitions=PARTITIONS, spec=BRISK, group=start) as one:
         before = written_before(one, now)
         committed_before(one.kafka, one.group, one.topic)

@@ -14,22 +14,16 @@ from airflow_kcr.protocol.rules import (
     COMMITTED,
     EARLIEST,
     LATEST,
-    FromDuration,
-    FromTimestamp,
     StartPosition,
-    discovered_later,
-    format_start,
     parse_start,
-    resolve_start,
-    start_time_needed,
 )
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
 
 PARTITION = GroupPartition(GroupId("etl"), TopicName("flights"), 3)
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MORNING = datetime(2026, 1, 1, 6, tzinfo=UTC)
-AT_MORNING = FromTimestamp(instant=MORNING)
-SIX_HOURS = FromDuration(back=timedelta(hours=6))
+AT_MORNING = StartPosition(kind="timestamp", instant=MORNING)
+SIX_HOURS = StartPosition(kind="duration", back=timedelta(hours=6))
 ALL: list[StartPosition] = [EARLIEST, LATEST, COMMITTED, AT_MORNING, SIX_HOURS]
 
 
@@ -77,10 +71,10 @@ class TestText:
 
     @pytest.mark.parametrize("start", ALL)
     def test_what_is_written_is_read_back(self, start: StartPosition) -> None:
-        assert parse_start(format_start(start)) == start
+        assert parse_start(start.text) == start
 
     def test_the_written_form_is_canonical(self) -> None:
-        assert [format_start(start) for start in ALL] == [
+        assert [start.text for start in ALL] == [
             "earliest",
             "latest",
             "committed",
@@ -118,16 +112,16 @@ class TestText:
 class TestValues:
     def test_cannot_be_made_of_what_means_nothing(self) -> None:
         with pytest.raises(ConfigurationError, match="no zone"):
-            FromTimestamp(instant=MORNING.replace(tzinfo=None))
+            StartPosition(kind="timestamp", instant=MORNING.replace(tzinfo=None))
         with pytest.raises(ConfigurationError, match="negative"):
-            FromDuration(back=timedelta(seconds=-1))
+            StartPosition(kind="duration", back=timedelta(seconds=-1))
 
     def test_a_local_time_that_happens_twice_names_the_one_that_was_meant(self) -> None:
         # 02:30 in Berlin, when the clocks went back: Python finds no two zones' times equal there.
         berlin = ZoneInfo("Europe/Berlin")
         first, second = (datetime(2025, 10, 26, 2, 30, fold=fold, tzinfo=berlin) for fold in (0, 1))
-        assert FromTimestamp(instant=first) == parse_start("timestamp:2025-10-26T00:30:00Z")
-        assert FromTimestamp(instant=second) == parse_start("timestamp:2025-10-26T01:30:00Z")
+        assert StartPosition(kind="timestamp", instant=first) == parse_start("timestamp:2025-10-26T00:30:00Z")
+        assert StartPosition(kind="timestamp", instant=second) == parse_start("timestamp:2025-10-26T01:30:00Z")
 
     def test_do_not_change(self) -> None:
         with pytest.raises(FrozenInstanceError):
@@ -136,58 +130,54 @@ class TestValues:
 
 class TestResolution:
     def test_earliest_is_the_log_start(self) -> None:
-        assert resolve_start(EARLIEST, PARTITION, view()) == entry(100)
+        assert EARLIEST.entry(PARTITION, view()) == entry(100)
 
     def test_latest_is_the_end(self) -> None:
-        assert resolve_start(LATEST, PARTITION, view()) == entry(200)
+        assert LATEST.entry(PARTITION, view()) == entry(200)
 
     def test_committed_is_what_kafka_has_for_the_group(self) -> None:
-        assert resolve_start(COMMITTED, PARTITION, view(committed=150)) == entry(150)
+        assert COMMITTED.entry(PARTITION, view(committed=150)) == entry(150)
 
     def test_committed_is_the_earliest_where_nothing_was_committed(self) -> None:
-        assert resolve_start(COMMITTED, PARTITION, view()) == entry(100)
+        assert COMMITTED.entry(PARTITION, view()) == entry(100)
 
     @pytest.mark.parametrize(("committed", "offset"), [(99, 100), (0, 100), (201, 200)])
     def test_committed_outside_of_the_log_is_clamped_and_marked(self, committed: int, offset: int) -> None:
-        assert resolve_start(COMMITTED, PARTITION, view(committed=committed)) == entry(offset, clamped_from=committed)
+        assert COMMITTED.entry(PARTITION, view(committed=committed)) == entry(offset, clamped_from=committed)
 
     @pytest.mark.parametrize("committed", [100, 200])
     def test_committed_at_either_end_of_the_log_is_inside(self, committed: int) -> None:
-        assert resolve_start(COMMITTED, PARTITION, view(committed=committed)) == entry(committed)
+        assert COMMITTED.entry(PARTITION, view(committed=committed)) == entry(committed)
 
     @pytest.mark.parametrize("start", [AT_MORNING, SIX_HOURS])
     def test_a_time_is_the_first_record_at_or_after_it(self, start: StartPosition) -> None:
-        assert resolve_start(start, PARTITION, view(times={MORNING: 140})) == entry(140)
+        assert start.entry(PARTITION, view(times={MORNING: 140})) == entry(140)
 
     @pytest.mark.parametrize("start", [AT_MORNING, SIX_HOURS])
     def test_a_time_with_nothing_at_or_after_it_is_the_end(self, start: StartPosition) -> None:
-        assert resolve_start(start, PARTITION, view(times={MORNING: None})) == entry(200)
+        assert start.entry(PARTITION, view(times={MORNING: None})) == entry(200)
 
     def test_a_time_index_that_is_behind_the_log_start_is_clamped_and_marked(self) -> None:
-        assert resolve_start(AT_MORNING, PARTITION, view(times={MORNING: 90})) == entry(100, clamped_from=90)
+        assert AT_MORNING.entry(PARTITION, view(times={MORNING: 90})) == entry(100, clamped_from=90)
 
     @pytest.mark.parametrize("start", ALL)
     def test_a_log_that_was_not_read_is_an_error_and_no_guess(self, start: StartPosition) -> None:
         other = PARTITION._replace(partition=4)
         with pytest.raises(KeyError):
-            resolve_start(start, other, view(times={MORNING: 140}))
-
-    @pytest.mark.parametrize("committed", [None, 150])
-    def test_partitions_found_later_start_at_their_beginning(self, committed: int | None) -> None:
-        assert discovered_later(PARTITION, view(committed=committed)) == entry(100)
+            start.entry(other, view(times={MORNING: 140}))
 
 
 class TestTimeNeeded:
     @pytest.mark.parametrize("start", [EARLIEST, LATEST, COMMITTED])
     def test_no_lookup_without_a_time(self, start: StartPosition) -> None:
-        assert start_time_needed(start, NOW) is None
+        assert start.time_needed(NOW) is None
 
     @pytest.mark.parametrize("start", [AT_MORNING, SIX_HOURS])
     def test_the_instant_is_the_one_that_is_resolved(self, start: StartPosition) -> None:
-        assert start_time_needed(start, NOW) == MORNING
+        assert start.time_needed(NOW) == MORNING
 
     def test_the_instant_is_in_utc_whatever_zone_was_given(self) -> None:
-        local = FromTimestamp(instant=MORNING.astimezone(timezone(timedelta(hours=2))))
-        needed = start_time_needed(local, NOW)
+        local = StartPosition(kind="timestamp", instant=MORNING.astimezone(timezone(timedelta(hours=2))))
+        needed = local.time_needed(NOW)
         assert needed is not None
         assert needed.utcoffset() == timedelta(0)

@@ -8,7 +8,7 @@ import pytest
 from airflow_kcr.errors import BrokerUnavailable, UnknownTopics
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
-from airflow_kcr.protocol.rules import COMMITTED, EARLIEST, LATEST, FromDuration, FromTimestamp, StartPosition
+from airflow_kcr.protocol.rules import COMMITTED, EARLIEST, LATEST, StartPosition
 from airflow_kcr.protocol.targets import ByDuration, ToDatetime, ToEarliest, ToLatest
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupPartition, Offset
@@ -50,9 +50,9 @@ class Desk:
         (EARLIEST, 3),
         (LATEST, 10),
         (COMMITTED, 3),
-        (FromTimestamp(instant=NOON - 2 * HOUR), 7),
-        (FromTimestamp(instant=NOON + HOUR), 10),
-        (FromDuration(back=4 * HOUR), 5),
+        (StartPosition(kind="timestamp", instant=NOON - 2 * HOUR), 7),
+        (StartPosition(kind="timestamp", instant=NOON + HOUR), 10),
+        (StartPosition(kind="duration", back=4 * HOUR), 5),
     ],
 )
 def test_a_claim_proposes_the_start_position_of_partitions_that_nobody_has_read(
@@ -67,7 +67,7 @@ def test_what_kafka_has_committed_is_a_start_position_and_clamped_into_the_log()
     assert desk.starts(0, 1) == {p(0): 6, p(1): 3}
 
 
-@pytest.mark.parametrize("start", [LATEST, COMMITTED, FromDuration(back=HOUR)])
+@pytest.mark.parametrize("start", [LATEST, COMMITTED, StartPosition(kind="duration", back=HOUR)])
 def test_a_partition_found_later_begins_at_its_start_whatever_the_start_position_is(start: StartPosition) -> None:
     desk = Desk(start)
     desk.membership.held = {p(0): CommittedOffset(offset=Offset(6))}
@@ -76,7 +76,7 @@ def test_a_partition_found_later_begins_at_its_start_whatever_the_start_position
 
 
 def test_the_logs_are_read_before_the_time_index_is_asked() -> None:
-    desk = Desk(FromDuration(back=HOUR))
+    desk = Desk(StartPosition(kind="duration", back=HOUR))
     desk.starts(0)
     assert desk.logs.asked == ["bounds", "times"]
 
@@ -108,7 +108,7 @@ def test_what_another_application_commits_meanwhile_is_not_beyond_the_end(monkey
 def test_a_record_that_came_after_the_logs_were_read_is_where_its_time_begins(
     came: list[datetime], offset: int
 ) -> None:
-    desk = Desk(FromTimestamp(instant=NOON + HOUR))
+    desk = Desk(StartPosition(kind="timestamp", instant=NOON + HOUR))
     desk.logs.in_between = lambda: desk.logs.logs[p(0)].stamps.extend(came)
     assigned = desk.places.assigned(frozenset({p(0)}), initialised=False)[p(0)]
     assert assigned.initial is not None
