@@ -7,18 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import GroupInOtherRegion, OtherCluster
-from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.commands import (
-    AssignedPartition,
-    ChangeSpec,
-    ClaimPartitions,
-    DeclareRegion,
-    DeleteRegion,
-    KillRegion,
-    ReportClusters,
-    ReportOutOfRange,
-    StartRegion,
-)
+from airflow_kcr.protocol.region import commands, events
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState
 from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.values import NO_CLUSTER, AssignmentId, ClusterId, EventNumber, GroupId, RegionName, TopicId
@@ -41,7 +30,7 @@ def rules_of(*groups: str) -> RegionRules:
 def declare(subject: Subject, name: RegionName, *groups: str, on: ClusterId = NO_CLUSTER) -> RegionStore:
     store = subject.transactions
     known = dict.fromkeys(map(GroupId, groups), on) if on else {}
-    store.handle(name, DeclareRegion(spec=subject.specs.spec(rules_of(*groups)), clusters=known))
+    store.handle(name, commands.DeclareRegion(spec=subject.specs.spec(rules_of(*groups)), clusters=known))
     return store
 
 
@@ -51,11 +40,11 @@ def claim(driver: Driver, cluster: ClusterId) -> None:
     process = driver.processes[member]
     process.assignments += 1
     driver.handle(
-        ClaimPartitions(
+        commands.ClaimPartitions(
             member=member,
             incarnation=process.incarnation,
             assignment=AssignmentId(process.assignments),
-            partitions={p: AssignedPartition(bounds=driver.logs[p]) for p in process.assigned},
+            partitions={p: commands.AssignedPartition(bounds=driver.logs[p]) for p in process.assigned},
             cluster=cluster,
         )
     )
@@ -93,7 +82,7 @@ def test_regions_are_found_by_the_names_of_their_groups(subject: Subject) -> Non
 def test_a_declared_region_reads_back_with_its_clusters(subject: Subject) -> None:
     store = subject.transactions
     spec = subject.specs.spec(rules_of("g", "h"))
-    made = store.handle(FLIGHTS, DeclareRegion(spec=spec, clusters={H: EAST}))
+    made = store.handle(FLIGHTS, commands.DeclareRegion(spec=spec, clusters={H: EAST}))
     assert plain(store.read(FLIGHTS)[0]) == plain(made)
 
 
@@ -101,16 +90,16 @@ def test_who_tells_first_reserves_and_the_other_region_is_refused(subject: Subje
     declare(subject, FLIGHTS, "g")
     store = declare(subject, SEATS, "g", on=EAST)  # as the cluster of flights was not known yet
     with pytest.raises(GroupInOtherRegion, match="group g belongs to region seats"):
-        store.handle(FLIGHTS, ReportClusters(found={G: EAST}))
+        store.handle(FLIGHTS, commands.ReportClusters(found={G: EAST}))
     assert store.read(FLIGHTS)[0].clusters == {}
-    store.handle(FLIGHTS, ReportClusters(found={G: WEST}))
+    store.handle(FLIGHTS, commands.ReportClusters(found={G: WEST}))
     assert store.read(FLIGHTS)[0].clusters == {G: WEST}
 
 
 def test_a_report_is_recorded_once_and_says_nothing_of_other_groups(subject: Subject) -> None:
     store = declare(subject, FLIGHTS, "g")
     for _ in range(2):
-        store.handle(FLIGHTS, ReportClusters(found={G: EAST, H: WEST}))
+        store.handle(FLIGHTS, commands.ReportClusters(found={G: EAST, H: WEST}))
     assert store.read(FLIGHTS)[0].clusters == {G: EAST}
     told = [e.body for e in store.events(FLIGHTS, EventNumber(0), 100) if isinstance(e.body, events.ClusterFound)]
     assert told == [events.ClusterFound(group=G, cluster=EAST)]
@@ -119,19 +108,19 @@ def test_a_report_is_recorded_once_and_says_nothing_of_other_groups(subject: Sub
 def test_a_report_of_another_cluster_is_refused_with_the_way_out(subject: Subject) -> None:
     store = declare(subject, FLIGHTS, "g", on=EAST)
     with pytest.raises(OtherCluster, match=r"leads to Kafka cluster west.*from cluster east.*delete it and declare"):
-        store.handle(FLIGHTS, ReportClusters(found={G: WEST}))
+        store.handle(FLIGHTS, commands.ReportClusters(found={G: WEST}))
     assert store.read(FLIGHTS)[0].clusters == {G: EAST}
 
 
 def test_a_deleted_region_gives_its_groups_free(subject: Subject) -> None:
     store = declare(subject, FLIGHTS, "g", on=EAST)
-    store.handle(FLIGHTS, DeleteRegion())
+    store.handle(FLIGHTS, commands.DeleteRegion())
     declare(subject, SEATS, "g", on=EAST)
 
 
 def test_a_group_that_a_changed_spec_takes_out_is_free_and_forgets_its_cluster(subject: Subject) -> None:
     store = declare(subject, FLIGHTS, "g", "h", on=EAST)
-    left = store.handle(FLIGHTS, ChangeSpec(at_once=subject.specs.spec(rules_of("g"), revision=2)))
+    left = store.handle(FLIGHTS, commands.ChangeSpec(at_once=subject.specs.spec(rules_of("g"), revision=2)))
     assert left.clusters == store.read(FLIGHTS)[0].clusters == {G: EAST}
     declare(subject, SEATS, "h", on=EAST)
 
@@ -141,8 +130,8 @@ def test_a_changed_spec_says_where_its_new_groups_are(subject: Subject) -> None:
     store = declare(subject, FLIGHTS, "g")
     spec = subject.specs.spec(rules_of("g", "h"), revision=2)
     with pytest.raises(GroupInOtherRegion, match="group h belongs to region seats"):
-        store.handle(FLIGHTS, ChangeSpec(at_once=spec, clusters={H: EAST}))
-    store.handle(FLIGHTS, ChangeSpec(at_once=spec, clusters={H: WEST}))
+        store.handle(FLIGHTS, commands.ChangeSpec(at_once=spec, clusters={H: EAST}))
+    store.handle(FLIGHTS, commands.ChangeSpec(at_once=spec, clusters={H: WEST}))
     assert store.read(FLIGHTS)[0].clusters == {H: WEST}
 
 
@@ -175,7 +164,7 @@ def test_a_claim_of_a_group_that_another_region_has_is_refused(subject: Subject,
     driver = drive()
     driver.up()
     group = driver.member(0).group
-    driver.store.handle(SEATS, DeclareRegion(spec=subject.specs.spec(rules_of(group)), clusters={group: EAST}))
+    driver.store.handle(SEATS, commands.DeclareRegion(spec=subject.specs.spec(rules_of(group)), clusters={group: EAST}))
     with pytest.raises(GroupInOtherRegion, match=f"group {group} belongs to region seats"):
         claim(driver, EAST)
     claim(driver, WEST)
@@ -187,10 +176,10 @@ def test_back_at_its_cluster_a_halted_region_goes_on_and_where_it_was(drive: Dri
     driver.up()
     claim(driver, EAST)
     claim(driver, WEST)
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     claim(driver, WEST)  # the address still leads there
     halted = driver.held.state
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     claim(driver, EAST)
     driver.finish_reset()
     assert (halted, driver.held.state) == (RegionState.HALTED, RegionState.RUNNING)
@@ -201,13 +190,13 @@ def test_declared_anew_a_region_consumes_from_the_other_cluster(subject: Subject
     driver.up()
     claim(driver, EAST)
     claim(driver, WEST)
-    driver.handle(KillRegion())
+    driver.handle(commands.KillRegion())
     for member in driver.all_members():
         driver.leave(member)
     group = driver.member(0).group
-    driver.handle(DeleteRegion())
+    driver.handle(commands.DeleteRegion())
     spec = subject.specs.spec(rules_of(group))
-    region = driver.store.handle(driver.name, DeclareRegion(spec=spec, clusters={group: WEST}))
+    region = driver.store.handle(driver.name, commands.DeclareRegion(spec=spec, clusters={group: WEST}))
     assert region.clusters == {group: WEST}
 
 
@@ -217,6 +206,6 @@ def test_no_policy_decides_about_logs_of_another_cluster(drive: Drive, policy: O
     driver.up()
     claim(driver, EAST)
     other = {p: replace(log, topic_id=TopicId("of the other cluster")) for p, log in driver.logs.items()}
-    report = ReportOutOfRange(caller=driver.caller(driver.member(0)), observed=other, cluster=WEST)
+    report = commands.ReportOutOfRange(caller=driver.caller(driver.member(0)), observed=other, cluster=WEST)
     driver.handle(report)
     assert halt_of(driver).reason is HaltReason.OTHER_CLUSTER

@@ -15,17 +15,7 @@ from airflow_kcr.errors import (
     UnknownRegion,
 )
 from airflow_kcr.ports import Renewal
-from airflow_kcr.protocol.region.commands import (
-    EventMark,
-    FinishBatch,
-    Heartbeat,
-    Leave,
-    ReadRegion,
-    Register,
-    Renew,
-    StartBatch,
-    StartRegion,
-)
+from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import BatchId, EventNumber, GroupId, Incarnation, MemberId, Offset, Range, RegionName
@@ -36,17 +26,17 @@ from tests.support.stores import Subject, expire
 LEASE = timedelta(seconds=10)
 
 
-def request(driver: Driver, batch: str, width: int = 5) -> StartBatch:
+def request(driver: Driver, batch: str, width: int = 5) -> commands.StartBatch:
     held = {p: c.position for p, c in driver.claims(driver.member(0)).items() if c.position is not None}
     return driver.batch_of(driver.member(0), {p: Range(o, Offset(o + width)) for p, o in held.items()}, batch)
 
 
 def test_a_lease_is_renewed_from_the_stores_clock(subject: Subject, drive: Drive) -> None:
     driver = drive()
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     driver.join(driver.member(0))
     subject.clock.advance(8)
-    heartbeat = driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE))
+    heartbeat = driver.handle(commands.Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE))
     assert (heartbeat.renewed, heartbeat.incarnation) == (True, 1)
     assert (heartbeat.counter, heartbeat.epoch, heartbeat.reconcile_at) == (
         driver.held.counter,
@@ -60,15 +50,15 @@ def test_a_lease_is_renewed_from_the_stores_clock(subject: Subject, drive: Drive
 
 def test_a_renewal_says_what_the_member_lacks_and_a_new_incarnation_lacks_nothing(drive: Drive) -> None:
     driver = drive()
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     member = driver.member(0)
     driver.join(member)
-    driver.handle(Renew(member=member, incarnation=Incarnation(1), lease=LEASE, lacks="Spark has no executor"))
+    driver.handle(commands.Renew(member=member, incarnation=Incarnation(1), lease=LEASE, lacks="Spark has no executor"))
     assert driver.region.leases[member].lacks == "Spark has no executor"
-    driver.handle(Register(member=member, token="t-2", takeover=True))
+    driver.handle(commands.Register(member=member, token="t-2", takeover=True))
     assert driver.region.leases[member].lacks == ""
-    driver.handle(Renew(member=member, incarnation=Incarnation(2), lease=LEASE, lacks="the same"))
-    driver.handle(Renew(member=member, incarnation=Incarnation(2), lease=LEASE))
+    driver.handle(commands.Renew(member=member, incarnation=Incarnation(2), lease=LEASE, lacks="the same"))
+    driver.handle(commands.Renew(member=member, incarnation=Incarnation(2), lease=LEASE))
     assert driver.region.leases[member].lacks == ""
 
 
@@ -77,7 +67,7 @@ def test_a_renewal_changes_nothing_but_the_lease(subject: Subject, drive: Drive)
     driver.up()
     before = driver.region
     subject.clock.advance(1)
-    driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE))
+    driver.handle(commands.Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE))
     after = driver.region
     assert after.leases != before.leases
     assert (after.counter, after.reconcile_at) == (before.counter, before.reconcile_at)
@@ -89,12 +79,12 @@ def test_a_renewal_says_whether_the_store_has_the_newest_event_that_the_member_k
     driver.up()
     region = driver.held
     assert region.recorded_at is not None
-    mark = EventMark(number=region.counter, at=region.recorded_at)
+    mark = commands.EventMark(number=region.counter, at=region.recorded_at)
     another = replace(mark, at=mark.at + timedelta(microseconds=1))
     unknown = replace(another, number=EventNumber(mark.number + 1))
     said = [
         driver.handle(
-            Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE, newest=newest)
+            commands.Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE, newest=newest)
         ).is_other_history
         for newest in (None, mark, another, unknown)
     ]
@@ -106,20 +96,20 @@ def test_an_expired_lease_is_never_revived(subject: Subject, drive: Drive) -> No
     driver.up()
     expire(subject)
     until = driver.held.leases[driver.member(0)].until
-    heartbeat = driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE))
+    heartbeat = driver.handle(commands.Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE))
     assert not heartbeat.renewed
     assert heartbeat.now > until
     assert driver.held.leases[driver.member(0)].until == until
     with pytest.raises(LeaseExpired):
-        driver.handle(Leave(member=driver.member(0), incarnation=Incarnation(1)))
+        driver.handle(commands.Leave(member=driver.member(0), incarnation=Incarnation(1)))
     assert driver.join(driver.member(0)) == 2
 
 
 def test_only_a_registered_member_renews(drive: Drive) -> None:
     driver = drive()
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     with pytest.raises(UnknownMember, match="register it first"):
-        driver.handle(Renew(member=MemberId(GroupId("g"), 1), incarnation=Incarnation(1), lease=LEASE))
+        driver.handle(commands.Renew(member=MemberId(GroupId("g"), 1), incarnation=Incarnation(1), lease=LEASE))
 
 
 def test_renewals_are_answered_each_by_itself(subject: Subject, drive: Drive) -> None:
@@ -127,7 +117,7 @@ def test_renewals_are_answered_each_by_itself(subject: Subject, drive: Drive) ->
     driver.up()
     subject.clock.advance(1)
     first, second = driver.member(0), driver.member(1)
-    good = Renewal(region=driver.name, command=Renew(member=second, incarnation=Incarnation(1), lease=LEASE))
+    good = Renewal(region=driver.name, command=commands.Renew(member=second, incarnation=Incarnation(1), lease=LEASE))
     stale = replace(good, command=replace(good.command, member=first, incarnation=Incarnation(9)))
     nobody = replace(good, command=replace(good.command, member=MemberId(GroupId("g"), 7)))
     elsewhere = replace(good, region=RegionName("elsewhere"))
@@ -136,7 +126,7 @@ def test_renewals_are_answered_each_by_itself(subject: Subject, drive: Drive) ->
     heartbeats = {
         one: (heartbeat.renewed, heartbeat.incarnation)
         for one, heartbeat in found.items()
-        if isinstance(heartbeat, Heartbeat)
+        if isinstance(heartbeat, commands.Heartbeat)
     }
     assert heartbeats == {stale: (False, 1), good: (True, 1)}
     errors = {one: type(error) for one, error in found.items() if isinstance(error, RefusedError)}
@@ -152,13 +142,13 @@ def test_renewals_of_one_lease_by_two_incarnations_are_told_apart(drive: Drive) 
     driver = drive()
     driver.up()
     former = Renewal(
-        region=driver.name, command=Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE)
+        region=driver.name, command=commands.Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE)
     )
-    takeover = Register(member=driver.member(0), token="t-2", takeover=True)
+    takeover = commands.Register(member=driver.member(0), token="t-2", takeover=True)
     newest = replace(former, command=replace(former.command, incarnation=driver.handle(takeover)))
     found = driver.store.renew([former, newest])
     assert {
-        one.command.incarnation: isinstance(heartbeat, Heartbeat) and heartbeat.renewed
+        one.command.incarnation: isinstance(heartbeat, commands.Heartbeat) and heartbeat.renewed
         for one, heartbeat in found.items()
     } == {
         Incarnation(1): False,
@@ -170,7 +160,7 @@ def test_who_left_does_not_renew(drive: Drive) -> None:
     driver = drive()
     driver.up()
     driver.leave(driver.member(0))
-    assert not driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE)).renewed
+    assert not driver.handle(commands.Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE)).renewed
     assert {c.owner for c in driver.held.claims.values()} == {None, driver.member(1)}
 
 
@@ -178,7 +168,7 @@ def test_a_view_is_what_a_member_holds(drive: Drive) -> None:
     driver = drive()
     driver.up()
     driver.process()
-    view = driver.handle(ReadRegion(member=driver.member(1)))
+    view = driver.handle(commands.ReadRegion(member=driver.member(1)))
     assert set(view.claims) == {driver.partition(2), driver.partition(3)}
     assert {c.position for c in view.claims.values()} == {10}
     assert (view.state, view.incarnation, view.acknowledged) == (RegionState.RUNNING, 1, True)
@@ -186,12 +176,15 @@ def test_a_view_is_what_a_member_holds(drive: Drive) -> None:
 
 def test_a_view_is_there_while_others_have_open_entries(drive: Drive) -> None:
     driver = drive()
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     driver.join(driver.member(0))
     driver.join(driver.member(1))
     driver.claim(driver.member(0), [driver.partition(0), driver.partition(1)])
-    assert set(driver.handle(ReadRegion(member=driver.member(0))).claims) == {driver.partition(0), driver.partition(1)}
-    assert driver.handle(ReadRegion(member=driver.member(1))).claims == {}
+    assert set(driver.handle(commands.ReadRegion(member=driver.member(0))).claims) == {
+        driver.partition(0),
+        driver.partition(1),
+    }
+    assert driver.handle(commands.ReadRegion(member=driver.member(1))).claims == {}
 
 
 def test_a_batch_begins_once_and_its_row_is_the_answer_each_time(drive: Drive) -> None:
@@ -209,7 +202,7 @@ def test_an_id_of_a_batch_is_used_once_for_ever(drive: Drive) -> None:
     driver = drive()
     driver.up()
     driver.handle(request(driver, "b-1"))
-    driver.handle(FinishBatch(batch=BatchId("b-1"), member=driver.member(0), incarnation=Incarnation(1)))
+    driver.handle(commands.FinishBatch(batch=BatchId("b-1"), member=driver.member(0), incarnation=Incarnation(1)))
     first = driver.batches
     with pytest.raises(BatchRefused):
         driver.handle(request(driver, "b-1"))

@@ -24,35 +24,10 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
-from airflow_kcr import libpq
+from airflow_kcr import errors, libpq
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.errors import (
-    NotClaimed,
-    OutcomeUnknown,
-    StoreBusy,
-    StoreError,
-    StoreRefused,
-    StoreUnavailable,
-    UnknownRegion,
-)
 from airflow_kcr.ports import Renewal
-from airflow_kcr.protocol.region import batches
-from airflow_kcr.protocol.region.commands import (
-    Command,
-    DeclareRegion,
-    DeleteRegion,
-    FinishBatch,
-    Heartbeat,
-    KillRegion,
-    PauseRegion,
-    ReadRegion,
-    Reconcile,
-    Register,
-    Renew,
-    RequestCheckpoint,
-    StartBatch,
-    StartRegion,
-)
+from airflow_kcr.protocol.region import batches, commands
 from airflow_kcr.protocol.region.rows import Batch, Lease, Member, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
@@ -162,11 +137,11 @@ def test_settings_of_the_url_are_kept(database_url: str) -> None:
 
 def test_a_store_that_is_not_there_is_unavailable_and_its_password_no_ones_business() -> None:
     with PostgresTransactions.connect("postgresql://me:secret@127.0.0.1:1/kcr?password=secret", _none) as store:
-        with pytest.raises(StoreUnavailable, match=r"me@127\.0\.0\.1:1/kcr") as caught:
+        with pytest.raises(errors.StoreUnavailable, match=r"me@127\.0\.0\.1:1/kcr") as caught:
             store.names()
         assert "secret" not in str(caught.value)
         assert "(nothing listens there); tried for" in str(caught.value)
-        assert not isinstance(caught.value, StoreRefused)
+        assert not isinstance(caught.value, errors.StoreRefused)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +156,7 @@ def test_a_server_that_refuses_an_address_says_what_is_wrong_with_it(
     database_url: str, wrong: Callable[[URL], URL], why: str
 ) -> None:
     url = wrong(make_url(database_url))
-    with PostgresTransactions.connect(url, _none) as store, pytest.raises(StoreRefused, match=why):
+    with PostgresTransactions.connect(url, _none) as store, pytest.raises(errors.StoreRefused, match=why):
         store.names()
 
 
@@ -192,7 +167,7 @@ def test_a_user_without_rights_is_refused(database_url: str, driver: Driver) -> 
     url = make_url(database_url).set(username="kcr_stranger")
     with (
         PostgresTransactions.connect(url, _none) as store,
-        pytest.raises(StoreRefused, match="may not use the kcr sch"),
+        pytest.raises(errors.StoreRefused, match="may not use the kcr sch"),
     ):
         store.names()
 
@@ -204,9 +179,11 @@ def _none(spec: str) -> RegionRules:
 def test_pooled_connections_that_died_are_replaced_unnoticed(database_url: str, driver: Driver, engine: Engine) -> None:
     calls: list[Callable[[], object]] = [
         lambda: driver.start_batch(driver.member(0)),
-        lambda: driver.handle(Reconcile()),
+        lambda: driver.handle(commands.Reconcile()),
         lambda: driver.store.read(driver.name),
-        lambda: driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=timedelta(seconds=3))),
+        lambda: driver.handle(
+            commands.Renew(member=driver.member(0), incarnation=Incarnation(1), lease=timedelta(seconds=3))
+        ),
         driver.store.names,
     ]
     for call in calls:
@@ -220,7 +197,7 @@ def test_pooled_connections_that_died_are_replaced_unnoticed(database_url: str, 
 def test_a_connection_goes_back_to_the_pool_as_it_came(engine: Engine, rules: RegionRules) -> None:
     # Its next user may neither find its transactions read-only nor each statement in one of its own.
     with PostgresTransactions(engine, lambda _: rules) as store:
-        with pytest.raises(UnknownRegion):
+        with pytest.raises(errors.UnknownRegion):
             store.read(RegionName("nowhere"))
         store.names()
     with engine.connect() as connection:
@@ -247,14 +224,14 @@ def test_a_backend_ended_before_commit_changes_nothing(database_url: str, driver
 
     request = driver.batch_of(driver.member(0), {place: Range(Offset(0), Offset(7))})
 
-    def begun(region: Region, now: datetime, command: StartBatch) -> tuple[Region, Batch]:
+    def begun(region: Region, now: datetime, command: commands.StartBatch) -> tuple[Region, Batch]:
         return batches.start(rule(region, now), now, command)
 
     calls: dict[str, Callable[[], object]] = {
         "decide": lambda: driver.change(failed),
         "admit": lambda: driver.store.admit(driver.name, request, begun),
     }
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(errors.StoreUnavailable):
         calls[verb]()
     assert (driver.held.failures, driver.events, driver.batches) == (before[0].failures, before[1], before[2])
     assert dict(driver.held.claims) == dict(before[0].claims)
@@ -326,8 +303,8 @@ def test_waiting_too_long_for_the_lock_is_busy_and_changes_nothing(database_url:
     thread.start()
     try:
         assert held.wait(10)
-        with pytest.raises(StoreBusy, match="too long"):
-            driver.handle(Reconcile())
+        with pytest.raises(errors.StoreBusy, match="too long"):
+            driver.handle(commands.Reconcile())
     finally:
         release.set()
         thread.join()
@@ -380,7 +357,7 @@ def test_c25_a_process_frozen_with_the_lock_does_not_freeze_the_region(
         try:
             assert frozen.stdout.readline() == "locked\n"
             started = monotonic()
-            driver.handle(Reconcile())
+            driver.handle(commands.Reconcile())
             waited = monotonic() - started
             # Half a lease is when the server ends it; what is above is the load of the machine.
             assert waited < QUICK.lease.total_seconds()
@@ -400,7 +377,9 @@ def test_c46_two_begins_beside_transitions_neither_deadlock_nor_wait_for_ever(dr
     def work(index: int) -> int:
         done = 0
         while not stop.is_set():
-            driver.handle(Renew(member=driver.member(index), incarnation=Incarnation(1), lease=timedelta(seconds=10)))
+            driver.handle(
+                commands.Renew(member=driver.member(index), incarnation=Incarnation(1), lease=timedelta(seconds=10))
+            )
             driver_batch(driver, index, BatchId(f"b-{index}-{done}"))
             done += 1
         return done
@@ -410,7 +389,7 @@ def test_c46_two_begins_beside_transitions_neither_deadlock_nor_wait_for_ever(dr
         working = [threads.submit(work, index) for index in (0, 1)]
         try:
             for _ in range(30):
-                driver.handle(Reconcile())
+                driver.handle(commands.Reconcile())
         finally:
             stop.set()
         assert all(w.result(30) > 0 for w in working)
@@ -419,13 +398,13 @@ def test_c46_two_begins_beside_transitions_neither_deadlock_nor_wait_for_ever(dr
 
 def driver_batch(driver: Driver, index: int, batch: BatchId) -> None:
     """Begin and end one batch on all that a member holds."""
-    view = driver.handle(ReadRegion(member=driver.member(index)))
+    view = driver.handle(commands.ReadRegion(member=driver.member(index)))
     ranges = {p: Range(c.position, Offset(c.position + 1)) for p, c in view.claims.items() if c.position is not None}
-    request = StartBatch(
+    request = commands.StartBatch(
         batch=batch, member=driver.member(index), incarnation=Incarnation(1), epoch=view.epoch, ranges=ranges
     )
     driver.handle(request)
-    driver.handle(FinishBatch(batch=batch, member=driver.member(index), incarnation=Incarnation(1)))
+    driver.handle(commands.FinishBatch(batch=batch, member=driver.member(index), incarnation=Incarnation(1)))
 
 
 def test_c46_transitions_are_not_starved_by_many_shared_lockers(driver: Driver, store: PostgresTransactions) -> None:
@@ -435,7 +414,7 @@ def test_c46_transitions_are_not_starved_by_many_shared_lockers(driver: Driver, 
     def lock(index: int) -> None:
         while not stop.is_set():
             member = MemberId(GROUP, index)
-            command = StartBatch(
+            command = commands.StartBatch(
                 batch=BatchId("none"), member=member, incarnation=Incarnation(1), epoch=Epoch(1), ranges=nothing
             )
             store.admit(driver.name, command, lambda region, now, command: (region, None))
@@ -523,7 +502,9 @@ def test_a_decision_on_a_lease_that_was_renewed_meanwhile_is_made_again(driver: 
         lease = region.leases[member]
         seen.append(lease.until)
         if len(seen) == 1:
-            assert driver.handle(Renew(member=member, incarnation=Incarnation(1), lease=timedelta(seconds=60))).renewed
+            assert driver.handle(
+                commands.Renew(member=member, incarnation=Incarnation(1), lease=timedelta(seconds=60))
+            ).renewed
         return replace(region, leases={**region.leases, member: replace(lease, until=now)})
 
     after = driver.change(leave)
@@ -540,11 +521,11 @@ def test_a_lease_that_is_being_written_keeps_no_other_from_being_renewed(
     with psycopg.connect(_dsn(database_url)) as other:
         other.execute("SELECT FROM kcr.lease WHERE member_index = 0 FOR UPDATE")
         found = store.renew(asked)
-        with pytest.raises(StoreBusy, match=r"g\[0\] .* ask again"):
+        with pytest.raises(errors.StoreBusy, match=r"g\[0\] .* ask again"):
             driver.handle(first.command)
-    assert {one: isinstance(heartbeat, Heartbeat) and heartbeat.renewed for one, heartbeat in found.items()} == {
-        second: True
-    }
+    assert {
+        one: isinstance(heartbeat, commands.Heartbeat) and heartbeat.renewed for one, heartbeat in found.items()
+    } == {second: True}
     leases = driver.held.leases
     assert leases[second.command.member].until - leases[first.command.member].until > timedelta(seconds=30)
     assert store.renew(asked).keys() == {first, second}
@@ -583,7 +564,7 @@ def test_a_lease_that_was_written_since_a_renewal_began_is_judged_as_it_is_now(
         other.execute(f"UPDATE kcr.lease SET {change} WHERE member_index = 0")
         other.execute("SELECT pg_advisory_unlock(1)")
         found = answer.result(60).get(asked)
-    assert (isinstance(found, Heartbeat) and found.renewed) is renewed
+    assert (isinstance(found, commands.Heartbeat) and found.renewed) is renewed
     region, now = driver.store.read(driver.name)
     assert (region.leases[driver.member(0)].until - now > timedelta(minutes=30)) is renewed
 
@@ -595,9 +576,9 @@ def test_the_leases_of_any_regions_are_renewed_by_one_statement(
     for number in range(3):
         name, group = RegionName(f"other-{number}"), group_rules(f"h{number}", members=2)
         driver.store.handle(
-            name, DeclareRegion(spec=Spec(text="{}", rules=replace(rules, groups={group.group_id: group})))
+            name, commands.DeclareRegion(spec=Spec(text="{}", rules=replace(rules, groups={group.group_id: group})))
         )
-        driver.store.handle(name, StartRegion())
+        driver.store.handle(name, commands.StartRegion())
         for index in range(2):
             member = MemberId(group.group_id, index)
             store.decide(name, partial(_registered, member))
@@ -605,11 +586,13 @@ def test_the_leases_of_any_regions_are_renewed_by_one_statement(
     with statements() as run:
         found = store.renew(asked)
     assert len(run) == 1
-    assert [isinstance(found[one], Heartbeat) and found[one].renewed for one in asked] == [True] * 8  # type: ignore[union-attr]
+    assert [isinstance(found[one], commands.Heartbeat) and found[one].renewed for one in asked] == [True] * 8  # type: ignore[union-attr]
 
 
 def _renewal(name: RegionName, member: MemberId) -> Renewal:
-    return Renewal(region=name, command=Renew(member=member, incarnation=Incarnation(1), lease=timedelta(seconds=60)))
+    return Renewal(
+        region=name, command=commands.Renew(member=member, incarnation=Incarnation(1), lease=timedelta(seconds=60))
+    )
 
 
 def _registered(member: MemberId, region: Region, now: datetime) -> tuple[Region, None]:
@@ -634,7 +617,7 @@ class Recording:
         def counted(*arguments: object, **named: object) -> Region:
             try:
                 return call(*arguments, **named)
-            except OutcomeUnknown:
+            except errors.OutcomeUnknown:
                 self.unknown += 1
                 raise
 
@@ -672,16 +655,16 @@ def _do(verb: str, driver: Driver, store: RegionStore, batch: BatchId | None, ar
         case "end":
             assert batch is not None
             arm()
-            store.handle(driver.name, FinishBatch(batch=batch, member=member, incarnation=Incarnation(1)))
+            store.handle(driver.name, commands.FinishBatch(batch=batch, member=member, incarnation=Incarnation(1)))
             assert {(c.position, c.started_to) for c in driver.claims(member).values()} == {(20, 20)}
             return sum(b.outcome is Outcome.DONE for b in driver.batches if b.batch == batch)
         case "register":
             arm()
-            assert store.handle(driver.name, Register(member=member, token="new", takeover=True)) == 2
+            assert store.handle(driver.name, commands.Register(member=member, token="new", takeover=True)) == 2
             return sum(e.kind == "MemberRegistered" for e in driver.events) - 2
         case "request_checkpoint":
             arm()
-            store.handle(driver.name, RequestCheckpoint(request_id=RequestId("n1")))
+            store.handle(driver.name, commands.RequestCheckpoint(request_id=RequestId("n1")))
             return sum(e.kind == "CheckpointRequested" for e in driver.events)
         case _:
             part = driver.part_of(member)
@@ -707,7 +690,7 @@ def test_a_waiter_is_told_of_a_change(driver: Driver, store: PostgresTransaction
     counter = driver.held.counter
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(store.wait, driver.name, counter, FOR_EVER)
-        driver.handle(PauseRegion())
+        driver.handle(commands.PauseRegion())
         assert waiting.result(60) > counter
 
 
@@ -807,7 +790,7 @@ def test_a_region_that_was_returned_can_be_read_on_after_its_transaction(driver:
     sequence = driver.checkpoint("n1")
     region, _ = driver.store.read(driver.name)
     assert set(region.offsets[sequence].values()) == {10}
-    decided = driver.handle(Reconcile())
+    decided = driver.handle(commands.Reconcile())
     assert set(decided.offsets[sequence].values()) == {10}
     assert decided.seek.offsets == region.seek.offsets
     assert decided.archive.checkpoint(sequence) == region.archive.checkpoint(sequence) == region.checkpoints[sequence]
@@ -823,7 +806,7 @@ def test_what_a_member_looks_at_is_read_in_one_transaction(driver: Driver, engin
         begun.append(connection)
 
     event.listen(engine, "checkout", note)
-    seen = driver.handle(ReadRegion(member=driver.member(0)))
+    seen = driver.handle(commands.ReadRegion(member=driver.member(0)))
     event.remove(engine, "checkout", note)
     # With a complete checkpoint there is the most to see: who publishes it, and what of its commit is still to be read
     # back.
@@ -846,7 +829,7 @@ def test_a_begin_and_an_end_are_three_statements_each(
         driver.handle(request)
     assert len(run) == 3, run
     with statements() as run:
-        driver.handle(FinishBatch(batch=request.batch, member=request.member, incarnation=Incarnation(1)))
+        driver.handle(commands.FinishBatch(batch=request.batch, member=request.member, incarnation=Incarnation(1)))
     assert len(run) == 3, run
 
 
@@ -858,7 +841,7 @@ def test_what_a_checkpoint_asks_of_the_store_is_a_handful_of_statements(
     counted = dict[str, int]()
     handle = driver.store.handle
 
-    def counting(name: RegionName, command: Command[object]) -> object:
+    def counting(name: RegionName, command: commands.Command[object]) -> object:
         with statements() as run:
             answer = handle(name, command)
         counted[type(command).__name__] = len(run)
@@ -869,7 +852,7 @@ def test_what_a_checkpoint_asks_of_the_store_is_a_handful_of_statements(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver.store, "handle", counting)
         driver.request_checkpoint("n1")
-        driver.handle(ReadRegion(member=driver.member(0)))
+        driver.handle(commands.ReadRegion(member=driver.member(0)))
         driver.complete()
         driver.publish()
         driver.read_back(driver.member(0))
@@ -888,10 +871,10 @@ def test_what_a_checkpoint_asks_of_the_store_is_a_handful_of_statements(
 def test_a_region_that_is_deleted_leaves_no_row(database_url: str, driver: Driver) -> None:
     driver.process()
     driver.checkpoint("n1")
-    driver.handle(KillRegion())
+    driver.handle(commands.KillRegion())
     for member in driver.all_members():
         driver.leave(member)
-    driver.handle(DeleteRegion())
+    driver.handle(commands.DeleteRegion())
     tables = execute(database_url, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'kcr'")
     kept = {name for (name,) in tables if execute(database_url, f"SELECT FROM kcr.{name} LIMIT 1")}
     assert kept == {"alembic_version"}
@@ -904,8 +887,8 @@ def test_an_end_without_its_claim_is_refused_and_the_batch_keeps_its_ranges(data
     request = driver.batch_of(driver.member(0), {place: Range(begin, Offset(begin + 1))})
     driver.handle(request)
     execute(database_url, "DELETE FROM kcr.claim")
-    with pytest.raises(NotClaimed):
-        driver.handle(FinishBatch(batch=request.batch, member=request.member, incarnation=Incarnation(1)))
+    with pytest.raises(errors.NotClaimed):
+        driver.handle(commands.FinishBatch(batch=request.batch, member=request.member, incarnation=Incarnation(1)))
     (row,) = driver.batches
     assert (row.outcome, dict(row.ranges)) == (None, dict(request.ranges))
 
@@ -973,7 +956,7 @@ def test_an_engine_that_was_passed_in_is_left_open(engine: Engine, rules: Region
 
 
 def test_an_error_nobody_foresaw_names_its_class_and_no_value(driver: Driver, store: PostgresTransactions) -> None:
-    with pytest.raises(StoreError) as caught:
+    with pytest.raises(errors.StoreError) as caught:
         driver.change(lambda region, now: replace(region, counter="not a number"))  # type: ignore[arg-type]
     assert "not a number" not in str(caught.value)
 
@@ -996,11 +979,11 @@ def test_the_garbage_collector_waits_for_a_decision_and_no_longer(driver: Driver
     def rule(region: Region, _now: datetime) -> Region:
         seen.append(gc.isenabled())
         if len(seen) > 1:
-            raise NotClaimed
+            raise errors.NotClaimed
         return region
 
     driver.change(rule)
     assert (seen, gc.isenabled()) == ([False], True)
-    with pytest.raises(NotClaimed):
+    with pytest.raises(errors.NotClaimed):
         driver.change(rule)
     assert (seen, gc.isenabled()) == ([False, False], True)

@@ -8,52 +8,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from airflow_kcr.errors import (
-    BatchRefused,
-    CheckpointRefused,
-    ConfigurationError,
-    ConflictingContribution,
-    GroupInOtherRegion,
-    InvalidIdentifier,
-    KcrError,
-    MemberInUse,
-    NotClaimed,
-    NumberOutOfRange,
-    OffsetOutsideLog,
-    RegionExists,
-    RegionInState,
-    StaleEpoch,
-    StaleIncarnation,
-    StalePlan,
-    StrangeContribution,
-    UnknownCheckpoint,
-    UnknownMember,
-    UnknownRegion,
-)
+from airflow_kcr import errors
 from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
-from airflow_kcr.protocol.region import batches
-from airflow_kcr.protocol.region.commands import (
-    AnswerEntries,
-    AssignedPartition,
-    ChangeSpec,
-    ClaimPartitions,
-    Contribute,
-    DeclareRegion,
-    DeleteRegion,
-    FinishBatch,
-    KillRegion,
-    Leave,
-    PauseRegion,
-    PinCheckpoint,
-    PublishCheckpoint,
-    ReadRegion,
-    Register,
-    Renew,
-    RequestReset,
-    StartRegion,
-)
+from airflow_kcr.protocol.region import batches, commands
 from airflow_kcr.protocol.region.liveness import NEVER
 from airflow_kcr.protocol.region.rows import Outcome, RegionState, Requester, ResetCause
 from airflow_kcr.protocol.region.state import Region
@@ -90,7 +49,7 @@ def rules_of(*groups: str, members: int = 2) -> RegionRules:
 
 def test_a_declared_region_is_stopped_and_reads_back_as_it_was_returned(subject: Subject) -> None:
     store = subject.transactions
-    made = store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("g"))))
+    made = store.handle(FLIGHTS, commands.DeclareRegion(spec=subject.specs.spec(rules_of("g"))))
     region, now = store.read(FLIGHTS)
     assert plain(region) == plain(made)
     assert (region.state, region.counter, region.events) == (RegionState.STOPPED, 1, ())
@@ -99,14 +58,14 @@ def test_a_declared_region_is_stopped_and_reads_back_as_it_was_returned(subject:
 
 def test_a_name_is_taken_once(subject: Subject) -> None:
     store = subject.transactions
-    store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("g"))))
-    with pytest.raises(RegionExists, match="flights"):
-        store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("h"))))
+    store.handle(FLIGHTS, commands.DeclareRegion(spec=subject.specs.spec(rules_of("g"))))
+    with pytest.raises(errors.RegionExists, match="flights"):
+        store.handle(FLIGHTS, commands.DeclareRegion(spec=subject.specs.spec(rules_of("h"))))
     assert store.names() == (FLIGHTS,)
 
 
 def test_places_of_sinks_are_noted_once_and_forgotten_with_the_region(subject: Subject) -> None:
-    store, declare = subject.transactions, DeclareRegion(spec=subject.specs.spec(rules_of("g")))
+    store, declare = subject.transactions, commands.DeclareRegion(spec=subject.specs.spec(rules_of("g")))
     one, other = SinkPlace(GroupId("g"), "out", "/lake/out"), SinkPlace(GroupId("g"), "out", "/lake/other")
     store.handle(FLIGHTS, declare)
     for place in (one, other, one):
@@ -115,10 +74,10 @@ def test_places_of_sinks_are_noted_once_and_forgotten_with_the_region(subject: S
     for _ in range(2):
         store.let_go(FLIGHTS, other)
     assert store.taken(FLIGHTS) == {one}
-    store.handle(FLIGHTS, DeleteRegion())
-    with pytest.raises(UnknownRegion):
+    store.handle(FLIGHTS, commands.DeleteRegion())
+    with pytest.raises(errors.UnknownRegion):
         store.taken(FLIGHTS)
-    with pytest.raises(UnknownRegion):
+    with pytest.raises(errors.UnknownRegion):
         store.take(FLIGHTS, one)
     store.handle(FLIGHTS, declare)
     assert store.taken(FLIGHTS) == frozenset()
@@ -126,21 +85,23 @@ def test_places_of_sinks_are_noted_once_and_forgotten_with_the_region(subject: S
 
 def test_a_group_is_in_one_region_which_the_refusal_names(subject: Subject) -> None:
     store = subject.transactions
-    store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("a", "g"))))
-    with pytest.raises(GroupInOtherRegion, match="group g belongs to region flights"):
-        store.handle(SEATS, DeclareRegion(spec=subject.specs.spec(rules_of("g", "z"))))
+    store.handle(FLIGHTS, commands.DeclareRegion(spec=subject.specs.spec(rules_of("a", "g"))))
+    with pytest.raises(errors.GroupInOtherRegion, match="group g belongs to region flights"):
+        store.handle(SEATS, commands.DeclareRegion(spec=subject.specs.spec(rules_of("g", "z"))))
     assert store.names() == (FLIGHTS,)
-    store.handle(SEATS, DeclareRegion(spec=subject.specs.spec(rules_of("z"))))  # nothing was left of the refused one
+    store.handle(
+        SEATS, commands.DeclareRegion(spec=subject.specs.spec(rules_of("z")))
+    )  # nothing was left of the refused one
 
 
 def test_a_changed_spec_takes_free_groups_and_gives_groups_free(subject: Subject) -> None:
     store = subject.transactions
-    store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("g", "h"))))
-    store.handle(SEATS, DeclareRegion(spec=subject.specs.spec(rules_of("s"))))
-    with pytest.raises(GroupInOtherRegion, match="group h belongs to region flights"):
-        store.handle(SEATS, ChangeSpec(at_once=subject.specs.spec(rules_of("h", "s"), revision=2)))
-    store.handle(FLIGHTS, ChangeSpec(at_once=subject.specs.spec(rules_of("g"), revision=2)))
-    store.handle(SEATS, ChangeSpec(at_once=subject.specs.spec(rules_of("h", "s"), revision=2)))
+    store.handle(FLIGHTS, commands.DeclareRegion(spec=subject.specs.spec(rules_of("g", "h"))))
+    store.handle(SEATS, commands.DeclareRegion(spec=subject.specs.spec(rules_of("s"))))
+    with pytest.raises(errors.GroupInOtherRegion, match="group h belongs to region flights"):
+        store.handle(SEATS, commands.ChangeSpec(at_once=subject.specs.spec(rules_of("h", "s"), revision=2)))
+    store.handle(FLIGHTS, commands.ChangeSpec(at_once=subject.specs.spec(rules_of("g"), revision=2)))
+    store.handle(SEATS, commands.ChangeSpec(at_once=subject.specs.spec(rules_of("h", "s"), revision=2)))
     assert sorted(store.read(SEATS)[0].rules.groups) == ["h", "s"]
 
 
@@ -148,7 +109,7 @@ def test_a_spec_that_waits_is_kept(subject: Subject, drive: Drive) -> None:
     driver = drive()
     driver.up()
     later = subject.specs.spec(rules_of("g", members=3), revision=3)
-    driver.handle(ChangeSpec(at_once=driver.held.spec, later=later))
+    driver.handle(commands.ChangeSpec(at_once=driver.held.spec, later=later))
     assert driver.held.next_spec == later
 
 
@@ -168,27 +129,27 @@ def test_groups_of_a_spec_that_waits_are_no_other_regions(subject: Subject, driv
     driver.up()
     before = driver.held.spec
     later = subject.specs.spec(rules_of("g", "h"), revision=3)
-    driver.handle(ChangeSpec(at_once=before, later=later))
-    with pytest.raises(GroupInOtherRegion, match=f"group h belongs to region {driver.name}"):
-        driver.store.handle(SEATS, DeclareRegion(spec=subject.specs.spec(rules_of("h"))))
-    driver.handle(ChangeSpec(at_once=before))
-    driver.store.handle(SEATS, DeclareRegion(spec=subject.specs.spec(rules_of("h"))))
+    driver.handle(commands.ChangeSpec(at_once=before, later=later))
+    with pytest.raises(errors.GroupInOtherRegion, match=f"group h belongs to region {driver.name}"):
+        driver.store.handle(SEATS, commands.DeclareRegion(spec=subject.specs.spec(rules_of("h"))))
+    driver.handle(commands.ChangeSpec(at_once=before))
+    driver.store.handle(SEATS, commands.DeclareRegion(spec=subject.specs.spec(rules_of("h"))))
 
 
 def test_a_spec_whose_group_is_another_regions_is_refused_when_it_is_applied(subject: Subject, drive: Drive) -> None:
     driver = drive()
     driver.up()
-    driver.store.handle(SEATS, DeclareRegion(spec=subject.specs.spec(rules_of("h"))))
+    driver.store.handle(SEATS, commands.DeclareRegion(spec=subject.specs.spec(rules_of("h"))))
     later = subject.specs.spec(rules_of("g", "h"), revision=3)
-    with pytest.raises(GroupInOtherRegion, match="group h belongs to region seats"):
-        driver.handle(ChangeSpec(at_once=driver.held.spec, later=later))
+    with pytest.raises(errors.GroupInOtherRegion, match="group h belongs to region seats"):
+        driver.handle(commands.ChangeSpec(at_once=driver.held.spec, later=later))
     assert driver.held.next_spec is None
 
 
 def test_names_are_in_order(subject: Subject) -> None:
     store = subject.transactions
     for name in ("b", "a-b", "a_b", "a", "0"):
-        store.handle(RegionName(name), DeclareRegion(spec=subject.specs.spec(rules_of(f"of {name}"))))
+        store.handle(RegionName(name), commands.DeclareRegion(spec=subject.specs.spec(rules_of(f"of {name}"))))
     assert store.names() == tuple(sorted(map(RegionName, ("b", "a-b", "a_b", "a", "0"))))
 
 
@@ -197,16 +158,16 @@ def test_a_stopped_region_is_deleted_with_its_history_and_its_groups_are_free(su
     driver.up()
     driver.process()
     driver.checkpoint("n1")
-    with pytest.raises(RegionInState):
-        driver.handle(DeleteRegion())
+    with pytest.raises(errors.RegionInState):
+        driver.handle(commands.DeleteRegion())
     assert driver.held.state is RegionState.RUNNING
-    driver.handle(KillRegion())
+    driver.handle(commands.KillRegion())
     subject.clock.advance(60)
-    driver.handle(DeleteRegion())
+    driver.handle(commands.DeleteRegion())
     assert driver.store.names() == ()
-    with pytest.raises(UnknownRegion):
+    with pytest.raises(errors.UnknownRegion):
         driver.store.read(driver.name)
-    driver.handle(DeclareRegion(spec=subject.specs.spec(rules_of("g"))))
+    driver.handle(commands.DeclareRegion(spec=subject.specs.spec(rules_of("g"))))
     assert list(driver.store.batches(driver.name)) == []
     assert len(driver.store.events(driver.name, EventNumber(0))) == 1
 
@@ -217,16 +178,20 @@ def test_an_unknown_region_is_refused_by_every_call_with_those_that_exist(subjec
         MemberId(GroupId("g"), 0),
         GroupPartition(GroupId("g"), TopicName("t"), 0),
     )
-    with pytest.raises(UnknownRegion, match="it has: none"):
+    with pytest.raises(errors.UnknownRegion, match="it has: none"):
         store.read(SEATS)
-    store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("g"))))
+    store.handle(FLIGHTS, commands.DeclareRegion(spec=subject.specs.spec(rules_of("g"))))
     calls: list[Callable[[], object]] = [
         lambda: store.read(SEATS),
-        lambda: store.handle(SEATS, ReadRegion(member=nobody)),
-        lambda: store.handle(SEATS, StartRegion()),
-        lambda: store.handle(SEATS, DeleteRegion()),
-        lambda: store.handle(SEATS, Renew(member=nobody, incarnation=Incarnation(1), lease=timedelta(seconds=10))),
-        lambda: store.handle(SEATS, FinishBatch(batch=BatchId("b"), member=nobody, incarnation=Incarnation(1))),
+        lambda: store.handle(SEATS, commands.ReadRegion(member=nobody)),
+        lambda: store.handle(SEATS, commands.StartRegion()),
+        lambda: store.handle(SEATS, commands.DeleteRegion()),
+        lambda: store.handle(
+            SEATS, commands.Renew(member=nobody, incarnation=Incarnation(1), lease=timedelta(seconds=10))
+        ),
+        lambda: store.handle(
+            SEATS, commands.FinishBatch(batch=BatchId("b"), member=nobody, incarnation=Incarnation(1))
+        ),
         lambda: store.events(SEATS, EventNumber(0)),
         lambda: list(store.batches(SEATS)),
         lambda: store.batch(SEATS, BatchId("b")),
@@ -236,13 +201,13 @@ def test_an_unknown_region_is_refused_by_every_call_with_those_that_exist(subjec
         lambda: store.read_as(SEATS, nobody, lambda region, now: region),
         lambda: store.admit(
             SEATS,
-            FinishBatch(batch=BatchId("b"), member=nobody, incarnation=Incarnation(1)),
+            commands.FinishBatch(batch=BatchId("b"), member=nobody, incarnation=Incarnation(1)),
             batches.finish,
         ),
         lambda: store.wait(SEATS, EventNumber(0), timedelta(seconds=0)),
     ]
     for call in calls:
-        with pytest.raises(UnknownRegion, match=r"seats.*it has: flights"):
+        with pytest.raises(errors.UnknownRegion, match=r"seats.*it has: flights"):
             call()
 
 
@@ -275,7 +240,9 @@ def test_texts_for_people_are_kept_whatever_is_in_them(drive: Drive) -> None:
     driver = drive()
     driver.up()
     caller = driver.caller(driver.member(0))
-    driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="späť ☃ 'quoted' \n %s :x {}"))
+    driver.handle(
+        commands.RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="späť ☃ 'quoted' \n %s :x {}")
+    )
     assert "☃ 'quoted' \n %s :x {}" in driver.region.resets[driver.held.epoch].detail
 
 
@@ -287,105 +254,109 @@ class Refusal:
     """One thing that is refused, and how."""
 
     name: str
-    error: type[KcrError]
+    error: type[errors.KcrError]
     ask: Callable[[Driver], object]
 
 
-def _part(driver: Driver, index: int = 0, **changes: object) -> Contribute:
+def _part(driver: Driver, index: int = 0, **changes: object) -> commands.Contribute:
     return replace(driver.part_of(driver.member(index)), **changes)  # type: ignore[arg-type]
 
 
-def _proposal(driver: Driver, offset: int, *, group: str = "g") -> ClaimPartitions:
+def _proposal(driver: Driver, offset: int, *, group: str = "g") -> commands.ClaimPartitions:
     partition = driver.partition(9, group=group)
     bounds = LogBounds(start=Offset(5), end=Offset(7))
     entry = SeekEntry(offset=Offset(offset), source=SeekSource.START_POSITION)
-    return ClaimPartitions(
+    return commands.ClaimPartitions(
         member=driver.member(0),
         incarnation=driver.processes[driver.member(0)].incarnation,
         assignment=AssignmentId(9),
-        partitions={partition: AssignedPartition(bounds=bounds, initial=entry)},
+        partitions={partition: commands.AssignedPartition(bounds=bounds, initial=entry)},
     )
 
 
-def _arrival(driver: Driver, index: int = 0, group: str = "g", token: str = "another") -> Register:
-    return Register(member=MemberId(GroupId(group), index), token=token)
+def _arrival(driver: Driver, index: int = 0, group: str = "g", token: str = "another") -> commands.Register:
+    return commands.Register(member=MemberId(GroupId(group), index), token=token)
 
 
 REFUSALS = [
-    Refusal("unknown region", UnknownRegion, lambda d: d.store.handle(RegionName("nowhere"), StartRegion())),
-    Refusal("unknown group", UnknownMember, lambda d: d.handle(_arrival(d, group="strange"))),
-    Refusal("unknown index", UnknownMember, lambda d: d.handle(_arrival(d, index=7))),
-    Refusal("index in use", MemberInUse, lambda d: d.handle(_arrival(d))),
-    Refusal("a group of another", ConfigurationError, lambda d: d.handle(_proposal(d, 6, group="h"))),
-    Refusal("a start outside of the log", OffsetOutsideLog, lambda d: d.handle(_proposal(d, 8))),
-    Refusal("a start below the log", NumberOutOfRange, lambda d: d.handle(_at(d, d.partition(-1)))),
+    Refusal(
+        "unknown region", errors.UnknownRegion, lambda d: d.store.handle(RegionName("nowhere"), commands.StartRegion())
+    ),
+    Refusal("unknown group", errors.UnknownMember, lambda d: d.handle(_arrival(d, group="strange"))),
+    Refusal("unknown index", errors.UnknownMember, lambda d: d.handle(_arrival(d, index=7))),
+    Refusal("index in use", errors.MemberInUse, lambda d: d.handle(_arrival(d))),
+    Refusal("a group of another", errors.ConfigurationError, lambda d: d.handle(_proposal(d, 6, group="h"))),
+    Refusal("a start outside of the log", errors.OffsetOutsideLog, lambda d: d.handle(_proposal(d, 8))),
+    Refusal("a start below the log", errors.NumberOutOfRange, lambda d: d.handle(_at(d, d.partition(-1)))),
     Refusal(
         "negative offsets",
-        NumberOutOfRange,
+        errors.NumberOutOfRange,
         lambda d: d.start_ranges(d.member(0), {d.partition(0): Range(Offset(-5), Offset(5))}),
     ),
     Refusal(
         "beyond 64 bits",
-        NumberOutOfRange,
+        errors.NumberOutOfRange,
         lambda d: d.start_ranges(d.member(0), {d.partition(0): Range(Offset(10), Offset(2**63))}),
     ),
     Refusal(
         "another's partition",
-        NotClaimed,
+        errors.NotClaimed,
         lambda d: d.start_ranges(d.member(0), {d.partition(3): Range(Offset(10), Offset(20))}),
     ),
     Refusal(
         "a gap before the range",
-        BatchRefused,
+        errors.BatchRefused,
         lambda d: d.start_ranges(d.member(0), {d.partition(0): Range(Offset(11), Offset(20))}),
     ),
     Refusal(
         "a batch that never began",
-        BatchRefused,
-        lambda d: d.handle(FinishBatch(batch=BatchId("no"), member=d.member(0), incarnation=Incarnation(1))),
+        errors.BatchRefused,
+        lambda d: d.handle(commands.FinishBatch(batch=BatchId("no"), member=d.member(0), incarnation=Incarnation(1))),
     ),
     Refusal(
         "a stale epoch",
-        StaleEpoch,
-        lambda d: d.handle(AnswerEntries(caller=replace(d.caller(d.member(0)), epoch=Epoch(0)), found={})),
+        errors.StaleEpoch,
+        lambda d: d.handle(commands.AnswerEntries(caller=replace(d.caller(d.member(0)), epoch=Epoch(0)), found={})),
     ),
     Refusal(
         "a stale incarnation",
-        StaleIncarnation,
-        lambda d: d.handle(Leave(member=d.member(0), incarnation=Incarnation(0))),
+        errors.StaleIncarnation,
+        lambda d: d.handle(commands.Leave(member=d.member(0), incarnation=Incarnation(0))),
     ),
-    Refusal("a checkpoint that isn't open", CheckpointRefused, lambda d: d.handle(_part(d))),
+    Refusal("a checkpoint that isn't open", errors.CheckpointRefused, lambda d: d.handle(_part(d))),
     Refusal(
         "to publish what isn't there",
-        UnknownCheckpoint,
-        lambda d: d.handle(PublishCheckpoint(sequence=CheckpointNumber(2**40))),
+        errors.UnknownCheckpoint,
+        lambda d: d.handle(commands.PublishCheckpoint(sequence=CheckpointNumber(2**40))),
     ),
     Refusal(
         "to pin what isn't there",
-        UnknownCheckpoint,
-        lambda d: d.handle(PinCheckpoint(sequence=CheckpointNumber(99), label="x", reason="")),
+        errors.UnknownCheckpoint,
+        lambda d: d.handle(commands.PinCheckpoint(sequence=CheckpointNumber(99), label="x", reason="")),
     ),
     Refusal(
         "a plan of another epoch",
-        StalePlan,
+        errors.StalePlan,
         lambda d: d.reset(ToCheckpoint(sequence=CheckpointNumber(1)), epoch=Epoch(d.region.epoch + 1)),
     ),
     Refusal(
         "a checkpoint that isn't there",
-        UnknownCheckpoint,
+        errors.UnknownCheckpoint,
         lambda d: d.reset(ToCheckpoint(sequence=CheckpointNumber(2**31 + 1))),
     ),
-    Refusal("to delete what runs", RegionInState, lambda d: d.handle(DeleteRegion())),
+    Refusal("to delete what runs", errors.RegionInState, lambda d: d.handle(commands.DeleteRegion())),
     Refusal(
-        "a commit read-back to what isn't the restore point", CheckpointRefused, lambda d: d.read_back(d.member(0))
+        "a commit read-back to what isn't the restore point",
+        errors.CheckpointRefused,
+        lambda d: d.read_back(d.member(0)),
     ),
 ]
 
 
-def _at(driver: Driver, partition: object) -> ClaimPartitions:
+def _at(driver: Driver, partition: object) -> commands.ClaimPartitions:
     return replace(
         _proposal(driver, 6),
-        partitions={partition: AssignedPartition(bounds=LogBounds(start=Offset(0), end=Offset(9)))},  # type: ignore[dict-item]
+        partitions={partition: commands.AssignedPartition(bounds=LogBounds(start=Offset(0), end=Offset(9)))},  # type: ignore[dict-item]
     )
 
 
@@ -412,7 +383,7 @@ def test_a_name_that_postgres_cant_hold_is_refused(drive: Drive, request_id: str
     driver = drive()
     driver.up()
     before = _everything(driver)
-    with pytest.raises(InvalidIdentifier):
+    with pytest.raises(errors.InvalidIdentifier):
         driver.request_checkpoint(request_id)
     assert _everything(driver) == before
 
@@ -420,42 +391,42 @@ def test_a_name_that_postgres_cant_hold_is_refused(drive: Drive, request_id: str
 CHECKPOINT_REFUSALS = [
     Refusal(
         "a stranger's contribution",
-        StrangeContribution,
+        errors.StrangeContribution,
         lambda d: d.handle(_of_stranger(d)),
     ),
     Refusal(
         "other offsets than the store's",
-        ConflictingContribution,
+        errors.ConflictingContribution,
         lambda d: d.handle(_part(d, offsets=OffsetMap({p: Offset(999) for p in _part(d).offsets}))),
     ),
-    Refusal("less than what is held", NotClaimed, lambda d: d.handle(_part(d, offsets=OffsetMap()))),
+    Refusal("less than what is held", errors.NotClaimed, lambda d: d.handle(_part(d, offsets=OffsetMap()))),
     Refusal(
         "a log that ends before the position",
-        OffsetOutsideLog,
+        errors.OffsetOutsideLog,
         lambda d: d.handle(
             _part(d, bounds={p: LogBounds(start=Offset(0), end=Offset(1)) for p in _part(d).offsets}),
         ),
     ),
-    Refusal("a stale epoch", StaleEpoch, lambda d: d.handle(_part(d, epoch=Epoch(d.region.epoch - 1)))),
+    Refusal("a stale epoch", errors.StaleEpoch, lambda d: d.handle(_part(d, epoch=Epoch(d.region.epoch - 1)))),
     Refusal(
         "a stale incarnation",
-        StaleIncarnation,
+        errors.StaleIncarnation,
         lambda d: d.handle(_part(d, incarnation=Incarnation(9))),
     ),
     Refusal(
         "a request id of another checkpoint",
-        CheckpointRefused,
+        errors.CheckpointRefused,
         lambda d: d.request_checkpoint("n1", boundary=d.store.read(d.name)[1] + timedelta(hours=1)),
     ),
     Refusal(
         "to begin while it drains",
-        BatchRefused,
+        errors.BatchRefused,
         lambda d: d.start_ranges(d.member(0), {d.partition(0): Range(Offset(10), Offset(20))}),
     ),
 ]
 
 
-def _of_stranger(driver: Driver) -> Contribute:
+def _of_stranger(driver: Driver) -> commands.Contribute:
     late = driver.member(2)
     driver.processes[late].assigned = ()
     return _part(driver, 2, offsets=OffsetMap(), bounds={})
@@ -548,12 +519,12 @@ def test_the_sign_of_a_region_moves_when_the_last_batch_of_a_paused_one_ends(dri
     driver = drive()
     driver.up()
     batch = driver.start_batch(driver.member(0))
-    driver.handle(PauseRegion())
+    driver.handle(commands.PauseRegion())
     (before, _) = driver.store.signs([driver.name])[driver.name]
     assert driver.store.signs([driver.name])[driver.name][0] == before
     driver.finish_batch(batch)
     (after, _) = driver.store.signs([driver.name])[driver.name]
     assert (before.running, after.running) == (1, 0)
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     driver.start_batch(driver.member(0))
     assert driver.store.signs([driver.name])[driver.name][0].running == 0

@@ -7,14 +7,7 @@ from random import Random
 
 import pytest
 
-from airflow_kcr.protocol.region import retention
-from airflow_kcr.protocol.region.commands import (
-    PinCheckpoint,
-    Reconcile,
-    ReportOutOfRange,
-    RetireCheckpoints,
-    StoreBoundaryOffsets,
-)
+from airflow_kcr.protocol.region import commands, retention
 from airflow_kcr.protocol.region.rows import BoundaryOffset, ResetCause
 from airflow_kcr.protocol.rules import (
     CheckpointMode,
@@ -55,7 +48,9 @@ def test_checkpoints_a_reset_in_between_and_a_persons_way_back(drive_twins: Driv
     driver.finish_reset()
     driver.process()
     driver.checkpoint("n3")
-    driver.handle(PinCheckpoint(sequence=driver.held.restore_sequence or second, label="kept", reason="to look at"))
+    driver.handle(
+        commands.PinCheckpoint(sequence=driver.held.restore_sequence or second, label="kept", reason="to look at")
+    )
 
 
 def test_a_topic_that_is_made_anew_takes_its_skips_with_it(drive_twins: Drive) -> None:
@@ -68,7 +63,7 @@ def test_a_topic_that_is_made_anew_takes_its_skips_with_it(drive_twins: Drive) -
     assert driver.held.skips
     for partition in driver.logs:
         driver.grow(partition, end=5, topic_id="id-2")
-    driver.handle(ReportOutOfRange(caller=driver.caller(driver.member(0)), observed=driver.logs))
+    driver.handle(commands.ReportOutOfRange(caller=driver.caller(driver.member(0)), observed=driver.logs))
     driver.reset(ToEarliest(), forced=True)
     driver.finish_reset()
     assert not driver.held.skips
@@ -91,7 +86,7 @@ def test_retention_forgets_where_old_boundaries_fall(drive_twins: Drive, monkeyp
         driver.request_checkpoint(f"n{hour}", boundary=first + timedelta(hours=hour))
         driver.complete()
         driver.publish()
-    driver.handle(RetireCheckpoints())
+    driver.handle(commands.RetireCheckpoints())
     hours = sorted((at - first) / timedelta(hours=1) for _, _, at in driver.region.boundary_offsets)
     assert hours == [hour for hour in (2, 3, 4) for _ in driver.logs]
 
@@ -104,7 +99,7 @@ def test_boundaries_hold_the_members_until_the_run_asks(drive_twins: Drive) -> N
     assert boundary is not None
     for member in sorted(driver.processes):
         found = {p: BoundaryOffset(offset=Offset(10), inexact="") for p in driver.claims(member)}
-        driver.handle(StoreBoundaryOffsets(caller=driver.caller(member), boundary=boundary, found=found))
+        driver.handle(commands.StoreBoundaryOffsets(caller=driver.caller(member), boundary=boundary, found=found))
     driver.process()
     driver.request_checkpoint("n1", boundary=boundary)
     driver.complete()
@@ -116,7 +111,7 @@ def test_a_checkpoint_by_count_sees_every_claim(drive_twins: Drive) -> None:
     driver = drive_twins(rules=rules)
     driver.up()
     driver.process()
-    driver.handle(Reconcile())
+    driver.handle(commands.Reconcile())
     driver.complete()
     driver.publish()
     driver.process(width=5)

@@ -16,17 +16,7 @@ import pytest
 from airflow_kcr.errors import NotClaimed
 from airflow_kcr.protocol.invariants.proof import verify
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region.commands import (
-    ChangeSpec,
-    DeclareRegion,
-    DeleteRegion,
-    KillRegion,
-    ReportForeignConsumer,
-    ReportLater,
-    ReportOutOfRange,
-    RequestReset,
-    StartRegion,
-)
+from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.targets import ToCurrent, ToEarliest, ToInitial
@@ -46,12 +36,12 @@ def in_the_log(driver: Driver, start: int, end: int, topic_id: str = "id-1") -> 
     place = driver.partition(0)
     driver.logs[place] = LogBounds(start=Offset(start), end=Offset(end), topic_id=TopicId(topic_id))
     member = next(m for m in driver.all_members() if place in driver.claims(m))
-    driver.handle(ReportOutOfRange(caller=driver.caller(member), observed={place: driver.logs[place]}))
+    driver.handle(commands.ReportOutOfRange(caller=driver.caller(member), observed={place: driver.logs[place]}))
 
 
 def failed(driver: Driver, specs: Specs) -> None:
     caller = driver.caller(driver.member(0))
-    driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="it broke"))
+    driver.handle(commands.RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="it broke"))
 
 
 def overtaken(driver: Driver, specs: Specs) -> None:
@@ -68,7 +58,7 @@ def made_anew(driver: Driver, specs: Specs) -> None:
 
 def restored(driver: Driver, specs: Specs) -> None:
     region, member = driver.region, driver.member(0)
-    seen = ReportLater(
+    seen = commands.ReportLater(
         member=member,
         epoch=Epoch(region.epoch + 3),
         incarnation=region.members[member].incarnation,
@@ -79,14 +69,14 @@ def restored(driver: Driver, specs: Specs) -> None:
 
 
 def joined_by_another(driver: Driver, specs: Specs) -> None:
-    driver.handle(ReportForeignConsumer(text="consumer c-1 of 10.0.0.1 is in group g"))
+    driver.handle(commands.ReportForeignConsumer(text="consumer c-1 of 10.0.0.1 is in group g"))
 
 
 # -- ways out ----------------------------------------------------------------------------------------------------------
 
 
 def resume(driver: Driver, specs: Specs) -> None:
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
 
 
 def force(driver: Driver, specs: Specs) -> None:
@@ -103,8 +93,8 @@ def skip(driver: Driver, specs: Specs) -> None:
 
 def change(driver: Driver, specs: Specs, rules: RegionRules) -> None:
     changed = specs.spec(rules, driver.held.spec.revision + 1)
-    driver.handle(ChangeSpec(at_once=changed))
-    driver.handle(StartRegion())
+    driver.handle(commands.ChangeSpec(at_once=changed))
+    driver.handle(commands.StartRegion())
 
 
 def read_what_is_there(driver: Driver, specs: Specs) -> None:
@@ -114,12 +104,12 @@ def read_what_is_there(driver: Driver, specs: Specs) -> None:
 
 
 def begin_anew(driver: Driver, specs: Specs) -> None:
-    driver.handle(KillRegion())
+    driver.handle(commands.KillRegion())
     for member in driver.all_members():
         driver.leave(member)
     spec = driver.held.spec
-    driver.handle(DeleteRegion())
-    driver.handle(DeclareRegion(spec=spec))
+    driver.handle(commands.DeleteRegion())
+    driver.handle(commands.DeclareRegion(spec=spec))
     driver.up()
 
 

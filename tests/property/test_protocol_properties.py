@@ -13,31 +13,7 @@ from airflow_kcr.errors import ConflictingContribution, FencedError, KcrError, O
 from airflow_kcr.protocol.member.state import Assignment
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import completion
-from airflow_kcr.protocol.region.commands import (
-    Acknowledge,
-    AnswerEntries,
-    AssignedPartition,
-    Caller,
-    ClaimPartitions,
-    Contribute,
-    Found,
-    KeepSlot,
-    Leave,
-    ReportOutOfRange,
-    ReportReadBack,
-    RequestReset,
-    StartBatch,
-    StartRegion,
-    StoreBoundaryOffsets,
-)
-from airflow_kcr.protocol.region.rows import (
-    BoundaryOffset,
-    CheckpointState,
-    Contribution,
-    RegionState,
-    ResetCause,
-)
+from airflow_kcr.protocol.region import commands, completion, rows
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
@@ -65,9 +41,9 @@ owners = st.lists(st.sampled_from(MEMBERS), min_size=1, max_size=len(PARTITIONS)
 sets_of_partitions = st.frozensets(st.sampled_from(PARTITIONS))
 
 
-def contribution(of: OffsetMap) -> Contribution:
+def contribution(of: OffsetMap) -> rows.Contribution:
     driver_now = boundary(0)
-    return Contribution(
+    return rows.Contribution(
         incarnation=Incarnation(1), offsets=of, committed=OffsetMap(), bounds={}, contributed_at=driver_now
     )
 
@@ -75,13 +51,13 @@ def contribution(of: OffsetMap) -> Contribution:
 def shared_out(held_by: list[MemberId]) -> Driver:
     """A running region whose partitions are held as told; some of its members may be idle."""
     driver = Driver(partitions=len(held_by), members=len(MEMBERS))
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     for member in driver.all_members():
         driver.join(member)
     for member in driver.all_members():
         driver.claim(member, [p for p, owner in zip(PARTITIONS, held_by, strict=False) if owner == member])
     driver.finish_reset()
-    assert driver.region.state is RegionState.RUNNING
+    assert driver.region.state is rows.RegionState.RUNNING
     return driver
 
 
@@ -136,8 +112,8 @@ def test_a_double_claim_that_reaches_a_checkpoint_is_a_reset_and_not_a_checkpoin
     region = replace(region, contributions={**region.contributions, (checkpoint, MEMBERS[1]): wrong})
     after = completion.contribute(region, driver.clock.now, driver.part_of(MEMBERS[0]))
     assert after.epoch == region.epoch + 1
-    assert after.resets[after.epoch].cause is ResetCause.DOUBLE_CLAIM
-    assert after.checkpoints[checkpoint].state is CheckpointState.ABORTED
+    assert after.resets[after.epoch].cause is rows.ResetCause.DOUBLE_CLAIM
+    assert after.checkpoints[checkpoint].state is rows.CheckpointState.ABORTED
 
 
 # -- completion ------------------------------------------------------------------------------------------------------
@@ -221,21 +197,21 @@ def test_added_and_retained_are_the_new_assignment_and_retained_and_removed_the_
 
 # -- stale callers ---------------------------------------------------------------------------------------------------
 
-Stale = Callable[[Driver, Caller], object]
+Stale = Callable[[Driver, commands.Caller], object]
 
 
-def stale_claim(driver: Driver, caller: Caller) -> object:
-    assigned = {p: AssignedPartition(bounds=log) for p, log in driver.logs.items()}
-    proposal = ClaimPartitions(
+def stale_claim(driver: Driver, caller: commands.Caller) -> object:
+    assigned = {p: commands.AssignedPartition(bounds=log) for p, log in driver.logs.items()}
+    proposal = commands.ClaimPartitions(
         member=caller.member, incarnation=caller.incarnation, assignment=AssignmentId(99), partitions=assigned
     )
     return driver.handle(proposal)
 
 
-def stale_begin(driver: Driver, caller: Caller) -> object:
+def stale_begin(driver: Driver, caller: commands.Caller) -> object:
     claims = {p: c for p, c in driver.region.claims.items() if c.position is not None}
     ranges = {p: Range(c.position or Offset(0), Offset((c.position or 0) + 5)) for p, c in claims.items()}
-    request = StartBatch(
+    request = commands.StartBatch(
         batch=BatchId("stale"),
         member=caller.member,
         incarnation=caller.incarnation,
@@ -245,10 +221,10 @@ def stale_begin(driver: Driver, caller: Caller) -> object:
     return driver.handle(request)
 
 
-def stale_contribute(driver: Driver, caller: Caller) -> object:
+def stale_contribute(driver: Driver, caller: commands.Caller) -> object:
     region = driver.region
     mine = {p: c.position for p, c in region.claims.items() if c.owner == caller.member and c.position is not None}
-    part = Contribute(
+    part = commands.Contribute(
         sequence=region.open_checkpoint or CheckpointNumber(0),
         member=caller.member,
         incarnation=caller.incarnation,
@@ -259,41 +235,45 @@ def stale_contribute(driver: Driver, caller: Caller) -> object:
     return driver.handle(part)
 
 
-def stale_answer(driver: Driver, caller: Caller) -> object:
-    return driver.handle(AnswerEntries(caller=caller, found={p: Found(offset=Offset(7)) for p in driver.logs}))
+def stale_answer(driver: Driver, caller: commands.Caller) -> object:
+    return driver.handle(
+        commands.AnswerEntries(caller=caller, found={p: commands.Found(offset=Offset(7)) for p in driver.logs})
+    )
 
 
-def stale_acknowledge(driver: Driver, caller: Caller) -> object:
-    return driver.handle(Acknowledge(caller=caller))
+def stale_acknowledge(driver: Driver, caller: commands.Caller) -> object:
+    return driver.handle(commands.Acknowledge(caller=caller))
 
 
-def stale_bounds(driver: Driver, caller: Caller) -> object:
-    found = {p: BoundaryOffset(offset=Offset(7)) for p in driver.logs}
-    return driver.handle(StoreBoundaryOffsets(caller=caller, boundary=boundary(1), found=found))
+def stale_bounds(driver: Driver, caller: commands.Caller) -> object:
+    found = {p: rows.BoundaryOffset(offset=Offset(7)) for p in driver.logs}
+    return driver.handle(commands.StoreBoundaryOffsets(caller=caller, boundary=boundary(1), found=found))
 
 
-def stale_out_of_range(driver: Driver, caller: Caller) -> object:
+def stale_out_of_range(driver: Driver, caller: commands.Caller) -> object:
     observed = {p: LogBounds(start=Offset(900), end=Offset(901)) for p in driver.logs}
-    return driver.handle(ReportOutOfRange(caller=caller, observed=observed))
+    return driver.handle(commands.ReportOutOfRange(caller=caller, observed=observed))
 
 
-def stale_request(driver: Driver, caller: Caller) -> object:
-    return driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="it raised"))
+def stale_request(driver: Driver, caller: commands.Caller) -> object:
+    return driver.handle(commands.RequestReset(caller=caller, cause=rows.ResetCause.BATCH_FAILED, detail="it raised"))
 
 
-def stale_leave(driver: Driver, caller: Caller) -> object:
-    return driver.handle(Leave(member=caller.member, incarnation=caller.incarnation))
+def stale_leave(driver: Driver, caller: commands.Caller) -> object:
+    return driver.handle(commands.Leave(member=caller.member, incarnation=caller.incarnation))
 
 
-def stale_keep_slot(driver: Driver, caller: Caller) -> object:
-    return driver.handle(KeepSlot(member=caller.member, incarnation=caller.incarnation))
+def stale_keep_slot(driver: Driver, caller: commands.Caller) -> object:
+    return driver.handle(commands.KeepSlot(member=caller.member, incarnation=caller.incarnation))
 
 
-def stale_read_back(driver: Driver, caller: Caller) -> object:
+def stale_read_back(driver: Driver, caller: commands.Caller) -> object:
     restore_point = driver.region.restore_sequence or CheckpointNumber(0)
     told = OffsetMap({p: Offset(7) for p in driver.logs})
     return driver.handle(
-        ReportReadBack(sequence=restore_point, member=caller.member, incarnation=caller.incarnation, offsets=told)
+        commands.ReportReadBack(
+            sequence=restore_point, member=caller.member, incarnation=caller.incarnation, offsets=told
+        )
     )
 
 
@@ -319,7 +299,7 @@ def as_draining() -> Driver:
 
 def as_resetting() -> Driver:
     driver = as_calm()
-    driver.request_reset(driver.member(1), ResetCause.BATCH_FAILED, "it raised")
+    driver.request_reset(driver.member(1), rows.ResetCause.BATCH_FAILED, "it raised")
     driver.claim(driver.member(1))
     return driver
 
@@ -338,7 +318,7 @@ def test_a_stale_incarnation_never_changes_a_row(verb: Stale, situation: Callabl
         driver.join(other)
     before, ledger = driver.region, driver.batches
     with pytest.raises(KcrError) as refused:
-        verb(driver, Caller(member=member, incarnation=stale.incarnation, epoch=driver.region.epoch))
+        verb(driver, commands.Caller(member=member, incarnation=stale.incarnation, epoch=driver.region.epoch))
     if verb is not stale_read_back:
         assert isinstance(refused.value, FencedError)
     assert (driver.region, driver.batches) == (before, ledger)
@@ -351,7 +331,7 @@ def test_another_epoch_never_changes_a_row(verb: Stale, situation: Callable[[], 
     driver = situation()
     member = driver.member(1)
     before, ledger = driver.region, driver.batches
-    caller = Caller(
+    caller = commands.Caller(
         member=member,
         incarnation=driver.processes[member].incarnation,
         epoch=Epoch(driver.region.epoch + off_by),
@@ -378,11 +358,11 @@ def test_an_automatic_request_of_an_older_epoch_is_noted_and_changes_nothing_els
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_a_batch_of_an_older_epoch_is_never_accepted(situation: Callable[[], Driver]) -> None:
     driver = situation()
-    if driver.region.state is not RegionState.RUNNING:
+    if driver.region.state is not rows.RegionState.RUNNING:
         return
     member = driver.member(0)
     batch = driver.start_batch(member)
-    driver.request_reset(driver.member(1), ResetCause.BATCH_FAILED, "it raised")
+    driver.request_reset(driver.member(1), rows.ResetCause.BATCH_FAILED, "it raised")
     before = driver.region
     with pytest.raises(FencedError):
         driver.finish_batch(batch)

@@ -11,15 +11,7 @@ from random import Random
 
 import pytest
 
-from airflow_kcr.protocol.region import checkpoints, claims, events
-from airflow_kcr.protocol.region.rows import (
-    RESET_STATES,
-    CheckpointPhase,
-    CheckpointPurpose,
-    Claim,
-    RegionState,
-    ResetCause,
-)
+from airflow_kcr.protocol.region import checkpoints, claims, events, rows
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import Delivery, GroupProtocol
 from airflow_kcr.protocol.values import GroupPartition
@@ -38,18 +30,18 @@ PAUSE = 4.0
 """Seconds between two ends."""
 
 
-def _phase(region: Region) -> CheckpointPhase | None:
+def _phase(region: Region) -> rows.CheckpointPhase | None:
     return None if region.checkpoint is None else region.checkpoint.phase
 
 
 MOMENTS: dict[str, Callable[[Region], bool]] = {
-    "runs": lambda region: region.state is RegionState.RUNNING and region.checkpoint is None,
-    "approaches": lambda region: _phase(region) is CheckpointPhase.APPROACHING,
-    "drains": lambda region: _phase(region) is CheckpointPhase.DRAINING,
+    "runs": lambda region: region.state is rows.RegionState.RUNNING and region.checkpoint is None,
+    "approaches": lambda region: _phase(region) is rows.CheckpointPhase.APPROACHING,
+    "drains": lambda region: _phase(region) is rows.CheckpointPhase.DRAINING,
     "drains for a person's reset": lambda region: (
-        region.checkpoint is not None and region.checkpoint.purpose is CheckpointPurpose.RESET
+        region.checkpoint is not None and region.checkpoint.purpose is rows.CheckpointPurpose.RESET
     ),
-    "resets": lambda region: region.state in RESET_STATES,
+    "resets": lambda region: region.state in rows.RESET_STATES,
 }
 
 
@@ -107,7 +99,7 @@ def wrong(seed: int, protocol: GroupProtocol, *, holds_output: bool = False) -> 
     return simulation.run(), simulation
 
 
-def causes(simulation: Simulation) -> Counter[ResetCause]:
+def causes(simulation: Simulation) -> Counter[rows.ResetCause]:
     return Counter(e.body.cause for e in simulation.events() if isinstance(e.body, events.ResetBegun))
 
 
@@ -117,7 +109,7 @@ def test_members_that_leave_in_good_order_and_come_back_cost_no_reset(protocol: 
     found, seen = [], Counter[During]()
     for seed in range(FIRST, FIRST + SEEDS):
         said, simulation = wrong(seed, protocol)
-        resets = causes(simulation).keys() - {ResetCause.START, ResetCause.PERSON}
+        resets = causes(simulation).keys() - {rows.ResetCause.START, rows.ResetCause.PERSON}
         if said or resets:
             found.append(f"seed {seed}: {sorted(resets)} {said[:5]}")
         seen.update(one.during for one in handovers(simulation).found)
@@ -128,20 +120,20 @@ def test_members_that_leave_in_good_order_and_come_back_cost_no_reset(protocol: 
 
 @pytest.mark.parametrize("protocol", GroupProtocol)
 def test_where_sinks_hold_output_they_cost_resets_and_nothing_is_lost(protocol: GroupProtocol) -> None:
-    found, resets = [], Counter[ResetCause]()
+    found, resets = [], Counter[rows.ResetCause]()
     for seed in range(FIRST, FIRST + SEEDS // 2):
         said, simulation = wrong(seed, protocol, holds_output=True)
         resets += causes(simulation)
         if said:
             found.append(f"seed {seed}: {said[:5]}")
     assert not found, "\n".join(found)
-    assert resets[ResetCause.CLAIM]
+    assert resets[rows.ResetCause.CLAIM]
 
 
 # -- what the runs notice ---------------------------------------------------------------------------------------------
 
 
-def unsettled_by(monkeypatch: pytest.MonkeyPatch, rule: Callable[[Region, GroupPartition, Claim], bool]) -> None:
+def unsettled_by(monkeypatch: pytest.MonkeyPatch, rule: Callable[[Region, GroupPartition, rows.Claim], bool]) -> None:
     for module in (claims, checkpoints):
         monkeypatch.setattr(module, "is_unsettled", rule)
 

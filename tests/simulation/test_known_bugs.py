@@ -12,23 +12,12 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.errors import (
-    BatchRefused,
-    CheckpointRefused,
-    ConflictingContribution,
-    FencedError,
-    LeaseExpired,
-    NotClaimed,
-    NumberOutOfRange,
-    OverlappingOffsets,
-    StaleEpoch,
-    StrangeContribution,
-)
+from airflow_kcr import errors
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, read_offsets, write_offsets
-from airflow_kcr.protocol.region import commands
+from airflow_kcr.protocol.region import commands, rows
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.commands import (
     Acknowledge,
@@ -39,16 +28,6 @@ from airflow_kcr.protocol.region.commands import (
     StopRegion,
 )
 from airflow_kcr.protocol.region.completion import merged
-from airflow_kcr.protocol.region.rows import (
-    CheckpointPhase,
-    Committed,
-    Contribution,
-    Outcome,
-    PersonResetState,
-    RegionState,
-    RequestState,
-    ResetCause,
-)
 from airflow_kcr.protocol.rules import CheckpointRules, Delivery, RegionRules
 from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToLatest, ToOffset
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, Range
@@ -80,7 +59,7 @@ def test_045_a_checkpoint_by_count_holds_exactly_that_many_records() -> None:
     driver = started(Driver(partitions=1, rules=rules))
     member, q = driver.member(0), driver.partition(0)
     driver.finish_batch(driver.start_batch(member, 20))
-    with pytest.raises(BatchRefused, match="5 are left"):
+    with pytest.raises(errors.BatchRefused, match="5 are left"):
         driver.start_batch(member, 6)
     driver.finish_batch(driver.start_batch(member, 5))
     driver.handle(Reconcile())
@@ -97,7 +76,7 @@ def test_114_nothing_is_submitted_after_the_drain() -> None:
     driver.request_checkpoint("n1")
     driver.contribute(driver.member(0))
     for member in driver.all_members():
-        with pytest.raises(BatchRefused):
+        with pytest.raises(errors.BatchRefused):
             driver.start_batch(member)
     driver.complete()
     judge(driver)
@@ -107,7 +86,7 @@ def test_114_a_member_with_a_running_batch_has_not_drained() -> None:
     driver = running()
     batch = driver.start_batch(driver.member(0))
     driver.request_checkpoint("n1")
-    with pytest.raises(BatchRefused, match=batch):
+    with pytest.raises(errors.BatchRefused, match=batch):
         driver.contribute(driver.member(0))
     driver.finish_batch(batch)
     checkpoint = driver.complete()
@@ -118,7 +97,7 @@ def test_114_a_member_with_a_running_batch_has_not_drained() -> None:
 def test_114_a_draining_member_prepares_its_sinks_only_when_its_batch_is_over() -> None:
     alone = LoneMember().in_batch()
     draining = replace(
-        view_of(claims_of()), state=RegionState.DRAINING, checkpoint=checkpoint_view(CheckpointPhase.DRAINING)
+        view_of(claims_of()), state=rows.RegionState.DRAINING, checkpoint=checkpoint_view(rows.CheckpointPhase.DRAINING)
     )
     alone.see(replace(draining, counter=EventNumber(11)))
     assert not [
@@ -135,11 +114,11 @@ def test_114_a_draining_member_prepares_its_sinks_only_when_its_batch_is_over() 
 def test_117_a_batch_of_the_time_before_a_reset_is_never_accepted_after_it() -> None:
     driver = running()
     stale = driver.start_batch(driver.member(0))
-    driver.request_reset(driver.member(1), ResetCause.BATCH_FAILED, "it raised")
-    with pytest.raises(StaleEpoch):
+    driver.request_reset(driver.member(1), rows.ResetCause.BATCH_FAILED, "it raised")
+    with pytest.raises(errors.StaleEpoch):
         driver.finish_batch(stale)
     driver.finish_reset()
-    with pytest.raises(FencedError):
+    with pytest.raises(errors.FencedError):
         driver.finish_batch(stale)
     driver.process()
     assert accepted(driver, driver.partition(0)) == [Range(Offset(0), Offset(10))]
@@ -150,7 +129,7 @@ def test_117_a_plan_of_the_time_before_a_reset_begins_nothing_after_it() -> None
     alone = LoneMember().processing()
     ranges = {p: Range(Offset(0), Offset(10)) for p in MINE}
     reset = replace(view_of(claims_of(epoch=2, position=5, resume=5)), epoch=Epoch(2), counter=EventNumber(20))
-    alone.see(replace(reset, claims={}, state=RegionState.RESETTING, acknowledged=False))
+    alone.see(replace(reset, claims={}, state=rows.RegionState.RESETTING, acknowledged=False))
     alone.grant(reset)
     assert alone.state is State.PROCESSING
     alone.feed(messages.RangesPlanned(batch=BatchId("stale"), ranges=ranges))
@@ -181,9 +160,9 @@ def test_148_a_death_and_a_rebalance_in_a_reset_do_not_lead_to_a_checkpoint_that
     driver.checkpoint("n1")
     driver.process()
     driver.start_batch(driver.member(0))
-    driver.request_reset(driver.member(1), ResetCause.BATCH_FAILED, "it raised")
+    driver.request_reset(driver.member(1), rows.ResetCause.BATCH_FAILED, "it raised")
     asked = driver.request_checkpoint("n2")
-    assert state(driver) is RegionState.RESETTING
+    assert state(driver) is rows.RegionState.RESETTING
     # In the middle of it one member dies, and Kafka moves partitions.
     driver.claim(driver.member(1))
     driver.acknowledge(driver.member(1))
@@ -192,7 +171,7 @@ def test_148_a_death_and_a_rebalance_in_a_reset_do_not_lead_to_a_checkpoint_that
     driver.claim(driver.member(2), [driver.partition(n) for n in (3, 4, 5)])
     driver.finish_reset()
     assert positions(driver) == [10] * 6
-    assert driver.region.requests[asked.request_id].state is RequestState.OPEN
+    assert driver.region.requests[asked.request_id].state is rows.RequestState.OPEN
     checkpoint = driver.complete()
     assert driver.region.offsets[checkpoint].keys() == set(driver.logs)
     driver.crash(driver.member(2))
@@ -205,7 +184,7 @@ def test_155_a_revoke_and_an_assignment_in_different_polls_do_not_lose_the_seek_
     alone = LoneMember().processing()
     alone.feed(messages.Revoked())
     # The reset comes between the two callbacks.
-    resetting = replace(view_of(), epoch=Epoch(2), state=RegionState.RESETTING, acknowledged=False)
+    resetting = replace(view_of(), epoch=Epoch(2), state=rows.RegionState.RESETTING, acknowledged=False)
     alone.see(replace(resetting, counter=EventNumber(20)))
     assert not alone.wanted(messages.ResetSinks)
     alone.assign(MINE, assignment=2)
@@ -237,8 +216,8 @@ def test_158_a_commit_that_fails_is_visible_and_the_region_goes_on() -> None:
     driver.publish()
     driver.process()
     driver.wait(31)
-    assert driver.region.checkpoints[checkpoint].committed is Committed.NO
-    assert (state(driver), causes(driver)) == (RegionState.RUNNING, [ResetCause.START])
+    assert driver.region.checkpoints[checkpoint].committed is rows.Committed.NO
+    assert (state(driver), causes(driver)) == (rows.RegionState.RUNNING, [rows.ResetCause.START])
     judge(driver)
 
 
@@ -257,13 +236,13 @@ def test_171_numbers_are_written_without_separators_and_read_back(number: int) -
 def test_222_a_seek_is_a_decision_of_the_store_and_not_of_a_client_whose_partition_was_just_revoked() -> None:
     driver = running()
     driver.process()
-    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it raised")
+    driver.request_reset(driver.member(0), rows.ResetCause.BATCH_FAILED, "it raised")
     driver.claim(driver.member(0))
     # Before it could acknowledge, Kafka revoked a partition: the reset goes on with its next owner.
     driver.claim(driver.member(0), [driver.partition(0)])
     driver.claim(driver.member(1), [driver.partition(n) for n in (1, 2, 3)])
     driver.finish_reset()
-    assert (state(driver), positions(driver)) == (RegionState.RUNNING, [0] * 4)
+    assert (state(driver), positions(driver)) == (rows.RegionState.RUNNING, [0] * 4)
     assert len(causes(driver)) == 2
     judge(driver)
 
@@ -272,12 +251,12 @@ def test_222_many_requests_of_one_epoch_are_one_reset_and_none_is_swallowed() ->
     driver = running(partitions=3, members=3)
     callers = [driver.caller(m) for m in driver.all_members()]
     for caller in callers:
-        driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="it raised"))
+        driver.handle(RequestReset(caller=caller, cause=rows.ResetCause.BATCH_FAILED, detail="it raised"))
     assert driver.region.epoch == callers[0].epoch + 1
     requested = happened(driver, region_events.ResetRequested)
     assert [body.epoch for body in requested] == [callers[0].epoch] * 3
     # One that was made in the reset's own epoch is a new one: what it asks for is not done yet (#148).
-    driver.request_reset(driver.member(0), ResetCause.SINK_FAILED, "the disk is full")
+    driver.request_reset(driver.member(0), rows.ResetCause.SINK_FAILED, "the disk is full")
     assert driver.region.epoch == callers[0].epoch + 2
     judge(driver)
 
@@ -344,7 +323,7 @@ def test_b2_a_lone_member_is_not_taken_for_the_whole_region() -> None:
     all_crash(driver, [driver.member(1)])
     driver.request_checkpoint("n1")
     assert open_checkpoint(driver) is None
-    with pytest.raises(CheckpointRefused):
+    with pytest.raises(errors.CheckpointRefused):
         driver.contribute(driver.member(0))
 
 
@@ -363,7 +342,7 @@ def test_b3_a_checkpoint_is_complete_by_names_and_coverage_and_not_by_a_count() 
 def test_b3_offsets_that_disagree_are_never_overwritten_silently() -> None:
     q, now = Driver().partition(0), BEGINNING
     parts = {
-        Driver().member(n): Contribution(
+        Driver().member(n): rows.Contribution(
             incarnation=Incarnation(1),
             offsets=OffsetMap({q: Offset(place)}),
             committed=EMPTY,
@@ -372,7 +351,7 @@ def test_b3_offsets_that_disagree_are_never_overwritten_silently() -> None:
         )
         for n, place in enumerate((10, 20))
     }
-    with pytest.raises(OverlappingOffsets, match="more than one owner"):
+    with pytest.raises(errors.OverlappingOffsets, match="more than one owner"):
         merged(parts)
 
 
@@ -383,10 +362,10 @@ def test_b3_what_a_member_contributes_is_what_the_store_knows_or_it_is_refused()
     region = driver.region
     wrong = OffsetMap({driver.partition(0): Offset(10), driver.partition(1): Offset(9)})
     part = replace(driver.part_of(driver.member(0)), offsets=wrong)
-    with pytest.raises(ConflictingContribution, match="the store has 10"):
+    with pytest.raises(errors.ConflictingContribution, match="the store has 10"):
         driver.handle(part)
     fewer = replace(part, offsets=OffsetMap({driver.partition(0): Offset(10)}))
-    with pytest.raises(NotClaimed, match="exactly the partitions it holds"):
+    with pytest.raises(errors.NotClaimed, match="exactly the partitions it holds"):
         driver.handle(fewer)
     assert driver.region == region
 
@@ -401,7 +380,7 @@ def test_b4_a_rebalance_that_every_member_notices_is_one_reset() -> None:
     for batch in batches:
         driver.discard(batch)
     driver.finish_reset()
-    assert causes(driver)[1:] == [ResetCause.CLAIM]
+    assert causes(driver)[1:] == [rows.ResetCause.CLAIM]
     judge(driver)
 
 
@@ -457,9 +436,9 @@ def test_flink_28303_an_idle_partition_is_saved_as_a_number_and_what_is_written_
 
 @pytest.mark.parametrize("symbol", [-1, -2, -1001])
 def test_flink_28303_a_symbol_is_no_offset(symbol: int) -> None:
-    with pytest.raises(NumberOutOfRange):
+    with pytest.raises(errors.NumberOutOfRange):
         OffsetMap({Driver().partition(0): Offset(symbol)})
-    with pytest.raises(NumberOutOfRange):
+    with pytest.raises(errors.NumberOutOfRange):
         SeekMap({Driver().partition(0): SeekEntry(offset=Offset(symbol), source=SeekSource.MERGED)})
 
 
@@ -492,7 +471,7 @@ def test_flink_6006_a_restored_map_is_not_filtered_by_the_partitions_that_are_vi
     for member in driver.all_members():
         driver.acknowledge(member)
     assert driver.region.seek[hidden].offset == 10
-    assert state(driver) is not RegionState.RUNNING
+    assert state(driver) is not rows.RegionState.RUNNING
     driver.claim(driver.member(1), [driver.partition(2), hidden])
     driver.finish_reset()
     assert positions(driver) == [10] * 4
@@ -552,14 +531,14 @@ def test_kafka_15917_a_reset_of_an_empty_group_moves_the_epoch_first_so_that_a_z
         {p: SeekEntry(offset=o, source=SeekSource.MERGED) for p, o in driver.region.offsets[checkpoints[0]].items()}
     )
     driver.reset(ToCheckpoint(sequence=checkpoints[0]), resolved=seek)
-    assert (state(driver), driver.region.epoch) == (RegionState.STOPPED, before + 1)
+    assert (state(driver), driver.region.epoch) == (rows.RegionState.STOPPED, before + 1)
     told = OffsetMap({p: Offset(999) for p in zombie.assigned})
     for sequence in checkpoints:
-        with pytest.raises(CheckpointRefused):
+        with pytest.raises(errors.CheckpointRefused):
             driver.handle(
                 ReportReadBack(sequence=sequence, member=zombie.member, incarnation=zombie.incarnation, offsets=told)
             )
-    with pytest.raises(FencedError):
+    with pytest.raises(errors.FencedError):
         driver.handle(Acknowledge(caller=caller))
     driver.up()
     assert positions(driver) == [10] * 4
@@ -574,15 +553,15 @@ def test_beam_26884_a_stop_forgets_nothing_and_the_next_start_repeats_nothing() 
     driver.publish()
     for member in driver.all_members():
         driver.read_back(member)
-    assert state(driver) is RegionState.STOPPED
-    assert driver.region.checkpoints[checkpoint].committed is Committed.YES
+    assert state(driver) is rows.RegionState.STOPPED
+    assert driver.region.checkpoints[checkpoint].committed is rows.Committed.YES
     driver.processes.clear()
     driver.wait(60)
     driver.up()
     assert positions(driver) == [10] * 4
     driver.process()
     assert accepted(driver, driver.partition(0)) == [Range(Offset(n), Offset(n + 10)) for n in (0, 10)]
-    assert {b.outcome for b in driver.batches} == {Outcome.DONE}
+    assert {b.outcome for b in driver.batches} == {rows.Outcome.DONE}
     judge(driver)
 
 
@@ -622,7 +601,7 @@ def test_librdkafka_5604_a_member_that_was_never_told_of_its_loss_is_stopped_by_
     driver = running()
     lost = driver.member(1)
     driver.clock.advance(11)
-    with pytest.raises(LeaseExpired):
+    with pytest.raises(errors.LeaseExpired):
         driver.start_batch(lost)
     alone = LoneMember().in_batch()
     alone.wait(11, renewing=False)
@@ -643,7 +622,7 @@ def test_flink_29258_a_request_for_a_reset_that_is_repeated_is_one_reset() -> No
     twice = driver.reset(ToCheckpoint(sequence=checkpoint), request_id="again")
     assert driver.region == before
     assert once.request_id == twice.request_id
-    assert twice.state is PersonResetState.DONE
+    assert twice.state is rows.PersonResetState.DONE
     judge(driver)
 
 
@@ -652,5 +631,5 @@ def test_a_member_that_nobody_expects_contributes_nothing() -> None:
     driver.process()
     driver.request_checkpoint("n1")
     part = replace(driver.part_of(driver.member(0)), incarnation=Incarnation(2), offsets=EMPTY, bounds={})
-    with pytest.raises((StrangeContribution, FencedError)):
+    with pytest.raises((errors.StrangeContribution, errors.FencedError)):
         driver.handle(part)

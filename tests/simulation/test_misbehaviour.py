@@ -15,20 +15,7 @@ import pytest
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
-from airflow_kcr.protocol.region import boundaries
-from airflow_kcr.protocol.region.commands import (
-    Acknowledge,
-    AnswerEntries,
-    AssignedPartition,
-    Caller,
-    ClaimPartitions,
-    DiscardBatch,
-    Found,
-    ReportForeignConsumer,
-    ReportReadBack,
-    RequestReset,
-    StoreBoundaryOffsets,
-)
+from airflow_kcr.protocol.region import boundaries, commands
 from airflow_kcr.protocol.region.coverage import is_batch_quiesced
 from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState, ResetCause
 from airflow_kcr.protocol.rules import Delivery
@@ -101,7 +88,7 @@ def a_second_batch_beside_the_first() -> Flaws:
 def a_checkpoint_while_a_batch_was_refused() -> Flaws:
     driver = running()
     batch = driver.start_batch(driver.member(0))
-    driver.handle(DiscardBatch(batch=batch, member=driver.member(0), incarnation=Incarnation(1)))
+    driver.handle(commands.DiscardBatch(batch=batch, member=driver.member(0), incarnation=Incarnation(1)))
     driver.request_checkpoint("n")
     with suppress(KcrError):
         driver.complete()
@@ -202,12 +189,12 @@ def a_start_position_that_is_resolved_again() -> Flaws:
     driver = running()
     member, process = driver.member(0), driver.processes[driver.member(0)]
     assigned = {
-        p: AssignedPartition(
+        p: commands.AssignedPartition(
             bounds=driver.logs[p], initial=SeekEntry(offset=Offset(9), source=SeekSource.START_POSITION)
         )
         for p in process.assigned
     }
-    proposal = ClaimPartitions(
+    proposal = commands.ClaimPartitions(
         member=member, incarnation=process.incarnation, assignment=AssignmentId(9), partitions=assigned
     )
     driver.handle(proposal)
@@ -221,7 +208,7 @@ def a_boundary_that_is_found_again_elsewhere() -> Flaws:
     partition = next(iter(driver.claims(member)))
     for offset in (30, 40):
         found = {partition: BoundaryOffset(offset=Offset(offset))}
-        driver.handle(StoreBoundaryOffsets(caller=driver.caller(member), boundary=boundary(1), found=found))
+        driver.handle(commands.StoreBoundaryOffsets(caller=driver.caller(member), boundary=boundary(1), found=found))
     row = boundaries.boundary_offset(driver.region, partition, boundary(1))
     if row is None or row.offset != 30:
         yield f"the boundary was found at 30 first, the store has {row}"
@@ -236,7 +223,11 @@ def an_open_entry_that_is_answered_again() -> Flaws:
     driver.claim(member)
     partition = next(iter(driver.claims(member)))
     for offset in (10, 4):
-        driver.handle(AnswerEntries(caller=driver.caller(member), found={partition: Found(offset=Offset(offset))}))
+        driver.handle(
+            commands.AnswerEntries(
+                caller=driver.caller(member), found={partition: commands.Found(offset=Offset(offset))}
+            )
+        )
     if driver.region.seek[partition].offset != 10:
         yield f"the sink was found at 10 first, the seek map says {driver.region.seek[partition].offset}"
 
@@ -263,13 +254,13 @@ def an_acknowledgement_of_a_superseded_process() -> Flaws:
     driver = running()
     member = driver.member(0)
     old = driver.caller(member)
-    driver.handle(RequestReset(caller=old, cause=ResetCause.BATCH_REFUSED, detail=""))
+    driver.handle(commands.RequestReset(caller=old, cause=ResetCause.BATCH_REFUSED, detail=""))
     driver.join(member, takeover=True)
     driver.claim(member, tuple(p for p in driver.logs if p not in driver.processes[driver.member(1)].assigned))
     driver.answer(member)
     with suppress(KcrError):
-        zombie = Caller(member=member, incarnation=old.incarnation, epoch=driver.region.epoch)
-        driver.handle(Acknowledge(caller=zombie))
+        zombie = commands.Caller(member=member, incarnation=old.incarnation, epoch=driver.region.epoch)
+        driver.handle(commands.Acknowledge(caller=zombie))
     yield from judged(driver)
 
 
@@ -352,7 +343,7 @@ def an_read_back_of_an_older_checkpoint() -> Flaws:
     told = driver.region.offsets[first].restrict(driver.claims(member))
     with suppress(KcrError):
         driver.handle(
-            ReportReadBack(
+            commands.ReportReadBack(
                 sequence=first, member=member, incarnation=driver.processes[member].incarnation, offsets=told
             )
         )
@@ -368,7 +359,7 @@ def an_read_back_of_somebody_elses_partitions() -> Flaws:
     told = driver.region.offsets[restore_point].restrict(driver.claims(driver.member(1)))
     with suppress(KcrError):
         driver.handle(
-            ReportReadBack(
+            commands.ReportReadBack(
                 sequence=restore_point, member=member, incarnation=driver.processes[member].incarnation, offsets=told
             )
         )
@@ -388,7 +379,7 @@ def a_batch_while_a_checkpoint_drains() -> Flaws:
 def an_end_while_the_region_is_halted() -> Flaws:
     driver = running()
     batch = driver.start_batch(driver.member(0))
-    driver.handle(ReportForeignConsumer(text="somebody else is in the group"))
+    driver.handle(commands.ReportForeignConsumer(text="somebody else is in the group"))
     with suppress(KcrError):
         driver.finish_batch(batch)
     yield from judged(driver)
@@ -400,7 +391,7 @@ def a_batch_across_the_boundary() -> Flaws:
     member = driver.member(0)
     partition = next(iter(driver.claims(member)))
     driver.handle(
-        StoreBoundaryOffsets(
+        commands.StoreBoundaryOffsets(
             caller=driver.caller(member), boundary=boundary(1), found={partition: BoundaryOffset(offset=Offset(5))}
         )
     )

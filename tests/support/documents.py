@@ -23,53 +23,20 @@ from airflow_kcr.api.specs import Applied, Change
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import GroupView, MemberView, RegionSummary, RegionView
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
-from airflow_kcr.protocol import documents
+from airflow_kcr.protocol import documents, targets
 from airflow_kcr.protocol.invariants.accounting import Redelivery
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.region.events import BODIES, Event, ResetBegun
 from airflow_kcr.protocol.region.liveness import Liveness
 from airflow_kcr.protocol.region.plans import Plan, Totals
-from airflow_kcr.protocol.region.rows import (
-    Absence,
-    Batch,
-    Checkpoint,
-    CheckpointPurpose,
-    CheckpointRequest,
-    CheckpointState,
-    Committed,
-    Halt,
-    Outcome,
-    PersonReset,
-    PersonResetState,
-    Requester,
-    RequestState,
-    ResetAttempt,
-    ResetCause,
-    ResetRequest,
-    ResetState,
-    StartFailure,
-)
 from airflow_kcr.protocol.region.waits import Rule, Wait
 from airflow_kcr.protocol.rules import Assignor, GroupProtocol, UpsertSink
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
 from airflow_kcr.protocol.target_resolution import PlanLine
-from airflow_kcr.protocol.targets import (
-    ByDuration,
-    FromFile,
-    ShiftBy,
-    Target,
-    ToCheckpoint,
-    ToCurrent,
-    ToDatetime,
-    ToEarliest,
-    ToInitial,
-    ToLatest,
-    ToOffset,
-    ToRun,
-)
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -120,24 +87,24 @@ P2: Final = GroupPartition(ETL, FLIGHTS, 2)
 SIX: Final = datetime(2026, 1, 1, 7, tzinfo=timezone(timedelta(hours=1)))
 """Written in UTC, whatever its zone."""
 
-RUN: Final = Requester(who="me", dag_id="flights_checkpoint", run_id="manual__1", reason="why")
+RUN: Final = rows.Requester(who="me", dag_id="flights_checkpoint", run_id="manual__1", reason="why")
 MEMBER: Final = MemberId(ETL, 1)
 VIOLATION: Final = Violation(invariant="R5", detail="offsets went back", events=(EventNumber(7), EventNumber(9)))
 LIVENESS: Final = Liveness(
     waits=(Wait(rule=Rule.BATCH, since=SIX, what="a consumer", until=SIX + timedelta(minutes=1), group=ETL),), now=SIX
 )
-ROW: Final = Checkpoint(
+ROW: Final = rows.Checkpoint(
     sequence=CheckpointNumber(4),
     timeline=Timeline(1),
     epoch=Epoch(3),
-    state=CheckpointState.PUBLISHED,
-    purpose=CheckpointPurpose.SCHEDULE,
+    state=rows.CheckpointState.PUBLISHED,
+    purpose=rows.CheckpointPurpose.SCHEDULE,
     request_id=RequestId("n"),
     participants={MEMBER: Incarnation(1)},
     opened_at=SIX,
     boundary=SIX,
     inexact={P2: "equal timestamps"},
-    committed=Committed.YES,
+    committed=rows.Committed.YES,
     finished_at=SIX,
     published_at=SIX,
     pinned_as="release",
@@ -151,18 +118,18 @@ SHOWN: Final = MemberView(
     label="host 1",
     version="0.1",
 )
-ATTEMPT: Final = ResetAttempt(
+ATTEMPT: Final = rows.ResetAttempt(
     epoch=Epoch(5),
     sequence=CheckpointNumber(6),
     timeline=Timeline(2),
-    cause=ResetCause.PERSON,
-    state=ResetState.DONE,
+    cause=rows.ResetCause.PERSON,
+    state=rows.ResetState.DONE,
     started_at=SIX,
     done_at=SIX,
     detail="me",
 )
-REQUEST: Final = ResetRequest(
-    target=ToDatetime(instant=SIX),
+REQUEST: Final = rows.ResetRequest(
+    target=targets.ToDatetime(instant=SIX),
     scope=parse_scope(["flights-etl"], ["flights:2"]),
     skip=OffsetMap({P2: Offset(9)}),
 )
@@ -175,7 +142,7 @@ LINE: Final = PlanLine(
     log_start=Offset(7),
     log_end=Offset(20),
 )
-BATCH: Final = Batch(
+BATCH: Final = rows.Batch(
     batch=BatchId("b11"),
     member=MEMBER,
     incarnation=Incarnation(2),
@@ -185,9 +152,11 @@ BATCH: Final = Batch(
     ranges={P2: Range(Offset(7), Offset(10))},
     started_at=SIX,
     started_after=EventNumber(8),
-    outcome=Outcome.DONE,
+    outcome=rows.Outcome.DONE,
 )
-START: Final = RecordStart(batch=BATCH, outcome=Outcome.DONE, process="host 1", cause="", checkpoint=None, runs=(RUN,))
+START: Final = RecordStart(
+    batch=BATCH, outcome=rows.Outcome.DONE, process="host 1", cause="", checkpoint=None, runs=(RUN,)
+)
 PINNED: Final[tuple[Document, ...]] = (
     Applied(
         region="r", change=Change.CHANGED, differences=(Difference("groups[g].members", TakesEffect.NEXT_CHECKPOINT),)
@@ -222,7 +191,7 @@ PINNED: Final[tuple[Document, ...]] = (
         groups=(GroupView(group_id=ETL, protocol=GroupProtocol.CONSUMER, assignor=Assignor.UNIFORM, members=(SHOWN,)),),
         liveness=LIVENESS,
         unowned=((P2, SIX),),
-        absent=((P2, Absence(since=SIX, is_gone=True)),),
+        absent=((P2, rows.Absence(since=SIX, is_gone=True)),),
         foreign_consumers=(ForeignConsumer(group=ETL, client_id="c", host="/10.0.0.1"),),
         note="see",
     ),
@@ -236,10 +205,10 @@ PINNED: Final[tuple[Document, ...]] = (
     ),
     CheckpointRequestView(
         region="r",
-        request=CheckpointRequest(
+        request=rows.CheckpointRequest(
             request_id=RequestId("n"),
-            purpose=CheckpointPurpose.DRAIN,
-            state=RequestState.ANSWERED,
+            purpose=rows.CheckpointPurpose.DRAIN,
+            state=rows.RequestState.ANSWERED,
             requested_at=SIX,
             order=1,
             boundary=SIX,
@@ -260,7 +229,7 @@ PINNED: Final[tuple[Document, ...]] = (
                 epoch=Epoch(5),
                 sequence=CheckpointNumber(4),
                 timeline=Timeline(2),
-                cause=ResetCause.PERSON,
+                cause=rows.ResetCause.PERSON,
                 attempt=1,
                 restore_point=None,
                 seek=SeekMap({}),
@@ -284,7 +253,7 @@ PINNED: Final[tuple[Document, ...]] = (
         epoch=Epoch(5),
         made_at=SIX,
         request=REQUEST,
-        requester=Requester(who="me"),
+        requester=rows.Requester(who="me"),
         entries=(LINE,),
         totals=Totals(partitions=1, moved=1, replay=3, skip=0, clamped=1, unreachable=0),
         undoes=(CheckpointNumber(5),),
@@ -296,11 +265,11 @@ PINNED: Final[tuple[Document, ...]] = (
     ResetView(
         region="r",
         attempts=(ATTEMPT,),
-        asked=PersonReset(
+        asked=rows.PersonReset(
             request_id=RequestId("p"),
             target=REQUEST.target,
             scope=REQUEST.scope,
-            state=PersonResetState.DONE,
+            state=rows.PersonResetState.DONE,
             requester=RUN,
             requested_at=SIX,
             order=2,
@@ -321,18 +290,18 @@ ENTRY: Final = SeekEntry(
     clamped_from=-3,
     recreated=TopicId("old"),
 )
-TARGETS: Final[tuple[Target, ...]] = (
-    ToCheckpoint(sequence=CheckpointNumber(12)),
-    ToInitial(),
-    ToRun(dag_id="hourly", run_id="manual__1/2"),
-    ToEarliest(),
-    ToLatest(),
-    ToDatetime(instant=SIX),
-    ByDuration(back=timedelta(days=1, hours=6)),
-    ShiftBy(by=-10),
-    ToOffset(offset=Offset(7)),
-    ToCurrent(),
-    FromFile(entries=OFFSETS),
+TARGETS: Final[tuple[targets.Target, ...]] = (
+    targets.ToCheckpoint(sequence=CheckpointNumber(12)),
+    targets.ToInitial(),
+    targets.ToRun(dag_id="hourly", run_id="manual__1/2"),
+    targets.ToEarliest(),
+    targets.ToLatest(),
+    targets.ToDatetime(instant=SIX),
+    targets.ByDuration(back=timedelta(days=1, hours=6)),
+    targets.ShiftBy(by=-10),
+    targets.ToOffset(offset=Offset(7)),
+    targets.ToCurrent(),
+    targets.FromFile(entries=OFFSETS),
 )
 SCOPES: Final = (
     EVERYTHING,
@@ -397,7 +366,7 @@ def sample(hint: object) -> Any:  # noqa: ANN401 (of the type that the hint name
         GroupPartition: P2,
         MemberId: MEMBER,
         Scope: SCOPES[1],
-        Target: TARGETS[0],
+        targets.Target: TARGETS[0],
     }
     if plain in known:
         return known[plain]
@@ -427,10 +396,17 @@ def _lines() -> Iterator[tuple[str, str, object]]:
         event = Event(number=EventNumber(1), at=SIX, epoch=Epoch(3), timeline=Timeline(1), body=sample(body))
         yield "events", kind, documents.write(event.body, body)
         yield "shown_events", kind, event_to_json(event)
-    for row in (PersonReset, Checkpoint, ResetAttempt, CheckpointRequest, Halt, StartFailure):
+    for row in (
+        rows.PersonReset,
+        rows.Checkpoint,
+        rows.ResetAttempt,
+        rows.CheckpointRequest,
+        rows.Halt,
+        rows.StartFailure,
+    ):
         yield "rows", row.__name__, documents.write(sample(row), row)
     for target in TARGETS:
-        yield "targets", type(target).__name__, documents.write(target, Target)
+        yield "targets", type(target).__name__, documents.write(target, targets.Target)
     for scope in SCOPES:
         yield "targets", "Scope", documents.write(scope, Scope)
     for wait in WAITS:

@@ -23,43 +23,9 @@ from typing import TypeVar
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.region.commands import (
-    Acknowledge,
-    AnswerEntries,
-    ApplyReset,
-    AssignedPartition,
-    Caller,
-    ClaimPartitions,
-    Command,
-    Contribute,
-    DeclareRegion,
-    DiscardBatch,
-    FinishBatch,
-    Found,
-    Leave,
-    PublishCheckpoint,
-    Reconcile,
-    Register,
-    Renew,
-    ReportReadBack,
-    RequestCheckpoint,
-    RequestReset,
-    StartBatch,
-    StartRegion,
-)
+from airflow_kcr.protocol.region import commands, rows
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.resets import open_targets
-from airflow_kcr.protocol.region.rows import (
-    Batch,
-    CheckpointPurpose,
-    CheckpointRequest,
-    CheckpointState,
-    Claim,
-    PersonReset,
-    PersonResetState,
-    Requester,
-    ResetCause,
-)
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import Delivery, GroupRules, RegionRules
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
@@ -165,7 +131,7 @@ class Driver:
                     self.grow(GroupPartition(group, topic, number), end=1_000)
         self.store.handle(
             self.name,
-            DeclareRegion(
+            commands.DeclareRegion(
                 spec=Spec(text="{}", rules=self.rules), region_id=self.region_id or RegionId(f"id of {self.name}")
             ),
         )
@@ -211,15 +177,15 @@ class Driver:
         return tuple(found)
 
     @property
-    def batches(self) -> tuple[Batch, ...]:
+    def batches(self) -> tuple[rows.Batch, ...]:
         """The ledger."""
         return tuple(self.store.batches(self.name))
 
-    def claims(self, member: MemberId) -> dict[GroupPartition, Claim]:
+    def claims(self, member: MemberId) -> dict[GroupPartition, rows.Claim]:
         """Return what a member holds now, in this epoch and by its present process."""
         return self._claims(self.held, member)
 
-    def _claims(self, region: Region, member: MemberId) -> dict[GroupPartition, Claim]:
+    def _claims(self, region: Region, member: MemberId) -> dict[GroupPartition, rows.Claim]:
         process = self.processes[member]
         return {
             p: c
@@ -227,14 +193,14 @@ class Driver:
             if (c.owner, c.incarnation, c.epoch) == (member, process.incarnation, region.epoch)
         }
 
-    def caller(self, member: MemberId) -> Caller:
+    def caller(self, member: MemberId) -> commands.Caller:
         """Return a member's way to say who it is, in the present epoch."""
         return self._caller(self.held, member)
 
-    def _caller(self, region: Region, member: MemberId) -> Caller:
-        return Caller(member=member, incarnation=self.processes[member].incarnation, epoch=region.epoch)
+    def _caller(self, region: Region, member: MemberId) -> commands.Caller:
+        return commands.Caller(member=member, incarnation=self.processes[member].incarnation, epoch=region.epoch)
 
-    def handle(self, command: Command[A]) -> A:
+    def handle(self, command: commands.Command[A]) -> A:
         """Have the store handle a command."""
         return self.store.handle(self.name, command)
 
@@ -242,9 +208,9 @@ class Driver:
         """Bring the region into a state in which a rule puts it, and nothing that is due with it."""
         return self.store.decide(self.name, lambda region, now: (rule(region, now), None))[0]
 
-    def request_reset(self, member: MemberId, cause: ResetCause, detail: str = "") -> Region:
+    def request_reset(self, member: MemberId, cause: rows.ResetCause, detail: str = "") -> Region:
         """Ask for a reset in a member's name, in the present epoch."""
-        return self.handle(RequestReset(caller=self.caller(member), cause=cause, detail=detail))
+        return self.handle(commands.RequestReset(caller=self.caller(member), cause=cause, detail=detail))
 
     # -- members -------------------------------------------------------------------------------------------------
 
@@ -254,7 +220,7 @@ class Driver:
 
     def up(self) -> None:
         """Start the region with every member, partitions spread evenly, and let it run."""
-        self.store.handle(self.name, StartRegion())
+        self.store.handle(self.name, commands.StartRegion())
         for member in self.all_members():
             self.join(member)
         self.spread()
@@ -268,7 +234,7 @@ class Driver:
         self, member: MemberId, *, takeover: bool = False, came_back: bool = False, spec_revision: int | None = None
     ) -> Incarnation:
         """Register a new process for a member; `came_back`: the same process after a lost lease."""
-        arrival = Register(
+        arrival = commands.Register(
             member=member,
             token=self._fresh("token"),
             takeover=takeover,
@@ -305,12 +271,12 @@ class Driver:
         process.assignments += 1
         start = {p: SeekEntry(offset=self.logs[p].start, source=SeekSource.START_POSITION) for p in process.assigned}
         assigned = {
-            p: AssignedPartition(
+            p: commands.AssignedPartition(
                 bounds=self.logs[p], initial=None if (p, self.logs[p].topic_id) in initial else start[p]
             )
             for p in process.assigned
         }
-        proposal = ClaimPartitions(
+        proposal = commands.ClaimPartitions(
             member=member,
             incarnation=process.incarnation,
             assignment=AssignmentId(process.assignments),
@@ -322,20 +288,20 @@ class Driver:
     def answer(self, member: MemberId) -> None:
         """Answer a member's open seek entries: from the sink's progress, otherwise with the log's start."""
         region = self.held
-        found: dict[GroupPartition, Found] = {}
+        found: dict[GroupPartition, commands.Found] = {}
         for partition, target in open_targets(region, member).items():
             if target.source is not SeekSource.SINK_PROGRESS:
-                found[partition] = Found(offset=self.logs[partition].start, log=self.logs[partition])
+                found[partition] = commands.Found(offset=self.logs[partition].start, log=self.logs[partition])
                 continue
             timeline, offset = self.progress.get(partition, (Timeline(-1), Offset(0)))
-            found[partition] = Found(offset=offset if timeline == region.timeline else None)
+            found[partition] = commands.Found(offset=offset if timeline == region.timeline else None)
         if found:
-            self.handle(AnswerEntries(caller=self.caller(member), found=found))
+            self.handle(commands.AnswerEntries(caller=self.caller(member), found=found))
 
     def acknowledge(self, member: MemberId) -> None:
         """Acknowledge the running reset, its open entries answered first."""
         self.answer(member)
-        self.handle(Acknowledge(caller=self.caller(member)))
+        self.handle(commands.Acknowledge(caller=self.caller(member)))
 
     def finish_reset(self) -> None:
         """Let every process do its part of a running reset, and publish what has to be."""
@@ -365,7 +331,7 @@ class Driver:
 
     def leave(self, member: MemberId) -> None:
         """Let a member leave its group by itself."""
-        self.handle(Leave(member=member, incarnation=self.processes.pop(member).incarnation))
+        self.handle(commands.Leave(member=member, incarnation=self.processes.pop(member).incarnation))
 
     def heartbeat(self) -> None:
         """Renew the lease of every process."""
@@ -373,7 +339,7 @@ class Driver:
 
     def _renew(self, lease: timedelta) -> None:
         for member, process in self.processes.items():
-            self.store.handle(self.name, Renew(member=member, incarnation=process.incarnation, lease=lease))
+            self.store.handle(self.name, commands.Renew(member=member, incarnation=process.incarnation, lease=lease))
 
     def wait(self, seconds: float) -> None:
         """Let time pass while every process renews its lease, and do what is due."""
@@ -383,7 +349,7 @@ class Driver:
             self.clock.advance(min(step, seconds))
             self._renew(lease)
             seconds -= step
-        self.store.handle(self.name, Reconcile())
+        self.store.handle(self.name, commands.Reconcile())
 
     def recover(self) -> None:
         """Bring every member back that has no process, after leases and their batches are over, and let all run."""
@@ -417,19 +383,21 @@ class Driver:
         self.handle(request)
         return request.batch
 
-    def batch_of(self, member: MemberId, ranges: Mapping[GroupPartition, Range], batch: str = "b") -> StartBatch:
+    def batch_of(
+        self, member: MemberId, ranges: Mapping[GroupPartition, Range], batch: str = "b"
+    ) -> commands.StartBatch:
         """Return what a member asks for to start a batch of exactly these ranges."""
         return self._batch_of(self.held, member, ranges, batch)
 
     def _batch_of(
         self, region: Region, member: MemberId, ranges: Mapping[GroupPartition, Range], batch: str
-    ) -> StartBatch:
+    ) -> commands.StartBatch:
         caller = self._caller(region, member)
-        return StartBatch(
+        return commands.StartBatch(
             batch=BatchId(batch), member=member, incarnation=caller.incarnation, epoch=caller.epoch, ranges=ranges
         )
 
-    def commit_output(self, batch: BatchId) -> Batch:
+    def commit_output(self, batch: BatchId) -> rows.Batch:
         """Let a fenced sink commit a batch's output, whatever becomes of the batch, and return the batch's row."""
         region = self.held
         row = region.running.get(batch) or self.row(batch)
@@ -438,19 +406,19 @@ class Driver:
                 self.progress[partition] = (row.timeline, range_.to)
         return row
 
-    def row(self, batch: BatchId) -> Batch:
+    def row(self, batch: BatchId) -> rows.Batch:
         """Return a batch's row in the ledger."""
         return next(b for b in self.batches if b.batch == batch)
 
     def finish_batch(self, batch: BatchId) -> None:
         """Finish a batch, its output committed first."""
         row = self.commit_output(batch)
-        self.handle(FinishBatch(batch=batch, member=row.member, incarnation=row.incarnation))
+        self.handle(commands.FinishBatch(batch=batch, member=row.member, incarnation=row.incarnation))
 
     def discard(self, batch: BatchId) -> None:
         """Discard a batch, said by its member's present process."""
         member = self.row(batch).member
-        self.handle(DiscardBatch(batch=batch, member=member, incarnation=self.processes[member].incarnation))
+        self.handle(commands.DiscardBatch(batch=batch, member=member, incarnation=self.processes[member].incarnation))
 
     def process(self, *members: MemberId, width: int = 10) -> None:
         """Start and finish one batch of each member; of all, where none is named."""
@@ -465,19 +433,19 @@ class Driver:
         request_id: str,
         *,
         boundary: datetime | None = None,
-        purpose: CheckpointPurpose = CheckpointPurpose.REQUEST,
+        purpose: rows.CheckpointPurpose = rows.CheckpointPurpose.REQUEST,
         allow_inexact: bool = False,
-        requester: Requester | None = None,
-    ) -> CheckpointRequest:
+        requester: rows.Requester | None = None,
+    ) -> rows.CheckpointRequest:
         """Ask for a checkpoint."""
         return self.store.handle(
             self.name,
-            RequestCheckpoint(
+            commands.RequestCheckpoint(
                 request_id=RequestId(request_id),
                 boundary=boundary,
                 purpose=purpose,
                 allow_inexact=allow_inexact,
-                requester=requester or Requester(),
+                requester=requester or rows.Requester(),
             ),
         )
 
@@ -485,12 +453,12 @@ class Driver:
         """Contribute a member's positions to the open checkpoint."""
         self.handle(self.part_of(member))
 
-    def part_of(self, member: MemberId) -> Contribute:
+    def part_of(self, member: MemberId) -> commands.Contribute:
         """Return what a member has to contribute to the open checkpoint."""
         region = self.held
         caller = self._caller(region, member)
         offsets = {p: c.position for p, c in self._claims(region, member).items() if c.position is not None}
-        return Contribute(
+        return commands.Contribute(
             sequence=region.open_checkpoint or CheckpointNumber(0),
             member=member,
             incarnation=caller.incarnation,
@@ -512,8 +480,8 @@ class Driver:
     def publish(self) -> None:
         """Publish every complete checkpoint, in order."""
         for sequence, checkpoint in sorted(self.held.checkpoints.items()):
-            if checkpoint.state is CheckpointState.COMPLETE:
-                self.store.handle(self.name, PublishCheckpoint(sequence=sequence))
+            if checkpoint.state is rows.CheckpointState.COMPLETE:
+                self.store.handle(self.name, commands.PublishCheckpoint(sequence=sequence))
 
     def read_back(self, member: MemberId, offsets: Mapping[GroupPartition, Offset] | None = None) -> None:
         """Store what Kafka answered to a member's commit of the restore point; by default, what it was told."""
@@ -522,7 +490,7 @@ class Driver:
         held = self._claims(region, member)
         told = region.offsets.get(restore_point, OffsetMap()).restrict(held) if offsets is None else OffsetMap(offsets)
         self.handle(
-            ReportReadBack(
+            commands.ReportReadBack(
                 sequence=restore_point, member=member, incarnation=self.processes[member].incarnation, offsets=told
             )
         )
@@ -531,8 +499,8 @@ class Driver:
         self,
         request_id: str,
         *,
-        purpose: CheckpointPurpose = CheckpointPurpose.REQUEST,
-        requester: Requester | None = None,
+        purpose: rows.CheckpointPurpose = rows.CheckpointPurpose.REQUEST,
+        requester: rows.Requester | None = None,
     ) -> CheckpointNumber:
         """Make a checkpoint from its request to its last commit read-back, and return its sequence."""
         self.request_checkpoint(request_id, purpose=purpose, requester=requester)
@@ -558,18 +526,18 @@ class Driver:
         consent_upsert: bool = False,
         resolved: SeekMap | None = None,
         epoch: Epoch | None = None,
-    ) -> PersonReset:
+    ) -> rows.PersonReset:
         """Apply a person's reset; the checkpoint that it drains to is the caller's to complete.
 
         `epoch`: the one that the plan was made in, by default the present one.
         """
         region = self.held
-        wanted = PersonReset(
+        wanted = rows.PersonReset(
             request_id=RequestId(request_id or self._fresh("reset")),
             target=target,
             scope=scope,
-            state=PersonResetState.WAITING,
-            requester=Requester(who="somebody"),
+            state=rows.PersonResetState.WAITING,
+            requester=rows.Requester(who="somebody"),
             requested_at=self.store.read(self.name)[1],
             order=0,
             forced=forced,
@@ -579,7 +547,8 @@ class Driver:
             consent_upsert=consent_upsert,
         )
         return self.store.handle(
-            self.name, ApplyReset(reset=wanted, epoch=region.epoch if epoch is None else epoch, resolved=resolved)
+            self.name,
+            commands.ApplyReset(reset=wanted, epoch=region.epoch if epoch is None else epoch, resolved=resolved),
         )
 
     def _fresh(self, what: str) -> str:

@@ -10,16 +10,8 @@ from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.messages import Ask, Effect
 from airflow_kcr.protocol.member.state import MemberMachine, State
 from airflow_kcr.protocol.member.step import step
+from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.region.commands import Command, Register
-from airflow_kcr.protocol.region.rows import (
-    Checkpoint,
-    CheckpointPhase,
-    CheckpointPurpose,
-    CheckpointState,
-    Claim,
-    DesiredState,
-    RegionState,
-)
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
@@ -56,9 +48,9 @@ def claims_of(
     resume: int = 0,
     epoch: int = 1,
     incarnation: int = 1,
-) -> dict[GroupPartition, Claim]:
+) -> dict[GroupPartition, rows.Claim]:
     """Return claims of this member."""
-    claim = Claim(
+    claim = rows.Claim(
         owner=ME,
         incarnation=Incarnation(incarnation),
         epoch=Epoch(epoch),
@@ -69,14 +61,14 @@ def claims_of(
     return dict.fromkeys(partitions, claim)
 
 
-def view_of(claims: Mapping[GroupPartition, Claim] | None = None, *, incarnation: int = 1) -> MemberRegion:
+def view_of(claims: Mapping[GroupPartition, rows.Claim] | None = None, *, incarnation: int = 1) -> MemberRegion:
     """Return what a member of a running region sees."""
     return MemberRegion(
         counter=EventNumber(10),
         epoch=Epoch(1),
         timeline=Timeline(1),
-        state=RegionState.RUNNING,
-        desired_state=DesiredState.RUNNING,
+        state=rows.RegionState.RUNNING,
+        desired_state=rows.DesiredState.RUNNING,
         next_sequence=CheckpointNumber(2),
         spec_revision=1,
         incarnation=Incarnation(incarnation),
@@ -85,14 +77,14 @@ def view_of(claims: Mapping[GroupPartition, Claim] | None = None, *, incarnation
     )
 
 
-def checkpoint_view(phase: CheckpointPhase, sequence: int = 2) -> Checkpoint:
+def checkpoint_view(phase: rows.CheckpointPhase, sequence: int = 2) -> rows.Checkpoint:
     """Return an open checkpoint that this member's first incarnation is among the participants of."""
-    return Checkpoint(
+    return rows.Checkpoint(
         sequence=CheckpointNumber(sequence),
         timeline=Timeline(1),
         epoch=Epoch(1),
-        state=CheckpointState.OPEN,
-        purpose=CheckpointPurpose.REQUEST,
+        state=rows.CheckpointState.OPEN,
+        purpose=rows.CheckpointPurpose.REQUEST,
         request_id=RequestId("n"),
         participants={ME: Incarnation(1)},
         opened_at=BEGINNING,

@@ -31,14 +31,7 @@ from airflow_kcr.kafka.settings import admin_settings, member_settings, subscrip
 from airflow_kcr.ports import BatchCall, CommitAnswer, Membership, MembershipListener, Sinks, always
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.commands import (
-    Acknowledge,
-    Command,
-    Contribute,
-    FinishBatch,
-    ReportReadBack,
-    StartBatch,
-)
+from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, Offset, RegionName
 from airflow_kcr.runtime.host import End, MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
@@ -85,11 +78,11 @@ class Gates:
 A = TypeVar("A")
 
 AROUND: Final[Mapping[type[object], tuple[str, str]]] = {
-    StartBatch: ("planned", "recorded"),
-    FinishBatch: ("", "ended"),
-    ReportReadBack: ("committed", ""),
-    Acknowledge: ("claimed", ""),
-    Contribute: ("contributing", ""),
+    commands.StartBatch: ("planned", "recorded"),
+    commands.FinishBatch: ("", "ended"),
+    commands.ReportReadBack: ("committed", ""),
+    commands.Acknowledge: ("claimed", ""),
+    commands.Contribute: ("contributing", ""),
 }
 """The gates in front of a command and behind it."""
 
@@ -99,7 +92,7 @@ class GatedStore(PostgresTransactions):
 
     gates: Gates
 
-    def handle(self, name: RegionName, command: Command[A]) -> A:
+    def handle(self, name: RegionName, command: commands.Command[A]) -> A:
         """Handle a command, behind the gate in front of its kind and before the one behind it."""
         before, behind = AROUND.get(type(command), ("", ""))
         if before:

@@ -26,14 +26,7 @@ import psutil
 
 from airflow_kcr.api import Region
 from airflow_kcr.api.regions import connect, store_url
-from airflow_kcr.protocol.region.commands import (
-    Caller,
-    Command,
-    DeclareRegion,
-    RequestCheckpoint,
-    RequestReset,
-    StartRegion,
-)
+from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
@@ -166,7 +159,7 @@ class Live:
     processes: list[Process] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
-    def handle(self, command: Command[A]) -> A:
+    def handle(self, command: commands.Command[A]) -> A:
         """Have the store handle a command."""
         return self.store.handle(self.name, command)
 
@@ -255,9 +248,10 @@ class Live:
         """Have a reset begin, as a member would ask for it; it does not count as a failure."""
         region = self.region()
         member, row = next(iter(sorted(region.members.items())))
-        caller = Caller(member=member, incarnation=row.incarnation, epoch=region.epoch)
+        caller = commands.Caller(member=member, incarnation=row.incarnation, epoch=region.epoch)
         self.store.handle(
-            self.name, RequestReset(caller=caller, cause=ResetCause.BATCH_REFUSED, detail="a test asked for it")
+            self.name,
+            commands.RequestReset(caller=caller, cause=ResetCause.BATCH_REFUSED, detail="a test asked for it"),
         )
 
     def events(self, after: int = 0) -> tuple[Event, ...]:
@@ -270,7 +264,7 @@ class Live:
         For another one where a reset superseded it.
         """
         request_id = RequestId(f"checkpoint-{next(self._numbers)}")
-        self.store.handle(self.name, RequestCheckpoint(request_id=request_id))
+        self.store.handle(self.name, commands.RequestCheckpoint(request_id=request_id))
         self.until(
             lambda: self.is_committed(request_id) or self.is_superseded(request_id),
             f"checkpoint {request_id} committed",
@@ -291,7 +285,7 @@ class Live:
         """Whether the checkpoint of a request id is complete, and Kafka has it; asked again where it was aborted."""
         request, row = self._asked(request_id)
         if request.state is RequestState.ABORTED:
-            self.store.handle(self.name, RequestCheckpoint(request_id=request_id))
+            self.store.handle(self.name, commands.RequestCheckpoint(request_id=request_id))
             return False
         return row is not None and row.is_complete and row.committed is Committed.YES
 
@@ -384,10 +378,10 @@ def live(
     )
     store = connect(store_url(url))
     region = RegionName(group_id)
-    store.handle(region, DeclareRegion(spec=Spec(text=parsed.to_json_text(), rules=parsed.rules())))
+    store.handle(region, commands.DeclareRegion(spec=Spec(text=parsed.to_json_text(), rules=parsed.rules())))
     if declared is not None:
         declared(region)
-    store.handle(region, StartRegion())
+    store.handle(region, commands.StartRegion())
     one = Live(
         kafka=kafka, store=store, url=url, name=region, group=group_id, topic=topic, folder=folder, hosting=hosting
     )
@@ -438,8 +432,8 @@ def named(kafka: Kafka, url: str, spec: RegionSpec, folder: Path) -> Iterator[Li
     (group,) = spec.groups
     (topic,) = group.topics
     store, name = connect(store_url(url)), RegionName(spec.region)
-    store.handle(name, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
-    store.handle(name, StartRegion())
+    store.handle(name, commands.DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
+    store.handle(name, commands.StartRegion())
     one = Live(kafka=kafka, store=store, url=url, name=name, group=group.group_id, topic=topic, folder=folder)
     try:
         yield one

@@ -11,23 +11,11 @@ import pytest
 
 from airflow_kcr.api import Plan, Region, ResetRequest, ResetView
 from airflow_kcr.errors import CheckpointNotUsable
+from airflow_kcr.protocol import targets
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.events import ResetBegun
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, Requester
 from airflow_kcr.protocol.scopes import Scope, parse_scope
-from airflow_kcr.protocol.targets import (
-    ByDuration,
-    ShiftBy,
-    Target,
-    ToCheckpoint,
-    ToCurrent,
-    ToDatetime,
-    ToEarliest,
-    ToInitial,
-    ToLatest,
-    ToOffset,
-    ToRun,
-)
 from airflow_kcr.protocol.values import Offset, RequestId
 from tests.support.faults import finished
 from tests.support.kafka import Kafka
@@ -70,7 +58,7 @@ def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, data
         one.until(one.consumed, "all records")
         members = one.region().members
 
-        def reset(target: Target, *, scope: Scope | None = None) -> dict[int, int | None]:
+        def reset(target: targets.Target, *, scope: Scope | None = None) -> dict[int, int | None]:
             plan = region.plan_reset(ResetRequest(target=target, scope=scope or Scope()))
             view = applied(region, plan)
             assert view.state == "done"
@@ -79,14 +67,14 @@ def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, data
             one.until(one.consumed, f"all records again after {plan.target}")
             return found
 
-        assert set(reset(ToRun(dag_id="daily", run_id="monday")).values()) == {200}
-        assert set(reset(ToCheckpoint(sequence=sequence)).values()) == {200}
-        assert set(reset(ToDatetime(instant=between)).values()) == {200}
-        assert set(reset(ShiftBy(by=-30)).values()) == {270}
-        assert set(reset(ToOffset(offset=Offset(150))).values()) == {150}
-        assert set(reset(ToLatest()).values()) == {300}
-        assert set(reset(ToCurrent()).values()) == {300}
-        assert set(reset(ByDuration(back=timedelta(hours=1))).values()) == {0}
+        assert set(reset(targets.ToRun(dag_id="daily", run_id="monday")).values()) == {200}
+        assert set(reset(targets.ToCheckpoint(sequence=sequence)).values()) == {200}
+        assert set(reset(targets.ToDatetime(instant=between)).values()) == {200}
+        assert set(reset(targets.ShiftBy(by=-30)).values()) == {270}
+        assert set(reset(targets.ToOffset(offset=Offset(150))).values()) == {150}
+        assert set(reset(targets.ToLatest()).values()) == {300}
+        assert set(reset(targets.ToCurrent()).values()) == {300}
+        assert set(reset(targets.ByDuration(back=timedelta(hours=1))).values()) == {0}
         file = region.reset_request("from-file", f"{one.topic},1,250\n{one.topic},3,20\n").target
         assert reset(file) == {
             0: 300,
@@ -94,8 +82,13 @@ def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, data
             2: 300,
             3: 20,
         }
-        assert reset(ToEarliest(), scope=parse_scope([one.group], [f"{one.topic}:0"])) == {0: 0, 1: 300, 2: 300, 3: 300}
-        assert set(reset(ToInitial()).values()) == {0}
+        assert reset(targets.ToEarliest(), scope=parse_scope([one.group], [f"{one.topic}:0"])) == {
+            0: 0,
+            1: 300,
+            2: 300,
+            3: 300,
+        }
+        assert set(reset(targets.ToInitial()).values()) == {0}
 
         assert {m: r.incarnation for m, r in one.region().members.items()} == {
             m: r.incarnation for m, r in members.items()
@@ -134,7 +127,7 @@ def test_a_checkpoint_that_one_member_never_contributed_to_is_gone_to_with_a_wor
         one.shared(0, 1)
         finished(one)
 
-        target = ToCheckpoint(sequence=sequence)
+        target = targets.ToCheckpoint(sequence=sequence)
         with pytest.raises(CheckpointNotUsable, match="is aborted, not complete; allow_partial"):
             region.plan_reset(ResetRequest(target=target))
         plan = region.plan_reset(ResetRequest(target=target, allow_partial=True))
@@ -154,7 +147,7 @@ def test_a_poison_record_halts_and_is_skipped_by_name(kafka: Kafka, database_url
         one.until(lambda: one.region().state is RegionState.HALTED, "halted")
         scope = parse_scope([], [one.topic])
         skip = region.reset_request("to-current", skip=[f"{one.topic}:0:120"]).skip
-        plan = region.plan_reset(ResetRequest(target=ToCurrent(), scope=scope, skip=skip))
+        plan = region.plan_reset(ResetRequest(target=targets.ToCurrent(), scope=scope, skip=skip))
         view = applied(region, plan, forced=True)
         assert (view.state, view.asked is not None and view.asked.forced) == ("done", True)
         one.until(one.consumed, "everything but the record")
@@ -187,7 +180,7 @@ def test_a_partition_first_seen_after_the_checkpoint_begins_anew_at_every_reset(
             assert seek == {0: 100, 1: 100, 2: 0}
         one.checkpoint()
         # And by a person's reset to the checkpoint that does not have it.
-        plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=first)))
+        plan = region.plan_reset(ResetRequest(target=targets.ToCheckpoint(sequence=first)))
         assert [line.target for line in plan.entries] == [100, 100, 0]
         assert applied(region, plan).state == "done"
         one.until(one.consumed, "all of it once more")
@@ -208,10 +201,10 @@ def test_a_partition_that_is_found_while_a_reset_waits_for_its_turn_is_read_from
         one.shared(0, 1)
         one.until(one.consumed, "the first records")
         held.gate("resetting")
-        first = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(50))))
+        first = region.plan_reset(ResetRequest(target=targets.ToOffset(offset=Offset(50))))
         region.apply_reset(first, "to see")
         one.until(lambda: held.reached("resetting"), "the first reset held")
-        second = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(20))))
+        second = region.plan_reset(ResetRequest(target=targets.ToOffset(offset=Offset(20))))
         region.apply_reset(second, "to see")
         kafka.add_partitions(one.topic, 6)
         kafka.fill(one.topic, {4: 60, 5: 60})

@@ -17,20 +17,10 @@ import pytest
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.api.goals import STOPPED
 from airflow_kcr.errors import CheckpointNotUsable, InvalidTarget
+from airflow_kcr.protocol import targets
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState
 from airflow_kcr.protocol.rules import OutOfRangePolicy
-from airflow_kcr.protocol.targets import (
-    ByDuration,
-    ShiftBy,
-    Target,
-    ToCheckpoint,
-    ToDatetime,
-    ToEarliest,
-    ToInitial,
-    ToLatest,
-    ToOffset,
-)
 from airflow_kcr.protocol.values import Offset
 from tests.support.faults import checkpoints, finished, told
 from tests.support.kafka import Kafka, Record
@@ -84,21 +74,21 @@ def goes_on(one: Live, expected: set[tuple[int, int]]) -> None:
         assert {(row.lag, row.trouble) for row in region.lag()} == {(0, "")}
 
 
-def since_a_moment_ago(region: Region) -> Target:
-    return ToDatetime(instant=datetime.now(UTC) - timedelta(hours=1))
+def since_a_moment_ago(region: Region) -> targets.Target:
+    return targets.ToDatetime(instant=datetime.now(UTC) - timedelta(hours=1))
 
 
-def from_file(region: Region, offset: int) -> Target:
+def from_file(region: Region, offset: int) -> targets.Target:
     text = "".join(f"{topic_of(region)},{partition},{offset}\n" for partition in (0, 1))
     return region.reset_request("from-file", text).target
 
 
-TARGETS: dict[str, tuple[Callable[[Region], Target], int]] = {
-    "to-earliest": (lambda _: ToEarliest(), 0),
-    "to-latest": (lambda _: ToLatest(), NEW),
-    "to-offset": (lambda _: ToOffset(offset=Offset(20)), 20),
+TARGETS: dict[str, tuple[Callable[[Region], targets.Target], int]] = {
+    "to-earliest": (lambda _: targets.ToEarliest(), 0),
+    "to-latest": (lambda _: targets.ToLatest(), NEW),
+    "to-offset": (lambda _: targets.ToOffset(offset=Offset(20)), 20),
     "to-datetime": (since_a_moment_ago, 0),
-    "by-duration": (lambda _: ByDuration(back=timedelta(hours=1)), 0),
+    "by-duration": (lambda _: targets.ByDuration(back=timedelta(hours=1)), 0),
     "from-file": (
         lambda region: region.reset_request("from-file", f"{topic_of(region)},0,10\n{topic_of(region)},1,10\n").target,
         10,
@@ -164,7 +154,7 @@ def test_a_stopped_region_is_reset_without_force(kafka: Kafka, database_url: str
         region.wait_for(STOPPED)
         for process in one.processes:
             process.wait(30)
-        plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(20))))
+        plan = region.plan_reset(ResetRequest(target=targets.ToOffset(offset=Offset(20))))
         assert region.apply_reset(plan, "the topic was made anew").state == "done"
         region.start()
         one.start(0, 1)
@@ -177,13 +167,13 @@ def test_what_belongs_to_the_old_topic_is_no_place_in_the_new_one(
     # The new log has the old offsets too, of other records.
     with halted(kafka, database_url, tmp_path, new=2 * OLD) as (one, region):
         newest, counter = checkpoints(one)[-1].sequence, region.counter()
-        for target in (ToCheckpoint(sequence=newest), ToInitial()):
+        for target in (targets.ToCheckpoint(sequence=newest), targets.ToInitial()):
             plan = region.plan_reset(ResetRequest(target=target))
             assert [line.unreachable for line in plan.entries] == [True, True], target
             with pytest.raises(CheckpointNotUsable, match=r"deleted and created again.*--to-earliest"):
                 region.apply_reset(plan, "back", forced=True)
         with pytest.raises(InvalidTarget, match="has no position in this log"):
-            region.plan_reset(ResetRequest(target=ShiftBy(by=-10)))
+            region.plan_reset(ResetRequest(target=targets.ShiftBy(by=-10)))
         assert region.counter() == counter
 
         assert {(row.lag, row.log_end) for row in region.lag()} == {(None, 2 * OLD)}
@@ -194,11 +184,11 @@ def test_what_belongs_to_the_old_topic_is_no_place_in_the_new_one(
         assert halt.reason is HaltReason.OUT_OF_RANGE
 
         # And once the region has gone on there, the old checkpoint is still of the old topic.
-        plan = region.plan_reset(ResetRequest(target=ToLatest()))
+        plan = region.plan_reset(ResetRequest(target=targets.ToLatest()))
         region.apply_reset(plan, "go on", forced=True)
         region.wait_for_reset(plan.plan, WITHIN)
         goes_on(one, set())
         with pytest.raises(CheckpointNotUsable, match="deleted and created again"):
-            region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=newest)))
-        initial = region.plan_reset(ResetRequest(target=ToInitial()))
+            region.plan_reset(ResetRequest(target=targets.ToCheckpoint(sequence=newest)))
+        initial = region.plan_reset(ResetRequest(target=targets.ToInitial()))
         assert [(line.target, line.unreachable) for line in initial.entries] == [(0, False)] * 2

@@ -16,19 +16,9 @@ import pytest
 
 from airflow_kcr.api import Plan, Region, ResetRequest
 from airflow_kcr.errors import RefusedError, StalePlan
+from airflow_kcr.protocol import targets
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
-from airflow_kcr.protocol.targets import (
-    ByDuration,
-    ShiftBy,
-    Target,
-    ToCheckpoint,
-    ToCurrent,
-    ToDatetime,
-    ToEarliest,
-    ToInitial,
-    ToOffset,
-)
 from airflow_kcr.protocol.values import CheckpointNumber, Offset
 from tests.support.faults import Note, checkpoints, finished, judged, stored
 from tests.support.kafka import Kafka
@@ -78,28 +68,28 @@ class Resets:
             return None
         return None if plan.totals.skip or plan.totals.unreachable else plan
 
-    def _target(self) -> tuple[Target, Scope]:
+    def _target(self) -> tuple[targets.Target, Scope]:
         draw = self.random
         place = parse_scope([self.one.group], [f"{self.one.topic}:{draw.randrange(PARTITIONS)}"])
         positions = [int(c.position or 0) for c in self.one.region().claims.values()]
         age = datetime.now(UTC) - self.began
         known = [row.sequence for row in checkpoints(self.one)] or [CheckpointNumber(1)]
-        choices: list[Callable[[], tuple[Target, Scope]]] = [
-            lambda: (ToCheckpoint(sequence=draw.choice(known)), EVERYTHING),
-            lambda: (ToCheckpoint(sequence=draw.choice(known)), place),
-            lambda: (ShiftBy(by=-draw.randrange(200)), EVERYTHING),
-            lambda: (ShiftBy(by=-draw.randrange(200)), place),
-            lambda: (ToOffset(offset=Offset(draw.randrange(min(positions) + 1))), EVERYTHING),
-            lambda: (ToEarliest(), place),
-            lambda: (ToInitial(), place),
-            lambda: (ToCurrent(), EVERYTHING),
-            lambda: (ToDatetime(instant=self.began + age * draw.random()), EVERYTHING),
-            lambda: (ByDuration(back=age * draw.random()), place),
+        choices: list[Callable[[], tuple[targets.Target, Scope]]] = [
+            lambda: (targets.ToCheckpoint(sequence=draw.choice(known)), EVERYTHING),
+            lambda: (targets.ToCheckpoint(sequence=draw.choice(known)), place),
+            lambda: (targets.ShiftBy(by=-draw.randrange(200)), EVERYTHING),
+            lambda: (targets.ShiftBy(by=-draw.randrange(200)), place),
+            lambda: (targets.ToOffset(offset=Offset(draw.randrange(min(positions) + 1))), EVERYTHING),
+            lambda: (targets.ToEarliest(), place),
+            lambda: (targets.ToInitial(), place),
+            lambda: (targets.ToCurrent(), EVERYTHING),
+            lambda: (targets.ToDatetime(instant=self.began + age * draw.random()), EVERYTHING),
+            lambda: (targets.ByDuration(back=age * draw.random()), place),
             lambda: (self._file(positions), EVERYTHING),
         ]
         return draw.choice(choices)()
 
-    def _file(self, positions: list[int]) -> Target:
+    def _file(self, positions: list[int]) -> targets.Target:
         rows = [(n, self.random.randrange(min(positions) + 1)) for n in range(PARTITIONS)]
         lines = self.random.sample(rows, self.random.randrange(1, PARTITIONS))
         return self.region.reset_request(

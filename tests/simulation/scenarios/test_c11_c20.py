@@ -8,7 +8,7 @@ from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StrangeC
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import commands, coverage
+from airflow_kcr.protocol.region import commands, coverage, rows
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.commands import (
     Acknowledge,
@@ -17,14 +17,6 @@ from airflow_kcr.protocol.region.commands import (
     Reconcile,
     RetireCheckpoints,
     StartRegion,
-)
-from airflow_kcr.protocol.region.rows import (
-    CheckpointPhase,
-    CheckpointState,
-    Outcome,
-    RegionState,
-    RequestState,
-    ResetCause,
 )
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
@@ -69,8 +61,8 @@ def test_c11_the_others_go_on_after_one_reset_and_there_is_no_second_one() -> No
     # Kafka has moved its partitions: members that can work claim them.
     driver.claim(other, [driver.partition(n) for n in range(4)])
     driver.finish_reset()
-    assert state(driver) is RegionState.RUNNING
-    assert causes(driver)[1:] == [ResetCause.CLAIM]
+    assert state(driver) is rows.RegionState.RUNNING
+    assert causes(driver)[1:] == [rows.ResetCause.CLAIM]
     for _ in range(5):
         driver.process(other)
         driver.wait(120)
@@ -83,7 +75,7 @@ def test_c12_a_pipeline_that_hangs_is_cancelled_and_then_its_process_ends() -> N
     timeouts = alone.member.timeouts
     wanted = alone.wait(timeouts.batch.total_seconds() + 1)
     assert [e.batch for e in wanted if isinstance(e, messages.Cancel)] == ["b1"]
-    assert [e.cause for e in wanted if isinstance(e, commands.RequestReset)] == [ResetCause.BATCH_TIMEOUT]
+    assert [e.cause for e in wanted if isinstance(e, commands.RequestReset)] == [rows.ResetCause.BATCH_TIMEOUT]
     assert not any(isinstance(e, messages.EndProcess) for e in wanted)
     alone.wait(timeouts.process_end_limit.total_seconds())
     assert alone.wanted(messages.EndProcess)
@@ -93,11 +85,11 @@ def test_c12_the_region_recovers_from_a_member_that_hung_and_ended_its_process()
     driver = running()
     hung = driver.member(0)
     batch = driver.start_batch(hung)
-    driver.request_reset(hung, ResetCause.BATCH_TIMEOUT, "batch took too long")
+    driver.request_reset(hung, rows.ResetCause.BATCH_TIMEOUT, "batch took too long")
     driver.crash(hung)
     driver.recover()
-    assert state(driver) is RegionState.RUNNING
-    assert driver.row(batch).outcome is Outcome.UNKNOWN
+    assert state(driver) is rows.RegionState.RUNNING
+    assert driver.row(batch).outcome is rows.Outcome.UNKNOWN
     driver.process()
     assert positions(driver) == [10] * 4
     judge(driver)
@@ -113,14 +105,14 @@ def test_c13_a_member_that_kafka_expelled_keeps_the_region_from_running_until_it
     driver.insist(one, [driver.partition(n) for n in range(4)])
     driver.claim(one)
     driver.acknowledge(one)
-    assert state(driver) is RegionState.RESETTING
+    assert state(driver) is rows.RegionState.RESETTING
     driver.wait(120)
-    assert state(driver) is RegionState.RESETTING
+    assert state(driver) is rows.RegionState.RESETTING
     assert any(str(expelled) in reason for reason in coverage.busy(driver.region, driver.clock.now))
     driver.discard(batch)
     driver.claim(expelled, [])
     driver.acknowledge(expelled)
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     judge(driver)
 
 
@@ -134,9 +126,9 @@ def test_c13_or_until_its_lease_is_over_and_its_process_must_have_ended() -> Non
     driver.vanish(expelled)
     lease, ends = driver.region.leases[expelled].until, driver.region.members[expelled].ends_within
     while driver.clock.now < lease + ends:
-        assert state(driver) is RegionState.RESETTING
+        assert state(driver) is rows.RegionState.RESETTING
         driver.wait(1)
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     judge(driver)
 
 
@@ -150,13 +142,13 @@ def test_c14_a_rolling_start_of_six_members_never_halts_the_region() -> None:
         driver.join(member)
         driver.spread()
         driver.finish_reset()
-        if state(driver) is not RegionState.RUNNING:  # a start waits for the others, but not for ever
+        if state(driver) is not rows.RegionState.RUNNING:  # a start waits for the others, but not for ever
             driver.wait(60)
             driver.finish_reset()
-        assert state(driver) is RegionState.RUNNING
+        assert state(driver) is rows.RegionState.RUNNING
         driver.process()
         driver.wait(60)
-    assert causes(driver) == [ResetCause.START]
+    assert causes(driver) == [rows.ResetCause.START]
     driver.checkpoint("n")
     judge(driver)
 
@@ -170,14 +162,14 @@ def test_c14_an_application_that_is_queued_for_long_burns_no_attempt() -> None:
     driver.wait(60)
     driver.handle(StartRegion())
     for member in driver.all_members():
-        assert state(driver) is RegionState.STARTING
+        assert state(driver) is rows.RegionState.STARTING
         driver.wait(20 * 60)
         driver.join(member)
         # Static members: Kafka gives each what it had.
         driver.claim(member, assigned[member])
         driver.acknowledge(member)
-    assert state(driver) is RegionState.RUNNING
-    assert causes(driver) == [ResetCause.START] * 2
+    assert state(driver) is rows.RegionState.RUNNING
+    assert causes(driver) == [rows.ResetCause.START] * 2
     assert driver.region.resets[driver.region.epoch].attempt == 1
     assert driver.region.failures == 0
     judge(driver)
@@ -189,8 +181,8 @@ def test_c14_membership_events_in_a_region_that_never_checkpoints_never_halt_it(
         driver.process()
         driver.crash(driver.member(0))
         driver.recover()
-        assert state(driver) is RegionState.RUNNING
-    assert set(causes(driver)[1:]) == {ResetCause.CLAIM}
+        assert state(driver) is rows.RegionState.RUNNING
+    assert set(causes(driver)[1:]) == {rows.ResetCause.CLAIM}
     assert driver.region.failures == 0
     judge(driver)
 
@@ -203,13 +195,13 @@ def test_c15_a_retried_task_with_the_same_request_id_gets_a_new_checkpoint_at_th
     located(driver, boundary(1), 30)
     driver.process(width=30)
     first = driver.request_checkpoint("dag/run/checkpoint/0", boundary=boundary(1))
-    assert first.state is RequestState.OPEN
+    assert first.state is rows.RequestState.OPEN
     driver.contribute(driver.member(0))
     driver.wait(181)
-    assert driver.region.requests[first.request_id].state is RequestState.ABORTED
+    assert driver.region.requests[first.request_id].state is rows.RequestState.ABORTED
     assert "g[1]" in driver.region.requests[first.request_id].refusal
     again = driver.request_checkpoint("dag/run/checkpoint/0", boundary=boundary(1))
-    assert (again.state, again.sequence) == (RequestState.OPEN, (first.sequence or 0) + 1)
+    assert (again.state, again.sequence) == (rows.RequestState.OPEN, (first.sequence or 0) + 1)
     # Another answer of the brokers changes nothing: the first writer has won.
     located(driver, boundary(1), 55)
     assert {row.offset for row in driver.region.boundary_offsets.values()} == {30}
@@ -225,9 +217,9 @@ def test_c15_a_cleared_old_run_gets_its_old_answer_after_retirement_and_no_new_c
         driver.process()
         answers.append(driver.checkpoint(f"run{number}"))
     driver.handle(RetireCheckpoints())
-    assert driver.region.checkpoints[answers[0]].state is CheckpointState.RETIRED
+    assert driver.region.checkpoints[answers[0]].state is rows.CheckpointState.RETIRED
     again = driver.request_checkpoint("run1")
-    assert (again.state, again.sequence) == (RequestState.ANSWERED, answers[0])
+    assert (again.state, again.sequence) == (rows.RequestState.ANSWERED, answers[0])
     assert open_checkpoint(driver) is None
     judge(driver)
 
@@ -239,18 +231,18 @@ def test_c16_a_region_that_is_hours_behind_approaches_the_boundary_without_a_dra
     asked = driver.request_checkpoint("run1", boundary=boundary(1))
     checkpoint = checkpoint_of(driver)
     assert (asked.state, checkpoint.phase, checkpoint.drain_deadline) == (
-        RequestState.OPEN,
-        CheckpointPhase.APPROACHING,
+        rows.RequestState.OPEN,
+        rows.CheckpointPhase.APPROACHING,
         None,
     )
     driver.wait(2 * 3600)
     assert open_checkpoint(driver) == checkpoint.sequence
     for _ in range(10):
-        assert state(driver) is RegionState.RUNNING
+        assert state(driver) is rows.RegionState.RUNNING
         driver.process()
     driver.handle(Reconcile())
     draining = driver.region.checkpoint
-    assert state(driver) is RegionState.DRAINING
+    assert state(driver) is rows.RegionState.DRAINING
     assert draining is not None
     assert draining.drain_deadline == driver.clock.now + driver.region.rules.timeouts.drain
     checkpoint_made = driver.complete()
@@ -273,9 +265,9 @@ def test_c17_after_a_store_that_was_away_for_longer_than_a_lease_everybody_is_ba
                 driver.discard(row.batch)
     driver.spread()
     driver.finish_reset()
-    assert state(driver) is RegionState.RUNNING
-    assert causes(driver)[1:] == [ResetCause.CLAIM]
-    assert driver.row(batch).outcome is Outcome.DISCARDED
+    assert state(driver) is rows.RegionState.RUNNING
+    assert causes(driver)[1:] == [rows.ResetCause.CLAIM]
+    assert driver.row(batch).outcome is rows.Outcome.DISCARDED
     assert positions(driver) == [0] * 6
     judge(driver)
 
@@ -290,10 +282,10 @@ def test_c17_members_that_come_back_one_by_one_cost_one_reset_which_does_not_cou
         driver.join(member)
         driver.spread()
         driver.finish_reset()
-        assert state(driver) is RegionState.RUNNING
+        assert state(driver) is rows.RegionState.RUNNING
         driver.spread()
         driver.process()
-    assert causes(driver)[1:] == [ResetCause.CLAIM]
+    assert causes(driver)[1:] == [rows.ResetCause.CLAIM]
     assert driver.region.failures == 0
     judge(driver)
 
@@ -306,7 +298,7 @@ def test_c17_without_anything_begun_there_is_not_even_a_reset() -> None:
     for member in driver.all_members():
         driver.join(member, came_back=True)
     driver.spread()
-    assert causes(driver) == [ResetCause.START]
+    assert causes(driver) == [rows.ResetCause.START]
     assert positions(driver) == [10] * 4
     driver.process()
     judge(driver)
@@ -345,7 +337,7 @@ def test_c18_a_joining_member_aborts_a_checkpoint_that_another_has_contributed_t
     assert set(second.participants) == set(driver.all_members())
     assert driver.clock.now == before
     assert driver.complete() == second.sequence
-    assert causes(driver) == [ResetCause.START]
+    assert causes(driver) == [rows.ResetCause.START]
     judge(driver)
 
 
@@ -360,7 +352,7 @@ def test_c18_a_partition_added_under_an_open_checkpoint_is_in_the_next_try() -> 
     checkpoint = driver.complete()
     assert added in driver.region.offsets[checkpoint]
     assert driver.region.offsets[checkpoint][added] == 0
-    assert causes(driver) == [ResetCause.START]
+    assert causes(driver) == [rows.ResetCause.START]
     judge(driver)
 
 
@@ -374,7 +366,7 @@ def test_c18_where_the_newcomer_takes_what_was_begun_it_goes_on_there_and_the_ch
     driver.contribute(driver.member(0))
     driver.join(driver.member(2))
     driver.claim(driver.member(2), [driver.partition(2)])
-    assert causes(driver) == [ResetCause.START]
+    assert causes(driver) == [rows.ResetCause.START]
     assert [body.late for body in happened(driver, region_events.CheckpointAborted)] == [("g[1] (t-1)",)]
     driver.claim(driver.member(1), [driver.partition(1)])
     assert positions(driver) == [10] * 3
@@ -424,7 +416,7 @@ def test_c20_an_index_that_the_spec_has_no_more_is_refused_when_it_wakes_up() ->
     fewer = Spec(text="{}", rules=RegionRules(groups={GROUP: group_rules(members=2)}), revision=2)
     driver.handle(ChangeSpec(at_once=fewer))
     driver.up()
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     assert driver.region.epoch > old_epoch
     before = driver.region
     driver.processes[old.member] = old
@@ -456,7 +448,7 @@ def test_c20_a_start_does_not_wait_for_an_index_that_the_spec_has_no_more() -> N
     driver.finish_reset()
     # Its lease was not over when the region was started.
     assert driver.region.leases[asleep.member].incarnation == asleep.incarnation
-    assert (state(driver), driver.clock.now) == (RegionState.RUNNING, BEGINNING)
+    assert (state(driver), driver.clock.now) == (rows.RegionState.RUNNING, BEGINNING)
     judge(driver)
 
 

@@ -17,18 +17,9 @@ from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import SeekSource
-from airflow_kcr.protocol.region import boundaries, commands
+from airflow_kcr.protocol.region import boundaries, commands, rows
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.commands import PauseRegion, ReadRegion, Reconcile, StartRegion, StopRegion
-from airflow_kcr.protocol.region.rows import (
-    BoundaryOffset,
-    Committed,
-    DesiredState,
-    Outcome,
-    RegionState,
-    RequestState,
-    ResetCause,
-)
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointMode, RegionRules
 from airflow_kcr.protocol.scopes import parse_scope
@@ -71,14 +62,14 @@ def test_c21_a_stopping_region_is_not_stopped_before_every_member_has_its_commit
     driver, checkpoint = stopping()
     assert [driver.handle(ReadRegion(member=m)).commit for m in driver.all_members()] == [checkpoint, checkpoint]
     driver.read_back(driver.member(0))
-    assert state(driver) is not RegionState.STOPPED
+    assert state(driver) is not rows.RegionState.STOPPED
     assert [driver.handle(ReadRegion(member=m)).commit for m in driver.all_members()] == [None, checkpoint]
     assert driver.handle(ReadRegion(member=driver.member(0))).stopping
     with pytest.raises(BatchRefused):
         driver.start_batch(driver.member(0))
     driver.read_back(driver.member(1))
-    assert state(driver) is RegionState.STOPPED
-    assert driver.region.checkpoints[checkpoint].committed is Committed.YES
+    assert state(driver) is rows.RegionState.STOPPED
+    assert driver.region.checkpoints[checkpoint].committed is rows.Committed.YES
     assert happened(driver, region_events.Stopped)[-1].drained
     judge(driver)
 
@@ -87,10 +78,10 @@ def test_c21_or_before_the_commit_timeout_where_a_rebalance_kept_one_from_commit
     driver, checkpoint = stopping()
     driver.read_back(driver.member(0))
     driver.wait(29)
-    assert state(driver) is not RegionState.STOPPED
+    assert state(driver) is not rows.RegionState.STOPPED
     driver.wait(2)
-    assert state(driver) is RegionState.STOPPED
-    assert driver.region.checkpoints[checkpoint].committed is Committed.NO
+    assert state(driver) is rows.RegionState.STOPPED
+    assert driver.region.checkpoints[checkpoint].committed is rows.Committed.NO
     judge(driver)
 
 
@@ -99,8 +90,8 @@ def test_c21_a_member_leaves_its_group_only_when_the_region_is_stopped() -> None
     waiting = replace(
         view_of(claims_of(position=10, resume=10)),
         counter=EventNumber(11),
-        state=RegionState.DRAINING,
-        desired_state=DesiredState.STOPPED,
+        state=rows.RegionState.DRAINING,
+        desired_state=rows.DesiredState.STOPPED,
         stopping=True,
         commit=CheckpointNumber(2),
     )
@@ -112,7 +103,7 @@ def test_c21_a_member_leaves_its_group_only_when_the_region_is_stopped() -> None
     alone.wait(10)
     assert not [e for e in alone.all if isinstance(e, messages.LeaveGroup)]
     assert (alone.state, alone.member.why) == (State.HOLDING, Why.DRAINED)
-    alone.see(replace(waiting, state=RegionState.STOPPED, commit=None, counter=EventNumber(13)))
+    alone.see(replace(waiting, state=rows.RegionState.STOPPED, commit=None, counter=EventNumber(13)))
     assert alone.wanted(messages.LeaveGroup)
     alone.feed(messages.LeftGroup())
     assert alone.state is State.CLOSED
@@ -132,7 +123,7 @@ def test_c22_a_reset_of_one_topic_drains_the_other_one_first_and_the_whole_map_i
     other = driver.member(0, "h")
     batch = driver.start_batch(other)
     driver.reset(ToCheckpoint(sequence=first), scope=parse_scope(topics=["t"]))
-    assert state(driver) is RegionState.DRAINING
+    assert state(driver) is rows.RegionState.DRAINING
     with pytest.raises(BatchRefused, match="is running"):
         driver.contribute(other)
     driver.finish_batch(batch)
@@ -142,7 +133,7 @@ def test_c22_a_reset_of_one_topic_drains_the_other_one_first_and_the_whole_map_i
     assert positions(driver, "h", "u") == [30, 20]
     seek = driver.region.seek
     assert {p.topic: e.source for p, e in seek.items()} == {"t": SeekSource.MERGED, "u": SeekSource.DRAINED}
-    assert driver.row(batch).outcome is Outcome.DONE
+    assert driver.row(batch).outcome is rows.Outcome.DONE
     assert driver.region.offsets[drained][driver.partition(0, "h", "u")] == 30
     # The next automatic reset goes to the same moment, of both topics.
     driver.process()
@@ -183,7 +174,7 @@ def test_c23_a_duration_counts_back_from_the_moment_it_is_applied_at_and_is_one_
         assert asked.target == ToDatetime(instant=resets_at - timedelta(minutes=5))
         assert asked.open.keys() == set(driver.claims(member))
     driver.finish_reset()
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     judge(driver)
 
 
@@ -208,8 +199,8 @@ def test_c24_a_pause_survives_a_crash_and_the_reset_after_it() -> None:
     driver.handle(PauseRegion())
     driver.vanish(driver.member(0))
     driver.recover()
-    assert causes(driver)[-1] is ResetCause.CLAIM
-    assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
+    assert causes(driver)[-1] is rows.ResetCause.CLAIM
+    assert (state(driver), driver.region.desired_state) == (rows.RegionState.RUNNING, rows.DesiredState.PAUSED)
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.start_batch(driver.member(1))
     driver.handle(StartRegion())
@@ -223,14 +214,14 @@ def test_c24_a_stop_survives_a_crash_in_its_drain_and_the_reset_after_it() -> No
     driver.handle(StopRegion())
     driver.crash(driver.member(0))
     driver.wait(60)
-    assert driver.region.desired_state is DesiredState.STOPPED
+    assert driver.region.desired_state is rows.DesiredState.STOPPED
     driver.recover()
-    assert state(driver) is RegionState.DRAINING
+    assert state(driver) is rows.RegionState.DRAINING
     checkpoint = driver.complete()
     driver.publish()
     for member in driver.all_members():
         driver.read_back(member)
-    assert state(driver) is RegionState.STOPPED
+    assert state(driver) is rows.RegionState.STOPPED
     assert driver.region.restore_sequence == checkpoint
     judge(driver)
 
@@ -349,7 +340,7 @@ def test_c27_the_checkpoint_is_marked_inexact_with_the_partition_and_the_positio
         driver, boundary(1), 500, inexact="the record at 500 is stamped in the future; the log's end counts instead"
     )
     asked = driver.request_checkpoint("run1", boundary=boundary(1))
-    assert asked.state is RequestState.OPEN
+    assert asked.state is rows.RequestState.OPEN
     checkpoint = driver.complete()
     assert driver.region.checkpoints[checkpoint].inexact.keys() == set(driver.logs)
     assert positions(driver) == [600] * 4
@@ -371,7 +362,7 @@ def test_c28_a_boundary_at_or_before_the_restore_point_is_answered_by_the_first_
         driver.publish()
     second = driver.region.requests[driver.request_checkpoint("run2", boundary=boundary(2)).request_id].sequence
     late = driver.request_checkpoint("late", boundary=boundary(1.5))
-    assert (late.state, late.sequence) == (RequestState.ANSWERED, second)
+    assert (late.state, late.sequence) == (rows.RequestState.ANSWERED, second)
     assert open_checkpoint(driver) is None
     judge(driver)
 
@@ -382,13 +373,13 @@ def test_c28_an_earlier_boundary_asked_for_after_a_later_one_is_answered_by_the_
     driver.process()
     driver.request_checkpoint("run2", boundary=boundary(2))
     first = driver.request_checkpoint("run1", boundary=boundary(1))
-    assert first.state is RequestState.QUEUED
+    assert first.state is rows.RequestState.QUEUED
     driver.process(width=30)
     driver.handle(Reconcile())
     checkpoint = driver.complete()
     requests = driver.region.requests
     assert {requests[n].sequence for n in requests} == {checkpoint}
-    assert {requests[n].state for n in requests} == {RequestState.ANSWERED}
+    assert {requests[n].state for n in requests} == {rows.RequestState.ANSWERED}
     judge(driver)
 
 
@@ -396,12 +387,12 @@ def test_c28_a_second_request_waits_for_the_open_one_and_has_a_checkpoint_of_its
     driver = running()
     driver.process()
     one, two = driver.request_checkpoint("n1"), driver.request_checkpoint("n2")
-    assert (one.state, two.state) == (RequestState.OPEN, RequestState.QUEUED)
+    assert (one.state, two.state) == (rows.RequestState.OPEN, rows.RequestState.QUEUED)
     first = driver.complete()
     assert open_checkpoint(driver) is None
     driver.publish()
     driver.handle(Reconcile())
-    assert driver.region.requests[two.request_id].state is RequestState.OPEN
+    assert driver.region.requests[two.request_id].state is rows.RequestState.OPEN
     second = driver.complete()
     assert (driver.region.requests[one.request_id].sequence, driver.region.requests[two.request_id].sequence) == (
         first,
@@ -415,7 +406,7 @@ def test_c28_members_hold_at_the_boundary_until_the_run_asks_and_a_later_request
     located(driver, boundary(1), 30)
     driver.process(width=30)
     driver.wait(2 * 3600)
-    assert (state(driver), open_checkpoint(driver)) == (RegionState.RUNNING, None)
+    assert (state(driver), open_checkpoint(driver)) == (rows.RegionState.RUNNING, None)
     with pytest.raises(BatchRefused, match="crosses the boundary"):
         driver.start_batch(driver.member(0))
     # The DAG was paused for its first run; its second one asks.
@@ -432,7 +423,7 @@ def test_c28_members_hold_at_the_boundary_until_the_run_asks_and_a_later_request
 
 def test_c28_a_held_member_says_that_it_waits_at_the_boundary() -> None:
     alone = LoneMember().processing()
-    at = BoundaryOffset(offset=Offset(10))
+    at = rows.BoundaryOffset(offset=Offset(10))
     held = claims_of(position=10)
     alone.see(
         replace(view_of(held), counter=EventNumber(11), limit=boundary(1), boundary_offsets=dict.fromkeys(held, at))
@@ -447,10 +438,10 @@ def test_c28_a_position_past_a_boundary_is_refused_unless_an_inexact_checkpoint_
     driver.process(width=100)
     located(driver, boundary(1), 30)
     refused = driver.request_checkpoint("run1", boundary=boundary(1))
-    assert refused.state is RequestState.REFUSED
+    assert refused.state is rows.RequestState.REFUSED
     assert "past the boundary" in refused.refusal
     allowed = driver.request_checkpoint("run2", boundary=boundary(1), allow_inexact=True)
-    assert allowed.state is RequestState.OPEN
+    assert allowed.state is rows.RequestState.OPEN
     checkpoint = driver.complete()
     assert driver.region.checkpoints[checkpoint].inexact
     judge(driver)
@@ -466,7 +457,7 @@ def test_c29_a_killed_process_leaves_a_batch_of_unknown_outcome_and_duplicates_c
     batch = driver.start_batch(driver.member(1))
     driver.crash(driver.member(1))
     driver.recover()
-    assert members_batches(driver, Outcome.UNKNOWN) == [batch]
+    assert members_batches(driver, rows.Outcome.UNKNOWN) == [batch]
     driver.process()
     begun = Counter(o for r in started_of(driver, driver.partition(3)) for o in range(r.from_, r.to))
     assert {offset for offset, count in begun.items() if count > 1} == set(range(10, 20))
@@ -480,7 +471,7 @@ def test_c30_a_checkpoint_of_another_branch_is_refused_with_what_is_missing_or_i
     rewind(driver, ToCheckpoint(sequence=checkpoints[2]))
     with pytest.raises(CheckpointNotUsable, match=r"missing: g:t-0 \[30, 90\)"):
         driver.reset(ToCheckpoint(sequence=checkpoints[8]))
-    assert (open_checkpoint(driver), state(driver)) == (None, RegionState.RUNNING)
+    assert (open_checkpoint(driver), state(driver)) == (None, rows.RegionState.RUNNING)
     driver.reset(ToCheckpoint(sequence=checkpoints[8]), forward=True)
     driver.complete()
     driver.finish_reset()

@@ -13,7 +13,7 @@ import pytest
 from airflow_kcr.errors import CheckpointRefused, UnknownTopics
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.region import commands, coverage
+from airflow_kcr.protocol.region import commands, coverage, rows
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.commands import (
     ChangeSpec,
@@ -22,14 +22,6 @@ from airflow_kcr.protocol.region.commands import (
     ReportLater,
     ReportReadBack,
     StartRegion,
-)
-from airflow_kcr.protocol.region.rows import (
-    Committed,
-    HaltReason,
-    PersonResetState,
-    RegionState,
-    RequestState,
-    ResetCause,
 )
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, GroupRules, OutOfRangePolicy, RegionRules
@@ -69,10 +61,10 @@ def test_c32_a_failed_commit_read_back_of_an_older_checkpoint_is_never_repaired_
     first = driver.complete()
     driver.publish()
     driver.wait(31)
-    assert driver.region.checkpoints[first].committed is Committed.NO
+    assert driver.region.checkpoints[first].committed is rows.Committed.NO
     driver.process()
     second = driver.checkpoint("n2")
-    assert driver.region.checkpoints[second].committed is Committed.YES
+    assert driver.region.checkpoints[second].committed is rows.Committed.YES
     before = driver.region
     with pytest.raises(CheckpointRefused, match="not the restore point"):
         driver.handle(RepairReadBack(sequence=first, offsets=driver.region.offsets[first]))
@@ -98,10 +90,10 @@ def test_c32_the_restore_point_can_be_repaired_and_that_settles_it() -> None:
     driver.publish()
     driver.read_back(driver.member(0))
     driver.read_back(driver.member(1), {driver.partition(2): Offset(3), driver.partition(3): Offset(10)})
-    assert driver.region.checkpoints[checkpoint].committed is Committed.NO
+    assert driver.region.checkpoints[checkpoint].committed is rows.Committed.NO
     all_crash(driver)
     driver.handle(RepairReadBack(sequence=checkpoint, offsets=driver.region.offsets[checkpoint]))
-    assert driver.region.checkpoints[checkpoint].committed is Committed.YES
+    assert driver.region.checkpoints[checkpoint].committed is rows.Committed.YES
     judge(driver)
 
 
@@ -127,9 +119,9 @@ def test_c33_a_store_that_is_older_than_what_a_member_has_seen_halts_its_region_
     )
     driver.handle(seen)
     region = driver.region
-    assert region.state is RegionState.HALTED
+    assert region.state is rows.RegionState.HALTED
     assert region.halt is not None
-    assert region.halt.reason is HaltReason.RESTORED
+    assert region.halt.reason is rows.HaltReason.RESTORED
     assert says in region.halt.text
     assert region.halt.choices
     # Nothing that was ever seen is used twice once a person resumes.
@@ -151,7 +143,7 @@ def test_c33_what_a_member_has_seen_and_the_store_has_too_halts_nothing() -> Non
 
 def test_c33_a_member_that_reads_an_older_epoch_than_it_has_seen_reports_it() -> None:
     alone = LoneMember().processing()
-    newer = replace(view_of(), epoch=Epoch(7), state=RegionState.RESETTING, counter=alone.view.counter)
+    newer = replace(view_of(), epoch=Epoch(7), state=rows.RegionState.RESETTING, counter=alone.view.counter)
     alone.see(newer)
     alone.see(view_of(claims_of()))
     assert [(e.epoch, e.incarnation) for e in alone.wanted(commands.ReportLater)] == [(7, 1)]
@@ -166,7 +158,7 @@ def test_c33_a_member_that_is_given_an_incarnation_it_has_been_before_reports_it
     alone.see(view_of(incarnation=4))
     assert [e.incarnation for e in alone.wanted(commands.ReportLater)] == [5]
     # The report raises the store's number; no other process is this member, so it comes back instead of being fenced.
-    alone.see(replace(view_of(incarnation=5), state=RegionState.HALTED))
+    alone.see(replace(view_of(incarnation=5), state=rows.RegionState.HALTED))
     assert alone.state is State.JOINING
     assert alone.wanted(commands.Register)
 
@@ -199,7 +191,7 @@ def test_c33_a_region_whose_history_is_another_than_a_member_has_seen_halts_with
     driver.handle(seen)
     halt = driver.region.halt
     assert halt is not None
-    assert halt.reason is HaltReason.RESTORED
+    assert halt.reason is rows.HaltReason.RESTORED
     assert f"event {mark.number} recorded at {mark.at.isoformat()}, and the store has another one" in halt.text
     halted = driver.region
     driver.handle(replace(seen, member=driver.member(1)))
@@ -208,7 +200,7 @@ def test_c33_a_region_whose_history_is_another_than_a_member_has_seen_halts_with
     driver.handle(StartRegion())
     driver.finish_reset()
     driver.handle(replace(seen, member=driver.member(1)))
-    assert driver.region.state is RegionState.RUNNING
+    assert driver.region.state is rows.RegionState.RUNNING
 
 
 # -- C34 -------------------------------------------------------------------------------------------------------------
@@ -252,8 +244,8 @@ def test_c35_three_members_of_one_driver_that_die_and_come_back_staggered_are_on
         driver.claim(member, assigned[member])
         driver.wait(45)
     driver.finish_reset()
-    assert state(driver) is RegionState.RUNNING
-    assert causes(driver)[1:] == [ResetCause.CLAIM]
+    assert state(driver) is rows.RegionState.RUNNING
+    assert causes(driver)[1:] == [rows.ResetCause.CLAIM]
     judge(driver)
 
 
@@ -265,7 +257,7 @@ def test_c36_fifty_deaths_in_a_region_that_never_checkpoints_do_not_halt_it() ->
         driver.crash(driver.member(0))
         driver.recover()
         driver.wait(600)
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     assert driver.region.failures == 0
     judge(driver)
 
@@ -277,18 +269,18 @@ def test_c37_attempts_are_not_burnt_while_kafka_keeps_the_partitions_of_a_dead_s
     batch = driver.start_batch(alive)
     all_crash(driver, [dead])
     driver.discard(batch)
-    driver.request_reset(alive, ResetCause.BATCH_FAILED, "it raised")
+    driver.request_reset(alive, rows.ResetCause.BATCH_FAILED, "it raised")
     driver.claim(alive)
     driver.acknowledge(alive)
     epoch = driver.region.epoch
     driver.wait(3600)
-    assert (state(driver), driver.region.epoch) == (RegionState.STARTING, epoch)
+    assert (state(driver), driver.region.epoch) == (rows.RegionState.STARTING, epoch)
     waits = list(coverage.unready(driver.region, driver.clock.now))
     assert waits == [f"g:t-{n} is not covered (last owner: g[1])" for n in (2, 3)]
     # Its session is over: Kafka moves what it had.
     driver.claim(alive, [driver.partition(n) for n in range(4)])
     driver.finish_reset()
-    assert (state(driver), driver.region.epoch) == (RegionState.RUNNING, epoch)
+    assert (state(driver), driver.region.epoch) == (rows.RegionState.RUNNING, epoch)
     assert driver.region.failures == 1
     judge(driver)
 
@@ -322,25 +314,25 @@ def overtaken(policy: OutOfRangePolicy) -> Driver:
 def test_c38_a_restore_point_that_retention_has_overtaken_halts_at_once_with_the_choices() -> None:
     driver = overtaken(OutOfRangePolicy.FAIL)
     region = driver.region
-    assert region.state is RegionState.HALTED
+    assert region.state is rows.RegionState.HALTED
     assert region.halt is not None
-    assert region.halt.reason is HaltReason.OUT_OF_RANGE
+    assert region.halt.reason is rows.HaltReason.OUT_OF_RANGE
     assert "at 10: retention overtook it: the log now starts at 20" in region.halt.text
     assert any("out_of_range" in choice for choice in region.halt.choices)
     assert region.failures == 0
-    assert causes(driver)[1:] == [ResetCause.CLAIM]
+    assert causes(driver)[1:] == [rows.ResetCause.CLAIM]
     driver.reset(ToEarliest(), forced=True)
     driver.finish_reset()
-    assert (state(driver), positions(driver)) == (RegionState.RUNNING, [20] * 4)
+    assert (state(driver), positions(driver)) == (rows.RegionState.RUNNING, [20] * 4)
     judge(driver)
 
 
 def test_c38_with_a_policy_it_is_a_reset_of_that_cause_with_a_timeline_of_its_own() -> None:
     driver = overtaken(OutOfRangePolicy.EARLIEST)
     claim_until_settled(driver)
-    assert (state(driver), positions(driver)) == (RegionState.RUNNING, [20] * 4)
-    assert ResetCause.OUT_OF_RANGE in causes(driver)
-    begun = [b for b in happened(driver, region_events.ResetBegun) if b.cause is ResetCause.OUT_OF_RANGE]
+    assert (state(driver), positions(driver)) == (rows.RegionState.RUNNING, [20] * 4)
+    assert rows.ResetCause.OUT_OF_RANGE in causes(driver)
+    begun = [b for b in happened(driver, region_events.ResetBegun) if b.cause is rows.ResetCause.OUT_OF_RANGE]
     assert [b.timeline for b in begun] == [2, 3]
     driver.process()
     judge(driver)
@@ -359,9 +351,9 @@ def test_c38_a_persons_reset_whose_target_is_overtaken_meanwhile_still_ends(poli
         claim_until_settled(driver)
         assert positions(driver) == [15] * 4
     else:
-        assert state(driver) is RegionState.HALTED
+        assert state(driver) is rows.RegionState.HALTED
     ended = driver.region.person_resets[accepted_reset.request_id]
-    assert ended.state is PersonResetState.FAILED
+    assert ended.state is rows.PersonResetState.FAILED
     assert ended.failure
     if policy is OutOfRangePolicy.FAIL:
         driver.handle(StartRegion())
@@ -398,7 +390,7 @@ def test_c39_a_checkpoint_with_a_topic_that_the_spec_has_no_more_is_still_usable
         driver.join(member, takeover=True)
     driver.spread()
     driver.finish_reset()
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     rewind(driver, ToCheckpoint(sequence=first))
     assert positions(driver, topic="t") == [10, 10]
     assert set(driver.region.seek) == set(driver.logs)
@@ -416,7 +408,7 @@ def test_c39_a_pattern_that_matches_nothing_waits_and_says_so() -> None:
     driver.claim(member, [])
     driver.acknowledge(member)
     driver.wait(3600)
-    assert state(driver) is RegionState.STARTING
+    assert state(driver) is rows.RegionState.STARTING
     (why,) = coverage.unready(driver.region, driver.clock.now)
     assert "no topic matches" in why
     # The first topic appears.
@@ -424,8 +416,8 @@ def test_c39_a_pattern_that_matches_nothing_waits_and_says_so() -> None:
     driver.grow(found, end=100)
     driver.claim(member, [found])
     driver.finish_reset()
-    assert state(driver) is RegionState.RUNNING
-    assert causes(driver) == [ResetCause.START]
+    assert state(driver) is rows.RegionState.RUNNING
+    assert causes(driver) == [rows.ResetCause.START]
     judge(driver)
 
 
@@ -481,7 +473,7 @@ def test_c40_the_catch_up_checkpoint_answers_the_requests_of_all_the_missed_runs
     asked = [driver.request_checkpoint(f"run{n}", boundary=boundary(n)) for n in (1, 2, 3)]
     made = checkpoint_as_they_come(driver)
     answers = [driver.region.requests[r.request_id] for r in asked]
-    assert {a.state for a in answers} == {RequestState.ANSWERED}
+    assert {a.state for a in answers} == {rows.RequestState.ANSWERED}
     assert {a.sequence for a in answers} == {driver.region.restore_sequence}
     assert len(made) == 1
     judge(driver)

@@ -10,18 +10,9 @@ import pytest
 from airflow_kcr.errors import BatchRefused, NotClaimed, RefusedError, RegionInState
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, SeekSource
-from airflow_kcr.protocol.region import batches, commands, coverage
+from airflow_kcr.protocol.region import batches, commands, coverage, rows
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.commands import FinishBatch, KillRegion, PauseRegion, StartRegion
-from airflow_kcr.protocol.region.rows import (
-    Committed,
-    DesiredState,
-    HaltReason,
-    Outcome,
-    RegionState,
-    RequestState,
-    ResetCause,
-)
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Offset, Range, Timeline
@@ -39,8 +30,8 @@ def fail_batch(driver: Driver) -> None:
     member = driver.member(0)
     batch = driver.start_batch(member)
     driver.discard(batch)
-    driver.request_reset(member, ResetCause.BATCH_FAILED, "record 12 can't be read")
-    if state(driver) is not RegionState.HALTED:
+    driver.request_reset(member, rows.ResetCause.BATCH_FAILED, "record 12 can't be read")
+    if state(driver) is not rows.RegionState.HALTED:
         driver.finish_reset()
 
 
@@ -50,16 +41,16 @@ def poisoned() -> Driver:
     driver.process()
     driver.checkpoint("n1")
     for _ in range(driver.region.rules.max_failures + 1):
-        assert state(driver) is RegionState.RUNNING
+        assert state(driver) is rows.RegionState.RUNNING
         fail_batch(driver)
-    assert state(driver) is RegionState.HALTED
+    assert state(driver) is rows.RegionState.HALTED
     return driver
 
 
 def test_c41_batches_that_fail_again_and_again_halt_the_region_with_the_reason_and_the_choices() -> None:
     driver = poisoned()
     halt = halt_of(driver)
-    assert halt.reason is HaltReason.FAILURES
+    assert halt.reason is rows.HaltReason.FAILURES
     assert "record 12 can't be read" in halt.text
     assert any("forced reset" in choice for choice in halt.choices)
     assert any("skip" in choice for choice in halt.choices)
@@ -74,9 +65,9 @@ def test_c41_with_a_repaired_pipeline_a_resume_goes_on_at_the_restore_point_and_
     driver = poisoned()
     driver.handle(StartRegion())
     driver.finish_reset()
-    assert (state(driver), positions(driver)) == (RegionState.RUNNING, [10] * 4)
+    assert (state(driver), positions(driver)) == (rows.RegionState.RUNNING, [10] * 4)
     fail_batch(driver)
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     driver.process()
     driver.checkpoint("n2")
     assert driver.region.failures == 0
@@ -100,9 +91,9 @@ def test_c41_a_forced_reset_goes_on_elsewhere_and_counts_failures_anew() -> None
     driver = poisoned()
     driver.reset(ToCheckpoint(sequence=driver.region.restore_sequence or CheckpointNumber(0)), forced=True)
     driver.finish_reset()
-    assert (state(driver), positions(driver)) == (RegionState.RUNNING, [10] * 4)
+    assert (state(driver), positions(driver)) == (rows.RegionState.RUNNING, [10] * 4)
     fail_batch(driver)
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     judge(driver)
 
 
@@ -165,11 +156,11 @@ def test_c42_a_commit_of_unknown_outcome_is_no_commit_read_back_and_the_failure_
     driver.publish()
     driver.read_back(driver.member(0))
     driver.wait(31)
-    assert driver.region.checkpoints[checkpoint].committed is Committed.NO
+    assert driver.region.checkpoints[checkpoint].committed is rows.Committed.NO
     assert happened(driver, region_events.CommitResolved)[-1].why == "the commit timeout passed"
     # The difference between store and Kafka is visible; a late commit read-back of the restore point still settles it.
     driver.read_back(driver.member(1))
-    assert driver.region.checkpoints[checkpoint].committed is Committed.YES
+    assert driver.region.checkpoints[checkpoint].committed is rows.Committed.YES
     judge(driver)
 
 
@@ -197,9 +188,9 @@ def test_c43_a_batch_that_ends_while_its_checkpoint_drains_is_accepted_and_nothi
     driver = running()
     batch = driver.start_batch(driver.member(0))
     driver.request_checkpoint("n1")
-    assert state(driver) is RegionState.DRAINING
+    assert state(driver) is rows.RegionState.DRAINING
     driver.finish_batch(batch)
-    assert driver.row(batch).outcome is Outcome.DONE
+    assert driver.row(batch).outcome is rows.Outcome.DONE
     for member in driver.all_members():
         with pytest.raises(BatchRefused, match="draining"):
             driver.start_batch(member)
@@ -213,10 +204,10 @@ def test_c43_a_batch_into_which_a_pause_arrives_is_accepted_and_nothing_further_
     batch = driver.start_batch(driver.member(0))
     driver.handle(PauseRegion())
     driver.finish_batch(batch)
-    assert driver.row(batch).outcome is Outcome.DONE
+    assert driver.row(batch).outcome is rows.Outcome.DONE
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.start_batch(driver.member(0))
-    assert driver.region.desired_state is DesiredState.PAUSED
+    assert driver.region.desired_state is rows.DesiredState.PAUSED
     judge(driver)
 
 
@@ -229,7 +220,7 @@ def test_c44_what_an_older_epoch_has_begun_does_not_make_every_later_claim_a_res
     driver.start_batch(driver.member(2))
     all_crash(driver, [driver.member(2)])
     driver.claim(driver.member(0), [driver.partition(0), driver.partition(2)])
-    assert causes(driver)[1:] == [ResetCause.CLAIM]
+    assert causes(driver)[1:] == [rows.ResetCause.CLAIM]
     driver.finish_reset()
     # Nothing has started in this epoch: further claims are absorbed, whichever member makes them.
     driver.claim(driver.member(0), [driver.partition(0)])
@@ -237,7 +228,7 @@ def test_c44_what_an_older_epoch_has_begun_does_not_make_every_later_claim_a_res
     driver.join(driver.member(2))
     driver.claim(driver.member(1), [driver.partition(1)])
     driver.claim(driver.member(2), [driver.partition(2)])
-    assert causes(driver)[1:] == [ResetCause.CLAIM]
+    assert causes(driver)[1:] == [rows.ResetCause.CLAIM]
     assert positions(driver) == [0] * 3
     driver.process()
     judge(driver)
@@ -254,8 +245,8 @@ def test_c44_members_that_come_after_a_kill_claim_without_a_reset_of_their_own()
         driver.join(member)
         driver.spread()
     driver.finish_reset()
-    assert causes(driver) == [ResetCause.START] * 2
-    assert state(driver) is RegionState.RUNNING
+    assert causes(driver) == [rows.ResetCause.START] * 2
+    assert state(driver) is rows.RegionState.RUNNING
     judge(driver)
 
 
@@ -342,9 +333,9 @@ def test_c47_what_a_zombie_publishes_between_the_begin_of_a_reset_and_the_fence_
     if found is not None:
         driver.progress[q] = (driver.region.timeline, found)
     driver.acknowledge(member)
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     assert positions(driver) == [10 if zombie_is == "before the fence" else 0]
-    assert (driver.row(zombie.batch).outcome is Outcome.DONE) == (zombie_is == "before the fence")
+    assert (driver.row(zombie.batch).outcome is rows.Outcome.DONE) == (zombie_is == "before the fence")
     while positions(driver) != [20]:
         row = driver.row(driver.start_batch(member))
         assert published(sink, row.epoch, row.timeline, row.ranges)
@@ -389,7 +380,7 @@ def test_c48_a_persons_reset_begins_in_the_transaction_that_completes_its_drain(
     kinds = [type(body) for body in bodies]
     completed, begun = kinds.index(region_events.CheckpointCompleted), kinds.index(region_events.ResetBegun)
     between = [b for b in bodies[completed:begun] if isinstance(b, region_events.StateChanged)]
-    assert not [b for b in between if b.after is RegionState.RUNNING]
+    assert not [b for b in between if b.after is rows.RegionState.RUNNING]
     driver.finish_reset()
     assert positions(driver) == [10] * 4
     judge(driver)
@@ -403,9 +394,9 @@ def test_c49_a_checkpoint_waits_for_the_partitions_of_a_dead_static_member_and_n
     driver.process()
     all_crash(driver, [driver.member(1)])
     asked = driver.request_checkpoint("n1")
-    assert (asked.state, open_checkpoint(driver)) == (RequestState.QUEUED, None)
+    assert (asked.state, open_checkpoint(driver)) == (rows.RequestState.QUEUED, None)
     driver.wait(3600)
-    assert driver.region.requests[asked.request_id].state is RequestState.QUEUED
+    assert driver.region.requests[asked.request_id].state is rows.RequestState.QUEUED
     named = [str(gap) for gap in coverage.missing(driver.region, driver.clock.now)]
     assert named == [f"g:t-{n} is not covered (last owner: g[1])" for n in (2, 3)]
     driver.join(driver.member(1))
@@ -425,7 +416,7 @@ def test_c49_a_member_that_dies_under_an_open_checkpoint_aborts_it_at_once() -> 
     driver.wait(15)
     aborted = happened(driver, region_events.CheckpointAborted)
     assert [body.late for body in aborted] == [("g[1] (t-2, t-3)",)]
-    assert causes(driver)[-1] is ResetCause.LEASE_LOST
+    assert causes(driver)[-1] is rows.ResetCause.LEASE_LOST
     driver.recover()
     driver.complete()
     judge(driver)
@@ -438,10 +429,10 @@ def test_c49_after_its_contribution_a_death_leaves_the_contribution_standing() -
     driver.contribute(driver.member(1))
     driver.crash(driver.member(1))
     driver.wait(60)
-    assert state(driver) is RegionState.DRAINING
+    assert state(driver) is rows.RegionState.DRAINING
     driver.contribute(driver.member(0))
     assert open_checkpoint(driver) is None
-    assert causes(driver) == [ResetCause.START]
+    assert causes(driver) == [rows.ResetCause.START]
     judge(driver)
 
 
@@ -457,7 +448,7 @@ def test_c50_claims_of_the_dead_do_not_count_as_coverage() -> None:
     driver.claim(first)
     driver.acknowledge(first)
     driver.wait(1800)
-    assert state(driver) is RegionState.STARTING
+    assert state(driver) is rows.RegionState.STARTING
     assert len(coverage.missing(driver.region, driver.clock.now)) == 2
     with pytest.raises(BatchRefused):
         driver.start_batch(first)
@@ -465,8 +456,8 @@ def test_c50_claims_of_the_dead_do_not_count_as_coverage() -> None:
         driver.join(member)
         driver.claim(member, assigned[member])
         driver.acknowledge(member)
-    assert state(driver) is RegionState.RUNNING
-    assert causes(driver)[1:] == [ResetCause.CLAIM]
+    assert state(driver) is rows.RegionState.RUNNING
+    assert causes(driver)[1:] == [rows.ResetCause.CLAIM]
     assert driver.region.failures == 0
     judge(driver)
 

@@ -10,21 +10,9 @@ import pytest
 from airflow_kcr.errors import BatchRefused, CheckpointRefused, MemberInUse, NotClaimed, RegionInState
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.region import commands, coverage
+from airflow_kcr.protocol.region import commands, coverage, rows
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.commands import KillRegion, PauseRegion, Reconcile, Register, StartRegion, StopRegion
-from airflow_kcr.protocol.region.rows import (
-    CheckpointPhase,
-    CheckpointPurpose,
-    CheckpointState,
-    Committed,
-    DesiredState,
-    PersonResetState,
-    RegionState,
-    Requester,
-    RequestState,
-    ResetCause,
-)
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
 from airflow_kcr.protocol.values import AssignmentId, CheckpointNumber, Epoch, EventNumber, Offset, Range, RequestId
@@ -64,9 +52,9 @@ def test_c51_after_a_takeover_nothing_runs_before_the_old_lease_and_the_old_proc
     until = driver.clock.now + lease + ends
     assert any("may still write" in reason for reason in coverage.busy(driver.region, driver.clock.now))
     while driver.clock.now < until:
-        assert state(driver) is RegionState.RESETTING
+        assert state(driver) is rows.RegionState.RESETTING
         driver.wait(1)
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     assert driver.region.failures == 0
     judge(driver)
 
@@ -75,9 +63,9 @@ def test_c51_where_every_sink_is_fenced_the_old_lease_is_enough() -> None:
     driver = taken_over(fenced=True)
     until = driver.clock.now + driver.region.rules.timeouts.lease
     while driver.clock.now < until:
-        assert state(driver) is RegionState.RESETTING
+        assert state(driver) is rows.RegionState.RESETTING
         driver.wait(1)
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     judge(driver)
 
 
@@ -156,7 +144,7 @@ def test_c52_nobody_loses_a_partition_to_a_claim_that_comes_late() -> None:
     assert driver.region.claims[late].owner == other
     driver.process()
     assert driver.region.claims[late].position == 30
-    assert causes(driver) == [ResetCause.START]
+    assert causes(driver) == [rows.ResetCause.START]
     driver.checkpoint("n")
     judge(driver)
 
@@ -170,9 +158,9 @@ def test_c53_after_a_rewind_the_run_of_an_undone_checkpoint_asks_anew() -> None:
     rewind(driver, ToCheckpoint(sequence=checkpoints[2]))
     assert driver.region.checkpoints[checkpoints[8]].undone_by == driver.region.timeline
     kept = driver.request_checkpoint("n2")
-    assert (kept.state, kept.sequence) == (RequestState.ANSWERED, checkpoints[2])
+    assert (kept.state, kept.sequence) == (rows.RequestState.ANSWERED, checkpoints[2])
     asked = driver.request_checkpoint("n8")
-    assert asked.state is RequestState.OPEN
+    assert asked.state is rows.RequestState.OPEN
     assert asked.sequence not in checkpoints
     again = driver.complete()
     driver.publish()
@@ -183,7 +171,7 @@ def test_c53_after_a_rewind_the_run_of_an_undone_checkpoint_asks_anew() -> None:
 def test_c53_a_run_is_a_target_only_by_its_checkpoint_on_the_path() -> None:
     driver = running()
     checkpoints = checkpoints_of_ten(driver, 3)
-    run = Requester(who="", dag_id="flights", run_id="monday")
+    run = rows.Requester(who="", dag_id="flights", run_id="monday")
     driver.process()
     driver.request_checkpoint("monday", requester=run)
     monday = driver.complete()
@@ -210,27 +198,27 @@ def approaching() -> tuple[Driver, CheckpointNumber]:
     driver.process()
     driver.request_checkpoint("run2", boundary=boundary(2))
     checkpoint = checkpoint_of(driver)
-    assert checkpoint.phase is CheckpointPhase.APPROACHING
+    assert checkpoint.phase is rows.CheckpointPhase.APPROACHING
     return driver, checkpoint.sequence
 
 
 def test_c54_a_stop_does_not_wait_for_a_boundary_two_hours_away() -> None:
     driver, checkpoint = approaching()
     driver.handle(StopRegion())
-    assert driver.region.checkpoints[checkpoint].state is CheckpointState.ABORTED
-    assert state(driver) is RegionState.DRAINING
+    assert driver.region.checkpoints[checkpoint].state is rows.CheckpointState.ABORTED
+    assert state(driver) is rows.RegionState.DRAINING
     driver.complete()
     driver.publish()
     for member in driver.all_members():
         driver.read_back(member)
-    assert state(driver) is RegionState.STOPPED
+    assert state(driver) is rows.RegionState.STOPPED
     judge(driver)
 
 
 def test_c54_a_pause_does_not_wait_for_a_boundary_two_hours_away_and_the_request_is_served_after_the_resume() -> None:
     driver, checkpoint = approaching()
     driver.handle(PauseRegion())
-    assert driver.region.checkpoints[checkpoint].state is CheckpointState.ABORTED
+    assert driver.region.checkpoints[checkpoint].state is rows.CheckpointState.ABORTED
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.start_batch(driver.member(0))
     driver.wait(600)
@@ -238,18 +226,18 @@ def test_c54_a_pause_does_not_wait_for_a_boundary_two_hours_away_and_the_request
         driver.start_batch(driver.member(0))
     driver.handle(StartRegion())
     driver.process()
-    assert driver.region.requests[RequestId("run2")].state is RequestState.OPEN
+    assert driver.region.requests[RequestId("run2")].state is rows.RequestState.OPEN
     judge(driver)
 
 
 def test_c54_a_drain_to_a_boundary_may_be_asked_for_in_a_paused_region_and_a_later_pause_ends_it() -> None:
     driver = hourly()
     driver.handle(PauseRegion())
-    asked = driver.request_checkpoint("by hand", boundary=boundary(1), purpose=CheckpointPurpose.DRAIN)
-    assert asked.state is RequestState.OPEN
+    asked = driver.request_checkpoint("by hand", boundary=boundary(1), purpose=rows.CheckpointPurpose.DRAIN)
+    assert asked.state is rows.RequestState.OPEN
     driver.process()
     driver.handle(PauseRegion())
-    assert driver.region.requests[asked.request_id].state is RequestState.SUPERSEDED
+    assert driver.region.requests[asked.request_id].state is rows.RequestState.SUPERSEDED
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.start_batch(driver.member(0))
     judge(driver)
@@ -262,7 +250,7 @@ def test_c54_a_request_whose_boundary_is_reached_is_answered_in_a_paused_region(
     driver.handle(PauseRegion())
     driver.request_checkpoint("run1", boundary=boundary(1))
     driver.complete()
-    assert driver.region.requests[RequestId("run1")].state is RequestState.ANSWERED
+    assert driver.region.requests[RequestId("run1")].state is rows.RequestState.ANSWERED
     judge(driver)
 
 
@@ -275,23 +263,23 @@ def test_c54_a_persons_reset_does_not_wait_for_a_boundary_two_hours_away() -> No
     approach = open_checkpoint(driver)
     assert approach is not None
     driver.reset(ToCheckpoint(sequence=first))
-    assert driver.region.checkpoints[approach].state is CheckpointState.ABORTED
-    assert state(driver) is RegionState.DRAINING
+    assert driver.region.checkpoints[approach].state is rows.CheckpointState.ABORTED
+    assert state(driver) is rows.RegionState.DRAINING
     driver.complete()
     driver.finish_reset()
     assert positions(driver) == [10] * 4
-    assert driver.region.requests[RequestId("run2")].state in {RequestState.QUEUED, RequestState.OPEN}
+    assert driver.region.requests[RequestId("run2")].state in {rows.RequestState.QUEUED, rows.RequestState.OPEN}
     judge(driver)
 
 
 def test_c54_a_persons_drain_does_not_wait_for_a_boundary_two_hours_away_but_for_a_checkpoint_that_drains() -> None:
     driver, checkpoint = approaching()
-    driver.request_checkpoint("by hand", purpose=CheckpointPurpose.DRAIN)
-    assert driver.region.checkpoints[checkpoint].state is CheckpointState.ABORTED
-    assert state(driver) is RegionState.DRAINING
+    driver.request_checkpoint("by hand", purpose=rows.CheckpointPurpose.DRAIN)
+    assert driver.region.checkpoints[checkpoint].state is rows.CheckpointState.ABORTED
+    assert state(driver) is rows.RegionState.DRAINING
     draining = open_checkpoint(driver)
     driver.handle(PauseRegion())
-    driver.request_checkpoint("another", purpose=CheckpointPurpose.DRAIN)
+    driver.request_checkpoint("another", purpose=rows.CheckpointPurpose.DRAIN)
     assert open_checkpoint(driver) == draining
     assert driver.complete() == draining
     judge(driver)
@@ -312,11 +300,11 @@ def test_c55_when_the_drain_of_a_persons_reset_aborts_the_request_fails_with_the
     driver.contribute(driver.member(0))
     driver.wait(181)
     failed = driver.region.person_resets[accepted.request_id]
-    assert failed.state is PersonResetState.FAILED
+    assert failed.state is rows.PersonResetState.FAILED
     assert "g[1] (t-2, t-3)" in failed.failure
     after = driver.region
     assert (after.state, after.epoch, after.timeline, after.restore_sequence) == (
-        RegionState.RUNNING,
+        rows.RegionState.RUNNING,
         before.epoch,
         before.timeline,
         before.restore_sequence,
@@ -346,7 +334,7 @@ def test_c56_the_next_boundaries_checkpoint_does_not_open_before_the_one_before_
     # published.
     asked = driver.request_checkpoint("run2", boundary=boundary(2))
     driver.wait(2.5 * 3600)
-    assert (driver.region.requests[asked.request_id].state, open_checkpoint(driver)) == (RequestState.QUEUED, None)
+    assert (driver.region.requests[asked.request_id].state, open_checkpoint(driver)) == (rows.RequestState.QUEUED, None)
     assert [body.sequence for body in happened(driver, region_events.PublishLate)] == [first]
     # Members hold at the boundary meanwhile: nothing of the next interval gets into the second checkpoint.
     with pytest.raises(BatchRefused, match="crosses the boundary"):
@@ -373,15 +361,15 @@ def test_c57_a_checkpoint_whose_commit_never_came_is_superseded_by_the_next_and_
     driver.wait(12)
     driver.join(driver.member(1))
     driver.claim(driver.member(1), [driver.partition(2), driver.partition(3)])
-    assert driver.region.checkpoints[first].committed is Committed.PENDING
+    assert driver.region.checkpoints[first].committed is rows.Committed.PENDING
     second = driver.checkpoint("n2")
-    assert driver.region.checkpoints[first].committed is Committed.SUPERSEDED
-    assert driver.region.checkpoints[second].committed is Committed.YES
+    assert driver.region.checkpoints[first].committed is rows.Committed.SUPERSEDED
+    assert driver.region.checkpoints[second].committed is rows.Committed.YES
     judge(driver)
 
 
 def test_c57_or_it_is_superseded_by_a_reset_or_settled_by_the_commit_timeout() -> None:
-    for seconds, wanted in ((12, Committed.SUPERSEDED), (31, Committed.NO)):
+    for seconds, wanted in ((12, rows.Committed.SUPERSEDED), (31, rows.Committed.NO)):
         driver = running()
         driver.process()
         driver.request_checkpoint("n1")
@@ -390,7 +378,7 @@ def test_c57_or_it_is_superseded_by_a_reset_or_settled_by_the_commit_timeout() -
         driver.wait(seconds)
         batch = driver.start_batch(driver.member(0))
         driver.discard(batch)
-        driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it raised")
+        driver.request_reset(driver.member(0), rows.ResetCause.BATCH_FAILED, "it raised")
         assert driver.region.checkpoints[checkpoint].committed is wanted
 
 
@@ -422,17 +410,17 @@ def test_c58_a_raise_that_times_out_is_retried_until_the_frozen_transaction_is_e
     fence = HeldFence(ends_at=timeouts.idle_in_transaction_session_timeout.total_seconds())
     batch = driver.start_batch(member)
     driver.discard(batch)
-    driver.request_reset(member, ResetCause.BATCH_FAILED, "it raised")
+    driver.request_reset(member, rows.ResetCause.BATCH_FAILED, "it raised")
     began = driver.clock.now
     driver.claim(member)
     waited = 0.0
     while not fence.raise_to(driver.region.epoch, waited):
-        driver.request_reset(member, ResetCause.SINK_FAILED, "the fence of g is held by another transaction")
+        driver.request_reset(member, rows.ResetCause.SINK_FAILED, "the fence of g is held by another transaction")
         driver.wait(2)
         waited += 2
         driver.claim(member)
     driver.acknowledge(member)
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     assert len(fence.tries) > 1
     assert driver.clock.now - began <= timeouts.lease
     named = [body.detail for body in happened(driver, region_events.ResetRequested) if "fence of g" in body.detail]
@@ -442,12 +430,12 @@ def test_c58_a_raise_that_times_out_is_retried_until_the_frozen_transaction_is_e
 
 def test_c58_a_member_whose_sink_failed_asks_for_a_further_attempt_and_does_not_acknowledge() -> None:
     alone = LoneMember().join().assign()
-    resetting = replace(view_of(claims_of()), state=RegionState.RESETTING, acknowledged=False)
+    resetting = replace(view_of(claims_of()), state=rows.RegionState.RESETTING, acknowledged=False)
     alone.grant(resetting)
     assert [e.epoch for e in alone.wanted(messages.ResetSinks)] == [1]
     alone.feed(messages.SinkFailed(epoch=Epoch(1), why="the fence of g is held by another transaction"))
     asked = alone.wanted(commands.RequestReset)
-    assert [(e.cause, e.caller.epoch) for e in asked] == [(ResetCause.SINK_FAILED, 1)]
+    assert [(e.cause, e.caller.epoch) for e in asked] == [(rows.ResetCause.SINK_FAILED, 1)]
     assert "fence of g" in asked[0].detail
     assert not [e for e in alone.all if isinstance(e, commands.Acknowledge)]
     second = replace(resetting, epoch=Epoch(2), claims=claims_of(epoch=2), counter=EventNumber(30))
@@ -478,7 +466,7 @@ def test_c59_a_drain_by_hand_between_two_boundaries_leaves_the_next_boundary_as_
     driver.wait(2 * 3600)
     assert driver.region.next_boundary == boundary(4)
     driver.process(width=5)
-    driver.request_checkpoint("by hand", purpose=CheckpointPurpose.DRAIN)
+    driver.request_checkpoint("by hand", purpose=rows.CheckpointPurpose.DRAIN)
     driver.complete()
     driver.publish()
     assert driver.region.next_boundary == boundary(4)
@@ -535,7 +523,7 @@ def deserted() -> Driver:
     driver = running()
     driver.process()
     all_crash(driver)
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     return driver
 
 
@@ -550,7 +538,7 @@ def never_joined() -> Driver:
 def test_c60_a_stop_without_a_live_member_ends_at_once_marked_undrained(empty: Callable[[], Driver]) -> None:
     driver = empty()
     driver.handle(StopRegion())
-    assert state(driver) is RegionState.STOPPED
+    assert state(driver) is rows.RegionState.STOPPED
     assert not happened(driver, region_events.Stopped)[-1].drained
     judge(driver)
 
@@ -561,14 +549,14 @@ def test_c60_a_kill_without_a_live_member_ends_at_once_in_a_new_epoch(empty: Cal
     epoch = driver.region.epoch
     driver.handle(KillRegion())
     assert (state(driver), driver.region.epoch, driver.region.desired_state) == (
-        RegionState.STOPPED,
+        rows.RegionState.STOPPED,
         epoch + 1,
-        DesiredState.STOPPED,
+        rows.DesiredState.STOPPED,
     )
     driver.processes.clear()
     driver.wait(60)
     driver.up()
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     judge(driver)
 
 
@@ -576,7 +564,7 @@ def test_c60_a_drain_without_a_live_member_is_refused_at_once_and_says_so() -> N
     driver = deserted()
     before = driver.region
     with pytest.raises(CheckpointRefused, match="no live member"):
-        driver.request_checkpoint("by hand", purpose=CheckpointPurpose.DRAIN)
+        driver.request_checkpoint("by hand", purpose=rows.CheckpointPurpose.DRAIN)
     assert driver.region == before
     judge(driver)
 
@@ -584,14 +572,14 @@ def test_c60_a_drain_without_a_live_member_is_refused_at_once_and_says_so() -> N
 def test_c60_a_drain_of_a_stopped_region_is_refused_with_the_state() -> None:
     driver = Driver()
     with pytest.raises(RegionInState, match="stopped"):
-        driver.request_checkpoint("by hand", purpose=CheckpointPurpose.DRAIN)
+        driver.request_checkpoint("by hand", purpose=rows.CheckpointPurpose.DRAIN)
 
 
 def test_c60_a_stop_whose_last_member_dies_in_its_drain_ends_too() -> None:
     driver = running()
     driver.process()
     driver.handle(StopRegion())
-    assert state(driver) is RegionState.DRAINING
+    assert state(driver) is rows.RegionState.DRAINING
     all_crash(driver)
-    assert state(driver) is RegionState.STOPPED
+    assert state(driver) is rows.RegionState.STOPPED
     judge(driver)

@@ -9,16 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.commands import (
-    ApplyReset,
-    Caller,
-    KillRegion,
-    PauseRegion,
-    RequestReset,
-    RetireCheckpoints,
-    StartRegion,
-    StopRegion,
-)
+from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToCurrent, ToDatetime, ToEarliest, ToInitial
@@ -228,13 +219,13 @@ def attempts_used_up(simulation: Simulation) -> None:
     world, reset = simulation.world, host.machine.timeouts.reset.total_seconds()
     host.sinks_fail = world.chance(0.5)
     host.sinks_back_at = world.now + world.random.choice((4.0, 12.0, reset + 3.0))
-    caller = Caller(
+    caller = commands.Caller(
         member=host.member, incarnation=host.machine.incarnation or Incarnation(0), epoch=simulation.region.epoch
     )
     store, name = simulation.store, simulation.around.name
     simulation.person(
         lambda: store.handle(
-            name, RequestReset(caller=caller, cause=ResetCause.BATCH_REFUSED, detail="the sinks are looked at")
+            name, commands.RequestReset(caller=caller, cause=ResetCause.BATCH_REFUSED, detail="the sinks are looked at")
         )
     )
 
@@ -254,28 +245,28 @@ def store_restored(simulation: Simulation) -> None:
 
 def pause(simulation: Simulation) -> None:
     """A person pauses, and resumes later."""
-    simulation.person(lambda: simulation.store.handle(simulation.around.name, PauseRegion()))
+    simulation.person(lambda: simulation.store.handle(simulation.around.name, commands.PauseRegion()))
     simulation.world.after(
         simulation.world.random.uniform(1, 8),
-        lambda: simulation.person(lambda: simulation.store.handle(simulation.around.name, StartRegion())),
+        lambda: simulation.person(lambda: simulation.store.handle(simulation.around.name, commands.StartRegion())),
     )
 
 
 def stop(simulation: Simulation) -> None:
     """A person stops the region, and starts it later."""
-    simulation.person(lambda: simulation.store.handle(simulation.around.name, StopRegion()))
+    simulation.person(lambda: simulation.store.handle(simulation.around.name, commands.StopRegion()))
     simulation.world.after(
         simulation.world.random.uniform(2, 12),
-        lambda: simulation.person(lambda: simulation.store.handle(simulation.around.name, StartRegion())),
+        lambda: simulation.person(lambda: simulation.store.handle(simulation.around.name, commands.StartRegion())),
     )
 
 
 def kill(simulation: Simulation) -> None:
     """A person kills the region, and starts it later."""
-    simulation.person(lambda: simulation.store.handle(simulation.around.name, KillRegion()))
+    simulation.person(lambda: simulation.store.handle(simulation.around.name, commands.KillRegion()))
     simulation.world.after(
         simulation.world.random.uniform(0.5, 8),
-        lambda: simulation.person(lambda: simulation.store.handle(simulation.around.name, StartRegion())),
+        lambda: simulation.person(lambda: simulation.store.handle(simulation.around.name, commands.StartRegion())),
     )
 
 
@@ -306,7 +297,7 @@ def _wanted(simulation: Simulation, target: Target) -> PersonReset:
 
 
 def _apply(simulation: Simulation, wanted: PersonReset) -> None:
-    apply = ApplyReset(reset=wanted, epoch=simulation.region.epoch)
+    apply = commands.ApplyReset(reset=wanted, epoch=simulation.region.epoch)
     simulation.person(lambda: simulation.store.handle(simulation.around.name, apply))
     if simulation.world.chance(0.3):
         simulation.person(lambda: simulation.store.handle(simulation.around.name, apply))
@@ -378,8 +369,8 @@ def spec_that_some_can_not_start_with(simulation: Simulation) -> None:
 
 def retire(simulation: Simulation) -> None:
     """Retirement runs, twice."""
-    simulation.person(lambda: simulation.store.handle(simulation.around.name, RetireCheckpoints()))
-    simulation.person(lambda: simulation.store.handle(simulation.around.name, RetireCheckpoints()))
+    simulation.person(lambda: simulation.store.handle(simulation.around.name, commands.RetireCheckpoints()))
+    simulation.person(lambda: simulation.store.handle(simulation.around.name, commands.RetireCheckpoints()))
 
 
 FAULTS: Final[tuple[Callable[[Simulation], None], ...]] = (

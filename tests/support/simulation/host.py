@@ -13,16 +13,7 @@ from airflow_kcr.protocol.member.state import MemberMachine, State
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
-from airflow_kcr.protocol.region.commands import (
-    AssignedPartition,
-    ClaimPartitions,
-    Command,
-    Found,
-    Heartbeat,
-    ReportPublished,
-    ReportSeekCommit,
-    StartBatch,
-)
+from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.rules import Delivery, GroupProtocol
 from airflow_kcr.protocol.scopes import EVERYTHING
@@ -263,7 +254,7 @@ class Host:
             case messages.PrepareSinks():
                 self._asked(lambda: self._prepared(effect), 0.2)
             case messages.Publish(sequence=sequence):
-                self.ask(ReportPublished(sequence=sequence, member=self.member))
+                self.ask(commands.ReportPublished(sequence=sequence, member=self.member))
             case messages.Commit():
                 self.soon(lambda: self._commit(effect, self.world.now + 5), 0.2)
             case messages.CommitSeek():
@@ -275,7 +266,7 @@ class Host:
 
     # -- the store thread ----------------------------------------------------------------------------------------
 
-    def ask(self, command: Command[object]) -> None:
+    def ask(self, command: commands.Command[object]) -> None:
         """Give the store a command, one after the other; a refusal is an answer, the store being away is not."""
 
         def attempt() -> None:
@@ -302,26 +293,31 @@ class Host:
         if self._calls:
             self.soon(self._calls[0], 0.02)
 
-    def _answer(self, command: Command[object]) -> messages.Event:
+    def _answer(self, command: commands.Command[object]) -> messages.Event:
         try:
             result = self.around.store.handle(self.around.name, command)
         except KcrError as error:
             return messages.Refused(command=command, error=error)
         view = self.machine.view
-        if isinstance(result, Heartbeat) and result.renewed and view and self.world.now < self.notifications_back_at:
+        if (
+            isinstance(result, commands.Heartbeat)
+            and result.renewed
+            and view
+            and self.world.now < self.notifications_back_at
+        ):
             # Nothing tells this process that there is something to read.
             result = replace(result, counter=view.counter, reconcile_at=None)
-        if isinstance(command, StartBatch):
+        if isinstance(command, commands.StartBatch):
             self._check_revision(command)
         return messages.Answered(command=command, result=result, sent_at=self.world.now)
 
-    def _check_revision(self, started: StartBatch) -> None:
+    def _check_revision(self, started: commands.StartBatch) -> None:
         in_force = self.around.store.read(self.around.name)[0].spec.revision
         if self.revision < in_force and self.machine.memory.epoch == started.epoch:
             self.around.wrong.append(f"{self.member}, of revision {self.revision}, began a batch under {in_force}")
 
     def _claim(self, effect: messages.ClaimAssignment) -> None:
-        claim = ClaimPartitions(
+        claim = commands.ClaimPartitions(
             member=self.member,
             incarnation=effect.incarnation,
             assignment=effect.assignment,
@@ -331,11 +327,11 @@ class Host:
         if not all(self.around.broker.has(p) for p in effect.partitions):
             self.deliver(messages.Refused(command=claim, error=UnknownTopics("no such log")))
             return
-        assigned: dict[GroupPartition, AssignedPartition] = {}
+        assigned: dict[GroupPartition, commands.AssignedPartition] = {}
         for partition in effect.partitions:
             bounds = self.around.broker.log(partition).bounds()
             start = SeekEntry(offset=bounds.start, source=SeekSource.START_POSITION)
-            assigned[partition] = AssignedPartition(bounds=bounds, initial=start)
+            assigned[partition] = commands.AssignedPartition(bounds=bounds, initial=start)
         self.ask(replace(claim, partitions=assigned, cluster=ClusterId(f"of {self.member.group}")))
 
     def _discover(self) -> None:
@@ -429,7 +425,7 @@ class Host:
                 self.around.broker.commit(self.consumer.number, effect.offsets)
         except (NotInGroup, Unavailable) as error:
             failure = type(error).__name__
-        self.ask(ReportSeekCommit(caller=effect.caller, failure=failure))
+        self.ask(commands.ReportSeekCommit(caller=effect.caller, failure=failure))
 
     # -- Spark and the sinks -------------------------------------------------------------------------------------
 
@@ -524,7 +520,7 @@ class Host:
 
     def _sinks_reset(self, effect: messages.ResetSinks, of_logs: dict[GroupPartition, SeekEntry]) -> None:
         """Reset the sinks, and answer the open entries; `of_logs` are those that the logs answer."""
-        found = dict.fromkeys(effect.open, Found(offset=None))
+        found = dict.fromkeys(effect.open, commands.Found(offset=None))
         found.update({p: self._found(p, t, effect.target) for p, t in of_logs.items()})
         sink = self.around.fenced_sink
         if self.around.delivery is Delivery.EXACTLY_ONCE:
@@ -539,19 +535,19 @@ class Host:
             for partition, target in effect.open.items():
                 if target.source is SeekSource.SINK_PROGRESS:
                     progress = sink.found(partition, effect.timeline)
-                    found[partition] = Found(offset=progress)
+                    found[partition] = commands.Found(offset=progress)
                     if progress is None and target.current is not None:
                         sink.roll_back(partition, effect.timeline, target.current)
                 elif (place := found[partition].offset) is not None:
                     sink.roll_back(partition, effect.timeline, place)
         self.deliver(messages.SinksReset(epoch=effect.epoch, found=found))
 
-    def _found(self, partition: GroupPartition, open_target: SeekEntry, target: Target | None) -> Found:
+    def _found(self, partition: GroupPartition, open_target: SeekEntry, target: Target | None) -> commands.Found:
         """Answer an open entry: a person's target against this partition's log, a start position otherwise."""
         log = self.around.broker.log(partition)
         bounds = log.bounds()
         if open_target.source is not SeekSource.EXPLICIT or target is None:
-            return Found(offset=bounds.start, log=bounds)
+            return commands.Found(offset=bounds.start, log=bounds)
         current = EMPTY if open_target.current is None else OffsetMap({partition: open_target.current})
         view = LogView(
             bounds={partition: bounds},
@@ -561,7 +557,7 @@ class Host:
         )
         situation = Situation(partitions=[partition], current=current, initial=EMPTY, log=view)
         entry = resolve(target, EVERYTHING, situation).seek[partition]
-        return Found(offset=entry.offset, clamped_from=entry.clamped_from, log=bounds)
+        return commands.Found(offset=entry.offset, clamped_from=entry.clamped_from, log=bounds)
 
     def _prepared(self, effect: messages.PrepareSinks) -> None:
         for row, share in self.held:

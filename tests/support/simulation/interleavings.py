@@ -22,38 +22,8 @@ from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
-from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.commands import (
-    Acknowledge,
-    ApplyReset,
-    AssignedPartition,
-    Caller,
-    ClaimPartitions,
-    Contribute,
-    DeclareRegion,
-    DiscardBatch,
-    FinishBatch,
-    PublishCheckpoint,
-    Register,
-    ReportReadBack,
-    RequestCheckpoint,
-    RequestReset,
-    StartBatch,
-    StartRegion,
-)
+from airflow_kcr.protocol.region import commands, liveness, rows
 from airflow_kcr.protocol.region.liveness import Liveness, LivenessVerdict, LogEnd, Seen
-from airflow_kcr.protocol.region.rows import (
-    Batch,
-    CheckpointPurpose,
-    CheckpointState,
-    Claim,
-    Outcome,
-    PersonReset,
-    PersonResetState,
-    RegionState,
-    Requester,
-    ResetCause,
-)
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import Delivery, GroupRules, RegionRules
 from airflow_kcr.protocol.scopes import EVERYTHING
@@ -130,10 +100,10 @@ class Explorer:
         self.store = MemoryTransactions(lambda: EPOCH)
         group = GroupRules(group_id=GROUP, topics=(TopicName("t"),), members=2, delivery=delivery)
         spec = Spec(text="{}", rules=RegionRules(groups={GROUP: group}))
-        self.store.handle(NAME, DeclareRegion(spec=spec, region_id=RegionId("the only one")))
-        self.store.handle(NAME, StartRegion())
+        self.store.handle(NAME, commands.DeclareRegion(spec=spec, region_id=RegionId("the only one")))
+        self.store.handle(NAME, commands.StartRegion())
         for member in MEMBERS:
-            self.store.handle(NAME, Register(member=member, token=str(member)))
+            self.store.handle(NAME, commands.Register(member=member, token=str(member)))
         self.world = World(left=frozenset(happenings))
         for index in (0, 1):
             self.world = self.claim(index)
@@ -172,17 +142,17 @@ class Explorer:
         if running or (fresh and region.members[MEMBERS[index]].claimed == region.epoch):
             return world
         start = SeekEntry(offset=self.log.start, source=SeekSource.START_POSITION)
-        proposal = ClaimPartitions(
+        proposal = commands.ClaimPartitions(
             member=MEMBERS[index],
             incarnation=FIRST,
             assignment=AssignmentId(world.generation),
-            partitions={p: AssignedPartition(bounds=self.log, initial=start) for p in world.assigned[index]},
+            partitions={p: commands.AssignedPartition(bounds=self.log, initial=start) for p in world.assigned[index]},
         )
         self.store.handle(NAME, proposal)
         claimed = tuple(world.generation if i == index else g for i, g in enumerate(world.claimed))
         return replace(world, claimed=claimed)
 
-    def held(self, index: int) -> dict[GroupPartition, Claim]:
+    def held(self, index: int) -> dict[GroupPartition, rows.Claim]:
         """Return the claims that count."""
         region = self.region
         return {p: c for p, c in region.claims.items() if c.owner == MEMBERS[index] and c.epoch == region.epoch}
@@ -196,7 +166,7 @@ class Explorer:
             p: c.position for p, c in self.held(index).items() if c.position is not None and c.position < self.records
         }
         made = replace(world, made=world.made + 1)
-        request = StartBatch(
+        request = commands.StartBatch(
             batch=BatchId(str(made.made)),
             member=MEMBERS[index],
             incarnation=FIRST,
@@ -206,7 +176,7 @@ class Explorer:
         self.store.handle(NAME, request)
         return made
 
-    def mine(self, index: int) -> Batch | None:
+    def mine(self, index: int) -> rows.Batch | None:
         """Return the member's running batch."""
         return next((b for b in self.region.running.values() if b.member == MEMBERS[index]), None)
 
@@ -217,24 +187,24 @@ class Explorer:
             return self.world
         world = self._wrote(batch)
         try:
-            self.store.handle(NAME, FinishBatch(batch=batch.batch, member=batch.member, incarnation=FIRST))
+            self.store.handle(NAME, commands.FinishBatch(batch=batch.batch, member=batch.member, incarnation=FIRST))
         except KcrError:
-            self._discarded(index, batch, ResetCause.BATCH_REFUSED)
+            self._discarded(index, batch, rows.ResetCause.BATCH_REFUSED)
         return world
 
     def discard(self, index: int) -> World:
         """Cancel a batch of an older epoch."""
         batch = self.mine(index)
         if batch is not None and batch.epoch != self.region.epoch:
-            self._discarded(index, batch, ResetCause.BATCH_REFUSED)
+            self._discarded(index, batch, rows.ResetCause.BATCH_REFUSED)
         return self.world
 
-    def _discarded(self, index: int, batch: Batch, cause: ResetCause) -> None:
-        self.store.handle(NAME, DiscardBatch(batch=batch.batch, member=MEMBERS[index], incarnation=FIRST))
-        caller = Caller(member=MEMBERS[index], incarnation=FIRST, epoch=batch.epoch)
-        self.store.handle(NAME, RequestReset(caller=caller, cause=cause, detail=""))
+    def _discarded(self, index: int, batch: rows.Batch, cause: rows.ResetCause) -> None:
+        self.store.handle(NAME, commands.DiscardBatch(batch=batch.batch, member=MEMBERS[index], incarnation=FIRST))
+        caller = commands.Caller(member=MEMBERS[index], incarnation=FIRST, epoch=batch.epoch)
+        self.store.handle(NAME, commands.RequestReset(caller=caller, cause=cause, detail=""))
 
-    def _wrote(self, batch: Batch) -> World:
+    def _wrote(self, batch: rows.Batch) -> World:
         written = [*self.world.written, *((p, r.from_) for p, r in batch.ranges.items())]
         return replace(self.world, written=tuple(sorted(written)))
 
@@ -244,7 +214,7 @@ class Explorer:
         offsets = {p: c.position for p, c in self.held(index).items() if c.position is not None}
         if region.open_checkpoint is None or (region.open_checkpoint, MEMBERS[index]) in region.contributions:
             return self.world
-        part = Contribute(
+        part = commands.Contribute(
             sequence=region.open_checkpoint,
             member=MEMBERS[index],
             incarnation=FIRST,
@@ -264,7 +234,7 @@ class Explorer:
         if offsets and not offsets.keys() <= region.read_backs.get(region.restore_sequence, OffsetMap()).keys():
             self.store.handle(
                 NAME,
-                ReportReadBack(
+                commands.ReportReadBack(
                     sequence=region.restore_sequence, member=MEMBERS[index], incarnation=FIRST, offsets=offsets
                 ),
             )
@@ -274,15 +244,15 @@ class Explorer:
         """Acknowledge the running reset, once, nothing of an older epoch running."""
         region = self.region
         if self.mine(index) is None and region.members[MEMBERS[index]].acknowledged != region.epoch:
-            caller = Caller(member=MEMBERS[index], incarnation=FIRST, epoch=region.epoch)
-            self.store.handle(NAME, Acknowledge(caller=caller))
+            caller = commands.Caller(member=MEMBERS[index], incarnation=FIRST, epoch=region.epoch)
+            self.store.handle(NAME, commands.Acknowledge(caller=caller))
         return self.world
 
     def publish(self) -> World:
         """Publish the earliest complete checkpoint."""
-        complete = [s for s, c in sorted(self.region.checkpoints.items()) if c.state is CheckpointState.COMPLETE]
+        complete = [s for s, c in sorted(self.region.checkpoints.items()) if c.state is rows.CheckpointState.COMPLETE]
         if complete:
-            self.store.handle(NAME, PublishCheckpoint(sequence=complete[0]))
+            self.store.handle(NAME, commands.PublishCheckpoint(sequence=complete[0]))
         return self.world
 
     def happen(self, name: str) -> World:
@@ -293,29 +263,32 @@ class Explorer:
                 return replace(world, assigned=world.assigned[::-1], generation=world.generation + 1)
             case "checkpoint":
                 self.store.handle(
-                    NAME, RequestCheckpoint(request_id=RequestId("checkpoint"), purpose=CheckpointPurpose.REQUEST)
+                    NAME,
+                    commands.RequestCheckpoint(
+                        request_id=RequestId("checkpoint"), purpose=rows.CheckpointPurpose.REQUEST
+                    ),
                 )
             case "failure":
                 batch = self.mine(0)
                 if batch is None:
                     return self.world
-                self._discarded(0, batch, ResetCause.BATCH_FAILED)
+                self._discarded(0, batch, rows.ResetCause.BATCH_FAILED)
             case _:
                 self._person(forced=name == "forced")
         return world
 
     def _person(self, *, forced: bool) -> None:
-        reset = PersonReset(
+        reset = rows.PersonReset(
             request_id=RequestId("person"),
             target=ToInitial(),
             scope=EVERYTHING,
-            state=PersonResetState.WAITING,
-            requester=Requester(who="somebody"),
+            state=rows.PersonResetState.WAITING,
+            requester=rows.Requester(who="somebody"),
             requested_at=EPOCH,
             order=0,
             forced=forced,
         )
-        self.store.handle(NAME, ApplyReset(reset=reset, epoch=self.region.epoch))
+        self.store.handle(NAME, commands.ApplyReset(reset=reset, epoch=self.region.epoch))
 
     # -- all of them ---------------------------------------------------------------------------------------------
 
@@ -338,7 +311,7 @@ class Explorer:
             else (region.checkpoint.purpose, len(region.checkpoint.participants), str(region.checkpoint.phase))
         )
         parts = sorted(str(m) for s, m in region.contributions if s == region.open_checkpoint)
-        complete = sum(1 for c in region.checkpoints.values() if c.state is CheckpointState.COMPLETE)
+        complete = sum(1 for c in region.checkpoints.values() if c.state is rows.CheckpointState.COMPLETE)
         restore_point = (
             None
             if region.restore_sequence is None or region.restore_epoch is not None
@@ -408,7 +381,7 @@ class Explorer:
         """What must hold at once: nothing accepted twice in one timeline, no member at a place that is not its own."""
         accepted: Counter[tuple[int, GroupPartition, int]] = Counter()
         for batch in self.store.batches(NAME):
-            if batch.outcome is Outcome.DONE:
+            if batch.outcome is rows.Outcome.DONE:
                 for partition, range_ in batch.ranges.items():
                     if range_.from_ < batch.undone_from.get(partition, range_.to):
                         accepted[batch.timeline, partition, range_.from_] += 1
@@ -420,7 +393,7 @@ class Explorer:
         found = self._judged()
         if found.verdict is LivenessVerdict.STALLED:
             return [f"no time has passed, and it says {found.text()}"]
-        if self.region.state is not RegionState.RUNNING and not found.waits:
+        if self.region.state is not rows.RegionState.RUNNING and not found.waits:
             return [f"the region is {self.region.state} and nobody says what it waits for"]
         return []
 
@@ -433,7 +406,7 @@ class Explorer:
         events = self.store.events(NAME, EventNumber(0), 10_000)
         batches = tuple(self.store.batches(NAME))
         flaws = [f"{v.invariant}: {v.detail}" for v in verify(History(events=events, batches=batches))]
-        if region.state is not RegionState.RUNNING:
+        if region.state is not rows.RegionState.RUNNING:
             flaws.append(f"nobody has a step left and the region is {region.state}")
         found = self._judged()
         if found.waits:

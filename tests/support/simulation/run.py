@@ -17,16 +17,9 @@ from typing import Final
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.member.state import MemberMachine
+from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.region.commands import ChangeSpec, DeclareRegion, Register, RequestCheckpoint, StartRegion
 from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.rows import (
-    CheckpointPurpose,
-    CheckpointState,
-    Committed,
-    DesiredState,
-    RegionState,
-    RequestState,
-)
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.region.waits import Rule
 from airflow_kcr.protocol.rules import (
@@ -451,7 +444,7 @@ class Simulation:
     def _relaunched(self, member: MemberId) -> None:
         if not self.relaunch or member in self.absent or member in self.hosts:
             return
-        if self.region.state is RegionState.STOPPED:
+        if self.region.state is rows.RegionState.STOPPED:
             self.world.after(2.0, lambda: self._relaunched(member))
             return
         self.launch(member)
@@ -573,8 +566,8 @@ class Simulation:
         """A halted or stopped region is resumed by a person; a run that holds at a boundary asks for its checkpoint."""
         region = self.region
         if (
-            region.state in {RegionState.HALTED, RegionState.STOPPED}
-            or region.desired_state is not DesiredState.RUNNING
+            region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}
+            or region.desired_state is not rows.DesiredState.RUNNING
         ):
             self.person(lambda: self.store.handle(NAME, StartRegion()))
             for member in self.members:
@@ -591,7 +584,7 @@ class Simulation:
         if self._is_caught_up():
             self.person(
                 lambda: self.store.handle(
-                    NAME, RequestCheckpoint(request_id=RequestId("last"), purpose=CheckpointPurpose.DRAIN)
+                    NAME, RequestCheckpoint(request_id=RequestId("last"), purpose=rows.CheckpointPurpose.DRAIN)
                 )
             )
         self.world.after(4.0, self._unstick)
@@ -599,7 +592,7 @@ class Simulation:
     def _is_caught_up(self) -> bool:
         region = self.region
         # Also while a checkpoint drains: where one is due as often as the person looks, every look meets one that does.
-        if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:
+        if region.state not in {rows.RegionState.RUNNING, rows.RegionState.DRAINING}:
             return False
         places = {p: c.position for p, c in region.claims.items()}
         return all(places.get(p) is not None and (places[p] or 0) >= log.stable_end for p, log in self.logs.items())
@@ -607,11 +600,13 @@ class Simulation:
     def _is_done(self) -> bool:
         region = self.region
         last = region.requests.get(RequestId("last"))
-        if last is None or last.state is not RequestState.ANSWERED or last.sequence is None:
+        if last is None or last.state is not rows.RequestState.ANSWERED or last.sequence is None:
             return False
         checkpoint = region.checkpoints[last.sequence]
-        settled = checkpoint.state is not CheckpointState.COMPLETE and checkpoint.committed is not Committed.PENDING
-        return settled and region.state is RegionState.RUNNING
+        settled = (
+            checkpoint.state is not rows.CheckpointState.COMPLETE and checkpoint.committed is not rows.Committed.PENDING
+        )
+        return settled and region.state is rows.RegionState.RUNNING
 
     def _standing(self) -> str:
         region = self.region

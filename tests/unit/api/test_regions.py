@@ -5,15 +5,8 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_kcr import errors
 from airflow_kcr.api import Change, Cluster, Region, goals
-from airflow_kcr.errors import (
-    CheckpointRefused,
-    ConfigurationError,
-    GroupInOtherRegion,
-    RegionExists,
-    SpecRefused,
-    TimedOut,
-)
 from airflow_kcr.protocol.region.commands import Register
 from airflow_kcr.protocol.region.events import SpecChanged
 from airflow_kcr.protocol.values import ClusterId, GroupId, MemberId
@@ -179,21 +172,21 @@ def test_a_revision_is_never_used_twice(region: Region, store: RegionStore) -> N
 )
 def test_a_group_id_and_a_cluster_never_change(region: Region, changed: RegionSpec, field: str) -> None:
     region.apply(spec_of())
-    with pytest.raises(RegionExists, match=f"{field}.*make another region"):
+    with pytest.raises(errors.RegionExists, match=f"{field}.*make another region"):
         region.apply(changed)
     assert region.spec() == spec_of()
 
 
 def test_a_group_is_in_one_region(region: Region, store: RegionStore) -> None:
     region.apply(spec_of())
-    with pytest.raises(GroupInOtherRegion, match="group g belongs to region flights"):
+    with pytest.raises(errors.GroupInOtherRegion, match="group g belongs to region flights"):
         Region("seats", store).apply(spec_of(name="seats"))
 
 
 def test_nobody_is_asked_where_the_files_tell(region: Region, store: RegionStore, network: Network) -> None:
     region.apply(spec_of())
     region.apply(spec_of(at="localhost:9092,other:9092"))
-    with pytest.raises(GroupInOtherRegion, match="group g belongs to region flights"):
+    with pytest.raises(errors.GroupInOtherRegion, match="group g belongs to region flights"):
         seats(store, network).apply(spec_of(name="seats"))
     assert network.asked == []
 
@@ -210,7 +203,9 @@ def test_one_name_on_two_clusters_is_two_groups(region: Region, store: RegionSto
 
 def test_one_group_by_two_addresses_is_one(region: Region, store: RegionStore, network: Network) -> None:
     region.apply(spec_of(at="east:9092"))
-    with pytest.raises(GroupInOtherRegion, match=r"group g belongs to region flights, by either address.*cluster E"):
+    with pytest.raises(
+        errors.GroupInOtherRegion, match=r"group g belongs to region flights, by either address.*cluster E"
+    ):
         seats(store, network).apply(spec_of(name="seats", at="east2:9092"))
     assert store.names() == ("flights",)
 
@@ -221,7 +216,7 @@ def test_a_name_is_not_shared_while_a_cluster_does_not_answer(
 ) -> None:
     region.apply(spec_of(at="east:9092"))
     there = network.clusters.pop(away)
-    with pytest.raises(GroupInOtherRegion, match="apply the spec while both clusters answer"):
+    with pytest.raises(errors.GroupInOtherRegion, match="apply the spec while both clusters answer"):
         seats(store, network).apply(spec_of(name="seats", at="west:9092"))
     network.clusters[away] = there
     assert seats(store, network).apply(spec_of(name="seats", at="west:9092")).change is Change.CREATED
@@ -233,7 +228,7 @@ def test_a_group_that_is_added_later_is_looked_at_too(region: Region, store: Reg
     other.apply(spec_of(name="seats", group="h", at="east2:9092"))
     groups = "groups: [{group_id: h, topics: [t], pipeline: 'p:q'}, {group_id: g, topics: [t], pipeline: 'p:q'}]"
     added = parse(f"region: seats\nkafka: {{bootstrap.servers: 'east2:9092'}}\n{groups}")
-    with pytest.raises(GroupInOtherRegion, match="group g belongs to region flights"):
+    with pytest.raises(errors.GroupInOtherRegion, match="group g belongs to region flights"):
         other.apply(added)
     assert [*other.spec().rules().groups] == ["h"]
 
@@ -248,29 +243,31 @@ def test_a_new_address_of_the_same_cluster_is_taken(region: Region, store: Regio
 
 def test_a_group_is_not_moved_to_another_cluster(region: Region) -> None:
     region.apply(spec_of(at="east:9092"))
-    with pytest.raises(RegionExists, match=r"would move from Kafka cluster E to W.*make another region"):
+    with pytest.raises(errors.RegionExists, match=r"would move from Kafka cluster E to W.*make another region"):
         region.apply(spec_of(at="west:9092"))
-    with pytest.raises(RegionExists, match=r"kafka\.bootstrap\.servers can't change"):
+    with pytest.raises(errors.RegionExists, match=r"kafka\.bootstrap\.servers can't change"):
         region.apply(spec_of(at="nowhere:9092"))
     assert region.spec() == spec_of(at="east:9092")
 
 
 def test_a_spec_of_another_region_is_not_taken(region: Region) -> None:
-    with pytest.raises(ConfigurationError, match="region seats, this is flights"):
+    with pytest.raises(errors.ConfigurationError, match="region seats, this is flights"):
         region.apply(spec_of(name="seats"))
 
 
 def test_waiting_for_a_changed_spec_ends_when_members_can_not_start_with_it(region: Region, store: RegionStore) -> None:
     attended(region, store)
     region.apply(spec_of(members=3))
-    with pytest.raises(TimedOut, match="a changed spec takes effect at the next checkpoint"):
+    with pytest.raises(errors.TimedOut, match="a changed spec takes effect at the next checkpoint"):
         region.wait_for(goals.SPEC_IN_FORCE, timedelta(0))
     assert region.apply(spec_of()).change is Change.WITHDRAWN
     region.kill()
     region.apply(spec_of(members=3))
     region.start()
     say(store, region.name, [MEMBER], "there is no module 'nowhere'")
-    with pytest.raises(SpecRefused, match=r"g\[0\] could not start .*there is no module 'nowhere'; put that right, or"):
+    with pytest.raises(
+        errors.SpecRefused, match=r"g\[0\] could not start .*there is no module 'nowhere'; put that right, or"
+    ):
         region.wait_for(goals.SPEC_IN_FORCE)
 
 
@@ -279,7 +276,7 @@ def test_what_is_said_of_a_member_that_can_not_start_is_true(region: Region, sto
     region.start()
     say(store, region.name, [MEMBER], "there is no module 'nowhere'")
     way_out = "apply a corrected spec, which counts at once, as no member lives, and start the member again"
-    with pytest.raises(TimedOut, match=rf"g\[0\] could not start with revision 1 .*{way_out}"):
+    with pytest.raises(errors.TimedOut, match=rf"g\[0\] could not start with revision 1 .*{way_out}"):
         region.wait_for(goals.RUNNING, timedelta(0))
     assert way_out in region.show().note
     region.apply(spec_of(more="max_failures: 2"))
@@ -290,7 +287,7 @@ def test_what_is_said_of_a_member_that_can_not_start_is_true(region: Region, sto
 def test_what_a_refused_drain_names_works(region: Region, store: RegionStore) -> None:
     region.apply(spec_of())
     region.start()
-    with pytest.raises(CheckpointRefused, match="start its members, or stop it, which needs none"):
+    with pytest.raises(errors.CheckpointRefused, match="start its members, or stop it, which needs none"):
         region.drain()
     assert region.stop().state == "stopped"
     region.start()

@@ -12,23 +12,10 @@ from threading import Barrier
 
 import pytest
 
+from airflow_kcr import errors
 from airflow_kcr.api import Plan, Region, ResetRequest, ResetView
 from airflow_kcr.api.checkpoints import reach
 from airflow_kcr.cli.reset import planned
-from airflow_kcr.errors import (
-    BrokerUnavailable,
-    CheckpointNotUsable,
-    ConfigurationError,
-    GroupNotEmpty,
-    InvalidTarget,
-    KcrError,
-    RegionInState,
-    ResetFailed,
-    StalePlan,
-    UnknownCheckpoint,
-    UnknownReset,
-    UpsertNeedsConsent,
-)
 from airflow_kcr.operators.reset_form import markdown
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.commands import Reconcile, RequestReset
@@ -147,7 +134,7 @@ def test_a_checkpoint_that_retention_has_overtaken_is_unreachable(region: Region
     assert [line.unreachable for line in plan.entries] == [False, False, True, False]
     assert plan.totals.unreachable == 1
     before = region.counter()
-    with pytest.raises(CheckpointNotUsable, match="g:t-2 would resume at 100, its log has 150 to 1000"):
+    with pytest.raises(errors.CheckpointNotUsable, match="g:t-2 would resume at 100, its log has 150 to 1000"):
         region.apply_reset(plan, "to see")
     assert region.counter() == before
 
@@ -157,7 +144,9 @@ def test_what_is_left_of_an_unreachable_checkpoint_is_had_by_way_of_its_csv(
 ) -> None:
     cluster.starts = {2: 150}
     lost = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
-    with pytest.raises(CheckpointNotUsable, match=r"plan the same with -o csv, and then that file with --from-file"):
+    with pytest.raises(
+        errors.CheckpointNotUsable, match=r"plan the same with -o csv, and then that file with --from-file"
+    ):
         region.apply_reset(lost, "to see")
     plan = region.plan_reset(region.reset_request("from-file", lost.to_csv()))
     assert [(line.target, line.asked) for line in plan.entries] == [(100, None), (100, None), (150, 100), (100, None)]
@@ -172,7 +161,7 @@ def test_an_initial_offset_that_the_log_has_no_more_is_unreachable_too(region: R
     cluster.starts = {0: 5}
     plan = region.plan_reset(ResetRequest(target=ToInitial()))
     assert [line.unreachable for line in plan.entries] == [True, False, False, False]
-    with pytest.raises(CheckpointNotUsable, match="g:t-0 would resume at 0, its log has 5 to 1000"):
+    with pytest.raises(errors.CheckpointNotUsable, match="g:t-0 would resume at 0, its log has 5 to 1000"):
         region.apply_reset(plan, "to see")
     assert region.plan_reset(ResetRequest(target=ToEarliest())).totals.unreachable == 0
 
@@ -182,7 +171,9 @@ def test_what_retention_overtakes_while_it_drains_fails_and_the_region_goes_on(r
     region.apply_reset(plan, "to see")
     driver.grow(driver.partition(1), start=101, end=1_000)
     driver.complete()
-    with pytest.raises(ResetFailed, match="the log has moved on: g:t-1 would resume at 100, its log has 101 to 1000"):
+    with pytest.raises(
+        errors.ResetFailed, match="the log has moved on: g:t-1 would resume at 100, its log has 101 to 1000"
+    ):
         region.wait_for_reset(plan.plan, timedelta(0))
     assert (driver.region.state, positions(driver)) == (RegionState.RUNNING, [300] * 4)
 
@@ -212,7 +203,7 @@ def test_durations_count_back_from_the_stores_clock(region: Region, driver: Driv
 def test_where_it_is_needs_no_broker(region: Region, cluster: FakeCluster) -> None:
     cluster.is_away = True
     assert targets(region.plan_reset(ResetRequest(target=ToCurrent()))) == [300] * 4
-    with pytest.raises(BrokerUnavailable):
+    with pytest.raises(errors.BrokerUnavailable):
         region.plan_reset(ResetRequest(target=ToEarliest()))
 
 
@@ -233,12 +224,12 @@ def test_each_plan_has_a_name_of_its_own_unless_it_is_given_one(region: Region) 
 @pytest.mark.parametrize(
     ("asked", "error", "what"),
     [
-        (request(ToCheckpoint(sequence=CheckpointNumber(77))), UnknownCheckpoint, "no checkpoint 77"),
-        (request(ToRun(dag_id="daily", run_id="sunday")), UnknownCheckpoint, "run sunday of DAG daily"),
-        (request(ToDatetime(instant=datetime(2999, 1, 1, tzinfo=UTC))), InvalidTarget, "in the future"),
-        (request(ToEarliest(), "other"), InvalidTarget, "topic other: there is none in scope"),
-        (request(ToEarliest(), "t:0,9"), InvalidTarget, "partition t:9: there is none in scope"),
-        (ResetRequest(target=ToEarliest(), scope=parse_scope(["nobody"])), InvalidTarget, "group nobody"),
+        (request(ToCheckpoint(sequence=CheckpointNumber(77))), errors.UnknownCheckpoint, "no checkpoint 77"),
+        (request(ToRun(dag_id="daily", run_id="sunday")), errors.UnknownCheckpoint, "run sunday of DAG daily"),
+        (request(ToDatetime(instant=datetime(2999, 1, 1, tzinfo=UTC))), errors.InvalidTarget, "in the future"),
+        (request(ToEarliest(), "other"), errors.InvalidTarget, "topic other: there is none in scope"),
+        (request(ToEarliest(), "t:0,9"), errors.InvalidTarget, "partition t:9: there is none in scope"),
+        (ResetRequest(target=ToEarliest(), scope=parse_scope(["nobody"])), errors.InvalidTarget, "group nobody"),
     ],
 )
 def test_what_can_not_be_is_refused(region: Region, asked: ResetRequest, error: type[Exception], what: str) -> None:
@@ -254,7 +245,7 @@ def test_an_aborted_checkpoint_needs_a_word_and_a_retired_one_is_gone(region: Re
     driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
     driver.finish_reset()
     target = ToCheckpoint(sequence=aborted)
-    with pytest.raises(CheckpointNotUsable, match="allow_partial"):
+    with pytest.raises(errors.CheckpointNotUsable, match="allow_partial"):
         region.plan_reset(ResetRequest(target=target))
     plan = region.plan_reset(ResetRequest(target=target, allow_partial=True))
     assert [line.source for line in plan.entries] == ["merged", "merged", "previous_checkpoint", "previous_checkpoint"]
@@ -263,14 +254,14 @@ def test_an_aborted_checkpoint_needs_a_word_and_a_retired_one_is_gone(region: Re
 def test_a_checkpoint_of_another_branch_is_only_jumped_to(region: Region, driver: Driver) -> None:
     applied(region, driver, region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(150)))))
     target = ToCheckpoint(sequence=CheckpointNumber(3))
-    with pytest.raises(CheckpointNotUsable, match=r"not on the current timeline.*--forward.*g:t-0 \[150, 200\)"):
+    with pytest.raises(errors.CheckpointNotUsable, match=r"not on the current timeline.*--forward.*g:t-0 \[150, 200\)"):
         region.plan_reset(ResetRequest(target=target))
     assert targets(region.plan_reset(ResetRequest(target=target, forward=True))) == [200] * 4
 
 
 def test_a_topic_that_kafka_has_no_more_is_named(region: Region, cluster: FakeCluster) -> None:
     cluster.counts = {TopicName("t"): 3}
-    with pytest.raises(InvalidTarget, match="Kafka has no log of g:t-3"):
+    with pytest.raises(errors.InvalidTarget, match="Kafka has no log of g:t-3"):
         region.plan_reset(ResetRequest(target=ToEarliest()))
     assert targets(region.plan_reset(request(ToEarliest(), "t:0,1,2"))) == [0, 0, 0, 300]
 
@@ -280,16 +271,16 @@ def test_a_record_to_skip_has_to_be_in_the_log(region: Region, driver: Driver) -
         return request(ToCurrent(), skip=OffsetMap({driver.partition(0): Offset(offset)}))
 
     assert region.plan_reset(skipping(999)).request.skip
-    with pytest.raises(InvalidTarget, match="no record to skip in the log: g:t-0 at 1000"):
+    with pytest.raises(errors.InvalidTarget, match="no record to skip in the log: g:t-0 at 1000"):
         region.plan_reset(skipping(1_000))
-    with pytest.raises(InvalidTarget, match="no such partition"):
+    with pytest.raises(errors.InvalidTarget, match="no such partition"):
         region.plan_reset(request(ToCurrent(), skip=OffsetMap({driver.partition(9): Offset(1)})))
 
 
 def test_a_region_that_never_ran_has_nothing_to_reset(database_url: str, cluster: FakeCluster) -> None:
     with live_region(database_url, SPEC.replace("flights", "other", 1)) as driver:
         region = Region(driver.name, driver.store, clusters=cluster.clusters)
-        with pytest.raises(InvalidTarget, match="no partitions yet"):
+        with pytest.raises(errors.InvalidTarget, match="no partitions yet"):
             region.plan_reset(ResetRequest(target=ToEarliest()))
 
 
@@ -320,7 +311,7 @@ def test_a_summary_has_the_worst_partitions_and_can_be_applied(database_url: str
 
 @pytest.mark.parametrize("document", [None, [], {}, {"plan": "x"}, {"region": "flights", "plan": ""}])
 def test_what_is_no_plan_is_refused(document: object) -> None:
-    with pytest.raises(ConfigurationError, match="not a plan of a reset"):
+    with pytest.raises(errors.ConfigurationError, match="not a plan of a reset"):
         Plan.from_json(document)
 
 
@@ -330,7 +321,7 @@ def test_what_is_no_plan_is_refused(document: object) -> None:
 )
 def test_a_plan_with_a_broken_field_is_refused(region: Region, field: str, value: object) -> None:
     document = region.plan_reset(ResetRequest(target=ToCurrent())).to_json()
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(errors.ConfigurationError):
         Plan.from_json({**document, field: value})
 
 
@@ -387,7 +378,7 @@ def test_the_name_of_a_plan_is_not_used_for_another_target(region: Region, drive
     plan = region.plan_reset(ResetRequest(target=ToEarliest()), request_id="n")
     other = region.plan_reset(ResetRequest(target=ToLatest()), request_id="n")
     applied(region, driver, plan)
-    with pytest.raises(ConfigurationError, match="applied already, with another target"):
+    with pytest.raises(errors.ConfigurationError, match="applied already, with another target"):
         region.apply_reset(other, "to see")
 
 
@@ -400,7 +391,7 @@ def test_a_duration_applied_twice_is_one_reset_too(region: Region, driver: Drive
 def test_a_plan_of_another_epoch_is_refused(region: Region, driver: Driver) -> None:
     plan = region.plan_reset(ResetRequest(target=ToEarliest()))
     driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
-    with pytest.raises(StalePlan, match="made in epoch 1, region flights is in epoch 2"):
+    with pytest.raises(errors.StalePlan, match="made in epoch 1, region flights is in epoch 2"):
         region.apply_reset(plan, "to see")
 
 
@@ -408,21 +399,21 @@ def test_a_plan_of_an_earlier_region_of_the_name_is_refused(region: Region) -> N
     plan = region.plan_reset(ResetRequest(target=ToEarliest()))
     earlier = replace(plan, region_id=RegionId("the first"))
     told = r"an earlier region flights \(id the first\), which was deleted and declared again"
-    with pytest.raises(StalePlan, match=told):
+    with pytest.raises(errors.StalePlan, match=told):
         region.require_fresh(earlier)
-    with pytest.raises(StalePlan, match=told):
+    with pytest.raises(errors.StalePlan, match=told):
         region.apply_reset(earlier, "to see")
 
 
 def test_a_plan_of_another_region_is_refused(region: Region, driver: Driver, cluster: FakeCluster) -> None:
     plan = region.plan_reset(ResetRequest(target=ToEarliest()))
-    with pytest.raises(ConfigurationError, match="the plan is of region flights, this is other"):
+    with pytest.raises(errors.ConfigurationError, match="the plan is of region flights, this is other"):
         Region("other", driver.store, clusters=cluster.clusters).apply_reset(plan, "to see")
 
 
 def test_a_reset_needs_a_reason(region: Region) -> None:
     plan = region.plan_reset(ResetRequest(target=ToEarliest()))
-    with pytest.raises(ConfigurationError, match="needs a reason"):
+    with pytest.raises(errors.ConfigurationError, match="needs a reason"):
         region.apply_reset(plan, " ")
 
 
@@ -431,7 +422,7 @@ def test_what_the_log_has_lost_since_the_plan_is_refused_before_the_drain(
 ) -> None:
     plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
     cluster.starts = dict.fromkeys(range(4), 101)
-    with pytest.raises(CheckpointNotUsable, match=r"4 partition\(s\) can't go there"):
+    with pytest.raises(errors.CheckpointNotUsable, match=r"4 partition\(s\) can't go there"):
         region.apply_reset(plan, "to see")
     assert driver.region.open_checkpoint is None
 
@@ -442,7 +433,7 @@ def test_a_reset_whose_checkpoint_is_aborted_says_so_and_nothing_else_has_change
     plan = region.plan_reset(ResetRequest(target=ToEarliest()))
     region.apply_reset(plan, "to see")
     driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
-    with pytest.raises(ResetFailed, match=r"failed: .*a reset began"):
+    with pytest.raises(errors.ResetFailed, match=r"failed: .*a reset began"):
         region.wait_for_reset(plan.plan, timedelta(0))
     driver.finish_reset()
     assert (driver.region.timeline, driver.region.state) == (1, RegionState.RUNNING)
@@ -454,7 +445,7 @@ def test_a_stop_fails_a_reset_that_waits(region: Region, driver: Driver) -> None
     plan = region.plan_reset(ResetRequest(target=ToEarliest()))
     assert region.apply_reset(plan, "to see").state == "waiting"
     region.stop()
-    with pytest.raises(ResetFailed, match="the region was stopped"):
+    with pytest.raises(errors.ResetFailed, match="the region was stopped"):
         region.wait_for_reset(plan.plan, timedelta(0))
 
 
@@ -473,7 +464,7 @@ def test_a_halted_region_needs_force(region: Region, driver: Driver) -> None:
     halted(driver)
     poison = OffsetMap({driver.partition(0): Offset(200)})
     plan = region.plan_reset(request(ToCurrent(), skip=poison))
-    with pytest.raises(RegionInState, match="can't drain; a forced reset"):
+    with pytest.raises(errors.RegionInState, match="can't drain; a forced reset"):
         region.apply_reset(plan, "to see")
     applied(region, driver, plan, forced=True)
     assert region.wait_for_reset(plan.plan, timedelta(0)).to_json()["skip"] == [["g", "t", 0, 200]]
@@ -498,7 +489,9 @@ def test_going_back_behind_an_upsert_table_needs_consent(database_url: str, clus
         assert [str(sink) for sink in plan.upserts] == ["sink rates of group g (table public.rates)"]
         assert Plan.from_json(json.loads(json.dumps(plan.summary()))).upserts == plan.upserts
         before = region.counter()
-        with pytest.raises(UpsertNeedsConsent, match=r"table public\.rates.*Nothing was reset.*--consent-upsert"):
+        with pytest.raises(
+            errors.UpsertNeedsConsent, match=r"table public\.rates.*Nothing was reset.*--consent-upsert"
+        ):
             region.apply_reset(plan, "to see")
         assert region.counter() == before
         region.apply_reset(plan, "to see", consent_upsert=True)
@@ -553,7 +546,7 @@ def test_a_stopped_region_is_reset_at_once_and_kafka_is_told(
 def test_nothing_is_changed_while_somebody_is_in_a_group(region: Region, stopped: Driver, cluster: FakeCluster) -> None:
     plan = region.plan_reset(ResetRequest(target=ToEarliest()))
     cluster.inside, before = "zombie on 10.0.0.9", region.counter()
-    with pytest.raises(GroupNotEmpty, match=r"zombie on 10\.0\.0\.9.*Nothing was changed"):
+    with pytest.raises(errors.GroupNotEmpty, match=r"zombie on 10\.0\.0\.9.*Nothing was changed"):
         region.apply_reset(plan, "to see")
     assert region.counter() == before
 
@@ -564,11 +557,11 @@ def test_who_joins_between_store_and_kafka_leaves_an_error_that_says_how_to_repe
     plan = region.plan_reset(ResetRequest(target=ToEarliest()))
 
     def joined(group: object, offsets: object, metadata: object) -> None:
-        raise GroupNotEmpty("group g: somebody joined it meanwhile")
+        raise errors.GroupNotEmpty("group g: somebody joined it meanwhile")
 
     with monkeypatch.context() as patched:
         patched.setattr(FakeCluster, "alter", staticmethod(joined))
-        with pytest.raises(GroupNotEmpty, match=r"the reset is stored \(epoch 2\).*Apply the same plan again"):
+        with pytest.raises(errors.GroupNotEmpty, match=r"the reset is stored \(epoch 2\).*Apply the same plan again"):
             region.apply_reset(plan, "to see")
     assert region.show().epoch == 2
     assert region.apply_reset(plan, "once more").state == "done"
@@ -596,7 +589,7 @@ def together(steps: Iterable[Callable[[], object]]) -> list[object]:
         ready.wait(30)
         try:
             return step()
-        except KcrError as error:
+        except errors.KcrError as error:
             return error
 
     with ThreadPoolExecutor(len(steps)) as pool:
@@ -618,7 +611,7 @@ def test_of_several_plans_that_are_applied_at_once_one_is_and_nothing_of_the_oth
     found = together(partial(region.apply_reset, plan, "to see") for plan in plans.values())
     done = [view for view in found if isinstance(view, ResetView)]
     assert len(done) == 1, found
-    assert {type(refused) for refused in found if refused is not done[0]} == {StalePlan}
+    assert {type(refused) for refused in found if refused is not done[0]} == {errors.StalePlan}
     offset = next(o for o, plan in plans.items() if plan.plan == done[0].plan)
     assert set(cluster.held.values()) == set(stopped.region.seek.offsets.values()) == {offset}
     assert (stopped.region.epoch, list(stopped.region.person_resets)) == (2, [done[0].plan])
@@ -682,7 +675,7 @@ def test_a_reset_is_found_by_its_id_its_sequence_and_its_plan(region: Region, dr
     applied(region, driver, plan)
     for name in ("flights/5", "5", "daily/monday/plan/-1", "flights/daily/monday/plan/-1"):
         assert region.reset(name).plan == plan.plan
-    with pytest.raises(UnknownReset, match="has no reset '6'"):
+    with pytest.raises(errors.UnknownReset, match="has no reset '6'"):
         region.reset("6")
 
 
@@ -699,7 +692,7 @@ def test_further_attempts_belong_to_the_reset(region: Region, driver: Driver) ->
 
 
 def test_a_wait_for_a_plan_that_nobody_applied_is_refused(region: Region) -> None:
-    with pytest.raises(RegionInState, match="apply its plan first"):
+    with pytest.raises(errors.RegionInState, match="apply its plan first"):
         region.wait_for_reset("nobody's", timedelta(0))
 
 

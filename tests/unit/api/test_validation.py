@@ -10,20 +10,12 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from airflow_kcr import errors
 from airflow_kcr.api import group_watch
 from airflow_kcr.api.described import described
 from airflow_kcr.api.group_watch import GroupWatch, substance
 from airflow_kcr.api.preflight import preflight
 from airflow_kcr.api.validation import Validation, gather, report, validate
-from airflow_kcr.errors import (
-    BrokerUnavailable,
-    ConfigurationError,
-    CredentialsRefused,
-    ForeignConsumerInGroup,
-    UnknownMember,
-    UnknownRegion,
-    UnknownTopics,
-)
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.evidence import CheckVerdict
@@ -181,7 +173,7 @@ def test_only_the_groups_that_are_asked_for_are_read() -> None:
     cluster = FakeCluster()
     found = look(store_of(), cluster, H)
     assert (cluster.asked, {c.group for c in found.checks}) == ([H], {H})
-    with pytest.raises(ConfigurationError, match="region flights has no group x; it has: g, h"):
+    with pytest.raises(errors.ConfigurationError, match="region flights has no group x; it has: g, h"):
         look(store_of(), cluster, GroupId("x"))
 
 
@@ -223,7 +215,7 @@ def test_dynamic_members_are_known_by_the_client_id_that_the_user_has_prefixed(c
 
 @pytest.mark.parametrize("call", ["describe", "unreadable", "bounds", "committed"])
 def test_a_call_that_is_not_allowed_is_a_right_that_is_missing_and_the_others_go_on(call: str) -> None:
-    found = look(store_of(), FakeCluster(fails={call: CredentialsRefused("not authorised")}), G)
+    found = look(store_of(), FakeCluster(fails={call: errors.CredentialsRefused("not authorised")}), G)
     assert verdicts(found.checks, Question.RIGHTS) == {G: CheckVerdict.FAILED}
     assert verdicts(found.checks, Question.TOPICS) == {G: CheckVerdict.OK}
 
@@ -233,18 +225,18 @@ def test_credentials_that_may_not_read_are_enough_to_look_and_no_member_starts_w
     found = look(store_of(), cluster, G)
     assert verdicts(found.checks, Question.RIGHTS) == {G: CheckVerdict.WARNING}
     assert found.is_all_right
-    with pytest.raises(CredentialsRefused, match=r"no right to read group g, topic t.*grant READ"):
+    with pytest.raises(errors.CredentialsRefused, match=r"no right to read group g, topic t.*grant READ"):
         fly(store_of(), cluster)
 
 
 def test_a_group_that_can_not_be_described_is_unknown_and_nothing_is_told_of_it() -> None:
-    found = look(store_of(), FakeCluster(fails={"describe": BrokerUnavailable("no coordinator")}))
+    found = look(store_of(), FakeCluster(fails={"describe": errors.BrokerUnavailable("no coordinator")}))
     assert verdicts(found.checks, Question.FOREIGN_CONSUMERS) == {G: CheckVerdict.UNKNOWN, H: CheckVerdict.UNKNOWN}
     assert found.foreign_consumers == {}
     assert not found.is_all_right
 
 
-@pytest.mark.parametrize("error", [BrokerUnavailable("no answer"), CredentialsRefused("wrong password")])
+@pytest.mark.parametrize("error", [errors.BrokerUnavailable("no answer"), errors.CredentialsRefused("wrong password")])
 def test_a_cluster_that_can_not_be_used_at_all_is_an_error(error: Exception) -> None:
     with pytest.raises(type(error)):
         look(store_of(), FakeCluster(fails={"topics": error}))
@@ -315,15 +307,15 @@ def test_a_member_that_may_join_gets_what_was_found_in_its_group() -> None:
 
 def test_an_unknown_region_and_a_member_that_the_spec_has_no_place_for_are_refused_before_kafka_is_asked() -> None:
     cluster = FakeCluster()
-    with pytest.raises(UnknownMember, match="index 2"):
+    with pytest.raises(errors.UnknownMember, match="index 2"):
         fly(store_of(), cluster, MemberId(G, 0), MemberId(G, 2))
-    with pytest.raises(UnknownRegion):
+    with pytest.raises(errors.UnknownRegion):
         fly(MemoryTransactions(Clock()), cluster)
     assert cluster.asked == []
 
 
 def test_a_topic_that_does_not_exist_is_named() -> None:
-    with pytest.raises(UnknownTopics, match="group g: topic t does not exist"):
+    with pytest.raises(errors.UnknownTopics, match="group g: topic t does not exist"):
         fly(store_of(), FakeCluster(there={}))
     waits = fly(store_of(), FakeCluster(there={}), MemberId(H, 0))
     assert verdicts(waits.checks, Question.TOPICS) == {H: CheckVerdict.WARNING}
@@ -332,11 +324,13 @@ def test_a_topic_that_does_not_exist_is_named() -> None:
 def test_brokers_that_do_not_speak_the_protocol_and_times_that_contradict_theirs_are_refused() -> None:
     store = store_of(spec_text=SPEC.replace("group_id: g,", "group_id: g, protocol: consumer,"))
     old = FakeCluster(set_times=BrokerTimes(protocols=frozenset({"classic"})))
-    with pytest.raises(ConfigurationError, match=r"group g: the brokers speak classic .* write protocol: classic"):
+    with pytest.raises(
+        errors.ConfigurationError, match=r"group g: the brokers speak classic .* write protocol: classic"
+    ):
         fly(store, old)
     assert fly(store, old, MemberId(H, 0)).checks
     long = BrokerTimes(consumer=ConsumerProtocolTimes(session=timedelta(minutes=6)))
-    with pytest.raises(ConfigurationError, match=r"consumer\.session\.timeout\.ms.* timeouts\.reset"):
+    with pytest.raises(errors.ConfigurationError, match=r"consumer\.session\.timeout\.ms.* timeouts\.reset"):
         fly(store, FakeCluster(set_times=long))
     assert fly(store_of(), old).checks
 
@@ -345,29 +339,31 @@ def test_a_session_that_is_shorter_than_the_groups_is_refused_with_both_settings
     spec = SPEC.replace("group_id: g,", "group_id: g, protocol: consumer,")
     store = store_of(spec_text=f"{spec}timeouts: {{session: 30s, relaunch: 20s}}\n")
     kafkas = FakeCluster(set_times=BrokerTimes(consumer=ConsumerProtocolTimes()))
-    with pytest.raises(ConfigurationError, match=r"session is 30 s and consumer\.session\.timeout\.ms is 45 s"):
+    with pytest.raises(errors.ConfigurationError, match=r"session is 30 s and consumer\.session\.timeout\.ms is 45 s"):
         fly(store, kafkas)
 
 
 def test_a_missing_right_is_named() -> None:
-    with pytest.raises(CredentialsRefused, match="describe group g: not authorised"):
-        fly(store_of(), FakeCluster(fails={"describe": CredentialsRefused("not authorised")}))
+    with pytest.raises(errors.CredentialsRefused, match="describe group g: not authorised"):
+        fly(store_of(), FakeCluster(fails={"describe": errors.CredentialsRefused("not authorised")}))
 
 
 def test_a_foreign_consumer_refuses_the_start_and_halts_a_region_that_runs_by_policy_fail() -> None:
     store, cluster = store_of(), FakeCluster(members={G: (STRANGER,)})
-    with pytest.raises(ForeignConsumerInGroup, match=r"consumer console on host 10\.0\.0\.1 in group g"):
+    with pytest.raises(errors.ForeignConsumerInGroup, match=r"consumer console on host 10\.0\.0\.1 in group g"):
         fly(store, cluster)
     assert store.read(NAME)[0].state is RegionState.STOPPED
     store.handle(NAME, StartRegion())
-    with pytest.raises(ForeignConsumerInGroup):
+    with pytest.raises(errors.ForeignConsumerInGroup):
         fly(store, cluster)
     assert store.read(NAME)[0].state is RegionState.HALTED
 
 
 @pytest.mark.parametrize("policy", ["fail", "warn"])
 def test_a_group_that_lets_no_consumer_in_refuses_the_start_by_any_policy(policy: str) -> None:
-    with pytest.raises(ForeignConsumerInGroup, match="share or streams group in group g, which no member can join"):
+    with pytest.raises(
+        errors.ForeignConsumerInGroup, match="share or streams group in group g, which no member can join"
+    ):
         fly(store_of(policy), FakeCluster(type=SHARE_OR_STREAMS))
 
 
@@ -493,7 +489,7 @@ def test_what_lasts_is_said_once_though_since_when_moves(
         detail = next(details, None)
         if detail is None:
             over.set()
-            raise BrokerUnavailable("no more")
+            raise errors.BrokerUnavailable("no more")
         verdict = CheckVerdict.FAILED if detail else CheckVerdict.OK
         check = Check(group=G, question=Question.PROGRESS, verdict=verdict, detail=detail)
         return Validation(checks=(check,), foreign_consumers={}, is_news=False)

@@ -13,16 +13,7 @@ from airflow_kcr.api.checkpoints import CheckpointView
 from airflow_kcr.api.goals import published
 from airflow_kcr.api.views import span
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
-from airflow_kcr.protocol.region.commands import (
-    KillRegion,
-    PauseRegion,
-    PinCheckpoint,
-    Reconcile,
-    Register,
-    ReportForeignConsumer,
-    ReportPartitions,
-    StartRegion,
-)
+from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import Claim, Requester, ResetCause
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId
@@ -124,13 +115,13 @@ def states(driver: Driver) -> list[str]:
 
 def test_a_member_is_followed_from_joining_to_its_end() -> None:
     driver = Driver()
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     seen = [states(driver)]
     for step in (
         lambda: [driver.join(m) for m in driver.all_members()],
         driver.spread,
         driver.finish_reset,
-        lambda: driver.handle(PauseRegion()),
+        lambda: driver.handle(commands.PauseRegion()),
         lambda: driver.leave(driver.member(1)),
     ):
         step()
@@ -157,7 +148,7 @@ def test_a_member_that_the_spec_has_no_place_for_is_shown_while_it_lives() -> No
 
 def test_a_halted_region_says_why_and_what_can_be_done() -> None:
     driver = running()
-    driver.handle(ReportForeignConsumer(text="somebody@host is in group g"))
+    driver.handle(commands.ReportForeignConsumer(text="somebody@host is in group g"))
     view = region_of(driver).show()
     assert "somebody@host" in view.halted
     assert "remove the foreign consumer" in view.halted
@@ -191,7 +182,7 @@ def test_a_region_with_a_partition_that_no_member_owns_says_so_with_since_when()
     driver.grow(fresh, end=500)
     there = frozenset(driver.logs)
     driver.handle(
-        ReportPartitions(member=member, incarnation=driver.processes[member].incarnation, partitions=there),
+        commands.ReportPartitions(member=member, incarnation=driver.processes[member].incarnation, partitions=there),
     )
     shown = RegionView.of(driver.region, driver.clock.now)
     assert shown.to_json()["unowned"] == [
@@ -214,7 +205,7 @@ def test_a_region_says_what_the_brokers_do_not_have_and_when_it_goes_on_without(
 
     def report() -> None:
         incarnation = driver.processes[member].incarnation
-        inventory = ReportPartitions(member=member, incarnation=incarnation, partitions=frozenset(driver.logs))
+        inventory = commands.ReportPartitions(member=member, incarnation=incarnation, partitions=frozenset(driver.logs))
         driver.handle(inventory)
 
     report()
@@ -238,7 +229,7 @@ def test_a_checkpoint_is_shown_as_promised() -> None:
     requester = Requester(dag_id="checkpoint_flights", run_id="scheduled__2026-01-01T00:00:00Z")
     driver.request_checkpoint("n", boundary=boundary(1), requester=requester)
     driver.process(width=20)
-    driver.handle(Reconcile())
+    driver.handle(commands.Reconcile())
     driver.complete()
     driver.publish()
     driver.read_back(
@@ -265,7 +256,7 @@ def test_an_inexact_checkpoint_says_so_and_why() -> None:
     located(driver, boundary(1), 20, inexact="a record of the future")
     driver.request_checkpoint("n", boundary=boundary(1))
     driver.process(width=20)
-    driver.handle(Reconcile())
+    driver.handle(commands.Reconcile())
     view = region_of(driver).checkpoint(driver.complete())
     assert view.to_json()["inexact"] is True
     assert view.checkpoint.inexact[driver.partition(0)] == "a record of the future"
@@ -358,10 +349,10 @@ def test_a_boundary_that_has_passed_is_told_with_how_long_ago_until_its_checkpoi
     located(driver, boundary(1), 20)
     driver.request_checkpoint("n", boundary=boundary(1))
     driver.process(width=20)
-    driver.handle(Reconcile())
+    driver.handle(commands.Reconcile())
     driver.complete()
     assert driver.region.next_boundary == boundary(2)
-    driver.handle(KillRegion())
+    driver.handle(commands.KillRegion())
     driver.wait(86_400)
     assert RegionView.of(driver.region, driver.clock.now).overdue is None
 
@@ -395,15 +386,15 @@ def test_retirement_says_what_it_forgot() -> None:
     driver = hourly(keep=1)
     first = driver.checkpoint("first")
     driver.handle(
-        PinCheckpoint(
+        commands.PinCheckpoint(
             sequence=first, label="kept", reason="until the region is stopped, which then forgets nothing by itself"
         )
     )
     for n in range(4):
         driver.process()
         driver.checkpoint(f"n{n}")
-    driver.handle(KillRegion())
-    driver.handle(PinCheckpoint(sequence=first, label="", reason=""))
+    driver.handle(commands.KillRegion())
+    driver.handle(commands.PinCheckpoint(sequence=first, label="", reason=""))
     region = region_of(driver)
     assert region.retire() == (first,)
     assert first not in [s.checkpoint.sequence for s in region.checkpoints() if s.checkpoint.is_complete]
@@ -481,7 +472,7 @@ def test_members_that_run_different_versions_of_the_package_are_told_of() -> Non
     for index, version in enumerate(("0.1.0", "0.2.0")):
         member = driver.member(index)
         previous = driver.region.members[member].incarnation
-        arrival = Register(member=member, token=f"again {index}", version=version, previous=previous)
+        arrival = commands.Register(member=member, token=f"again {index}", version=version, previous=previous)
         driver.handle(arrival)
     shown = region_of(driver).show()
     assert [member.version for group in shown.groups for member in group.members] == ["0.1.0", "0.2.0"]

@@ -13,15 +13,8 @@ from typing import cast
 
 import pytest
 
+from airflow_kcr import errors
 from airflow_kcr.driver.parts import StartFailures
-from airflow_kcr.errors import (
-    BrokerUnavailable,
-    KcrError,
-    PipelineUnusable,
-    SinkUnavailable,
-    StoreUnavailable,
-    UnknownMember,
-)
 from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.commands import Command, DeclareRegion, Register, Renew, StartRegion
 from airflow_kcr.protocol.region.state import Region, Spec
@@ -58,8 +51,8 @@ def store() -> RegionStore:
 
 
 def test_who_can_not_start_tells_the_store_in_one_line_that_it_can_keep(store: RegionStore) -> None:
-    with pytest.raises(PipelineUnusable), StartFailures(store, FLIGHTS, [other()]).told(1, digest(store)):
-        raise PipelineUnusable("there is no module '\0\ud800'. Looked in\n  /one\n  /two")
+    with pytest.raises(errors.PipelineUnusable), StartFailures(store, FLIGHTS, [other()]).told(1, digest(store)):
+        raise errors.PipelineUnusable("there is no module '\0\ud800'. Looked in\n  /one\n  /two")
     region, now = store.read(FLIGHTS)
     assert [(c.member, c.refusal) for c in specs.start_failures(region, now)] == [
         (other(), "there is no module '??'. Looked in /one /two")
@@ -67,39 +60,39 @@ def test_who_can_not_start_tells_the_store_in_one_line_that_it_can_keep(store: R
 
 
 def test_what_the_spec_has_no_part_in_is_not_told(store: RegionStore) -> None:
-    with pytest.raises(UnknownMember), StartFailures(store, FLIGHTS, [other()]).told(1, digest(store)):
-        raise UnknownMember("index 1 is not one of them")
+    with pytest.raises(errors.UnknownMember), StartFailures(store, FLIGHTS, [other()]).told(1, digest(store)):
+        raise errors.UnknownMember("index 1 is not one of them")
     assert store.read(FLIGHTS)[0].start_failures == ()
 
 
 def test_what_is_away_is_told_once_however_often_it_is_tried_in_other_words(store: RegionStore) -> None:
-    def told(error: KcrError) -> str:
-        with suppress(KcrError), failures.told(1, digest(store)):
+    def told(error: errors.KcrError) -> str:
+        with suppress(errors.KcrError), failures.told(1, digest(store)):
             raise error
         region, now = store.read(FLIGHTS)
         return specs.start_failures(region, now)[0].refusal
 
     failures = StartFailures(store, FLIGHTS, [other()])
-    assert told(BrokerUnavailable("no answer after 1 s")) == "no answer after 1 s"
+    assert told(errors.BrokerUnavailable("no answer after 1 s")) == "no answer after 1 s"
     counter = store.read(FLIGHTS)[0].counter
-    assert told(BrokerUnavailable("no answer after 2 s")) == "no answer after 1 s"
+    assert told(errors.BrokerUnavailable("no answer after 2 s")) == "no answer after 1 s"
     assert store.read(FLIGHTS)[0].counter == counter
     # Another reason, and again of another start.
-    assert told(SinkUnavailable("nothing listens")) == "nothing listens"
-    assert told(PipelineUnusable("it is gone")) == "it is gone"
+    assert told(errors.SinkUnavailable("nothing listens")) == "nothing listens"
+    assert told(errors.PipelineUnusable("it is gone")) == "it is gone"
     failures = StartFailures(store, FLIGHTS, [other()])
-    assert told(BrokerUnavailable("no answer after 3 s")) == "no answer after 3 s"
+    assert told(errors.BrokerUnavailable("no answer after 3 s")) == "no answer after 3 s"
 
 
 def test_a_store_that_is_away_does_not_hide_why_members_do_not_start(caplog: pytest.LogCaptureFixture) -> None:
     class Away:
         def handle(self, name: RegionName, command: Command[Region]) -> Region:
-            raise StoreUnavailable("no answer")
+            raise errors.StoreUnavailable("no answer")
 
     caplog.set_level(logging.WARNING)
     away = cast("RegionStore", Away())
-    with pytest.raises(PipelineUnusable, match="nowhere"), StartFailures(away, FLIGHTS, [MEMBER]).told(1, ""):
-        raise PipelineUnusable("there is no module 'nowhere'")
+    with pytest.raises(errors.PipelineUnusable, match="nowhere"), StartFailures(away, FLIGHTS, [MEMBER]).told(1, ""):
+        raise errors.PipelineUnusable("there is no module 'nowhere'")
     assert "the store could not be told why its members don't start" in caplog.text
 
 

@@ -13,15 +13,8 @@ import pytest
 from airflow.sdk import Connection
 from sqlalchemy.engine import make_url
 
+from airflow_kcr import errors
 from airflow_kcr.api.regions import client_settings, store_url
-from airflow_kcr.errors import (
-    BrokerUnavailable,
-    ConfigurationError,
-    SchemaMissing,
-    StoreUnavailable,
-    ToolMissing,
-    UnknownRegion,
-)
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.protocol.region.rows import Requester
@@ -76,7 +69,7 @@ def test_the_store_s_url_is_the_connection_s(store_connection: str) -> None:
 def test_an_unknown_connection_is_said_with_what_to_do() -> None:
     hook = KcrHook("nowhere")
     for ask in (hook.store_url, lambda: asyncio.run(hook.astore_url())):
-        with pytest.raises(ConfigurationError, match=r"no Airflow connection 'nowhere'; .*AIRFLOW_CONN_NOWHERE"):
+        with pytest.raises(errors.ConfigurationError, match=r"no Airflow connection 'nowhere'; .*AIRFLOW_CONN_NOWHERE"):
             ask()
 
 
@@ -104,9 +97,9 @@ def test_an_unnamed_requester_is_airflow(store_connection: str, spec: RegionSpec
 
 
 def test_an_unknown_region_is_refused(store_connection: str) -> None:
-    with KcrHook().region("nowhere") as region, pytest.raises(UnknownRegion):
+    with KcrHook().region("nowhere") as region, pytest.raises(errors.UnknownRegion):
         region.show()
-    with pytest.raises(UnknownRegion):
+    with pytest.raises(errors.UnknownRegion):
         KcrHook().validate("nowhere")
 
 
@@ -118,7 +111,7 @@ def test_a_store_without_migrations_is_refused_until_it_is_upgraded(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_KCR_DEFAULT", connection_json(empty_database_url))
     hook = KcrHook()
-    with pytest.raises(SchemaMissing, match="run `kcr store upgrade`"):
+    with pytest.raises(errors.SchemaMissing, match="run `kcr store upgrade`"):
         hook.regions()
     assert hook.test_connection() == (False, "The store has no kcr schema yet; run `kcr store upgrade`.")
     assert (hook.store_status().current, hook.store_status().head) == (None, HEAD)
@@ -136,7 +129,7 @@ def test_the_test_button_says_that_all_is_well(store_connection: str) -> None:
 
 def test_the_test_button_says_that_pyspark_is_broken(store_connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> NoReturn:
-        raise ToolMissing("another package has overwritten a part of PySpark: `pip install …` mends it")
+        raise errors.ToolMissing("another package has overwritten a part of PySpark: `pip install …` mends it")
 
     monkeypatch.setattr(launch, "require_pyspark", broken)
     assert KcrHook().test_connection() == (
@@ -171,7 +164,7 @@ def test_the_connection_s_own_timeout_counts_for_everything_else(
     given = {**json.loads(connection_json(url)), "extra": {"connect_timeout": 2}}
     monkeypatch.setenv("AIRFLOW_CONN_KCR_DEFAULT", json.dumps(given))
     monkeypatch.setattr(connections, "CONNECT_TIMEOUT", DAY)
-    with pytest.raises(StoreUnavailable) as raised:
+    with pytest.raises(errors.StoreUnavailable) as raised:
         KcrHook().regions()
     assert "hunter2" not in raised.value.message
 
@@ -199,7 +192,7 @@ def test_a_region_s_kafka_connection_is_read_by_airflow(
         assert isinstance(cluster.logs.topics(), dict)
     with hook.region("flights") as region:
         region.apply(spec)
-        with pytest.raises(BrokerUnavailable, match="other:9092"):  # the other group's, by the spec itself
+        with pytest.raises(errors.BrokerUnavailable, match="other:9092"):  # the other group's, by the spec itself
             region.lag()
     found = hook.validate("flights", ["g"])
     assert {check.group for check in found.checks} == {"g"}
@@ -207,7 +200,7 @@ def test_a_region_s_kafka_connection_is_read_by_airflow(
 
 
 def test_a_kafka_connection_that_is_not_there_is_named(store_connection: str, spec: RegionSpec) -> None:
-    with pytest.raises(ConfigurationError, match="no Airflow connection 'team-a'"):
+    with pytest.raises(errors.ConfigurationError, match="no Airflow connection 'team-a'"):
         KcrHook().cluster(spec, G)
 
 
@@ -227,7 +220,7 @@ def test_two_connections_that_would_share_a_variable_are_refused(
     set_kafka(monkeypatch, "b:9092")
     monkeypatch.setenv("AIRFLOW_CONN_TEAM.A", os.environ["AIRFLOW_CONN_TEAM-A"])
     spec = parse(BY_CONNECTION.replace("kafka: {bootstrap.servers: 'other:9092'}", "kafka_conn_id: team.a"))
-    with pytest.raises(ConfigurationError, match="would share the variable KCR_KAFKA_TEAM_A"):
+    with pytest.raises(errors.ConfigurationError, match="would share the variable KCR_KAFKA_TEAM_A"):
         KcrHook().environment(spec)
 
 
@@ -251,7 +244,7 @@ def test_a_sink_behind_a_connection_of_another_type_is_refused(
     set_kafka(monkeypatch, "b:9092")
     sinks = "sinks: {x: {kind: postgres, table: t, conn_id: team-a}}"
     spec = parse(BY_CONNECTION.replace("'jobs:process'}", f"'jobs:process', {sinks}}}", 1))
-    with pytest.raises(ConfigurationError, match="is of type kafka, not postgres"):
+    with pytest.raises(errors.ConfigurationError, match="is of type kafka, not postgres"):
         KcrHook().environment(spec)
 
 

@@ -13,14 +13,7 @@ from airflow_kcr.driver.member_pool import Notifications
 from airflow_kcr.errors import BatchFailed, SchemaTooNew, SinkError, UnknownMember
 from airflow_kcr.ports import BatchCall, BatchReport, Heartbeats, Renewal, always, nothing
 from airflow_kcr.protocol.member.state import State, Why
-from airflow_kcr.protocol.region.commands import (
-    ChangeSpec,
-    DeclareRegion,
-    Register,
-    RequestCheckpoint,
-    StartRegion,
-    StopRegion,
-)
+from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.events import ResetBegun
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, Committed, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, Spec
@@ -109,8 +102,8 @@ class Stage:
         self.logs.update({p(n): log for n, log in enumerate(logs)})
         group = replace(group_rules(members=members), static_membership=static)
         self.rules = RegionRules(groups={GROUP: group}, timeouts=times, checkpoint=CHECKPOINT)
-        self.store.handle(FLIGHTS, DeclareRegion(spec=Spec(text="{}", rules=self.rules)))
-        self.store.handle(FLIGHTS, StartRegion())
+        self.store.handle(FLIGHTS, commands.DeclareRegion(spec=Spec(text="{}", rules=self.rules)))
+        self.store.handle(FLIGHTS, commands.StartRegion())
 
     @property
     def group(self) -> GroupRules:
@@ -186,7 +179,7 @@ class Stage:
 
     def checkpoint(self, request_id: str, boundary: datetime | None = None) -> Checkpoint:
         """Ask for a checkpoint, and wait until it is published and committed."""
-        self.store.handle(FLIGHTS, RequestCheckpoint(request_id=RequestId(request_id), boundary=boundary))
+        self.store.handle(FLIGHTS, commands.RequestCheckpoint(request_id=RequestId(request_id), boundary=boundary))
         eventually(
             lambda: self.state_of(request_id) == (CheckpointState.PUBLISHED, Committed.YES), f"checkpoint {request_id}"
         )
@@ -438,7 +431,7 @@ def test_a_bounded_checkpoint_holds_exactly_the_records_before_its_boundary(stag
     stage.declare(Log(stamps=[NOON - SECOND] * 120 + [NOON + SECOND] * 80), records(30, at=NOON - SECOND))
     member = stage.member(engine=closed())
     eventually(lambda: bool(member.engine.started), "the first batch")
-    stage.store.handle(FLIGHTS, RequestCheckpoint(request_id=RequestId("n1"), boundary=NOON))
+    stage.store.handle(FLIGHTS, commands.RequestCheckpoint(request_id=RequestId("n1"), boundary=NOON))
     eventually(lambda: member.host.snapshot.checkpoint is not None, "the member to know of the boundary")
     member.engine.gate.set()
     checkpoint = stage.checkpoint("n1", boundary=NOON)
@@ -461,7 +454,7 @@ def test_a_commit_that_fails_is_counted_and_the_member_goes_on(stage: Stage) -> 
     member = stage.member()
     stage.caught_up()
     member.membership.commit_failure = "the coordinator moved"
-    stage.store.handle(FLIGHTS, RequestCheckpoint(request_id=RequestId("n1")))
+    stage.store.handle(FLIGHTS, commands.RequestCheckpoint(request_id=RequestId("n1")))
     eventually(lambda: member.counts().failed_commits >= 1, "the failure to be counted")
     stage.logs[p(0)].stamps.extend([NOON] * 10)
     stage.caught_up()
@@ -554,7 +547,7 @@ def test_a_stopped_region_lets_its_members_go(stage: Stage) -> None:
     stage.declare(records(100))
     member = stage.member()
     stage.caught_up()
-    stage.store.handle(FLIGHTS, StopRegion())
+    stage.store.handle(FLIGHTS, commands.StopRegion())
     assert member.ended() == Ended(how=End.CLOSED)
     assert stage.region.state is RegionState.STOPPED
     assert member.membership.calls[-2:] == ["leave", "end"]
@@ -585,8 +578,8 @@ def test_a_changed_spec_ends_its_members_at_the_next_checkpoint(stage: Stage) ->
     stage.caught_up()
     spec = stage.region.spec
     later = replace(spec, text="later", revision=spec.revision + 1)
-    stage.store.handle(FLIGHTS, ChangeSpec(at_once=spec, later=later))
-    stage.store.handle(FLIGHTS, RequestCheckpoint(request_id=RequestId("n")))
+    stage.store.handle(FLIGHTS, commands.ChangeSpec(at_once=spec, later=later))
+    stage.store.handle(FLIGHTS, commands.RequestCheckpoint(request_id=RequestId("n")))
     end = member.ended()
     assert (end.how, end.is_outdated) == (End.REFUSED, True)
     assert stage.causes() == [ResetCause.START, ResetCause.SPEC_CHANGED]
@@ -597,7 +590,7 @@ def test_a_member_follows_what_changes_at_once_and_its_next_incarnation_is_not_r
     member = stage.member(spec_revision=stage.region.spec.revision)
     stage.caught_up()
     spec = stage.region.spec
-    stage.store.handle(FLIGHTS, ChangeSpec(at_once=replace(spec, text="now", revision=spec.revision + 1)))
+    stage.store.handle(FLIGHTS, commands.ChangeSpec(at_once=replace(spec, text="now", revision=spec.revision + 1)))
     eventually(lambda: member.host.spec_revision == spec.revision + 1, "the member to see it")
     member.host.adopt(CHECKPOINT, replace(LIMITS, least=3, most=3), spec.revision + 1)
     before = len(member.engine.done)
@@ -611,7 +604,7 @@ def test_a_member_that_another_process_took_over_is_fenced_and_writes_nothing_mo
     stage.declare(records(200))
     member = stage.member(engine=closed())
     eventually(lambda: bool(member.engine.started), "a batch")
-    stage.store.handle(FLIGHTS, Register(member=MemberId(GROUP, 0), token="another", takeover=True))
+    stage.store.handle(FLIGHTS, commands.Register(member=MemberId(GROUP, 0), token="another", takeover=True))
     assert member.ended() == Ended(how=End.FENCED)
     assert member.engine.cancels == [member.engine.started[0].batch]
     assert member.membership.calls[-2:] == ["close_keeping_slot", "end"]
@@ -762,7 +755,7 @@ def test_a_bug_ends_the_member_with_its_error(stage: Stage, where: str) -> None:
         stage.logs[p(0)].stamps.append(NOON)
     elif where == "sinks":
         member.sinks.failures.append(error)  # type: ignore[arg-type]
-        stage.store.handle(FLIGHTS, RequestCheckpoint(request_id=RequestId("n1")))
+        stage.store.handle(FLIGHTS, commands.RequestCheckpoint(request_id=RequestId("n1")))
     else:
         member.host.fail(error)
         member.host.fail(ValueError("what followed from it"))

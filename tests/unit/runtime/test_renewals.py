@@ -7,16 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.errors import (
-    KcrError,
-    RefusedError,
-    SchemaMissing,
-    SchemaTooNew,
-    SchemaTooOld,
-    StoreBusy,
-    StoreUnavailable,
-    UnknownMember,
-)
+from airflow_kcr import errors
 from airflow_kcr.ports import Heartbeats, Renewal
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.region.commands import Heartbeat, Renew
@@ -56,7 +47,7 @@ class Answering(MemoryTransactions):
         self.failures: list[BaseException] = []
         """Raised by the next calls, one each."""
 
-        self.says: Callable[[Renewal], Heartbeat | RefusedError | None] = heartbeat
+        self.says: Callable[[Renewal], Heartbeat | errors.RefusedError | None] = heartbeat
         self.gate = threading.Event()
         self.gate.set()
 
@@ -141,7 +132,7 @@ def test_only_who_asks_is_renewed(office: Office) -> None:
 
 def test_one_that_is_refused_harms_no_other(office: Office) -> None:
     good, bad = office.member(0), office.member(1)
-    office.store.says = lambda one: UnknownMember("gone") if one == bad.renewal else heartbeat(one)
+    office.store.says = lambda one: errors.UnknownMember("gone") if one == bad.renewal else heartbeat(one)
     good.ask()
     bad.ask()
     eventually(lambda: bool(good.heard and bad.heard), "both answers")
@@ -161,8 +152,8 @@ def test_one_whose_lease_is_being_written_is_asked_for_again_and_keeps_nobody_wa
     assert "StoreLost" not in written.heard
 
 
-@pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreBusy("locked")])
-def test_an_outage_is_told_to_everybody_who_asked_and_so_is_its_end(office: Office, error: KcrError) -> None:
+@pytest.mark.parametrize("error", [errors.StoreUnavailable("away"), errors.StoreBusy("locked")])
+def test_an_outage_is_told_to_everybody_who_asked_and_so_is_its_end(office: Office, error: errors.KcrError) -> None:
     members = [office.member(0), office.member(1)]
     office.store.failures += [error, error]
     for one in members:
@@ -177,7 +168,7 @@ def test_an_outage_is_told_to_everybody_who_asked_and_so_is_its_end(office: Offi
 
 def test_who_asks_during_an_outage_is_asked_for_with_the_others(office: Office) -> None:
     first, second = office.member(0), office.member(1)
-    office.store.failures += [StoreUnavailable("away")] * 50
+    office.store.failures += [errors.StoreUnavailable("away")] * 50
     first.ask()
     eventually(lambda: "StoreLost" in first.heard, "the outage")
     second.ask()
@@ -199,7 +190,7 @@ def test_a_store_that_says_nothing_is_noticed_by_everybody_who_waits(office: Off
 
 def test_who_has_ended_hears_nothing_and_is_not_renewed(office: Office) -> None:
     gone, there = office.member(0), office.member(1)
-    office.store.failures += [StoreUnavailable("away")]
+    office.store.failures += [errors.StoreUnavailable("away")]
     gone.ask()
     there.ask()
     eventually(lambda: "StoreLost" in gone.heard, "the outage")
@@ -209,7 +200,9 @@ def test_who_has_ended_hears_nothing_and_is_not_renewed(office: Office) -> None:
     assert gone.news() == ["StoreLost"]
 
 
-@pytest.mark.parametrize("error", [SchemaMissing("no"), SchemaTooOld("old"), SchemaTooNew("new"), ZeroDivisionError()])
+@pytest.mark.parametrize(
+    "error", [errors.SchemaMissing("no"), errors.SchemaTooOld("old"), errors.SchemaTooNew("new"), ZeroDivisionError()]
+)
 def test_what_can_not_be_answered_ends_every_member_that_asked(office: Office, error: BaseException) -> None:
     members = [office.member(0), office.member(1)]
     office.store.failures.append(error)

@@ -8,72 +8,59 @@ from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import Offset
 from tests.support.driver import Driver
-from tests.unit.protocol.invariants.stories import (
-    altered,
-    altered_batch,
-    batch,
-    body,
-    crash_between,
-    found,
-    numbers,
-    recorded,
-    rewound,
-    shifted,
-    two_checkpoints,
-    with_copy,
-    without_batch,
-)
+from tests.unit.protocol.invariants import stories
 
 
 def test_a_batch_that_is_missing_leaves_a_gap_in_the_checkpoint_after_it() -> None:
-    history = without_batch(recorded(two_checkpoints()), 2)
-    completed = numbers(history, CheckpointCompleted)[1]
-    assert {v.events for v in found(history, "R1a")} == {(completed,)}
+    history = stories.without_batch(stories.recorded(stories.two_checkpoints()), 2)
+    completed = stories.numbers(history, CheckpointCompleted)[1]
+    assert {v.events for v in stories.found(history, "R1a")} == {(completed,)}
 
 
 def test_a_batch_that_was_accepted_twice_is_found() -> None:
-    history = with_copy(recorded(two_checkpoints()), 0)
-    assert "both accepted" in found(history, "R1a")[0].detail
+    history = stories.with_copy(stories.recorded(stories.two_checkpoints()), 0)
+    assert "both accepted" in stories.found(history, "R1a")[0].detail
 
 
 def test_a_batch_accepted_beyond_the_checkpoint_is_found() -> None:
-    history = recorded(two_checkpoints())
-    history = altered_batch(history, 2, ranges=shifted(batch(history, 2).ranges, 5))
-    details = " ".join(v.detail for v in found(history, "R1a"))
+    history = stories.recorded(stories.two_checkpoints())
+    history = stories.altered_batch(history, 2, ranges=stories.shifted(stories.batch(history, 2).ranges, 5))
+    details = " ".join(v.detail for v in stories.found(history, "R1a"))
     assert "was never accepted" in details
     assert "outside of" in details
 
 
 def test_a_checkpoint_at_another_offset_than_its_batches_reached_is_found() -> None:
-    history = recorded(two_checkpoints())
-    second = numbers(history, CheckpointCompleted)[1]
-    offsets = body(history, second, CheckpointCompleted).offsets
+    history = stories.recorded(stories.two_checkpoints())
+    second = stories.numbers(history, CheckpointCompleted)[1]
+    offsets = stories.body(history, second, CheckpointCompleted).offsets
     lower = {p: Offset(o - 15) for p, o in offsets.items()}
     assert (
-        "before its restore point" in found(altered(history, second, offsets=offsets.replace(lower)), "R1a")[0].detail
+        "before its restore point"
+        in stories.found(stories.altered(history, second, offsets=offsets.replace(lower)), "R1a")[0].detail
     )
 
 
 def test_what_a_reset_has_undone_does_not_count_twice() -> None:
-    driver = crash_between()
-    history = recorded(driver)
+    driver = stories.crash_between()
+    history = stories.recorded(driver)
     undone = [i for i, b in enumerate(history.batches) if b.outcome is Outcome.UNDONE]
     assert undone
-    marked = altered_batch(history, undone[0], outcome=Outcome.DONE, undone_from={})
-    assert "is done in the ledger" in found(marked, "R1a")[0].detail
+    marked = stories.altered_batch(history, undone[0], outcome=Outcome.DONE, undone_from={})
+    assert "is done in the ledger" in stories.found(marked, "R1a")[0].detail
 
 
 def test_done_work_that_no_reset_has_undone_is_not_undone() -> None:
-    history = recorded(two_checkpoints())
-    marks = {p: r.from_ for p, r in batch(history, 0).ranges.items()}
+    history = stories.recorded(stories.two_checkpoints())
+    marks = {p: r.from_ for p, r in stories.batch(history, 0).ranges.items()}
     assert (
         "by the resets after it it is done"
-        in found(altered_batch(history, 0, outcome=Outcome.UNDONE, undone_from=marks), "R1a")[0].detail
+        in stories.found(stories.altered_batch(history, 0, outcome=Outcome.UNDONE, undone_from=marks), "R1a")[0].detail
     )
 
 
 def test_work_below_a_checkpoint_counts_for_it_even_after_a_person_went_back() -> None:
-    recorded(rewound())
+    stories.recorded(stories.rewound())
 
 
 def failed(delivery: Delivery, *, committed: bool = False) -> Driver:
@@ -95,25 +82,25 @@ def failed(delivery: Delivery, *, committed: bool = False) -> Driver:
 
 @pytest.mark.parametrize("delivery", list(Delivery))
 def test_each_delivery_explains_its_own_history(delivery: Delivery) -> None:
-    recorded(failed(delivery))
+    stories.recorded(failed(delivery))
 
 
 def test_only_at_most_once_explains_what_was_begun_and_never_accepted() -> None:
-    history = recorded(failed(Delivery.AT_MOST_ONCE))
-    created = numbers(history, RegionCreated)[0]
-    other = altered(history, created, deliveries={"g": "almost_once"})
-    assert "was never accepted" in found(other, "R1a")[0].detail
+    history = stories.recorded(failed(Delivery.AT_MOST_ONCE))
+    created = stories.numbers(history, RegionCreated)[0]
+    other = stories.altered(history, created, deliveries={"g": "almost_once"})
+    assert "was never accepted" in stories.found(other, "R1a")[0].detail
 
 
 def test_at_most_once_does_not_explain_what_nobody_began() -> None:
-    history = recorded(failed(Delivery.AT_MOST_ONCE))
+    history = stories.recorded(failed(Delivery.AT_MOST_ONCE))
     lost = next(i for i, b in enumerate(history.batches) if b.outcome is Outcome.DISCARDED)
-    assert "was never accepted" in found(without_batch(history, lost), "R1a")[0].detail
+    assert "was never accepted" in stories.found(stories.without_batch(history, lost), "R1a")[0].detail
 
 
 def test_a_batch_that_the_sink_proves_done_counts_once() -> None:
     driver = failed(Delivery.EXACTLY_ONCE, committed=True)
-    history = recorded(driver)
+    history = stories.recorded(driver)
     assert [b.outcome for b in history.batches] == [Outcome.DONE] * 3
     assert driver.claims(driver.member(0))[driver.partition(0)].position == 30
 
@@ -124,9 +111,9 @@ def test_a_sinks_progress_proves_nothing_of_an_older_epoch() -> None:
     driver.process()
     driver.request_reset(member, ResetCause.BATCH_FAILED)
     driver.finish_reset()
-    history = recorded(driver)
+    history = stories.recorded(driver)
     lost = next(i for i, b in enumerate(history.batches) if b.outcome is Outcome.DISCARDED)
-    assert found(altered_batch(history, lost, outcome=Outcome.DONE), "R1a")
+    assert stories.found(stories.altered_batch(history, lost, outcome=Outcome.DONE), "R1a")
 
 
 def test_a_begun_batch_that_was_discarded_is_followed_by_a_reset_and_by_no_checkpoint() -> None:
@@ -139,4 +126,4 @@ def test_a_begun_batch_that_was_discarded_is_followed_by_a_reset_and_by_no_check
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     driver.finish_reset()
     driver.complete()  # of the request that was queued again when the reset aborted its checkpoint
-    recorded(driver)
+    stories.recorded(driver)

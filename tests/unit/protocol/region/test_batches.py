@@ -6,25 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.errors import (
-    BatchRefused,
-    LeaseExpired,
-    NotClaimed,
-    NumberOutOfRange,
-    StaleEpoch,
-    StaleIncarnation,
-    UnknownMember,
-)
-from airflow_kcr.protocol.region import batches
+from airflow_kcr import errors
+from airflow_kcr.protocol.region import batches, rows
 from airflow_kcr.protocol.region.commands import DiscardBatch, FinishBatch, PauseRegion, Reconcile, StartBatch
-from airflow_kcr.protocol.region.rows import (
-    BoundaryOffset,
-    CheckpointPurpose,
-    Outcome,
-    RegionState,
-    RequestState,
-    ResetCause,
-)
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointRules, RegionRules
 from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Incarnation, Offset, Range, RequestId
@@ -80,83 +64,83 @@ def test_the_same_batch_again_is_the_one_that_runs() -> None:
 
 def test_a_begin_is_fenced_by_member_incarnation_lease_and_epoch() -> None:
     driver = one()
-    with pytest.raises(UnknownMember):
+    with pytest.raises(errors.UnknownMember):
         begin(driver, replace(asked(driver), member=driver.member(9)))
-    with pytest.raises(StaleIncarnation):
+    with pytest.raises(errors.StaleIncarnation):
         begin(driver, replace(asked(driver), incarnation=Incarnation(9)))
-    with pytest.raises(StaleEpoch):
+    with pytest.raises(errors.StaleEpoch):
         begin(driver, replace(asked(driver), epoch=Epoch(0)))
     wanted = asked(driver)
     driver.clock.advance(10)
-    with pytest.raises(LeaseExpired):
+    with pytest.raises(errors.LeaseExpired):
         begin(driver, wanted)
 
 
 def test_a_batch_begins_only_while_the_region_runs() -> None:
     driver = one()
     wanted = asked(driver)
-    for other in set(RegionState) - {RegionState.RUNNING}:
-        with pytest.raises(BatchRefused, match=f"is {other}; a batch starts only while it is running"):
+    for other in set(rows.RegionState) - {rows.RegionState.RUNNING}:
+        with pytest.raises(errors.BatchRefused, match=f"is {other}; a batch starts only while it is running"):
             begin(driver, wanted, region=replace(driver.region, state=other))
 
 
 def test_and_while_that_is_the_desired_state_unless_a_checkpoint_approaches_its_boundary() -> None:
     driver = hourly()
     driver.handle(PauseRegion())
-    with pytest.raises(BatchRefused, match="has the desired state paused; no batch starts"):
+    with pytest.raises(errors.BatchRefused, match="has the desired state paused; no batch starts"):
         driver.start_batch(driver.member(0))
-    driver.request_checkpoint("n", boundary=boundary(1), purpose=CheckpointPurpose.DRAIN)
+    driver.request_checkpoint("n", boundary=boundary(1), purpose=rows.CheckpointPurpose.DRAIN)
     driver.start_batch(driver.member(0))
 
 
 def test_a_batch_without_ranges_is_a_plan_that_was_not_looked_at() -> None:
     driver = one()
-    with pytest.raises(BatchRefused, match="has no ranges"):
+    with pytest.raises(errors.BatchRefused, match="has no ranges"):
         begin(driver, request(driver, {}))
 
 
 def test_a_batch_needs_a_current_claim_on_every_partition() -> None:
     driver = running(partitions=2)
-    with pytest.raises(NotClaimed, match=r"does not hold g:t-1 now \(held by g\[1\], epoch 1\)"):
+    with pytest.raises(errors.NotClaimed, match=r"does not hold g:t-1 now \(held by g\[1\], epoch 1\)"):
         begin(driver, asked(driver, partition=1))
-    with pytest.raises(NotClaimed, match="held by no member"):
+    with pytest.raises(errors.NotClaimed, match="held by no member"):
         begin(driver, asked(driver, partition=7))
     older = replace(driver.region.claims[driver.partition(0)], epoch=Epoch(0))
     region = replace(driver.region, claims={driver.partition(0): older})
-    with pytest.raises(NotClaimed, match="epoch 0"):
+    with pytest.raises(errors.NotClaimed, match="epoch 0"):
         begin(driver, asked(driver), region=region)
 
 
 @pytest.mark.parametrize(("from_", "to"), [(5, 5), (6, 5), (-1, 4)])
 def test_a_range_that_is_none_is_refused(from_: int, to: int) -> None:
     driver = one()
-    with pytest.raises(NumberOutOfRange):
+    with pytest.raises(errors.NumberOutOfRange):
         begin(driver, asked(driver, from_, to))
 
 
 def test_a_batch_begins_at_the_position() -> None:
     driver = one()
     driver.process()
-    with pytest.raises(BatchRefused, match="would start at 0, its position is 10"):
+    with pytest.raises(errors.BatchRefused, match="would start at 0, its position is 10"):
         begin(driver, asked(driver, 0, 5))
-    with pytest.raises(BatchRefused, match="would start at 11, its position is 10"):
+    with pytest.raises(errors.BatchRefused, match="would start at 11, its position is 10"):
         begin(driver, asked(driver, 11, 15))
 
 
 def test_no_batch_begins_before_the_one_before_it_has_ended() -> None:
     driver = one()
     batch = driver.start_batch(driver.member(0))
-    with pytest.raises(BatchRefused, match="an earlier batch, started up to 10, has not ended"):
+    with pytest.raises(errors.BatchRefused, match="an earlier batch, started up to 10, has not ended"):
         begin(driver, asked(driver, 0, 5))
     driver.discard(batch)
-    with pytest.raises(BatchRefused, match="started up to 10, has not ended"):
+    with pytest.raises(errors.BatchRefused, match="started up to 10, has not ended"):
         begin(driver, asked(driver, 0, 5))
 
 
 def test_no_batch_crosses_the_boundary() -> None:
     driver = hourly(partitions=1, members=1)
     located(driver, boundary(1), 8)
-    with pytest.raises(BatchRefused, match=r"\[0, 9\) crosses the boundary .*, whose offset is 8"):
+    with pytest.raises(errors.BatchRefused, match=r"\[0, 9\) crosses the boundary .*, whose offset is 8"):
         begin(driver, asked(driver, 0, 9))
     begin(driver, asked(driver, 0, 8))
 
@@ -165,7 +149,7 @@ def test_a_partition_at_the_boundary_holds_there() -> None:
     driver = hourly(partitions=1, members=1)
     located(driver, boundary(1), 10)
     driver.process()
-    with pytest.raises(BatchRefused, match="crosses the boundary"):
+    with pytest.raises(errors.BatchRefused, match="crosses the boundary"):
         begin(driver, asked(driver, 10, 11))
 
 
@@ -177,7 +161,7 @@ def test_a_boundary_that_the_position_is_past_already_limits_nothing_but_an_open
     assert positions(driver) == [20]
     driver.request_checkpoint("two", boundary=boundary(2))
     located(driver, boundary(2), 15)
-    assert driver.region.requests[RequestId("two")].state is RequestState.REFUSED
+    assert driver.region.requests[RequestId("two")].state is rows.RequestState.REFUSED
 
 
 def test_under_an_open_checkpoint_a_position_past_its_boundary_goes_no_further() -> None:
@@ -186,15 +170,15 @@ def test_under_an_open_checkpoint_a_position_past_its_boundary_goes_no_further()
     driver.request_checkpoint("n", boundary=boundary(1), allow_inexact=True)
     region = driver.region
     key = (driver.partition(0), region.claims[driver.partition(0)].topic_id, boundary(1))
-    from_past = replace(region, boundary_offsets={key: BoundaryOffset(offset=Offset(5))})
-    with pytest.raises(BatchRefused, match="crosses the boundary"):
+    from_past = replace(region, boundary_offsets={key: rows.BoundaryOffset(offset=Offset(5))})
+    with pytest.raises(errors.BatchRefused, match="crosses the boundary"):
         begin(driver, asked(driver, 10, 11), region=from_past)
 
 
 def test_a_skipped_record_is_never_processed() -> None:
     driver = one()
     region = replace(driver.region, skips={driver.partition(0): (Offset(5), Offset(50))})
-    with pytest.raises(BatchRefused, match=r"\[0, 10\) contains the skipped record 5; end the batch before it"):
+    with pytest.raises(errors.BatchRefused, match=r"\[0, 10\) contains the skipped record 5; end the batch before it"):
         begin(driver, asked(driver), region=region)
     begin(driver, asked(driver, 0, 5), region=region)
 
@@ -234,7 +218,7 @@ def test_what_is_begun_since_the_restore_point_counts_whether_it_has_ended_or_no
 def test_a_batch_is_capped_to_what_is_left() -> None:
     driver = counting()
     driver.process(width=10)
-    with pytest.raises(BatchRefused, match="the batch has 6 offsets, 5 are left until the checkpoint at 25"):
+    with pytest.raises(errors.BatchRefused, match="the batch has 6 offsets, 5 are left until the checkpoint at 25"):
         driver.start_batch(driver.member(0), width=3)
     driver.start_batch(driver.member(0), width=2)
 
@@ -256,7 +240,11 @@ def test_an_end_advances_the_positions_and_the_outcome_is_done() -> None:
     batch = driver.start_batch(driver.member(0))
     driver.finish_batch(batch)
     row = driver.row(batch)
-    assert (row.outcome, row.finished_at, row.finished_after) == (Outcome.DONE, driver.clock.now, driver.region.counter)
+    assert (row.outcome, row.finished_at, row.finished_after) == (
+        rows.Outcome.DONE,
+        driver.clock.now,
+        driver.region.counter,
+    )
     assert positions(driver) == [10, 10]
     assert {c.started_to for c in driver.region.claims.values()} == {10}
     judge(driver)
@@ -275,7 +263,7 @@ def test_an_end_is_accepted_whatever_the_desired_state_and_while_a_checkpoint_dr
     batch = driver.start_batch(driver.member(0))
     driver.handle(PauseRegion())
     driver.request_checkpoint("n")
-    assert state(driver) is RegionState.DRAINING
+    assert state(driver) is rows.RegionState.DRAINING
     driver.finish_batch(batch)
     assert positions(driver) == [10]
 
@@ -289,38 +277,38 @@ def test_an_end_needs_no_lease() -> None:
 
 def test_an_end_of_what_does_not_run_is_refused() -> None:
     driver = one()
-    with pytest.raises(BatchRefused, match="is not running; read its outcome"):
+    with pytest.raises(errors.BatchRefused, match="is not running; read its outcome"):
         end(driver, BatchId("unknown"))
     batch = driver.start_batch(driver.member(0))
     stolen = {batch: replace(driver.region.running[batch], member=driver.member(1))}
-    with pytest.raises(BatchRefused, match="is not running"):
+    with pytest.raises(errors.BatchRefused, match="is not running"):
         end(driver, batch, region=replace(driver.region, running=stolen))
 
 
 def test_an_end_of_another_incarnation_is_refused() -> None:
     driver = one()
     batch = driver.start_batch(driver.member(0))
-    with pytest.raises(BatchRefused, match="was started by incarnation 1; a newer one exists"):
+    with pytest.raises(errors.BatchRefused, match="was started by incarnation 1; a newer one exists"):
         end(driver, batch, incarnation=2)
     driver.join(driver.member(0), takeover=True)
-    with pytest.raises(BatchRefused, match="a newer one exists"):
+    with pytest.raises(errors.BatchRefused, match="a newer one exists"):
         end(driver, batch)
 
 
 def test_an_end_in_another_epoch_or_state_is_refused() -> None:
     driver = one()
     batch = driver.start_batch(driver.member(0))
-    with pytest.raises(StaleEpoch):
+    with pytest.raises(errors.StaleEpoch):
         end(driver, batch, region=replace(driver.region, epoch=Epoch(2)))
-    with pytest.raises(BatchRefused, match="is halted; the work of batch"):
-        end(driver, batch, region=replace(driver.region, state=RegionState.HALTED))
+    with pytest.raises(errors.BatchRefused, match="is halted; the work of batch"):
+        end(driver, batch, region=replace(driver.region, state=rows.RegionState.HALTED))
 
 
 def test_an_end_whose_claim_has_gone_is_refused() -> None:
     driver = one(partitions=2)
     batch = driver.start_batch(driver.member(0))
     driver.claim(driver.member(0), [driver.partition(0)])
-    with pytest.raises(NotClaimed, match="does not hold g:t-1 now"):
+    with pytest.raises(errors.NotClaimed, match="does not hold g:t-1 now"):
         end(driver, batch)
 
 
@@ -328,7 +316,7 @@ def test_an_end_whose_position_has_moved_is_refused() -> None:
     driver = one()
     batch = driver.start_batch(driver.member(0))
     moved = replace(driver.region.claims[driver.partition(0)], position=Offset(3))
-    with pytest.raises(BatchRefused, match="the position is 3, the batch began at 0"):
+    with pytest.raises(errors.BatchRefused, match="the position is 3, the batch began at 0"):
         end(driver, batch, region=replace(driver.region, claims={driver.partition(0): moved}))
 
 
@@ -339,10 +327,10 @@ def test_a_discarded_batch_counts_for_nothing_and_a_reset_follows() -> None:
     driver = one()
     batch = driver.start_batch(driver.member(0))
     driver.discard(batch)
-    assert driver.row(batch).outcome is Outcome.DISCARDED
+    assert driver.row(batch).outcome is rows.Outcome.DISCARDED
     assert positions(driver) == [0]
     assert driver.region.claims[driver.partition(0)].is_in_flight
-    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
+    driver.request_reset(driver.member(0), rows.ResetCause.BATCH_FAILED)
     assert not driver.region.claims[driver.partition(0)].is_in_flight
 
 
@@ -351,19 +339,19 @@ def test_a_newer_incarnation_discards_for_its_predecessor_and_not_the_other_way_
     batch = driver.start_batch(driver.member(0))
     row = driver.region.running[batch]
     newer = replace(driver.region, running={batch: replace(row, incarnation=Incarnation(2))})
-    with pytest.raises(BatchRefused, match="is not running"):
+    with pytest.raises(errors.BatchRefused, match="is not running"):
         batches.discard(newer, driver.clock.now, discarded(driver, batch))
     driver.join(driver.member(0), came_back=True)
     driver.discard(batch)
-    assert driver.row(batch).outcome is Outcome.DISCARDED
+    assert driver.row(batch).outcome is rows.Outcome.DISCARDED
 
 
 def test_only_who_may_act_discards() -> None:
     driver = one()
     batch = driver.start_batch(driver.member(0))
     region, now = driver.region, driver.clock.now
-    with pytest.raises(BatchRefused):
+    with pytest.raises(errors.BatchRefused):
         batches.discard(region, now, replace(discarded(driver, batch), member=driver.member(1)))
-    with pytest.raises(LeaseExpired):
+    with pytest.raises(errors.LeaseExpired):
         batches.discard(region, now + timedelta(minutes=1), discarded(driver, batch))
     assert batches.discard(region, now, discarded(driver, BatchId("unknown"))) is region

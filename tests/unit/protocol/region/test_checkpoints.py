@@ -6,24 +6,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import BatchRefused
-from airflow_kcr.protocol.region import checkpoints, events
-from airflow_kcr.protocol.region.commands import (
-    PauseRegion,
-    PublishCheckpoint,
-    Reconcile,
-    StopRegion,
-    StoreBoundaryOffsets,
-)
-from airflow_kcr.protocol.region.rows import (
-    BoundaryOffset,
-    CheckpointPhase,
-    CheckpointPurpose,
-    CheckpointState,
-    DesiredState,
-    PersonResetState,
-    RegionState,
-    RequestState,
-)
+from airflow_kcr.protocol.region import checkpoints, commands, events, rows
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Incarnation, Offset, RequestId
@@ -32,11 +15,11 @@ from tests.support.judging import causes, checkpoint_of, happened, judge, open_c
 from tests.support.scripts import boundary, hourly, located, running, started
 
 
-def request_state(driver: Driver, request_id: str) -> RequestState:
+def request_state(driver: Driver, request_id: str) -> rows.RequestState:
     return driver.region.requests[RequestId(request_id)].state
 
 
-def phase(driver: Driver) -> CheckpointPhase | None:
+def phase(driver: Driver) -> rows.CheckpointPhase | None:
     return None if driver.region.checkpoint is None else driver.region.checkpoint.phase
 
 
@@ -80,11 +63,11 @@ def test_one_checkpoint_at_a_time_and_the_next_only_after_publication() -> None:
     driver = running()
     driver.request_checkpoint("first")
     driver.request_checkpoint("second")
-    assert request_state(driver, "second") is RequestState.QUEUED
+    assert request_state(driver, "second") is rows.RequestState.QUEUED
     first = driver.complete()
-    assert request_state(driver, "second") is RequestState.QUEUED
-    driver.handle(PublishCheckpoint(sequence=first))
-    assert request_state(driver, "second") is RequestState.OPEN
+    assert request_state(driver, "second") is rows.RequestState.QUEUED
+    driver.handle(commands.PublishCheckpoint(sequence=first))
+    assert request_state(driver, "second") is rows.RequestState.OPEN
     judge(driver)
 
 
@@ -92,7 +75,7 @@ def test_no_checkpoint_opens_in_a_region_that_does_not_run_or_has_no_partition()
     driver = running()
     region, now = driver.region, driver.clock.now
     assert checkpoints.may_open(region, now)
-    assert not checkpoints.may_open(replace(region, state=RegionState.RESETTING), now)
+    assert not checkpoints.may_open(replace(region, state=rows.RegionState.RESETTING), now)
     assert not checkpoints.may_open(replace(region, claims={}, initial={}, restore_point=None), now)
 
 
@@ -105,14 +88,14 @@ def test_a_queued_request_that_a_checkpoint_meanwhile_covers_is_answered_without
     waits = replace(
         driver.region.requests[RequestId("two")], request_id=RequestId("one"), boundary=boundary(1), sequence=None
     )
-    waits = replace(waits, state=RequestState.QUEUED, answered_at=None)
+    waits = replace(waits, state=rows.RequestState.QUEUED, answered_at=None)
     driver.publish()
     region = driver.region
     region = checkpoints.open_next(
         replace(region, requests={**region.requests, waits.request_id: waits}), driver.clock.now
     )
     answered = region.requests[waits.request_id]
-    assert (answered.state, answered.sequence) == (RequestState.ANSWERED, sequence)
+    assert (answered.state, answered.sequence) == (rows.RequestState.ANSWERED, sequence)
     assert region.open_checkpoint is None
 
 
@@ -129,7 +112,7 @@ def test_without_a_boundary_a_checkpoint_drains_at_once_and_its_clock_runs() -> 
     driver = running()
     driver.request_checkpoint("n")
     checkpoint = checkpoint_of(driver)
-    assert (checkpoint.phase, state(driver)) == (CheckpointPhase.DRAINING, RegionState.DRAINING)
+    assert (checkpoint.phase, state(driver)) == (rows.CheckpointPhase.DRAINING, rows.RegionState.DRAINING)
     assert checkpoint.drain_deadline == driver.clock.now + driver.region.rules.timeouts.drain
 
 
@@ -138,12 +121,12 @@ def test_with_a_boundary_members_go_on_to_it_and_the_clock_runs_from_when_the_la
     driver.request_checkpoint("n", boundary=boundary(1))
     located(driver, boundary(1), 10)
     driver.process(driver.member(0))
-    driver.handle(Reconcile())
-    assert (phase(driver), state(driver)) == (CheckpointPhase.APPROACHING, RegionState.RUNNING)
+    driver.handle(commands.Reconcile())
+    assert (phase(driver), state(driver)) == (rows.CheckpointPhase.APPROACHING, rows.RegionState.RUNNING)
     assert checkpoint_of(driver).drain_deadline is None
     driver.process(driver.member(1))
-    driver.handle(Reconcile())
-    assert (phase(driver), state(driver)) == (CheckpointPhase.DRAINING, RegionState.DRAINING)
+    driver.handle(commands.Reconcile())
+    assert (phase(driver), state(driver)) == (rows.CheckpointPhase.DRAINING, rows.RegionState.DRAINING)
     with pytest.raises(BatchRefused, match="draining"):
         driver.start_batch(driver.member(0))
 
@@ -151,9 +134,11 @@ def test_with_a_boundary_members_go_on_to_it_and_the_clock_runs_from_when_the_la
 def test_a_boundary_that_is_not_located_everywhere_is_still_approached() -> None:
     driver = hourly()
     driver.request_checkpoint("n", boundary=boundary(1))
-    found = {p: BoundaryOffset(offset=Offset(0)) for p in driver.claims(driver.member(0))}
-    driver.handle(StoreBoundaryOffsets(caller=driver.caller(driver.member(0)), boundary=boundary(1), found=found))
-    assert phase(driver) is CheckpointPhase.APPROACHING
+    found = {p: rows.BoundaryOffset(offset=Offset(0)) for p in driver.claims(driver.member(0))}
+    driver.handle(
+        commands.StoreBoundaryOffsets(caller=driver.caller(driver.member(0)), boundary=boundary(1), found=found)
+    )
+    assert phase(driver) is rows.CheckpointPhase.APPROACHING
 
 
 def test_a_region_without_an_approaching_checkpoint_advances_to_nothing() -> None:
@@ -165,20 +150,20 @@ def test_a_region_without_an_approaching_checkpoint_advances_to_nothing() -> Non
 
 def test_in_a_paused_region_nobody_goes_on_to_a_boundary_unless_a_person_asks() -> None:
     driver = hourly()
-    driver.handle(PauseRegion())
+    driver.handle(commands.PauseRegion())
     driver.request_checkpoint("run", boundary=boundary(1))
-    assert request_state(driver, "run") is RequestState.QUEUED
-    driver.request_checkpoint("person", boundary=boundary(1), purpose=CheckpointPurpose.DRAIN)
-    assert request_state(driver, "person") is RequestState.OPEN
+    assert request_state(driver, "run") is rows.RequestState.QUEUED
+    driver.request_checkpoint("person", boundary=boundary(1), purpose=rows.CheckpointPurpose.DRAIN)
+    assert request_state(driver, "person") is rows.RequestState.OPEN
     driver.process()
 
 
 def test_a_boundary_that_a_paused_region_has_reached_is_checkpointed() -> None:
     driver = hourly()
     located(driver, boundary(1), 0)
-    driver.handle(PauseRegion())
+    driver.handle(commands.PauseRegion())
     driver.request_checkpoint("run", boundary=boundary(1))
-    assert phase(driver) is CheckpointPhase.DRAINING
+    assert phase(driver) is rows.CheckpointPhase.DRAINING
 
 
 # -- past the boundary
@@ -190,7 +175,7 @@ def test_a_boundary_that_a_position_is_past_is_refused_with_partition_and_offset
     driver.process()
     located(driver, boundary(1), 5)
     row = driver.request_checkpoint("n", boundary=boundary(1))
-    assert row.state is RequestState.REFUSED
+    assert row.state is rows.RequestState.REFUSED
     assert "g:t-0 is at 10, past the boundary's offset 5" in row.refusal
     assert "allow_inexact" in row.refusal
     assert open_checkpoint(driver) is None
@@ -209,14 +194,14 @@ def test_a_boundary_that_turns_out_to_be_passed_while_it_is_approached_aborts_th
     driver = hourly()
     driver.process()
     driver.request_checkpoint("n", boundary=boundary(1))
-    assert phase(driver) is CheckpointPhase.APPROACHING
+    assert phase(driver) is rows.CheckpointPhase.APPROACHING
     located(driver, boundary(1), 5)
     row = driver.region.requests[RequestId("n")]
-    assert row.state is RequestState.REFUSED
+    assert row.state is rows.RequestState.REFUSED
     assert "past the boundary's offset 5" in row.refusal
     assert open_checkpoint(driver) is None
     assert row.sequence is not None
-    assert driver.region.checkpoints[row.sequence].state is CheckpointState.ABORTED
+    assert driver.region.checkpoints[row.sequence].state is rows.CheckpointState.ABORTED
     judge(driver)
 
 
@@ -225,7 +210,7 @@ def test_or_drains_where_that_was_allowed() -> None:
     driver.process()
     driver.request_checkpoint("n", boundary=boundary(1), allow_inexact=True)
     located(driver, boundary(1), 5)
-    assert phase(driver) is CheckpointPhase.DRAINING
+    assert phase(driver) is rows.CheckpointPhase.DRAINING
 
 
 # -- giving way -------------------------------------------------------------------------------------------------------
@@ -235,13 +220,13 @@ def test_an_approaching_checkpoint_gives_way_to_a_person_and_is_opened_again_aft
     driver = hourly()
     driver.request_checkpoint("run", boundary=boundary(1))
     first = open_checkpoint(driver)
-    driver.request_checkpoint("person", purpose=CheckpointPurpose.DRAIN)
-    assert request_state(driver, "run") is RequestState.QUEUED
-    assert request_state(driver, "person") is RequestState.OPEN
+    driver.request_checkpoint("person", purpose=rows.CheckpointPurpose.DRAIN)
+    assert request_state(driver, "run") is rows.RequestState.QUEUED
+    assert request_state(driver, "person") is rows.RequestState.OPEN
     assert happened(driver, events.CheckpointAborted)[0].reason == "it gave way to a drain"
     driver.complete()
     driver.publish()
-    assert request_state(driver, "run") is RequestState.OPEN
+    assert request_state(driver, "run") is rows.RequestState.OPEN
     assert open_checkpoint(driver) != first
     judge(driver)
 
@@ -265,11 +250,11 @@ def test_an_abort_burns_the_sequence_and_the_region_goes_on() -> None:
     region = checkpoints.abort(driver.region, driver.clock.now, "why not")
     assert sequence is not None
     row = region.checkpoints[sequence]
-    assert (row.state, row.abort_reason) == (CheckpointState.ABORTED, "why not")
+    assert (row.state, row.abort_reason) == (rows.CheckpointState.ABORTED, "why not")
     assert (row.phase, row.drain_deadline) == (None, None)
-    assert (region.state, region.open_checkpoint) == (RegionState.RUNNING, None)
+    assert (region.state, region.open_checkpoint) == (rows.RegionState.RUNNING, None)
     assert region.next_sequence == sequence + 1
-    assert region.requests[RequestId("n")].state is RequestState.QUEUED
+    assert region.requests[RequestId("n")].state is rows.RequestState.QUEUED
 
 
 def test_without_an_open_checkpoint_there_is_nothing_to_abort() -> None:
@@ -284,10 +269,10 @@ def test_a_drain_deadline_aborts_the_checkpoint_and_names_who_was_late() -> None
     driver.contribute(driver.member(0))
     driver.wait(181)
     row = driver.region.requests[RequestId("n")]
-    assert row.state is RequestState.ABORTED
+    assert row.state is rows.RequestState.ABORTED
     assert "late: g[1] (t-2, t-3)" in row.refusal
     assert happened(driver, events.CheckpointAborted)[0].late == ("g[1] (t-2, t-3)",)
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     driver.process()
     judge(driver)
 
@@ -296,17 +281,17 @@ def test_before_its_deadline_a_drain_is_waited_for() -> None:
     driver = running()
     driver.request_checkpoint("n")
     driver.wait(179)
-    assert phase(driver) is CheckpointPhase.DRAINING
+    assert phase(driver) is rows.CheckpointPhase.DRAINING
 
 
 def test_the_regions_own_checkpoints_and_a_stop_are_tried_again_by_themselves() -> None:
     driver = running()
-    driver.handle(StopRegion())
+    driver.handle(commands.StopRegion())
     first = open_checkpoint(driver)
     driver.wait(181)
     checkpoint = checkpoint_of(driver)
     assert checkpoint.sequence != first
-    assert (checkpoint.purpose, checkpoint.phase) == (CheckpointPurpose.STOP, CheckpointPhase.DRAINING)
+    assert (checkpoint.purpose, checkpoint.phase) == (rows.CheckpointPurpose.STOP, rows.CheckpointPhase.DRAINING)
 
 
 def test_a_persons_reset_does_not_survive_the_abort_of_its_drain() -> None:
@@ -314,19 +299,19 @@ def test_a_persons_reset_does_not_survive_the_abort_of_its_drain() -> None:
     driver.reset(ToOffset(offset=Offset(0)), request_id="r")
     driver.wait(181)
     reset = driver.region.person_resets[RequestId("r")]
-    assert reset.state is PersonResetState.FAILED
+    assert reset.state is rows.PersonResetState.FAILED
     assert "its drain was aborted: the drain deadline" in reset.failure
     assert "late: g[0] (t-0, t-1); g[1]" in reset.failure
-    assert request_state(driver, "r") is RequestState.SUPERSEDED
+    assert request_state(driver, "r") is rows.RequestState.SUPERSEDED
     assert causes(driver) == ["start"]
-    assert driver.region.desired_state is DesiredState.RUNNING
+    assert driver.region.desired_state is rows.DesiredState.RUNNING
 
 
 def test_the_checkpoint_of_a_reset_that_nobody_remembers_ends_its_request_only() -> None:
     driver = running()
     driver.reset(ToOffset(offset=Offset(0)), request_id="r")
     region = checkpoints.abort(replace(driver.region, person_resets={}), driver.clock.now, "why")
-    assert region.requests[RequestId("r")].state is RequestState.SUPERSEDED
+    assert region.requests[RequestId("r")].state is rows.RequestState.SUPERSEDED
     assert not [e for e in region.events if isinstance(e.body, events.PersonResetFailed)]
 
 

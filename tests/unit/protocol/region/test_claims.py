@@ -5,28 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.errors import (
-    BatchRefused,
-    ConfigurationError,
-    LeaseExpired,
-    NumberOutOfRange,
-    OffsetOutsideLog,
-    PartitionBusy,
-    RegionInState,
-    StaleIncarnation,
-)
+from airflow_kcr import errors
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
-from airflow_kcr.protocol.region import batches, events
-from airflow_kcr.protocol.region.commands import (
-    AssignedPartition,
-    ClaimPartitions,
-    KeepSlot,
-    KillRegion,
-    ReportForeignConsumer,
-    ReportOutOfRange,
-    StartRegion,
-)
+from airflow_kcr.protocol.region import batches, commands, events
 from airflow_kcr.protocol.region.rows import CheckpointState, Claim, RegionState, RequestState, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules, Delivery, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.values import (
@@ -46,22 +28,24 @@ from tests.support.scripts import all_crash, boundary, hourly, located, running,
 
 def assigned(
     start: int | None = 0, *, end: int = 1_000, topic_id: str = "id-1", leader_epoch: int = -1
-) -> AssignedPartition:
+) -> commands.AssignedPartition:
     """Return what a new owner sees of a partition; without a start it does not resolve one."""
     bounds = LogBounds(start=Offset(0), end=Offset(end), topic_id=TopicId(topic_id), leader_epoch=leader_epoch)
     initial = None if start is None else SeekEntry(offset=Offset(start), source=SeekSource.START_POSITION)
-    return AssignedPartition(bounds=bounds, initial=initial)
+    return commands.AssignedPartition(bounds=bounds, initial=initial)
 
 
 def propose(
     driver: Driver,
     member: MemberId,
-    partitions: Mapping[GroupPartition, AssignedPartition],
+    partitions: Mapping[GroupPartition, commands.AssignedPartition],
     *,
     incarnation: int | None = None,
 ) -> None:
     number = driver.processes[member].incarnation if incarnation is None else Incarnation(incarnation)
-    proposal = ClaimPartitions(member=member, incarnation=number, assignment=AssignmentId(50), partitions=partitions)
+    proposal = commands.ClaimPartitions(
+        member=member, incarnation=number, assignment=AssignmentId(50), partitions=partitions
+    )
     driver.handle(proposal)
 
 
@@ -72,7 +56,7 @@ def one_member(*, delivery: Delivery = Delivery.AT_LEAST_ONCE, partitions: int =
 def joined() -> Driver:
     """Return a region that starts, with one member that has claimed nothing yet."""
     driver = Driver(partitions=1, members=1)
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     driver.join(driver.member(0))
     return driver
 
@@ -86,29 +70,29 @@ def claim_of(driver: Driver, number: int) -> Claim:
 
 def test_a_claim_is_fenced_by_incarnation_and_lease_and_not_by_epoch() -> None:
     driver = one_member()
-    with pytest.raises(StaleIncarnation):
+    with pytest.raises(errors.StaleIncarnation):
         propose(driver, driver.member(0), {}, incarnation=7)
     driver.clock.advance(10)
-    with pytest.raises(LeaseExpired):
+    with pytest.raises(errors.LeaseExpired):
         propose(driver, driver.member(0), {})
 
 
 def test_a_halted_or_stopped_region_takes_no_claims() -> None:
     driver = one_member()
-    driver.handle(ReportForeignConsumer(text="a stranger"))
-    with pytest.raises(RegionInState, match="is halted; a claim needs it"):
+    driver.handle(commands.ReportForeignConsumer(text="a stranger"))
+    with pytest.raises(errors.RegionInState, match="is halted; a claim needs it"):
         driver.claim(driver.member(0))
-    driver.handle(KillRegion())
-    with pytest.raises(RegionInState, match="is stopped; a claim needs it"):
+    driver.handle(commands.KillRegion())
+    with pytest.raises(errors.RegionInState, match="is stopped; a claim needs it"):
         driver.claim(driver.member(0))
 
 
 def test_a_member_claims_only_what_the_spec_gives_its_group() -> None:
     driver = one_member()
     for strange in (driver.partition(0, group="h"), driver.partition(0, topic="u")):
-        with pytest.raises(ConfigurationError, match="does the running member use an older spec"):
+        with pytest.raises(errors.ConfigurationError, match="does the running member use an older spec"):
             propose(driver, driver.member(0), {strange: assigned()})
-    with pytest.raises(NumberOutOfRange, match="the partition number"):
+    with pytest.raises(errors.NumberOutOfRange, match="the partition number"):
         propose(driver, driver.member(0), {driver.partition(-1): assigned()})
 
 
@@ -128,7 +112,7 @@ def test_a_start_position_is_stored_once_with_the_log_that_was_read_with_it() ->
 
 def test_a_start_position_outside_of_its_log_is_refused() -> None:
     driver = joined()
-    with pytest.raises(OffsetOutsideLog, match=r"the start position 10 is not in the log \[0, 9\]"):
+    with pytest.raises(errors.OffsetOutsideLog, match=r"the start position 10 is not in the log \[0, 9\]"):
         propose(driver, driver.member(0), {driver.partition(0): assigned(10, end=9)})
     assert driver.region.initial == {}
 
@@ -197,7 +181,7 @@ def test_a_topic_that_was_recreated_begins_at_the_start_of_its_log_whatever_is_p
     driver = started(Driver(partitions=1, rules=rules))
     member, partition = driver.member(0), driver.partition(0)
     driver.grow(partition, end=5, topic_id="id-2")
-    driver.handle(ReportOutOfRange(caller=driver.caller(member), observed=driver.logs))
+    driver.handle(commands.ReportOutOfRange(caller=driver.caller(member), observed=driver.logs))
     propose(driver, member, {partition: assigned(3, topic_id="id-3")})
     assert causes(driver) == ["start", "out_of_range", "out_of_range"]
     propose(driver, member, {partition: assigned(3, topic_id="id-3")})
@@ -307,7 +291,7 @@ def test_and_one_whose_owner_dropped_it_or_left_or_died_between_two_batches() ->
 
     def keeps_its_slot(driver: Driver) -> None:
         process = driver.processes.pop(driver.member(1))
-        driver.handle(KeepSlot(member=process.member, incarnation=process.incarnation))
+        driver.handle(commands.KeepSlot(member=process.member, incarnation=process.incarnation))
 
     def dies(driver: Driver) -> None:
         driver.vanish(driver.member(1))
@@ -348,7 +332,7 @@ def test_a_log_that_retention_has_cut_or_that_is_another_topics_is_one() -> None
     ):
         driver = running(partitions=2)
         driver.process(driver.member(1), width=20)
-        propose(driver, driver.member(0), {driver.partition(1): AssignedPartition(bounds=bounds)})
+        propose(driver, driver.member(0), {driver.partition(1): commands.AssignedPartition(bounds=bounds)})
         assert state(driver) is RegionState.HALTED
 
 
@@ -360,7 +344,7 @@ def test_a_claim_waits_while_a_batch_of_another_live_member_runs_there() -> None
     driver = running(partitions=2)
     batch = driver.start_batch(driver.member(1))
     before = driver.region
-    with pytest.raises(PartitionBusy, match=r"g\[0\] was assigned g:t-1, where a batch of g\[1\] runs"):
+    with pytest.raises(errors.PartitionBusy, match=r"g\[0\] was assigned g:t-1, where a batch of g\[1\] runs"):
         driver.claim(driver.member(0), list(driver.logs))
     assert driver.region == before
     driver.finish_batch(batch)
@@ -505,7 +489,7 @@ def test_what_was_contributed_of_a_partition_that_is_handed_over_counts_for_no_c
     for index in contributes[:1]:
         driver.contribute(driver.member(index))
     if batch is not None:
-        with pytest.raises(PartitionBusy):
+        with pytest.raises(errors.PartitionBusy):
             driver.claim(driver.member(0), list(driver.logs))
         assert open_checkpoint(driver) == first
         driver.finish_batch(batch)
@@ -527,7 +511,7 @@ def test_a_checkpoint_by_count_counts_what_was_processed_before_the_handover() -
     driver.claim(driver.member(0), list(driver.logs))
     driver.claim(driver.member(1), [])
     assert batches.records_left(driver.region) == 5
-    with pytest.raises(BatchRefused, match="5 are left until the checkpoint at 25"):
+    with pytest.raises(errors.BatchRefused, match="5 are left until the checkpoint at 25"):
         driver.start_batch(driver.member(0))
     judge(driver)
 
@@ -538,7 +522,7 @@ def test_a_boundary_that_a_partition_has_reached_is_reached_for_its_next_owner()
     driver.process()
     driver.claim(driver.member(0), list(driver.logs))
     driver.claim(driver.member(1), [])
-    with pytest.raises(BatchRefused, match="crosses the boundary"):
+    with pytest.raises(errors.BatchRefused, match="crosses the boundary"):
         driver.start_batch(driver.member(0))
     driver.request_checkpoint("n", boundary=boundary(1))
     sequence = driver.complete()
@@ -556,7 +540,7 @@ def test_a_reclaim_of_ones_own_leaves_the_open_checkpoint_alone() -> None:
 
 def test_a_newcomer_that_holds_nothing_still_has_to_be_among_the_participants() -> None:
     driver = Driver(partitions=1)
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     driver.join(driver.member(0))
     driver.spread()
     driver.finish_reset()

@@ -5,35 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.errors import (
-    BatchRefused,
-    CheckpointRefused,
-    ConflictingContribution,
-    LeaseExpired,
-    NotClaimed,
-    OffsetOutsideLog,
-    OverlappingOffsets,
-    StaleEpoch,
-    StaleIncarnation,
-    StrangeContribution,
-    UnknownCheckpoint,
-    UnknownMember,
-)
+from airflow_kcr import errors
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import completion, events, publication
-from airflow_kcr.protocol.region.commands import (
-    ChangeSpec,
-    Contribute,
-    PauseRegion,
-    PublishCheckpoint,
-    RepairReadBack,
-    ReportPublished,
-    ReportReadBack,
-    RequestCheckpoint,
-    StartRegion,
-    StopRegion,
-)
+from airflow_kcr.protocol.region import commands, completion, events, publication
 from airflow_kcr.protocol.region.rows import (
     CheckpointPurpose,
     CheckpointState,
@@ -68,14 +43,16 @@ def draining(*, partitions: int = 4, members: int = 2) -> Driver:
     return driver
 
 
-def part_of(driver: Driver, member: MemberId, offsets: Mapping[GroupPartition, int] | None = None) -> Contribute:
+def part_of(
+    driver: Driver, member: MemberId, offsets: Mapping[GroupPartition, int] | None = None
+) -> commands.Contribute:
     """Return what a member has to contribute; or other offsets instead."""
     part = driver.part_of(member)
     return part if offsets is None else replace(part, offsets=OffsetMap({p: Offset(o) for p, o in offsets.items()}))
 
 
 def refused(
-    driver: Driver, part: Contribute, error: type[Exception], match: str, *, region: Region | None = None
+    driver: Driver, part: commands.Contribute, error: type[Exception], match: str, *, region: Region | None = None
 ) -> None:
     with pytest.raises(error, match=match):
         completion.contribute(region or driver.region, driver.clock.now, part)
@@ -91,11 +68,11 @@ def committed(driver: Driver, sequence: CheckpointNumber) -> Committed:
 def test_a_contribution_is_fenced_like_the_end_of_a_batch() -> None:
     driver = draining()
     part = part_of(driver, driver.member(0))
-    refused(driver, replace(part, epoch=Epoch(9)), StaleEpoch, "epoch 9")
-    refused(driver, replace(part, incarnation=Incarnation(0)), StaleIncarnation, "superseded")
-    refused(driver, replace(part, member=driver.member(5)), UnknownMember, "not registered")
+    refused(driver, replace(part, epoch=Epoch(9)), errors.StaleEpoch, "epoch 9")
+    refused(driver, replace(part, incarnation=Incarnation(0)), errors.StaleIncarnation, "superseded")
+    refused(driver, replace(part, member=driver.member(5)), errors.UnknownMember, "not registered")
     driver.clock.advance(10)
-    refused(driver, part, LeaseExpired, "new incarnation")
+    refused(driver, part, errors.LeaseExpired, "new incarnation")
 
 
 def test_only_the_checkpoint_that_drains_takes_contributions() -> None:
@@ -104,18 +81,18 @@ def test_only_the_checkpoint_that_drains_takes_contributions() -> None:
     refused(
         driver,
         replace(part, sequence=CheckpointNumber(99)),
-        CheckpointRefused,
+        errors.CheckpointRefused,
         "checkpoint 99 of region flights is not draining",
     )
     approaching = hourly()
     approaching.request_checkpoint("n", boundary=boundary(1))
-    refused(approaching, part_of(approaching, approaching.member(0)), CheckpointRefused, "not draining")
-    refused(running(), part, CheckpointRefused, "not draining")
+    refused(approaching, part_of(approaching, approaching.member(0)), errors.CheckpointRefused, "not draining")
+    refused(running(), part, errors.CheckpointRefused, "not draining")
 
 
 def test_a_member_that_came_after_the_opening_is_not_among_the_participants() -> None:
     driver = Driver()
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     driver.join(driver.member(0))
     driver.spread()
     driver.finish_reset()
@@ -123,7 +100,10 @@ def test_a_member_that_came_after_the_opening_is_not_among_the_participants() ->
     driver.request_checkpoint("n")
     driver.join(driver.member(1))
     refused(
-        driver, part_of(driver, driver.member(1)), StrangeContribution, "not among the participants of checkpoint 2"
+        driver,
+        part_of(driver, driver.member(1)),
+        errors.StrangeContribution,
+        "not among the participants of checkpoint 2",
     )
 
 
@@ -143,14 +123,14 @@ def test_a_member_that_contradicts_its_own_contribution_is_refused() -> None:
     driver = draining()
     driver.contribute(driver.member(0))
     other = part_of(driver, driver.member(0), dict.fromkeys(driver.claims(driver.member(0)), 9))
-    refused(driver, other, ConflictingContribution, "already contributed other offsets")
+    refused(driver, other, errors.ConflictingContribution, "already contributed other offsets")
 
 
 def test_nobody_contributes_in_the_middle_of_a_batch() -> None:
     driver = running()
     batch = driver.start_batch(driver.member(0))
     driver.request_checkpoint("n")
-    refused(driver, part_of(driver, driver.member(0)), BatchRefused, f"while its batch {batch} is running")
+    refused(driver, part_of(driver, driver.member(0)), errors.BatchRefused, f"while its batch {batch} is running")
 
 
 def test_nor_after_one_that_was_not_accepted() -> None:
@@ -158,7 +138,7 @@ def test_nor_after_one_that_was_not_accepted() -> None:
     batch = driver.start_batch(driver.member(0))
     driver.request_checkpoint("n")
     driver.discard(batch)
-    refused(driver, part_of(driver, driver.member(0)), BatchRefused, "started up to 10 was not accepted")
+    refused(driver, part_of(driver, driver.member(0)), errors.BatchRefused, "started up to 10 was not accepted")
 
 
 def test_a_member_contributes_exactly_what_it_holds() -> None:
@@ -166,15 +146,17 @@ def test_a_member_contributes_exactly_what_it_holds() -> None:
     mine = driver.partition(0)
     theirs = driver.partition(3)
     whole = dict.fromkeys(driver.claims(driver.member(0)), 10)
-    refused(driver, part_of(driver, driver.member(0), {mine: 10}), NotClaimed, "not so: g:t-1")
-    refused(driver, part_of(driver, driver.member(0), {**whole, theirs: 10}), NotClaimed, "not so: g:t-3")
+    refused(driver, part_of(driver, driver.member(0), {mine: 10}), errors.NotClaimed, "not so: g:t-1")
+    refused(driver, part_of(driver, driver.member(0), {**whole, theirs: 10}), errors.NotClaimed, "not so: g:t-3")
 
 
 def test_a_member_contributes_the_positions_that_the_store_knows() -> None:
     driver = draining()
     mine = dict.fromkeys(driver.claims(driver.member(0)), 10)
     wrong = {**mine, driver.partition(1): 11}
-    refused(driver, part_of(driver, driver.member(0), wrong), ConflictingContribution, "contributes 11 for g:t-1")
+    refused(
+        driver, part_of(driver, driver.member(0), wrong), errors.ConflictingContribution, "contributes 11 for g:t-1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -189,7 +171,7 @@ def test_a_position_that_is_not_in_the_log_as_read_with_it_is_refused(log: LogBo
     driver = draining(partitions=1, members=1)
     part = part_of(driver, driver.member(0))
     read = {} if log is None else {driver.partition(0): log}
-    refused(driver, replace(part, bounds=read), OffsetOutsideLog, f"10 is not in the log as read .{seen}")
+    refused(driver, replace(part, bounds=read), errors.OffsetOutsideLog, f"10 is not in the log as read .{seen}")
 
 
 def test_a_position_that_stepped_over_a_skipped_record_at_the_logs_end_is_in_the_log() -> None:
@@ -224,7 +206,7 @@ def test_the_merge_is_the_union_whatever_the_order() -> None:
 def test_a_double_claim_is_never_merged() -> None:
     driver = Driver()
     same = contribution(driver, {driver.partition(0): 1})
-    with pytest.raises(OverlappingOffsets, match="g:t-0"):
+    with pytest.raises(errors.OverlappingOffsets, match="g:t-0"):
         completion.merged({driver.member(0): same, driver.member(1): same})
 
 
@@ -351,7 +333,7 @@ def test_a_checkpoint_at_its_boundary_or_without_one_is_exact() -> None:
 def test_a_drain_ends_in_what_it_wanted_then() -> None:
     driver = running()
     driver.handle(
-        RequestCheckpoint(request_id=RequestId("n"), purpose=CheckpointPurpose.DRAIN, then=DesiredState.PAUSED)
+        commands.RequestCheckpoint(request_id=RequestId("n"), purpose=CheckpointPurpose.DRAIN, then=DesiredState.PAUSED)
     )
     assert driver.region.desired_state is DesiredState.RUNNING
     driver.complete()
@@ -364,7 +346,7 @@ def test_also_where_the_checkpoint_of_another_request_answers_it() -> None:
     driver.request_checkpoint("n", boundary=boundary(1))
     driver.complete()
     row = driver.handle(
-        RequestCheckpoint(
+        commands.RequestCheckpoint(
             request_id=RequestId("m"), purpose=CheckpointPurpose.DRAIN, boundary=boundary(1), then=DesiredState.PAUSED
         )
     )
@@ -373,7 +355,7 @@ def test_also_where_the_checkpoint_of_another_request_answers_it() -> None:
 
 def test_a_drain_of_a_paused_region_leaves_it_paused() -> None:
     driver = running()
-    driver.handle(PauseRegion())
+    driver.handle(commands.PauseRegion())
     driver.checkpoint("n", purpose=CheckpointPurpose.DRAIN)
     assert driver.region.desired_state is DesiredState.PAUSED
 
@@ -392,7 +374,7 @@ def test_a_changed_spec_restarts_the_members_at_the_very_checkpoint() -> None:
     driver.process()
     spec = driver.region.spec
     later = replace(spec, text="later", revision=2)
-    driver.handle(ChangeSpec(at_once=spec, later=later))
+    driver.handle(commands.ChangeSpec(at_once=spec, later=later))
     driver.request_checkpoint("n")
     checkpoint = driver.complete()
     assert causes(driver) == ["start", "spec_changed"]
@@ -402,7 +384,7 @@ def test_a_changed_spec_restarts_the_members_at_the_very_checkpoint() -> None:
 
 def test_the_checkpoint_of_a_stop_waits_for_publication_and_commit() -> None:
     driver = running()
-    driver.handle(StopRegion())
+    driver.handle(commands.StopRegion())
     checkpoint = driver.complete()
     assert driver.region.stopping == checkpoint
     assert not publication.is_stop_done(driver.region)
@@ -415,7 +397,7 @@ def test_the_checkpoint_of_a_stop_waits_for_publication_and_commit() -> None:
 
 def test_a_stop_ends_with_the_timeouts_of_what_never_came() -> None:
     driver = running()
-    driver.handle(StopRegion())
+    driver.handle(commands.StopRegion())
     checkpoint = driver.complete()
     driver.wait(60)
     assert committed(driver, checkpoint) is Committed.NO
@@ -435,14 +417,14 @@ def test_a_region_that_does_not_stop_has_nothing_to_be_done_with() -> None:
 def test_a_complete_checkpoint_is_published_once() -> None:
     driver = draining()
     checkpoint = driver.complete()
-    driver.handle(ReportPublished(sequence=checkpoint, member=driver.member(0)))
+    driver.handle(commands.ReportPublished(sequence=checkpoint, member=driver.member(0)))
     row = driver.region.checkpoints[checkpoint]
     assert (row.state, row.published_at, row.publish_deadline) == (
         CheckpointState.PUBLISHED,
         driver.clock.now,
         None,
     )
-    driver.handle(ReportPublished(sequence=checkpoint, member=driver.member(1)))
+    driver.handle(commands.ReportPublished(sequence=checkpoint, member=driver.member(1)))
     assert happened(driver, events.CheckpointPublished) == [
         events.CheckpointPublished(sequence=checkpoint, member=driver.member(0))
     ]
@@ -450,10 +432,10 @@ def test_a_complete_checkpoint_is_published_once() -> None:
 
 def test_what_is_not_complete_is_not_published() -> None:
     driver = draining()
-    with pytest.raises(CheckpointRefused, match="is open; only a complete checkpoint"):
-        driver.handle(PublishCheckpoint(sequence=driver.region.open_checkpoint or CheckpointNumber(0)))
-    with pytest.raises(UnknownCheckpoint, match="no checkpoint 99"):
-        driver.handle(PublishCheckpoint(sequence=CheckpointNumber(99)))
+    with pytest.raises(errors.CheckpointRefused, match="is open; only a complete checkpoint"):
+        driver.handle(commands.PublishCheckpoint(sequence=driver.region.open_checkpoint or CheckpointNumber(0)))
+    with pytest.raises(errors.UnknownCheckpoint, match="no checkpoint 99"):
+        driver.handle(commands.PublishCheckpoint(sequence=CheckpointNumber(99)))
 
 
 def test_checkpoints_are_published_in_their_order() -> None:
@@ -463,10 +445,12 @@ def test_checkpoints_are_published_in_their_order() -> None:
     for sequence in (first, second):
         rows[sequence] = replace(rows[sequence], state=CheckpointState.COMPLETE, published_at=None)
     region = replace(driver.region, checkpoints=rows)
-    with pytest.raises(CheckpointRefused, match=f"checkpoint {first} has to be published before checkpoint {second}"):
-        publication.publish(region, driver.clock.now, PublishCheckpoint(sequence=second))
-    region = publication.publish(region, driver.clock.now, PublishCheckpoint(sequence=first))
-    region = publication.publish(region, driver.clock.now, PublishCheckpoint(sequence=second))
+    with pytest.raises(
+        errors.CheckpointRefused, match=f"checkpoint {first} has to be published before checkpoint {second}"
+    ):
+        publication.publish(region, driver.clock.now, commands.PublishCheckpoint(sequence=second))
+    region = publication.publish(region, driver.clock.now, commands.PublishCheckpoint(sequence=first))
+    region = publication.publish(region, driver.clock.now, commands.PublishCheckpoint(sequence=second))
     assert region.checkpoints[second].state is CheckpointState.PUBLISHED
 
 
@@ -513,7 +497,7 @@ def test_a_repaired_commit_read_back_settles_it_as_committed() -> None:
     driver.read_back(driver.member(0), {driver.partition(0): Offset(7), driver.partition(1): Offset(10)})
     driver.read_back(driver.member(1))
     assert committed(driver, checkpoint) is Committed.NO
-    driver.handle(RepairReadBack(sequence=checkpoint, offsets=driver.region.offsets[checkpoint]))
+    driver.handle(commands.RepairReadBack(sequence=checkpoint, offsets=driver.region.offsets[checkpoint]))
     assert committed(driver, checkpoint) is Committed.YES
     assert happened(driver, events.CommitReadBack)[-1].member is None
     judge(driver)
@@ -524,21 +508,23 @@ def test_only_the_restore_point_is_ever_committed_or_repaired() -> None:
     first, _ = checkpoints_of_ten(driver, 2)
     offsets = driver.region.offsets[first]
     mine = driver.processes[driver.member(0)].incarnation
-    with pytest.raises(CheckpointRefused, match=f"checkpoint {first} is not the restore point"):
-        driver.handle(ReportReadBack(sequence=first, member=driver.member(0), incarnation=mine, offsets=offsets))
-    with pytest.raises(CheckpointRefused, match=f"checkpoint {first} is not the restore point"):
-        driver.handle(RepairReadBack(sequence=first, offsets=offsets))
+    with pytest.raises(errors.CheckpointRefused, match=f"checkpoint {first} is not the restore point"):
+        driver.handle(
+            commands.ReportReadBack(sequence=first, member=driver.member(0), incarnation=mine, offsets=offsets)
+        )
+    with pytest.raises(errors.CheckpointRefused, match=f"checkpoint {first} is not the restore point"):
+        driver.handle(commands.RepairReadBack(sequence=first, offsets=offsets))
 
 
 def test_a_reset_that_is_the_restore_point_is_no_checkpoint_to_be_committed() -> None:
     driver = running()
     restore_point = driver.region.restore_sequence
     assert restore_point is not None
-    with pytest.raises(CheckpointRefused, match="not the restore point"):
-        driver.handle(RepairReadBack(sequence=restore_point, offsets=OffsetMap()))
-    with pytest.raises(CheckpointRefused, match="not the restore point"):
+    with pytest.raises(errors.CheckpointRefused, match="not the restore point"):
+        driver.handle(commands.RepairReadBack(sequence=restore_point, offsets=OffsetMap()))
+    with pytest.raises(errors.CheckpointRefused, match="not the restore point"):
         driver.handle(
-            ReportReadBack(
+            commands.ReportReadBack(
                 sequence=restore_point, member=driver.member(0), incarnation=Incarnation(1), offsets=OffsetMap()
             )
         )
@@ -547,18 +533,18 @@ def test_a_reset_that_is_the_restore_point_is_no_checkpoint_to_be_committed() ->
 def test_a_member_speaks_only_for_what_it_holds_now() -> None:
     driver = draining()
     checkpoint = driver.complete()
-    with pytest.raises(NotClaimed, match="does not hold g:t-3 now"):
+    with pytest.raises(errors.NotClaimed, match="does not hold g:t-3 now"):
         driver.read_back(driver.member(0), {driver.partition(3): Offset(10)})
-    with pytest.raises(NotClaimed, match="does not hold g:t-9 now"):
+    with pytest.raises(errors.NotClaimed, match="does not hold g:t-9 now"):
         driver.read_back(driver.member(0), {driver.partition(9): Offset(10)})
-    with pytest.raises(StaleIncarnation):
+    with pytest.raises(errors.StaleIncarnation):
         driver.handle(
-            ReportReadBack(
+            commands.ReportReadBack(
                 sequence=checkpoint, member=driver.member(0), incarnation=Incarnation(9), offsets=OffsetMap()
             )
         )
     driver.clock.advance(60)
-    with pytest.raises(LeaseExpired):
+    with pytest.raises(errors.LeaseExpired):
         driver.read_back(driver.member(0))
 
 
@@ -573,7 +559,7 @@ def test_a_commit_that_never_came_is_settled_by_its_timeout() -> None:
 
 def test_a_stop_that_was_taken_back_at_its_completion_goes_on() -> None:
     driver = started(Driver(members=1))
-    driver.handle(StopRegion())
-    driver.handle(StartRegion())
+    driver.handle(commands.StopRegion())
+    driver.handle(commands.StartRegion())
     driver.complete()
     assert (state(driver), driver.region.stopping) == (RegionState.RUNNING, None)

@@ -6,36 +6,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused, RegionExists, RegionInState
-from airflow_kcr.protocol.region import events, lifecycle, restored
-from airflow_kcr.protocol.region.commands import (
-    Command,
-    DeclareRegion,
-    DeleteRegion,
-    KillRegion,
-    PauseRegion,
-    ReadRegion,
-    Reconcile,
-    ReportForeignConsumer,
-    ReportLater,
-    ReportNoted,
-    RequestReset,
-    StartRegion,
-    StopRegion,
-)
-from airflow_kcr.protocol.region.rows import (
-    CheckpointPhase,
-    CheckpointPurpose,
-    Committed,
-    DesiredState,
-    HaltReason,
-    Noted,
-    PersonResetState,
-    RegionState,
-    Requester,
-    RequestState,
-    ResetCause,
-    ResetState,
-)
+from airflow_kcr.protocol.region import commands, events, lifecycle, restored, rows
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, RequestId, Timeline
@@ -43,12 +14,12 @@ from tests.support.driver import Driver
 from tests.support.judging import causes, checkpoint_of, halt_of, happened, judge, open_checkpoint, positions, state
 from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, hourly, located, running
 
-SOMEBODY = Requester(who="somebody")
+SOMEBODY = rows.Requester(who="somebody")
 
 
 def failing(driver: Driver) -> None:
     caller = driver.caller(driver.member(0))
-    driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="it broke"))
+    driver.handle(commands.RequestReset(caller=caller, cause=rows.ResetCause.BATCH_FAILED, detail="it broke"))
 
 
 def drained(driver: Driver) -> CheckpointNumber:
@@ -56,7 +27,7 @@ def drained(driver: Driver) -> CheckpointNumber:
     sequence = driver.complete()
     driver.publish()
     for member in sorted(driver.processes):
-        if state(driver) is not RegionState.STOPPED:
+        if state(driver) is not rows.RegionState.STOPPED:
             driver.read_back(member)
     return sequence
 
@@ -67,21 +38,21 @@ def drained(driver: Driver) -> CheckpointNumber:
 def test_a_declared_region_is_stopped_and_says_what_it_delivers() -> None:
     driver = Driver()
     assert (state(driver), driver.region.desired_state, driver.region.epoch) == (
-        RegionState.STOPPED,
-        DesiredState.STOPPED,
+        rows.RegionState.STOPPED,
+        rows.DesiredState.STOPPED,
         0,
     )
     created = events.RegionCreated(region_id=driver.region.region_id, deliveries={"g": "at_least_once"})
     assert happened(driver, events.RegionCreated) == [created]
     with pytest.raises(RegionExists):
-        driver.handle(DeclareRegion(spec=driver.region.spec))
+        driver.handle(commands.DeclareRegion(spec=driver.region.spec))
 
 
 def test_a_start_is_a_reset_of_that_cause_and_raises_the_epoch() -> None:
     driver = Driver()
-    driver.handle(StartRegion(requester=SOMEBODY))
+    driver.handle(commands.StartRegion(requester=SOMEBODY))
     assert causes(driver) == ["start"]
-    assert (driver.region.epoch, driver.region.desired_state) == (1, DesiredState.RUNNING)
+    assert (driver.region.epoch, driver.region.desired_state) == (1, rows.DesiredState.RUNNING)
     assert happened(driver, events.DesiredStateChanged)[0].requester == SOMEBODY
     assert happened(driver, events.ResetBegun)[0].detail == "somebody"
 
@@ -89,7 +60,7 @@ def test_a_start_is_a_reset_of_that_cause_and_raises_the_epoch() -> None:
 def test_a_start_of_a_region_that_runs_changes_nothing() -> None:
     driver = running()
     counter = driver.region.counter
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     assert driver.region.counter == counter
 
 
@@ -97,9 +68,9 @@ def test_the_next_start_resumes_at_the_restore_point() -> None:
     driver = running()
     checkpoints_of_ten(driver, 1)
     driver.process()
-    driver.handle(KillRegion())
+    driver.handle(commands.KillRegion())
     all_crash(driver)
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     driver.recover()
     assert positions(driver) == [10, 10, 10, 10]
     judge(driver)
@@ -108,8 +79,8 @@ def test_the_next_start_resumes_at_the_restore_point() -> None:
 def test_a_start_of_a_halted_region_counts_failures_anew() -> None:
     driver = running()
     failing(driver)
-    driver.handle(ReportForeignConsumer(text="a stranger"))
-    driver.handle(StartRegion())
+    driver.handle(commands.ReportForeignConsumer(text="a stranger"))
+    driver.handle(commands.StartRegion())
     assert (driver.region.failures, driver.region.halt) == (0, None)
     assert causes(driver)[-1] == "start"
 
@@ -120,12 +91,12 @@ def test_a_start_of_a_halted_region_counts_failures_anew() -> None:
 def test_a_pause_lets_batches_end_and_none_begin() -> None:
     driver = running()
     batch = driver.start_batch(driver.member(0))
-    driver.handle(PauseRegion())
+    driver.handle(commands.PauseRegion())
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.start_batch(driver.member(1))
     driver.finish_batch(batch)
-    assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
-    driver.handle(StartRegion())
+    assert (state(driver), driver.region.desired_state) == (rows.RegionState.RUNNING, rows.DesiredState.PAUSED)
+    driver.handle(commands.StartRegion())
     driver.process()
     assert causes(driver) == ["start"]
 
@@ -133,46 +104,46 @@ def test_a_pause_lets_batches_end_and_none_begin() -> None:
 def test_a_pause_survives_a_crash() -> None:
     driver = running()
     driver.start_batch(driver.member(0))
-    driver.handle(PauseRegion())
+    driver.handle(commands.PauseRegion())
     all_crash(driver)
     driver.recover()
-    assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
+    assert (state(driver), driver.region.desired_state) == (rows.RegionState.RUNNING, rows.DesiredState.PAUSED)
     assert causes(driver) == ["start", "claim"]
 
 
 def test_a_pause_aborts_a_checkpoint_that_only_approaches_its_boundary_and_the_run_is_served_after_the_resume() -> None:
     driver = hourly()
     driver.request_checkpoint("n", boundary=boundary(1))
-    driver.handle(PauseRegion())
+    driver.handle(commands.PauseRegion())
     assert open_checkpoint(driver) is None
     assert happened(driver, events.CheckpointAborted)[0].reason == "the region was paused"
-    driver.handle(StartRegion())
-    assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
+    driver.handle(commands.StartRegion())
+    assert driver.region.requests[RequestId("n")].state is rows.RequestState.OPEN
 
 
 def test_a_persons_drain_to_a_boundary_is_over_with_the_persons_pause() -> None:
     driver = hourly()
-    driver.request_checkpoint("n", boundary=boundary(1), purpose=CheckpointPurpose.DRAIN)
-    driver.handle(PauseRegion())
-    assert driver.region.requests[RequestId("n")].state is RequestState.SUPERSEDED
+    driver.request_checkpoint("n", boundary=boundary(1), purpose=rows.CheckpointPurpose.DRAIN)
+    driver.handle(commands.PauseRegion())
+    assert driver.region.requests[RequestId("n")].state is rows.RequestState.SUPERSEDED
 
 
 def test_a_pause_waits_for_a_checkpoint_that_drains() -> None:
     driver = running()
     driver.request_checkpoint("n")
-    driver.handle(PauseRegion())
-    assert checkpoint_of(driver).phase is CheckpointPhase.DRAINING
+    driver.handle(commands.PauseRegion())
+    assert checkpoint_of(driver).phase is rows.CheckpointPhase.DRAINING
     driver.complete()
-    assert driver.region.desired_state is DesiredState.PAUSED
+    assert driver.region.desired_state is rows.DesiredState.PAUSED
 
 
 def test_what_is_stopped_or_stopping_is_not_paused() -> None:
     with pytest.raises(RegionInState, match="is stopped or stopping"):
-        Driver().store.handle(Driver().name, PauseRegion())
+        Driver().store.handle(Driver().name, commands.PauseRegion())
     driver = running()
-    driver.handle(StopRegion())
+    driver.handle(commands.StopRegion())
     with pytest.raises(RegionInState, match="is stopped or stopping"):
-        driver.handle(PauseRegion())
+        driver.handle(commands.PauseRegion())
 
 
 # -- stop -------------------------------------------------------------------------------------------------------------
@@ -181,14 +152,14 @@ def test_what_is_stopped_or_stopping_is_not_paused() -> None:
 def test_a_stop_drains_publishes_and_commits_before_all_leave() -> None:
     driver = running()
     driver.process()
-    driver.handle(StopRegion(requester=SOMEBODY))
+    driver.handle(commands.StopRegion(requester=SOMEBODY))
     checkpoint = checkpoint_of(driver)
-    assert (checkpoint.purpose, checkpoint.request_id) == (CheckpointPurpose.STOP, "stop:1:1")
+    assert (checkpoint.purpose, checkpoint.request_id) == (rows.CheckpointPurpose.STOP, "stop:1:1")
     drained(driver)
-    assert state(driver) is RegionState.STOPPED
+    assert state(driver) is rows.RegionState.STOPPED
     assert happened(driver, events.Stopped) == [events.Stopped(drained=True)]
     assert driver.region.stopping is None
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     driver.finish_reset()
     assert positions(driver) == [10, 10, 10, 10]
     judge(driver)
@@ -196,7 +167,7 @@ def test_a_stop_drains_publishes_and_commits_before_all_leave() -> None:
 
 def test_nothing_begins_between_the_checkpoint_of_a_stop_and_its_end() -> None:
     driver = running()
-    driver.handle(StopRegion())
+    driver.handle(commands.StopRegion())
     driver.complete()
     with pytest.raises(BatchRefused):
         driver.start_batch(driver.member(0))
@@ -205,12 +176,12 @@ def test_nothing_begins_between_the_checkpoint_of_a_stop_and_its_end() -> None:
 def test_a_stop_without_a_live_member_or_of_a_halted_region_is_done_at_once_and_undrained() -> None:
     driver = running()
     all_crash(driver)
-    driver.handle(StopRegion())
-    assert state(driver) is RegionState.STOPPED
+    driver.handle(commands.StopRegion())
+    assert state(driver) is rows.RegionState.STOPPED
     halted = running()
-    halted.store.handle(halted.name, ReportForeignConsumer(text="a stranger"))
-    halted.store.handle(halted.name, StopRegion())
-    assert state(halted) is RegionState.STOPPED
+    halted.store.handle(halted.name, commands.ReportForeignConsumer(text="a stranger"))
+    halted.store.handle(halted.name, commands.StopRegion())
+    assert state(halted) is rows.RegionState.STOPPED
     assert halted.region.halt is None
     assert happened(driver, events.Stopped) == happened(halted, events.Stopped) == [events.Stopped(drained=False)]
 
@@ -218,26 +189,26 @@ def test_a_stop_without_a_live_member_or_of_a_halted_region_is_done_at_once_and_
 def test_a_second_stop_changes_nothing() -> None:
     driver = running()
     for _ in range(2):
-        driver.handle(StopRegion())
+        driver.handle(commands.StopRegion())
     assert len(happened(driver, events.CheckpointRequested)) == 1
     stopped = Driver()
-    stopped.handle(StopRegion())
+    stopped.handle(commands.StopRegion())
     assert happened(stopped, events.Stopped) == []
 
 
 def test_a_stop_aborts_an_approaching_checkpoint() -> None:
     driver = hourly()
     driver.request_checkpoint("n", boundary=boundary(1))
-    driver.handle(StopRegion())
-    assert checkpoint_of(driver).purpose is CheckpointPurpose.STOP
+    driver.handle(commands.StopRegion())
+    assert checkpoint_of(driver).purpose is rows.CheckpointPurpose.STOP
 
 
 def test_a_stop_fails_a_persons_reset_that_waits() -> None:
     driver = running()
     failing(driver)
     driver.reset(ToOffset(offset=Offset(0)), request_id="r")
-    driver.handle(StopRegion())
-    assert driver.region.person_resets[RequestId("r")].state is PersonResetState.FAILED
+    driver.handle(commands.StopRegion())
+    assert driver.region.person_resets[RequestId("r")].state is rows.PersonResetState.FAILED
 
 
 def test_a_resume_after_a_restore_opens_a_timeline_at_the_restore_point_that_the_store_has() -> None:
@@ -245,13 +216,13 @@ def test_a_resume_after_a_restore_opens_a_timeline_at_the_restore_point_that_the
     checkpoint = checkpoints_of_ten(driver, 1)[0]
     driver.process()
     driver.handle(memory(driver, epoch=5))
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     assert driver.region.timeline == 2
     assert positions(driver) == [10, 10, 10, 10]
     assert driver.region.checkpoints[checkpoint].is_current
     reset = running()
     reset.handle(memory(reset, epoch=5))
-    reset.store.handle(reset.name, StartRegion())
+    reset.store.handle(reset.name, commands.StartRegion())
     assert reset.region.timeline == 2
     assert positions(reset) == [0, 0, 0, 0]
 
@@ -259,31 +230,33 @@ def test_a_resume_after_a_restore_opens_a_timeline_at_the_restore_point_that_the
 def test_a_stop_that_a_crash_came_between_is_asked_for_again_after_the_reset() -> None:
     driver = running()
     driver.process()
-    driver.handle(StopRegion())
+    driver.handle(commands.StopRegion())
     failing(driver)
     driver.finish_reset()
-    assert checkpoint_of(driver).purpose is CheckpointPurpose.STOP
-    assert len([b for b in happened(driver, events.CheckpointRequested) if b.purpose is CheckpointPurpose.STOP]) == 1
+    assert checkpoint_of(driver).purpose is rows.CheckpointPurpose.STOP
+    assert (
+        len([b for b in happened(driver, events.CheckpointRequested) if b.purpose is rows.CheckpointPurpose.STOP]) == 1
+    )
     drained(driver)
-    assert state(driver) is RegionState.STOPPED
+    assert state(driver) is rows.RegionState.STOPPED
     judge(driver)
 
 
 def test_a_stop_whose_last_member_dies_is_done_undrained() -> None:
     driver = running()
     driver.process()
-    driver.handle(StopRegion())
+    driver.handle(commands.StopRegion())
     assert not lifecycle.is_stop_due(driver.region, driver.clock.now)
     all_crash(driver)
-    driver.handle(Reconcile())
-    assert state(driver) is RegionState.STOPPED
+    driver.handle(commands.Reconcile())
+    assert state(driver) is rows.RegionState.STOPPED
     assert happened(driver, events.Stopped) == [events.Stopped(drained=False)]
 
 
-HALTS: dict[str, Callable[[Driver], Command[object]]] = {
-    "foreign consumer": lambda driver: ReportForeignConsumer(text="a stranger"),
+HALTS: dict[str, Callable[[Driver], commands.Command[object]]] = {
+    "foreign consumer": lambda driver: commands.ReportForeignConsumer(text="a stranger"),
     "restored store": lambda driver: memory(driver, epoch=5),
-    "later note": lambda driver: ReportNoted(partition=driver.partition(0), noted=note(driver, epoch=5)),
+    "later note": lambda driver: commands.ReportNoted(partition=driver.partition(0), noted=note(driver, epoch=5)),
 }
 
 
@@ -292,35 +265,35 @@ HALTS: dict[str, Callable[[Driver], Command[object]]] = {
 def test_whatever_halts_a_region_halts_it_in_every_phase_of_a_stop_too(halts: str, phase: str) -> None:
     driver = running()
     driver.process()
-    driver.handle(StopRegion())
+    driver.handle(commands.StopRegion())
     if phase != "asked":
         driver.complete()
     if phase == "published":
         driver.publish()
     driver.store.handle(driver.name, HALTS[halts](driver))
-    assert state(driver) is RegionState.HALTED
-    driver.store.handle(driver.name, Reconcile())
-    assert state(driver) is RegionState.HALTED
-    driver.store.handle(driver.name, StopRegion())
-    assert state(driver) is RegionState.STOPPED
+    assert state(driver) is rows.RegionState.HALTED
+    driver.store.handle(driver.name, commands.Reconcile())
+    assert state(driver) is rows.RegionState.HALTED
+    driver.store.handle(driver.name, commands.StopRegion())
+    assert state(driver) is rows.RegionState.STOPPED
     assert happened(driver, events.Stopped) == [events.Stopped(drained=False)]
 
 
 def test_a_stop_can_be_taken_back_before_its_checkpoint_and_after_it() -> None:
     driver = running()
     driver.request_checkpoint("first")
-    driver.handle(StopRegion())
-    driver.handle(StartRegion())
-    assert [r.state for r in driver.region.requests.values() if r.purpose is CheckpointPurpose.STOP] == [
-        RequestState.SUPERSEDED
+    driver.handle(commands.StopRegion())
+    driver.handle(commands.StartRegion())
+    assert [r.state for r in driver.region.requests.values() if r.purpose is rows.CheckpointPurpose.STOP] == [
+        rows.RequestState.SUPERSEDED
     ]
     driver.complete()
     driver.publish()
-    driver.handle(StopRegion())
+    driver.handle(commands.StopRegion())
     driver.complete()
-    assert driver.handle(ReadRegion(member=driver.member(0))).stopping
-    driver.handle(StartRegion())
-    assert (state(driver), driver.region.stopping) == (RegionState.RUNNING, None)
+    assert driver.handle(commands.ReadRegion(member=driver.member(0))).stopping
+    driver.handle(commands.StartRegion())
+    assert (state(driver), driver.region.stopping) == (rows.RegionState.RUNNING, None)
     driver.process()
     assert causes(driver) == ["start"]
 
@@ -330,10 +303,10 @@ def test_a_stop_gives_up_the_running_reset_and_settles_the_commit() -> None:
     driver.request_checkpoint("n")
     checkpoint = driver.complete()
     region = lifecycle.stopped(driver.region, driver.clock.now, drained=False)
-    assert region.checkpoints[checkpoint].committed is Committed.NO
+    assert region.checkpoints[checkpoint].committed is rows.Committed.NO
     failing(driver)
     region = lifecycle.stopped(driver.region, driver.clock.now, drained=False)
-    assert region.resets[region.epoch].state is ResetState.SUPERSEDED
+    assert region.resets[region.epoch].state is rows.ResetState.SUPERSEDED
 
 
 def test_a_stop_checkpoint_is_not_asked_for_where_nobody_wants_one() -> None:
@@ -350,33 +323,33 @@ def test_a_kill_is_a_new_epoch_in_which_whatever_runs_is_void() -> None:
     driver.process()
     batch = driver.start_batch(driver.member(0))
     driver.request_checkpoint("n")
-    driver.handle(KillRegion(requester=SOMEBODY))
+    driver.handle(commands.KillRegion(requester=SOMEBODY))
     region = driver.region
     assert (state(driver), region.desired_state, region.epoch, region.open_checkpoint) == (
-        RegionState.STOPPED,
-        DesiredState.STOPPED,
+        rows.RegionState.STOPPED,
+        rows.DesiredState.STOPPED,
         2,
         None,
     )
     assert happened(driver, events.Killed) == [events.Killed(epoch=Epoch(2), requester=SOMEBODY)]
-    assert region.requests[RequestId("n")].state is RequestState.SUPERSEDED
+    assert region.requests[RequestId("n")].state is rows.RequestState.SUPERSEDED
     with pytest.raises(Exception, match="epoch"):
         driver.finish_batch(batch)
 
 
 def test_a_kill_of_a_stopped_region_raises_the_epoch_only() -> None:
     driver = Driver()
-    driver.handle(KillRegion())
-    assert (state(driver), driver.region.epoch) == (RegionState.STOPPED, 1)
+    driver.handle(commands.KillRegion())
+    assert (state(driver), driver.region.epoch) == (rows.RegionState.STOPPED, 1)
     assert happened(driver, events.Stopped) == []
 
 
 def test_a_kill_fails_a_persons_reset_that_has_not_begun() -> None:
     driver = running()
     driver.reset(ToOffset(offset=Offset(0)), request_id="r")
-    driver.handle(KillRegion())
+    driver.handle(commands.KillRegion())
     row = driver.region.person_resets[RequestId("r")]
-    assert row.state is PersonResetState.FAILED
+    assert row.state is rows.PersonResetState.FAILED
     assert happened(driver, events.PersonResetFailed)[0].why
 
 
@@ -386,21 +359,21 @@ def test_a_kill_fails_a_persons_reset_that_has_not_begun() -> None:
 def test_a_region_that_anybody_may_work_for_is_not_deleted() -> None:
     driver = running()
     with pytest.raises(RegionInState, match=r"is running; leases are held by g\[0\], g\[1\]; stop it"):
-        driver.handle(DeleteRegion())
-    driver.handle(KillRegion())
+        driver.handle(commands.DeleteRegion())
+    driver.handle(commands.KillRegion())
     with pytest.raises(RegionInState, match="leases are held"):
-        driver.handle(DeleteRegion())
+        driver.handle(commands.DeleteRegion())
     all_crash(driver)
-    driver.handle(DeleteRegion())
+    driver.handle(commands.DeleteRegion())
     assert driver.store.names() == ()
 
 
 # -- a restored store -------------------------------------------------------------------------------------------------
 
 
-def memory(driver: Driver, **later: int) -> ReportLater:
+def memory(driver: Driver, **later: int) -> commands.ReportLater:
     region = driver.region
-    return ReportLater(
+    return commands.ReportLater(
         member=driver.member(0),
         epoch=Epoch(region.epoch + later.get("epoch", 0)),
         incarnation=Incarnation(region.members[driver.member(0)].incarnation + later.get("incarnation", 0)),
@@ -418,7 +391,7 @@ def test_a_store_that_is_older_than_what_somebody_has_seen_halts_its_region(what
     driver.handle(memory(driver, **{what: 3}))
     region = driver.region
     assert region.halt is not None
-    assert (state(driver), region.halt.reason) == (RegionState.HALTED, HaltReason.RESTORED)
+    assert (state(driver), region.halt.reason) == (rows.RegionState.HALTED, rows.HaltReason.RESTORED)
     assert said in region.halt.text
     assert len(region.halt.choices) == 3
     assert said in happened(driver, events.StoreRestoredSeen)[0].detail
@@ -441,9 +414,9 @@ def test_a_member_that_the_restored_store_never_knew_is_remembered_by_its_incarn
     assert halted.members[driver.member(1)].left
 
 
-def note(driver: Driver, **later: int) -> Noted:
+def note(driver: Driver, **later: int) -> rows.Noted:
     region = driver.region
-    return Noted(
+    return rows.Noted(
         member=driver.member(0),
         epoch=Epoch(region.epoch + later.get("epoch", 0)),
         sequence=CheckpointNumber(region.next_sequence - 1 + later.get("sequence", 0)),
@@ -464,10 +437,10 @@ NOBODY_S = [
 def test_what_kafka_s_metadata_says_halts_the_region_and_raises_none_of_its_numbers(later: dict[str, int]) -> None:
     driver = running()
     before = driver.region
-    driver.handle(ReportNoted(partition=driver.partition(0), noted=note(driver, **later)))
+    driver.handle(commands.ReportNoted(partition=driver.partition(0), noted=note(driver, **later)))
     region = driver.region
     assert region.halt is not None
-    assert (state(driver), region.halt.reason) == (RegionState.HALTED, HaltReason.RESTORED)
+    assert (state(driver), region.halt.reason) == (rows.RegionState.HALTED, rows.HaltReason.RESTORED)
     assert (region.epoch, region.next_sequence, region.timeline) == (
         before.epoch,
         before.next_sequence,
@@ -479,28 +452,36 @@ def test_what_kafka_s_metadata_says_halts_the_region_and_raises_none_of_its_numb
 
 
 @pytest.mark.parametrize("later", NOBODY_S, ids=str)
-@pytest.mark.parametrize("verb", [StartRegion(), KillRegion(), StopRegion()], ids=lambda c: type(c).__name__)
-def test_what_no_region_gets_to_is_never_taken_over(later: dict[str, int], verb: Command[Region]) -> None:
+@pytest.mark.parametrize(
+    "verb", [commands.StartRegion(), commands.KillRegion(), commands.StopRegion()], ids=lambda c: type(c).__name__
+)
+def test_what_no_region_gets_to_is_never_taken_over(later: dict[str, int], verb: commands.Command[Region]) -> None:
     driver = running()
     before = driver.region
-    driver.handle(ReportNoted(partition=driver.partition(0), noted=note(driver, **later)))
+    driver.handle(commands.ReportNoted(partition=driver.partition(0), noted=note(driver, **later)))
     assert "another client has written this" in halt_of(driver).text
     driver.handle(verb)
     region = driver.region
     assert region.epoch <= before.epoch + 1
     assert region.next_sequence <= before.next_sequence + 1
     assert region.timeline <= before.timeline + 1
-    driver.handle(StartRegion())
-    driver.handle(KillRegion())
+    driver.handle(commands.StartRegion())
+    driver.handle(commands.KillRegion())
 
 
-@pytest.mark.parametrize("verb", [StartRegion(), KillRegion(), StopRegion()], ids=lambda c: type(c).__name__)
-def test_what_the_region_can_have_reached_is_taken_over_when_a_person_ends_the_halt(verb: Command[Region]) -> None:
+@pytest.mark.parametrize(
+    "verb", [commands.StartRegion(), commands.KillRegion(), commands.StopRegion()], ids=lambda c: type(c).__name__
+)
+def test_what_the_region_can_have_reached_is_taken_over_when_a_person_ends_the_halt(
+    verb: commands.Command[Region],
+) -> None:
     driver = running()
     before = driver.region
-    driver.handle(ReportNoted(partition=driver.partition(0), noted=note(driver, epoch=5, sequence=7, timeline=3)))
+    driver.handle(
+        commands.ReportNoted(partition=driver.partition(0), noted=note(driver, epoch=5, sequence=7, timeline=3))
+    )
     # Another member has read a later one.
-    driver.handle(ReportNoted(partition=driver.partition(0), noted=note(driver, epoch=6, sequence=6)))
+    driver.handle(commands.ReportNoted(partition=driver.partition(0), noted=note(driver, epoch=6, sequence=6)))
     assert "the store was restored from an older state, or another client" in halt_of(driver).text
     driver.handle(verb)
     region = driver.region
@@ -514,16 +495,16 @@ def test_what_the_region_can_have_reached_is_taken_over_when_a_person_ends_the_h
 def test_a_note_of_nothing_later_halts_nothing(later: dict[str, int]) -> None:
     driver = running()
     region = driver.region
-    report = ReportNoted(partition=driver.partition(0), noted=note(driver, **later))
+    report = commands.ReportNoted(partition=driver.partition(0), noted=note(driver, **later))
     assert restored.noted_later(region, driver.clock.now, report) is region
 
 
 def test_a_note_that_is_told_late_leaves_a_stopped_region_stopped() -> None:
     driver = running()
     noted = note(driver, sequence=3)
-    driver.handle(KillRegion())
-    driver.handle(ReportNoted(partition=driver.partition(0), noted=noted))
-    assert (state(driver), driver.region.halt) == (RegionState.STOPPED, None)
+    driver.handle(commands.KillRegion())
+    driver.handle(commands.ReportNoted(partition=driver.partition(0), noted=noted))
+    assert (state(driver), driver.region.halt) == (rows.RegionState.STOPPED, None)
 
 
 def test_what_the_store_has_too_halts_nothing() -> None:
@@ -534,15 +515,15 @@ def test_what_the_store_has_too_halts_nothing() -> None:
 
 def test_a_foreign_consumer_halts_the_region_with_the_choices() -> None:
     driver = running()
-    driver.handle(ReportForeignConsumer(text="consumer c-1 of 10.0.0.1 is in group g"))
+    driver.handle(commands.ReportForeignConsumer(text="consumer c-1 of 10.0.0.1 is in group g"))
     halt = halt_of(driver)
-    assert (halt.reason, halt.text) == (HaltReason.FOREIGN_CONSUMER, "consumer c-1 of 10.0.0.1 is in group g")
+    assert (halt.reason, halt.text) == (rows.HaltReason.FOREIGN_CONSUMER, "consumer c-1 of 10.0.0.1 is in group g")
     assert len(halt.choices) == 2
 
 
 def test_a_stop_of_a_region_at_its_boundary_is_not_held_up_by_it() -> None:
     driver = hourly()
     located(driver, boundary(1), 0)
-    driver.handle(StopRegion())
+    driver.handle(commands.StopRegion())
     drained(driver)
-    assert state(driver) is RegionState.STOPPED
+    assert state(driver) is rows.RegionState.STOPPED

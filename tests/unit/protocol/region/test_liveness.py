@@ -8,14 +8,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.commands import (
-    PauseRegion,
-    Renew,
-    ReportForeignConsumer,
-    RequestCheckpoint,
-    StartRegion,
-)
+from airflow_kcr.protocol.region import commands, liveness
 from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LivenessVerdict, LogEnd, Seen
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState, ResetCause, StartFailure
 from airflow_kcr.protocol.region.waits import Rule, Wait
@@ -59,13 +52,13 @@ def test_a_stopped_region_waits_for_nothing() -> None:
 
 def test_a_halted_or_paused_region_waits_for_a_person_as_long_as_it_takes() -> None:
     driver = running()
-    driver.handle(PauseRegion())
+    driver.handle(commands.PauseRegion())
     found = judged(driver, later=DAY)
     assert (found.verdict, found.text()) == (
         LivenessVerdict.WAITING,
         "waiting: person: the region is paused; resume it",
     )
-    driver.handle(ReportForeignConsumer(text="a stranger reads along"))
+    driver.handle(commands.ReportForeignConsumer(text="a stranger reads along"))
     assert "person: the region is halted: a stranger reads along" in judged(driver, later=DAY).text()
 
 
@@ -81,7 +74,7 @@ def test_without_a_member_a_region_waits_for_one_and_is_stalled_when_none_comes_
 
 def test_a_region_that_nobody_joins_after_its_start_is_stalled_as_well() -> None:
     driver = Driver()
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     assert judged(driver).verdict is LivenessVerdict.WAITING
     found = judged(driver, later=patience(driver))
     assert found.text() == "stalled: members since 2026-01-01T00:00:00Z: no member lives; start them"
@@ -211,14 +204,16 @@ def test_what_a_live_member_lacks_to_run_a_batch_is_named() -> None:
     driver = running(partitions=1, members=1)
     member = driver.member(0)
     lease, times = driver.region.leases[member], driver.region.rules.timeouts
-    driver.handle(Renew(member=member, incarnation=lease.incarnation, lease=times.lease, lacks="Spark has no executor"))
+    driver.handle(
+        commands.Renew(member=member, incarnation=lease.incarnation, lease=times.lease, lacks="Spark has no executor")
+    )
     wait = only(judged(driver))
     assert (wait.rule, wait.what) == (Rule.ENGINE, "g[0]: Spark has no executor")
     stalled = judged(driver, later=MINUTE, ends=40)
     assert "40 of g:t-0 can be read, and no batch reads them: g[0]: Spark has no executor" in stalled.text()
     driver.start_batch(member)
     assert "runs for longer than 0:02:00: Spark has no executor" in judged(driver, later=DAY).text()
-    driver.handle(Renew(member=member, incarnation=lease.incarnation, lease=times.lease))
+    driver.handle(commands.Renew(member=member, incarnation=lease.incarnation, lease=times.lease))
     assert judged(driver).waits == ()
 
 
@@ -262,7 +257,7 @@ def test_kafka_is_only_worth_asking_where_nobody_has_worked_for_long() -> None:
     assert liveness.missed_before(region, now, Seen()) is None
     assert liveness.missed_before(region, now + long - timedelta(seconds=1), seen) is None
     assert liveness.missed_before(region, now + long, seen) == now
-    driver.handle(PauseRegion())
+    driver.handle(commands.PauseRegion())
     assert liveness.missed_before(driver.region, now + long, seen) is None
 
 
@@ -284,7 +279,7 @@ def _idle(driver: Driver) -> None:
 def _approaches(driver: Driver) -> None:
     """Have a checkpoint approach its boundary, of which nothing has been read."""
     driver.wait(HOUR.total_seconds())
-    driver.handle(RequestCheckpoint(request_id=RequestId("run"), boundary=boundary(1)))
+    driver.handle(commands.RequestCheckpoint(request_id=RequestId("run"), boundary=boundary(1)))
 
 
 def _resets(driver: Driver) -> None:
@@ -344,7 +339,7 @@ def test_records_beyond_the_boundary_are_not_readable() -> None:
 def test_records_beyond_a_boundary_are_not_missed_from_before_a_run_asked_for_its_checkpoint() -> None:
     driver = hourly(partitions=1, members=1)
     driver.wait(DAY.total_seconds())
-    driver.handle(RequestCheckpoint(request_id=RequestId("run"), boundary=boundary(1)))
+    driver.handle(commands.RequestCheckpoint(request_id=RequestId("run"), boundary=boundary(1)))
     asked = driver.clock.now
     assert driver.region.checkpoint is not None
     (wait,) = (w for w in judged(driver, later=MINUTE, ends=50).waits if w.rule is Rule.RECORDS)
@@ -464,7 +459,7 @@ def test_resets_that_follow_one_another_while_a_checkpoint_is_wanted_are_a_stall
 
 def test_members_that_can_not_start_say_why() -> None:
     driver = Driver(partitions=1, members=1)
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     refusal = StartFailure(
         member=driver.member(0), revision=1, digest=driver.region.spec.digest, refusal="no such module"
     )

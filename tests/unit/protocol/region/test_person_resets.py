@@ -6,41 +6,21 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import InvalidTarget, RegionInState, ResetInProgress, StalePlan, UnknownCheckpoint
+from airflow_kcr.protocol import targets
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, from_offsets
-from airflow_kcr.protocol.region import events, person_resets
+from airflow_kcr.protocol.region import events, person_resets, rows
 from airflow_kcr.protocol.region.commands import KillRegion, ReportForeignConsumer, StartRegion, StopRegion
-from airflow_kcr.protocol.region.rows import (
-    CheckpointPurpose,
-    CheckpointState,
-    Outcome,
-    PersonResetState,
-    RegionState,
-    RequestState,
-    ResetCause,
-)
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.scopes import parse_scope
-from airflow_kcr.protocol.targets import (
-    ByDuration,
-    ShiftBy,
-    Target,
-    ToCheckpoint,
-    ToCurrent,
-    ToDatetime,
-    ToEarliest,
-    ToInitial,
-    ToLatest,
-    ToOffset,
-)
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RequestId
 from tests.support.driver import BEGINNING, Driver
 from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, reset_of, state
 from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, hourly, running, started
 
-TO_START = ToOffset(offset=Offset(0))
+TO_START = targets.ToOffset(offset=Offset(0))
 
 
-def stands(driver: Driver, request_id: str = "r") -> PersonResetState:
+def stands(driver: Driver, request_id: str = "r") -> rows.PersonResetState:
     return driver.region.person_resets[RequestId(request_id)].state
 
 
@@ -49,7 +29,7 @@ def failure(driver: Driver, request_id: str = "r") -> str:
 
 
 def fail(driver: Driver) -> None:
-    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it broke")
+    driver.request_reset(driver.member(0), rows.ResetCause.BATCH_FAILED, "it broke")
 
 
 def halted() -> Driver:
@@ -66,9 +46,9 @@ def test_an_applied_reset_is_stored_with_who_asked_and_drains_to_a_checkpoint_fi
     driver = running()
     driver.process()
     row = driver.reset(TO_START, request_id="r")
-    assert (row.state, row.requester.who) == (PersonResetState.DRAINING, "somebody")
+    assert (row.state, row.requester.who) == (rows.PersonResetState.DRAINING, "somebody")
     checkpoint = checkpoint_of(driver)
-    assert (checkpoint.purpose, checkpoint.request_id) == (CheckpointPurpose.RESET, "r")
+    assert (checkpoint.purpose, checkpoint.request_id) == (rows.CheckpointPurpose.RESET, "r")
     accepted = happened(driver, events.PersonResetAccepted)[0]
     assert (accepted.target, accepted.forced) == ("to-offset 0", False)
 
@@ -77,7 +57,7 @@ def test_a_known_request_id_changes_nothing() -> None:
     driver = running()
     driver.reset(TO_START, request_id="r")
     counter = driver.region.counter
-    driver.reset(ToCurrent(), request_id="r", epoch=Epoch(0))
+    driver.reset(targets.ToCurrent(), request_id="r", epoch=Epoch(0))
     assert driver.region.counter == counter
 
 
@@ -92,11 +72,11 @@ def test_a_target_that_can_not_be_used_is_refused_before_anything_is_stored() ->
     driver = running()
     counter = driver.region.counter
     with pytest.raises(UnknownCheckpoint, match="has no checkpoint 99"):
-        driver.reset(ToCheckpoint(sequence=CheckpointNumber(99)))
+        driver.reset(targets.ToCheckpoint(sequence=CheckpointNumber(99)))
     with pytest.raises(InvalidTarget, match="topic u"):
         driver.reset(TO_START, scope=parse_scope(topics=["u"]))
     with pytest.raises(InvalidTarget, match="in the future"):
-        driver.reset(ToDatetime(instant=driver.clock.now + timedelta(days=1)))
+        driver.reset(targets.ToDatetime(instant=driver.clock.now + timedelta(days=1)))
     assert driver.region.counter == counter
 
 
@@ -110,7 +90,7 @@ def test_a_region_that_can_not_drain_needs_to_be_forced() -> None:
     starting.claim(starting.member(0), list(starting.logs))
     starting.crash(starting.member(0))
     starting.wait(30)
-    assert state(starting) is RegionState.STARTING
+    assert state(starting) is rows.RegionState.STARTING
     with pytest.raises(RegionInState, match=r"is starting and can't drain.*It waits: .*g:t-0"):
         starting.reset(TO_START)
     starting.fail_to_start(starting.member(0), refusal="no module named x")
@@ -125,7 +105,7 @@ def test_the_drained_map_with_the_scope_replaced_is_the_restore_point_of_a_new_t
     driver = running()
     checkpoints = checkpoints_of_ten(driver, 2)
     driver.process()
-    driver.reset(ToCheckpoint(sequence=checkpoints[0]), request_id="r", scope=parse_scope(topics=["t:0,3"]))
+    driver.reset(targets.ToCheckpoint(sequence=checkpoints[0]), request_id="r", scope=parse_scope(topics=["t:0,3"]))
     drained = driver.complete()
     region = driver.region
     assert positions(driver) == [10, 30, 30, 10]
@@ -137,15 +117,15 @@ def test_the_drained_map_with_the_scope_replaced_is_the_restore_point_of_a_new_t
     assert (region.timeline, region.restore_sequence, reset.person) == (2, reset.sequence, "r")
     assert region.archive.undone({reset.timeline}) == {reset.timeline: (checkpoints[1], drained)}
     driver.finish_reset()
-    assert stands(driver) is PersonResetState.DONE
+    assert stands(driver) is rows.PersonResetState.DONE
     judge(driver)
 
 
 COMPUTED = [
-    pytest.param(ToOffset(offset=Offset(50)), 50, id="to-offset"),
-    pytest.param(ToLatest(), 1_000, id="to-latest"),
-    pytest.param(ToEarliest(), 0, id="to-earliest"),
-    pytest.param(ShiftBy(by=-5), 5, id="shift-by"),
+    pytest.param(targets.ToOffset(offset=Offset(50)), 50, id="to-offset"),
+    pytest.param(targets.ToLatest(), 1_000, id="to-latest"),
+    pytest.param(targets.ToEarliest(), 0, id="to-earliest"),
+    pytest.param(targets.ShiftBy(by=-5), 5, id="shift-by"),
 ]
 
 
@@ -158,7 +138,7 @@ def found_later(driver: Driver) -> GroupPartition:
     return added
 
 
-def accepted_while_a_checkpoint_drains(target: Target) -> Driver:
+def accepted_while_a_checkpoint_drains(target: targets.Target) -> Driver:
     """Return a region that drains a checkpoint of its own, with a reset accepted whose checkpoint comes after it."""
     driver = running()
     driver.process()
@@ -169,7 +149,7 @@ def accepted_while_a_checkpoint_drains(target: Target) -> Driver:
 
 
 @pytest.mark.parametrize(("target", "place"), COMPUTED)
-def test_a_partition_that_is_found_before_its_drain_keeps_its_position(target: Target, place: int) -> None:
+def test_a_partition_that_is_found_before_its_drain_keeps_its_position(target: targets.Target, place: int) -> None:
     driver = accepted_while_a_checkpoint_drains(target)
     added = found_later(driver)
     driver.complete()
@@ -177,12 +157,12 @@ def test_a_partition_that_is_found_before_its_drain_keeps_its_position(target: T
     assert (entry.offset, entry.current, entry.source) == (0, 0, SeekSource.DRAINED)
     assert positions(driver)[:4] == [place] * 4
     driver.finish_reset()
-    assert stands(driver) is PersonResetState.DONE
+    assert stands(driver) is rows.PersonResetState.DONE
     judge(driver)
 
 
 def test_so_it_does_where_its_owner_would_look_the_place_up() -> None:
-    driver = accepted_while_a_checkpoint_drains(ToDatetime(instant=BEGINNING))
+    driver = accepted_while_a_checkpoint_drains(targets.ToDatetime(instant=BEGINNING))
     added = found_later(driver)
     driver.complete()
     assert driver.region.seek[added].source is SeekSource.DRAINED
@@ -193,11 +173,11 @@ def test_so_it_does_while_the_request_waits_for_another_reset() -> None:
     driver = running()
     driver.process()
     driver.reset(TO_START, request_id="first")
-    driver.reset(ToOffset(offset=Offset(50)), request_id="second")
+    driver.reset(targets.ToOffset(offset=Offset(50)), request_id="second")
     driver.complete()
     added = found_later(driver)
     driver.finish_reset()
-    assert stands(driver, "second") is PersonResetState.DRAINING
+    assert stands(driver, "second") is rows.PersonResetState.DRAINING
     driver.complete()
     assert (driver.region.seek[added].offset, positions(driver)[:4]) == (0, [50] * 4)
 
@@ -207,7 +187,7 @@ def test_a_forced_reset_moves_what_its_plan_has_shown() -> None:
     driver.process()
     planned = from_offsets({driver.partition(n): Offset(50) for n in range(4)}, SeekSource.EXPLICIT)
     added = found_later(driver)
-    driver.reset(ToOffset(offset=Offset(50)), request_id="r", forced=True, resolved=planned)
+    driver.reset(targets.ToOffset(offset=Offset(50)), request_id="r", forced=True, resolved=planned)
     assert driver.region.person_resets[RequestId("r")].scope.planned == frozenset(planned)
     entry = driver.region.seek[added]
     assert (entry.offset, entry.source) == (0, SeekSource.DRAINED)
@@ -220,7 +200,7 @@ def test_a_checkpoint_takes_a_partition_that_is_found_later_to_its_beginning() -
     driver = running()
     checkpoint = checkpoints_of_ten(driver, 1)[0]
     driver.request_checkpoint("other")
-    driver.reset(ToCheckpoint(sequence=checkpoint), request_id="r")
+    driver.reset(targets.ToCheckpoint(sequence=checkpoint), request_id="r")
     added = found_later(driver)
     driver.complete()
     assert driver.region.person_resets[RequestId("r")].scope.planned is None
@@ -240,7 +220,7 @@ def test_its_checkpoint_is_published_before_the_region_goes_on() -> None:
 def test_relative_targets_are_resolved_against_that_checkpoint() -> None:
     driver = running()
     driver.process()
-    driver.reset(ShiftBy(by=-5))
+    driver.reset(targets.ShiftBy(by=-5))
     driver.complete()
     assert positions(driver) == [5, 5, 5, 5]
 
@@ -248,32 +228,32 @@ def test_relative_targets_are_resolved_against_that_checkpoint() -> None:
 def test_a_duration_means_the_instant_at_which_the_reset_begins_for_every_owner() -> None:
     driver = started(Driver(partitions=1, members=1))
     driver.wait(600)
-    driver.reset(ByDuration(back=timedelta(minutes=5)), request_id="r")
+    driver.reset(targets.ByDuration(back=timedelta(minutes=5)), request_id="r")
     driver.wait(60)
     driver.complete()
     target = driver.region.person_resets[RequestId("r")].target
-    assert target == ToDatetime(instant=driver.clock.now - timedelta(minutes=5))
+    assert target == targets.ToDatetime(instant=driver.clock.now - timedelta(minutes=5))
 
 
 def test_a_reset_does_not_wait_for_a_checkpoint_that_only_approaches_its_boundary() -> None:
     driver = hourly()
     driver.request_checkpoint("n", boundary=boundary(1))
     driver.reset(TO_START)
-    assert checkpoint_of(driver).purpose is CheckpointPurpose.RESET
+    assert checkpoint_of(driver).purpose is rows.CheckpointPurpose.RESET
 
 
 def test_if_the_log_no_longer_has_the_target_the_request_fails_and_the_region_goes_on_from_its_checkpoint() -> None:
     driver = running()
     checkpoints = checkpoints_of_ten(driver, 1)
     driver.process()
-    driver.reset(ToCheckpoint(sequence=checkpoints[0]), request_id="r")
+    driver.reset(targets.ToCheckpoint(sequence=checkpoints[0]), request_id="r")
     for partition in driver.logs:
         driver.grow(partition, start=15, end=1_000)
     checkpoint = driver.complete()
-    assert stands(driver) is PersonResetState.FAILED
+    assert stands(driver) is rows.PersonResetState.FAILED
     assert "can't go there, the log has moved on" in failure(driver)
     assert (state(driver), driver.region.restore_sequence, driver.region.timeline) == (
-        RegionState.RUNNING,
+        rows.RegionState.RUNNING,
         checkpoint,
         1,
     )
@@ -297,7 +277,7 @@ def test_so_it_does_if_the_scope_means_nothing_any_more() -> None:
         open_checkpoint=None,
     )
     region = person_resets.begin_at_checkpoint(region, driver.clock.now, region.checkpoints[sequence])
-    assert region.state is RegionState.RUNNING
+    assert region.state is rows.RegionState.RUNNING
     assert "topic u" in region.person_resets[row.request_id].failure
 
 
@@ -306,8 +286,8 @@ def test_if_its_checkpoint_aborts_nothing_else_has_changed() -> None:
     driver.process()
     driver.reset(TO_START, request_id="r", skip={driver.partition(0): Offset(3)})
     driver.wait(181)
-    assert stands(driver) is PersonResetState.FAILED
-    assert (driver.region.timeline, driver.region.skips, state(driver)) == (1, {}, RegionState.RUNNING)
+    assert stands(driver) is rows.PersonResetState.FAILED
+    assert (driver.region.timeline, driver.region.skips, state(driver)) == (1, {}, rows.RegionState.RUNNING)
 
 
 def test_a_stop_waits_for_the_drain_of_a_reset_and_begins_none() -> None:
@@ -316,10 +296,10 @@ def test_a_stop_waits_for_the_drain_of_a_reset_and_begins_none() -> None:
     driver.reset(TO_START, request_id="r")
     driver.handle(StopRegion())
     driver.complete()
-    assert (stands(driver), failure(driver)) == (PersonResetState.FAILED, "the region was stopped")
+    assert (stands(driver), failure(driver)) == (rows.PersonResetState.FAILED, "the region was stopped")
     assert causes(driver) == ["start"]
     driver.publish()
-    assert checkpoint_of(driver).purpose is CheckpointPurpose.STOP
+    assert checkpoint_of(driver).purpose is rows.CheckpointPurpose.STOP
     judge(driver)
 
 
@@ -330,7 +310,7 @@ def test_a_stop_that_was_taken_back_before_the_drain_is_over_has_given_nothing_u
     driver.handle(StopRegion())
     driver.handle(StartRegion())
     driver.complete()
-    assert stands(driver) is PersonResetState.STARTED
+    assert stands(driver) is rows.PersonResetState.STARTED
     judge(driver)
 
 
@@ -340,17 +320,20 @@ def test_a_stop_gives_up_what_only_waits() -> None:
     driver.reset(TO_START, request_id="drains")
     driver.reset(TO_START, request_id="waits")
     driver.handle(StopRegion())
-    assert (stands(driver, "waits"), failure(driver, "waits")) == (PersonResetState.FAILED, "the region was stopped")
-    assert stands(driver, "drains") is PersonResetState.DRAINING
+    assert (stands(driver, "waits"), failure(driver, "waits")) == (
+        rows.PersonResetState.FAILED,
+        "the region was stopped",
+    )
+    assert stands(driver, "drains") is rows.PersonResetState.DRAINING
 
 
 def test_a_reset_fails_once_however_it_is_given_up() -> None:
     driver = running()
     driver.reset(TO_START, request_id="r")
     driver.handle(KillRegion())
-    assert stands(driver) is PersonResetState.FAILED
+    assert stands(driver) is rows.PersonResetState.FAILED
     assert len(happened(driver, events.PersonResetFailed)) == 1
-    assert driver.region.requests[RequestId("r")].state is RequestState.SUPERSEDED
+    assert driver.region.requests[RequestId("r")].state is rows.RequestState.SUPERSEDED
     judge(driver)
 
 
@@ -361,10 +344,10 @@ def test_while_another_reset_runs_the_request_waits_and_is_resolved_anew_when_it
     driver = running()
     driver.process()
     fail(driver)
-    driver.reset(ShiftBy(by=-3), request_id="r")
-    assert stands(driver) is PersonResetState.WAITING
+    driver.reset(targets.ShiftBy(by=-3), request_id="r")
+    assert stands(driver) is rows.PersonResetState.WAITING
     driver.finish_reset()
-    assert stands(driver) is PersonResetState.DRAINING
+    assert stands(driver) is rows.PersonResetState.DRAINING
     assert causes(driver) == ["start", "batch_failed"]
     driver.complete()
     assert positions(driver) == [0, 0, 0, 0]
@@ -378,11 +361,11 @@ def test_persons_are_served_one_at_a_time_in_the_order_of_their_asking() -> None
         driver.reset(TO_START, request_id=request_id)
     assert [r.request_id for r in person_resets.waiting(driver.region)] == ["second", "third"]
     driver.complete()
-    assert stands(driver, "second") is PersonResetState.WAITING
+    assert stands(driver, "second") is rows.PersonResetState.WAITING
     driver.finish_reset()
-    assert stands(driver, "first") is PersonResetState.DONE
-    assert stands(driver, "second") is PersonResetState.DRAINING
-    assert stands(driver, "third") is PersonResetState.WAITING
+    assert stands(driver, "first") is rows.PersonResetState.DONE
+    assert stands(driver, "second") is rows.PersonResetState.DRAINING
+    assert stands(driver, "third") is rows.PersonResetState.WAITING
 
 
 def test_a_region_that_does_not_run_serves_nobody() -> None:
@@ -398,8 +381,8 @@ def test_a_region_that_does_not_run_serves_nobody() -> None:
 
 def test_a_forced_reset_needs_no_checkpoint_and_goes_from_the_last_done_positions() -> None:
     driver = halted()
-    driver.reset(ShiftBy(by=-4), request_id="r", forced=True, scope=parse_scope(topics=["t:0"]))
-    assert stands(driver) is PersonResetState.STARTED
+    driver.reset(targets.ShiftBy(by=-4), request_id="r", forced=True, scope=parse_scope(topics=["t:0"]))
+    assert stands(driver) is rows.PersonResetState.STARTED
     assert open_checkpoint(driver) is None
     assert driver.region.seek[driver.partition(0)].offset is None
     assert driver.region.seek[driver.partition(1)].offset == 10
@@ -413,14 +396,14 @@ def test_it_takes_the_place_of_whatever_waited() -> None:
     driver.process()
     driver.reset(TO_START, request_id="drains")
     driver.reset(TO_START, request_id="waits")
-    driver.reset(ToInitial(), request_id="r", forced=True)
+    driver.reset(targets.ToInitial(), request_id="r", forced=True)
     for request_id in ("drains", "waits"):
-        assert stands(driver, request_id) is PersonResetState.FAILED
+        assert stands(driver, request_id) is rows.PersonResetState.FAILED
         assert failure(driver, request_id) == "a forced reset (r) took its place"
     assert len(happened(driver, events.PersonResetFailed)) == 2
-    assert driver.region.requests[RequestId("drains")].state is RequestState.SUPERSEDED
+    assert driver.region.requests[RequestId("drains")].state is rows.RequestState.SUPERSEDED
     driver.finish_reset()
-    assert stands(driver) is PersonResetState.DONE
+    assert stands(driver) is rows.PersonResetState.DONE
     judge(driver)
 
 
@@ -429,15 +412,15 @@ def test_and_of_one_that_has_begun() -> None:
     driver.process()
     driver.reset(TO_START, request_id="begun")
     driver.complete()
-    driver.reset(ToCurrent(), request_id="r", forced=True)
-    assert stands(driver, "begun") is PersonResetState.FAILED
+    driver.reset(targets.ToCurrent(), request_id="r", forced=True)
+    assert stands(driver, "begun") is rows.PersonResetState.FAILED
     assert driver.region.timeline == 3
 
 
 def test_it_counts_failures_anew() -> None:
     driver = running()
     fail(driver)
-    driver.reset(ToCurrent(), forced=True)
+    driver.reset(targets.ToCurrent(), forced=True)
     assert driver.region.failures == 0
 
 
@@ -447,14 +430,14 @@ def test_it_gives_up_complete_checkpoints_beyond_its_target_whose_publication_ma
     driver.process()
     driver.request_checkpoint("stuck")
     stuck = driver.complete()
-    driver.reset(ToCheckpoint(sequence=published), request_id="first", forced=True)
+    driver.reset(targets.ToCheckpoint(sequence=published), request_id="first", forced=True)
     assert reset_of(driver).must_publish == (stuck,)
-    driver.reset(ToCheckpoint(sequence=published), request_id="second", forced=True)
-    assert driver.region.checkpoints[stuck].state is CheckpointState.RETIRED
+    driver.reset(targets.ToCheckpoint(sequence=published), request_id="second", forced=True)
+    assert driver.region.checkpoints[stuck].state is rows.CheckpointState.RETIRED
     assert happened(driver, events.CheckpointsRetired) == [events.CheckpointsRetired(sequences=(stuck,))]
     assert stuck not in driver.region.offsets
     driver.finish_reset()
-    assert (state(driver), positions(driver)) == (RegionState.RUNNING, [10, 10, 10, 10])
+    assert (state(driver), positions(driver)) == (rows.RegionState.RUNNING, [10, 10, 10, 10])
     judge(driver)
 
 
@@ -463,7 +446,7 @@ def test_a_region_that_is_stopped_is_not_forced() -> None:
     checkpoints_of_ten(driver, 1)
     driver.handle(KillRegion())
     with pytest.raises(ResetInProgress, match="nothing has to be forced"):
-        driver.reset(ToCurrent(), forced=True)
+        driver.reset(targets.ToCurrent(), forced=True)
 
 
 # -- stopped ----------------------------------------------------------------------------------------------------------
@@ -480,8 +463,8 @@ def stopped() -> Driver:
 def test_in_a_stopped_region_the_caller_has_resolved_everything_and_the_next_start_goes_there() -> None:
     driver = stopped()
     seek = from_offsets(OffsetMap(dict.fromkeys(driver.logs, Offset(7))), SeekSource.EXPLICIT)
-    row = driver.reset(ToOffset(offset=Offset(7)), resolved=seek)
-    assert (row.state, state(driver)) == (PersonResetState.DONE, RegionState.STOPPED)
+    row = driver.reset(targets.ToOffset(offset=Offset(7)), resolved=seek)
+    assert (row.state, state(driver)) == (rows.PersonResetState.DONE, rows.RegionState.STOPPED)
     driver.handle(StartRegion())
     driver.recover()
     assert positions(driver) == [7, 7, 7, 7]
@@ -504,7 +487,7 @@ def test_a_skipped_record_is_stepped_over_from_the_begin_of_its_reset_on() -> No
     driver = started(Driver(partitions=1, members=1))
     partition = driver.partition(0)
     driver.process()
-    driver.reset(ToCurrent(), skip={partition: Offset(10)})
+    driver.reset(targets.ToCurrent(), skip={partition: Offset(10)})
     assert driver.region.skips == {}
     driver.complete()
     driver.finish_reset()
@@ -513,7 +496,7 @@ def test_a_skipped_record_is_stepped_over_from_the_begin_of_its_reset_on() -> No
     assert happened(driver, events.Skipped) == [events.Skipped(offsets=OffsetMap({partition: Offset(10)}))]
     driver.process()
     driver.checkpoint("n")
-    driver.reset(ToCurrent(), skip={partition: Offset(5)})
+    driver.reset(targets.ToCurrent(), skip={partition: Offset(5)})
     driver.complete()
     assert driver.region.skips == {partition: (5, 10)}
     judge(driver)
@@ -524,7 +507,7 @@ def test_a_forced_reset_of_a_sink_that_keeps_progress_undoes_what_lies_beyond() 
     driver.process()
     batch = driver.start_batch(driver.member(0))
     driver.discard(batch)
-    driver.reset(ToInitial(), forced=True)
-    assert {b.outcome for b in driver.batches} == {Outcome.UNDONE, Outcome.DISCARDED}
+    driver.reset(targets.ToInitial(), forced=True)
+    assert {b.outcome for b in driver.batches} == {rows.Outcome.UNDONE, rows.Outcome.DISCARDED}
     driver.finish_reset()
     judge(driver)

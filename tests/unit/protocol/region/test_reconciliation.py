@@ -5,25 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.protocol.region import events, reconciliation
-from airflow_kcr.protocol.region.commands import (
-    PauseRegion,
-    PublishCheckpoint,
-    Reconcile,
-    ReportForeignConsumer,
-    StartRegion,
-    StopRegion,
-)
-from airflow_kcr.protocol.region.rows import (
-    CheckpointPhase,
-    CheckpointPurpose,
-    Committed,
-    DesiredState,
-    PersonResetState,
-    RegionState,
-    RequestState,
-    ResetCause,
-)
+from airflow_kcr.protocol.region import commands, events, reconciliation, rows
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Offset, RequestId
@@ -66,30 +48,30 @@ def test_a_decision_and_its_consequences_are_one_transaction() -> None:
     driver.request_checkpoint("second")
     checkpoint = driver.complete()
     counter = driver.region.counter
-    driver.handle(PublishCheckpoint(sequence=checkpoint))
+    driver.handle(commands.PublishCheckpoint(sequence=checkpoint))
     bodies = [e.body for e in driver.events[counter:]]
     assert [type(b) for b in bodies[:3]] == [events.CheckpointPublished, events.CheckpointOpened, events.DrainBegun]
 
 
 def test_a_halted_or_stopped_region_serves_nobody_and_says_so() -> None:
     driver = running()
-    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
+    driver.request_reset(driver.member(0), rows.ResetCause.BATCH_FAILED)
     driver.request_checkpoint("n")
     driver.reset(ToOffset(offset=Offset(0)), request_id="r")
-    driver.handle(ReportForeignConsumer(text="a stranger"))
-    assert driver.region.requests[RequestId("n")].state is RequestState.SUPERSEDED
+    driver.handle(commands.ReportForeignConsumer(text="a stranger"))
+    assert driver.region.requests[RequestId("n")].state is rows.RequestState.SUPERSEDED
     assert driver.region.requests[RequestId("n")].refusal == "the region is halted"
     row = driver.region.person_resets[RequestId("r")]
-    assert (row.state, row.failure) == (PersonResetState.FAILED, "the region is halted")
+    assert (row.state, row.failure) == (rows.PersonResetState.FAILED, "the region is halted")
 
 
 def test_requests_wait_while_a_reset_runs() -> None:
     driver = running()
-    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
+    driver.request_reset(driver.member(0), rows.ResetCause.BATCH_FAILED)
     driver.request_checkpoint("n")
-    assert driver.region.requests[RequestId("n")].state is RequestState.QUEUED
+    assert driver.region.requests[RequestId("n")].state is rows.RequestState.QUEUED
     driver.finish_reset()
-    assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
+    assert driver.region.requests[RequestId("n")].state is rows.RequestState.OPEN
     judge(driver)
 
 
@@ -104,7 +86,7 @@ def test_a_region_checkpoints_itself_at_its_boundary() -> None:
     driver.wait(1)
     checkpoint = checkpoint_of(driver)
     assert (checkpoint.purpose, checkpoint.boundary, checkpoint.request_id) == (
-        CheckpointPurpose.SCHEDULE,
+        rows.CheckpointPurpose.SCHEDULE,
         boundary(1),
         f"boundary:{boundary(1).isoformat()}",
     )
@@ -116,10 +98,10 @@ def test_a_region_checkpoints_itself_at_its_boundary() -> None:
 
 def test_and_not_while_it_is_paused() -> None:
     driver = hourly(mode=CheckpointMode.AUTO)
-    driver.handle(PauseRegion())
+    driver.handle(commands.PauseRegion())
     driver.wait(3_600)
     assert open_checkpoint(driver) is None
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     assert open_checkpoint(driver) is not None
 
 
@@ -146,13 +128,13 @@ def test_its_own_checkpoint_may_be_inexact_as_nobody_is_there_to_be_asked() -> N
 def test_a_region_checkpoints_itself_by_count() -> None:
     driver = counting(20)
     driver.process()
-    driver.handle(Reconcile())
+    driver.handle(commands.Reconcile())
     checkpoint = checkpoint_of(driver)
-    assert (checkpoint.purpose, checkpoint.phase) == (CheckpointPurpose.SCHEDULE, CheckpointPhase.DRAINING)
+    assert (checkpoint.purpose, checkpoint.phase) == (rows.CheckpointPurpose.SCHEDULE, rows.CheckpointPhase.DRAINING)
     driver.complete()
     driver.publish()
     driver.process()
-    driver.handle(Reconcile())
+    driver.handle(commands.Reconcile())
     assert open_checkpoint(driver) is not None
     assert len({r.request_id for r in driver.region.requests.values()}) == 2
     judge(driver)
@@ -161,15 +143,15 @@ def test_a_region_checkpoints_itself_by_count() -> None:
 def test_a_count_that_a_reset_took_back_makes_no_checkpoint_until_it_is_reached_again() -> None:
     driver = counting(20)
     driver.process()
-    driver.handle(Reconcile())
+    driver.handle(commands.Reconcile())
     assert open_checkpoint(driver) is not None
-    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
+    driver.request_reset(driver.member(0), rows.ResetCause.BATCH_FAILED)
     driver.finish_reset()
     assert open_checkpoint(driver) is None
     (request,) = driver.region.requests.values()
-    assert request.state is RequestState.SUPERSEDED
+    assert request.state is rows.RequestState.SUPERSEDED
     driver.process()
-    driver.handle(Reconcile())
+    driver.handle(commands.Reconcile())
     assert open_checkpoint(driver) is not None
     assert list(driver.region.requests) == [request.request_id]
     driver.complete()
@@ -179,7 +161,7 @@ def test_a_count_that_a_reset_took_back_makes_no_checkpoint_until_it_is_reached_
 def test_a_paused_region_does_not_checkpoint_itself_by_count() -> None:
     driver = counting(20)
     driver.process()
-    driver.handle(PauseRegion())
+    driver.handle(commands.PauseRegion())
     assert open_checkpoint(driver) is None
 
 
@@ -188,8 +170,8 @@ def test_an_approaching_checkpoint_drains_when_the_last_member_is_there() -> Non
     driver.request_checkpoint("n", boundary=boundary(1))
     located(driver, boundary(1), 10)
     driver.process()
-    driver.handle(Reconcile())
-    assert state(driver) is RegionState.DRAINING
+    driver.handle(commands.Reconcile())
+    assert state(driver) is rows.RegionState.DRAINING
 
 
 # -- when something is due --------------------------------------------------------------------------------------------
@@ -211,7 +193,7 @@ def test_a_drain_is_due_when_a_lease_ends_or_its_deadline_comes() -> None:
 
 def test_a_reset_is_due_when_a_lease_ends_or_its_attempt_expires() -> None:
     driver = running()
-    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
+    driver.request_reset(driver.member(0), rows.ResetCause.BATCH_FAILED)
     assert driver.region.reconcile_at == driver.clock.now + LEASE
     lasting = {m: replace(row, until=row.until + HOUR) for m, row in driver.region.leases.items()}
     region = reconciliation.reconcile(replace(driver.region, leases=lasting), driver.clock.now)
@@ -224,10 +206,10 @@ def test_a_complete_checkpoint_is_due_at_its_commit_and_publish_timeouts() -> No
     timeouts = driver.region.rules.timeouts
     completed = driver.clock.now
     assert driver.region.reconcile_at == completed + timedelta(milliseconds=100), "retention counts anew"
-    driver.handle(Reconcile())
+    driver.handle(commands.Reconcile())
     assert driver.region.reconcile_at == completed + timeouts.commit
     driver.wait(30)
-    assert {c.committed for c in driver.region.checkpoints.values()} == {Committed.NO}
+    assert {c.committed for c in driver.region.checkpoints.values()} == {rows.Committed.NO}
     assert driver.region.reconcile_at == completed + timeouts.publish
     driver.publish()
     assert driver.region.reconcile_at is None
@@ -235,16 +217,16 @@ def test_a_complete_checkpoint_is_due_at_its_commit_and_publish_timeouts() -> No
 
 def test_a_stop_is_due_when_the_last_lease_may_be_over() -> None:
     driver = running()
-    driver.handle(StopRegion())
+    driver.handle(commands.StopRegion())
     driver.complete()
     driver.publish()
     for member in driver.all_members():
-        driver.handle(Reconcile())
-        assert driver.region.desired_state is DesiredState.STOPPED
+        driver.handle(commands.Reconcile())
+        assert driver.region.desired_state is rows.DesiredState.STOPPED
         assert driver.region.reconcile_at is not None
         assert driver.region.reconcile_at <= driver.clock.now + LEASE
         driver.read_back(member)
-    assert (state(driver), driver.region.reconcile_at) == (RegionState.STOPPED, None)
+    assert (state(driver), driver.region.reconcile_at) == (rows.RegionState.STOPPED, None)
 
 
 def test_the_next_boundary_is_due_where_the_region_checkpoints_itself() -> None:

@@ -6,21 +6,8 @@ import pytest
 
 from airflow_kcr.errors import BatchRefused
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, from_offsets
-from airflow_kcr.protocol.region import events, resets
+from airflow_kcr.protocol.region import events, resets, rows
 from airflow_kcr.protocol.region.commands import KillRegion, PauseRegion, ReportForeignConsumer, StartRegion
-from airflow_kcr.protocol.region.rows import (
-    CheckpointState,
-    Committed,
-    DesiredState,
-    Halt,
-    HaltReason,
-    Outcome,
-    PersonResetState,
-    RegionState,
-    RequestState,
-    ResetCause,
-    ResetState,
-)
 from airflow_kcr.protocol.region.state import NO_SEEK, Region
 from airflow_kcr.protocol.rules import Delivery, RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToDatetime, ToOffset
@@ -40,7 +27,7 @@ from tests.support.judging import (
 from tests.support.scripts import all_crash, checkpoints_of_ten, running, started
 
 
-def fail(driver: Driver, member: MemberId | None = None, cause: ResetCause = ResetCause.BATCH_FAILED) -> None:
+def fail(driver: Driver, member: MemberId | None = None, cause: rows.ResetCause = rows.ResetCause.BATCH_FAILED) -> None:
     """Let a member ask for a reset."""
     driver.request_reset(member or driver.member(0), cause, "it broke")
 
@@ -50,7 +37,7 @@ def opening(driver: Driver, offset: int) -> resets.Opening:
     return resets.Opening(seek=from_offsets(places, SeekSource.EXPLICIT))
 
 
-def begun(driver: Driver, cause: ResetCause = ResetCause.CLAIM, *, at: int | None = None) -> Region:
+def begun(driver: Driver, cause: rows.ResetCause = rows.ResetCause.CLAIM, *, at: int | None = None) -> Region:
     """Return the region after the start of a reset, not stored."""
     region, now = driver.region, driver.clock.now
     if at is None:
@@ -58,7 +45,7 @@ def begun(driver: Driver, cause: ResetCause = ResetCause.CLAIM, *, at: int | Non
     return resets.open_timeline(region, now, cause, opening(driver, at), "why")
 
 
-def person(driver: Driver, request_id: str) -> PersonResetState:
+def person(driver: Driver, request_id: str) -> rows.PersonResetState:
     return driver.region.person_resets[RequestId(request_id)].state
 
 
@@ -71,9 +58,9 @@ def test_a_begin_is_a_new_epoch_and_a_burnt_sequence_with_its_cause() -> None:
     region = begun(driver)
     assert (region.epoch, region.next_sequence) == (before.epoch + 1, before.next_sequence + 1)
     row = region.resets[region.epoch]
-    assert (row.cause, row.detail, row.attempt) == (ResetCause.CLAIM, "why", 1)
+    assert (row.cause, row.detail, row.attempt) == (rows.ResetCause.CLAIM, "why", 1)
     assert (row.sequence, row.restore_point) == (before.next_sequence, before.restore_sequence)
-    assert region.state is RegionState.RESETTING
+    assert region.state is rows.RegionState.RESETTING
 
 
 def test_every_partition_goes_to_its_seek_entry_and_what_lies_beyond_is_undone() -> None:
@@ -82,7 +69,7 @@ def test_every_partition_goes_to_its_seek_entry_and_what_lies_beyond_is_undone()
     fail(driver)
     assert positions(driver) == [0, 0, 0, 0]
     assert {c.is_started for c in driver.region.claims.values()} == {False}
-    assert {b.outcome for b in driver.batches} == {Outcome.UNDONE}
+    assert {b.outcome for b in driver.batches} == {rows.Outcome.UNDONE}
 
 
 def test_the_open_checkpoint_is_aborted_and_its_request_waits_for_the_reset() -> None:
@@ -90,8 +77,8 @@ def test_the_open_checkpoint_is_aborted_and_its_request_waits_for_the_reset() ->
     checkpoint = driver.request_checkpoint("n").sequence
     fail(driver)
     assert checkpoint is not None
-    assert driver.region.checkpoints[checkpoint].state is CheckpointState.ABORTED
-    assert driver.region.requests[RequestId("n")].state is RequestState.QUEUED
+    assert driver.region.checkpoints[checkpoint].state is rows.CheckpointState.ABORTED
+    assert driver.region.requests[RequestId("n")].state is rows.RequestState.QUEUED
 
 
 def test_the_first_one_opens_the_first_timeline_and_is_its_restore_point() -> None:
@@ -99,7 +86,7 @@ def test_the_first_one_opens_the_first_timeline_and_is_its_restore_point() -> No
     driver.handle(StartRegion())
     region = driver.region
     assert (region.timeline, region.epoch, region.restore_sequence, region.restore_epoch) == (1, 1, 1, 1)
-    assert state(driver) is RegionState.STARTING
+    assert state(driver) is rows.RegionState.STARTING
 
 
 def test_an_automatic_one_opens_no_timeline_and_keeps_the_restore_point() -> None:
@@ -124,7 +111,7 @@ def test_a_pending_commit_is_superseded() -> None:
     driver = running()
     driver.request_checkpoint("n")
     checkpoint = driver.complete()
-    assert begun(driver).checkpoints[checkpoint].committed is Committed.SUPERSEDED
+    assert begun(driver).checkpoints[checkpoint].committed is rows.Committed.SUPERSEDED
 
 
 def test_a_halted_region_that_begins_a_reset_is_halted_no_more() -> None:
@@ -137,7 +124,7 @@ def test_skipped_records_are_stepped_over_where_a_partition_resumes() -> None:
     driver = running(partitions=1, members=1)
     partition = driver.partition(0)
     region = replace(driver.region, skips={partition: (Offset(0), Offset(1))})
-    region = resets.begin(region, driver.clock.now, ResetCause.CLAIM)
+    region = resets.begin(region, driver.clock.now, rows.ResetCause.CLAIM)
     assert (region.claims[partition].resume, region.claims[partition].position) == (2, 2)
     assert region.seek[partition].offset == 0
 
@@ -151,7 +138,7 @@ def test_a_further_attempt_has_its_own_epoch_and_the_same_target() -> None:
     fail(driver)
     fail(driver)
     first, second = driver.region.resets[Epoch(2)], driver.region.resets[Epoch(3)]
-    assert (first.state, second.state, second.attempt) == (ResetState.SUPERSEDED, ResetState.RUNNING, 2)
+    assert (first.state, second.state, second.attempt) == (rows.ResetState.SUPERSEDED, rows.ResetState.RUNNING, 2)
     assert driver.region.seek_maps[Epoch(2)].offsets == driver.region.seek_maps[Epoch(3)].offsets
 
 
@@ -164,7 +151,7 @@ def test_a_further_attempt_still_carries_out_the_persons_request() -> None:
     reset = reset_of(driver)
     assert (reset.person, reset.attempt) == ("r", 2)
     driver.finish_reset()
-    assert person(driver, "r") is PersonResetState.DONE
+    assert person(driver, "r") is rows.PersonResetState.DONE
     assert positions(driver) == [4, 4, 4, 4]
     judge(driver)
 
@@ -173,9 +160,9 @@ def test_another_timeline_gives_the_persons_request_up() -> None:
     driver = running()
     driver.reset(ToOffset(offset=Offset(4)), request_id="r")
     driver.complete()
-    region = begun(driver, ResetCause.OUT_OF_RANGE, at=7)
+    region = begun(driver, rows.ResetCause.OUT_OF_RANGE, at=7)
     row = region.person_resets[RequestId("r")]
-    assert row.state is PersonResetState.FAILED
+    assert row.state is rows.PersonResetState.FAILED
     assert "another reset (out_of_range) opened a timeline" in row.failure
     assert region.resets[region.epoch].person is None
     assert region.resets[region.epoch].attempt == 1
@@ -187,7 +174,7 @@ def test_there_is_nothing_to_give_up_where_no_reset_runs_or_nobody_asked_for_it(
     assert resets.give_up(region, driver.clock.now, "why") is region
     fail(driver)
     given_up = resets.give_up(driver.region, driver.clock.now, "why")
-    assert given_up.resets[given_up.epoch].state is ResetState.SUPERSEDED
+    assert given_up.resets[given_up.epoch].state is rows.ResetState.SUPERSEDED
     assert not given_up.events
 
 
@@ -197,7 +184,7 @@ def test_attempts_expire_and_count_as_failures_and_say_what_was_missing() -> Non
     driver.wait(301)
     assert driver.region.epoch == 3
     reset = reset_of(driver)
-    assert (reset.cause, reset.attempt) == (ResetCause.ATTEMPT_EXPIRED, 2)
+    assert (reset.cause, reset.attempt) == (rows.ResetCause.ATTEMPT_EXPIRED, 2)
     assert "g[0] has not acknowledged epoch 2" in reset.detail
     assert driver.region.failures == 2
 
@@ -207,14 +194,14 @@ def test_an_attempt_has_no_deadline_while_members_with_leases_can_not_cover_the_
     driver.process()
     driver.crash(driver.member(1))
     fail(driver)
-    assert state(driver) is RegionState.RESETTING
+    assert state(driver) is rows.RegionState.RESETTING
     driver.wait(30)
-    assert (state(driver), reset_of(driver).deadline) == (RegionState.STARTING, None)
+    assert (state(driver), reset_of(driver).deadline) == (rows.RegionState.STARTING, None)
     driver.wait(3600)
     assert driver.region.epoch == 2
     driver.join(driver.member(1))
     again = reset_of(driver)
-    assert (state(driver), again.attempt) == (RegionState.RESETTING, 1)
+    assert (state(driver), again.attempt) == (rows.RegionState.RESETTING, 1)
     assert again.deadline == driver.clock.now + driver.region.rules.timeouts.reset
     judge(driver)
 
@@ -273,11 +260,11 @@ def test_a_reset_ends_in_the_desired_state() -> None:
     driver.handle(PauseRegion())
     fail(driver)
     driver.finish_reset()
-    assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
+    assert (state(driver), driver.region.desired_state) == (rows.RegionState.RUNNING, rows.DesiredState.PAUSED)
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.start_batch(driver.member(0))
     done = driver.region.resets[Epoch(2)]
-    assert (done.state, done.done_at, done.deadline) == (ResetState.DONE, driver.clock.now, None)
+    assert (done.state, done.done_at, done.deadline) == (rows.ResetState.DONE, driver.clock.now, None)
 
 
 def test_it_publishes_every_complete_checkpoint_first() -> None:
@@ -291,9 +278,9 @@ def test_it_publishes_every_complete_checkpoint_first() -> None:
         driver.claim(member)
     for member in driver.all_members():
         driver.acknowledge(member)
-    assert state(driver) is RegionState.RESETTING
+    assert state(driver) is rows.RegionState.RESETTING
     driver.publish()
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
 
 
 def test_what_an_older_epoch_left_running_is_closed_as_unknown() -> None:
@@ -302,7 +289,7 @@ def test_what_an_older_epoch_left_running_is_closed_as_unknown() -> None:
     driver.crash(driver.member(1))
     fail(driver)
     driver.recover()
-    assert driver.row(batch).outcome is Outcome.UNKNOWN
+    assert driver.row(batch).outcome is rows.Outcome.UNKNOWN
     assert driver.region.running == {}
 
 
@@ -313,7 +300,7 @@ def test_a_sinks_progress_proves_that_a_batch_was_done_after_all() -> None:
     driver.commit_output(batch)
     driver.crash(driver.member(0))
     driver.recover()
-    assert driver.row(batch).outcome is Outcome.DONE
+    assert driver.row(batch).outcome is rows.Outcome.DONE
     assert positions(driver) == [20]
     assert [tuple(r) for r in accepted(driver, driver.partition(0))] == [(0, 10), (10, 20)]
     judge(driver)
@@ -327,7 +314,7 @@ def test_progress_of_an_older_timeline_proves_nothing() -> None:
     all_crash(driver)
     driver.reset(ToOffset(offset=Offset(0)), forced=True)
     driver.recover()
-    assert driver.row(batch).outcome is Outcome.UNKNOWN
+    assert driver.row(batch).outcome is rows.Outcome.UNKNOWN
     assert driver.region.timeline == Timeline(2)
 
 
@@ -342,7 +329,7 @@ def test_not_even_where_a_second_attempt_in_the_new_timeline_asks_the_sink() -> 
     assert driver.region.seek[driver.partition(0)].source is SeekSource.SINK_PROGRESS
     driver.finish_reset()
     assert positions(driver) == [0]
-    assert driver.row(batch).outcome is Outcome.DISCARDED
+    assert driver.row(batch).outcome is rows.Outcome.DISCARDED
 
 
 def test_an_entry_of_an_automatic_reset_to_a_checkpoint_undoes_no_checkpoint() -> None:
@@ -358,7 +345,7 @@ def test_an_entry_of_an_automatic_reset_to_a_checkpoint_undoes_no_checkpoint() -
 
 def test_a_first_start_of_a_sink_that_keeps_progress_proves_nothing_either() -> None:
     driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     assert driver.batches == ()
 
 
@@ -371,10 +358,10 @@ def test_failed_batches_and_used_up_attempts_halt_the_region_in_the_end() -> Non
     for _ in range(2):
         fail(driver)
         driver.finish_reset()
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     fail(driver)
     halt = halt_of(driver)
-    assert (state(driver), halt.reason) == (RegionState.HALTED, HaltReason.FAILURES)
+    assert (state(driver), halt.reason) == (rows.RegionState.HALTED, rows.HaltReason.FAILURES)
     assert "3 resets since progress was last accepted" in halt.text
     assert "it broke" in halt.text
     assert len(halt.choices) == 3
@@ -384,15 +371,15 @@ def test_failed_batches_and_used_up_attempts_halt_the_region_in_the_end() -> Non
 def test_membership_changes_never_do() -> None:
     driver = running()
     for _ in range(20):
-        fail(driver, cause=ResetCause.LEASE_LOST)
+        fail(driver, cause=rows.ResetCause.LEASE_LOST)
         driver.finish_reset()
-    assert (state(driver), driver.region.failures) == (RegionState.RUNNING, 0)
+    assert (state(driver), driver.region.failures) == (rows.RegionState.RUNNING, 0)
 
 
 def test_a_failure_without_a_word_is_named_by_its_cause() -> None:
     driver = running()
     region = replace(driver.region, failures=99)
-    halted = resets.demand(region, driver.clock.now, ResetCause.BATCH_TIMEOUT, "")
+    halted = resets.demand(region, driver.clock.now, rows.ResetCause.BATCH_TIMEOUT, "")
     assert halted.halt is not None
     assert "because: batch_timeout" in halted.halt.text
 
@@ -400,16 +387,16 @@ def test_a_failure_without_a_word_is_named_by_its_cause() -> None:
 def test_a_halt_gives_up_the_open_checkpoint_the_running_reset_and_its_person() -> None:
     driver = running()
     driver.request_checkpoint("n")
-    halt = Halt(reason=HaltReason.FOREIGN_CONSUMER, text="a stranger", choices=("go",))
+    halt = rows.Halt(reason=rows.HaltReason.FOREIGN_CONSUMER, text="a stranger", choices=("go",))
     region = resets.halt(driver.region, driver.clock.now, halt)
-    assert (region.state, region.halt, region.open_checkpoint) == (RegionState.HALTED, halt, None)
+    assert (region.state, region.halt, region.open_checkpoint) == (rows.RegionState.HALTED, halt, None)
     driver.complete()
     driver.publish()
     driver.reset(ToOffset(offset=Offset(0)), request_id="r")
     driver.complete()
     region = resets.halt(driver.region, driver.clock.now, halt)
-    assert region.resets[region.epoch].state is ResetState.SUPERSEDED
-    assert region.person_resets[RequestId("r")].state is PersonResetState.FAILED
+    assert region.resets[region.epoch].state is rows.ResetState.SUPERSEDED
+    assert region.person_resets[RequestId("r")].state is rows.PersonResetState.FAILED
     assert "a resume goes to the restore point" in region.person_resets[RequestId("r")].failure
 
 
@@ -424,9 +411,9 @@ def test_the_restore_point_of_a_stopped_region_moves_without_a_start() -> None:
     seek = from_offsets(driver.region.offsets[checkpoints[0]], SeekSource.MERGED)
     row = driver.reset(ToCheckpoint(sequence=checkpoints[0]), resolved=seek)
     region = driver.region
-    assert (state(driver), region.epoch, region.timeline) == (RegionState.STOPPED, epoch + 1, 2)
-    assert row.state is PersonResetState.DONE
-    assert region.resets[region.epoch].state is ResetState.DONE
+    assert (state(driver), region.epoch, region.timeline) == (rows.RegionState.STOPPED, epoch + 1, 2)
+    assert row.state is rows.PersonResetState.DONE
+    assert region.resets[region.epoch].state is rows.ResetState.DONE
     all_crash(driver)
     driver.processes.clear()
     driver.handle(StartRegion())
@@ -439,9 +426,9 @@ def test_a_commit_that_is_settled_stays_as_it_is() -> None:
     driver = running()
     checkpoints_of_ten(driver, 1)
     region = driver.region
-    assert resets.resolve_commit(region, driver.clock.now, Committed.NO, "why") is region
+    assert resets.resolve_commit(region, driver.clock.now, rows.Committed.NO, "why") is region
     fresh = Driver().region
-    assert resets.resolve_commit(fresh, BEGINNING, Committed.NO, "why") is fresh
+    assert resets.resolve_commit(fresh, BEGINNING, rows.Committed.NO, "why") is fresh
 
 
 def test_a_reset_of_a_region_without_partitions_waits_for_the_first() -> None:
@@ -451,10 +438,10 @@ def test_a_reset_of_a_region_without_partitions_waits_for_the_first() -> None:
     assert driver.region.seek == NO_SEEK
     driver.claim(driver.member(0), [])
     driver.acknowledge(driver.member(0))
-    assert state(driver) is RegionState.STARTING
+    assert state(driver) is rows.RegionState.STARTING
     driver.grow(driver.partition(0), end=10)
     driver.claim(driver.member(0), [driver.partition(0)])
     driver.acknowledge(driver.member(0))
-    assert state(driver) is RegionState.RUNNING
+    assert state(driver) is rows.RegionState.RUNNING
     assert open_checkpoint(driver) is None
     assert causes(driver) == ["start"]

@@ -5,16 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import LeaseExpired, SpecOutdated, UnknownMember
-from airflow_kcr.protocol.region import coverage, events, specs
-from airflow_kcr.protocol.region.commands import (
-    ChangeSpec,
-    PauseRegion,
-    Reconcile,
-    ReportForeignConsumer,
-    ReportStartFailures,
-    StartRegion,
-    StopRegion,
-)
+from airflow_kcr.protocol.region import commands, coverage, events, specs
 from airflow_kcr.protocol.region.rows import DesiredState, RegionState, ResetCause, StartFailure
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Delivery, RegionRules
@@ -35,7 +26,7 @@ def fewer_members() -> Spec:
 
 
 def change(driver: Driver, *, at_once: Spec | None = None, later: Spec | None = None) -> None:
-    driver.handle(ChangeSpec(at_once=at_once or driver.region.spec, later=later))
+    driver.handle(commands.ChangeSpec(at_once=at_once or driver.region.spec, later=later))
 
 
 # -- at once ----------------------------------------------------------------------------------------------------------
@@ -196,7 +187,7 @@ def test_so_are_the_members_of_a_group_that_is_gone() -> None:
     driver = running()
     other = spec(RegionRules(groups={group_rules("h").group_id: group_rules("h")}))
     stopped = replace(driver.region, state=RegionState.STOPPED)
-    region = specs.change(stopped, driver.clock.now, ChangeSpec(at_once=other))
+    region = specs.change(stopped, driver.clock.now, commands.ChangeSpec(at_once=other))
     assert all(m.left for m in region.members.values())
     assert all(c.owner is None for c in region.claims.values())
 
@@ -205,7 +196,7 @@ def test_a_member_that_has_left_already_is_not_counted_out_again() -> None:
     driver = running()
     driver.leave(driver.member(1))
     region = replace(driver.region, state=RegionState.STOPPED)
-    changed = specs.change(region, driver.clock.now, ChangeSpec(at_once=fewer_members()))
+    changed = specs.change(region, driver.clock.now, commands.ChangeSpec(at_once=fewer_members()))
     assert changed.members == region.members
 
 
@@ -246,7 +237,7 @@ def test_what_is_said_of_another_spec_is_not_remembered() -> None:
     driver.leave(one)
     failure = StartFailure(member=one, revision=1, digest="of another text", refusal="no")
     region = driver.region
-    assert specs.failed_to_start(region, driver.clock.now, ReportStartFailures(failures=(failure,))) is region
+    assert specs.failed_to_start(region, driver.clock.now, commands.ReportStartFailures(failures=(failure,))) is region
     driver.fail_to_start(one, refusal="there is no module 'nowhere'")
     change(driver, at_once=spec(driver.region.rules))
     assert driver.region.start_failures == ()
@@ -318,7 +309,7 @@ def test_where_nobody_lives_a_changed_spec_counts_at_once_and_members_built_from
     driver.checkpoint("n")
     driver.process()
     if wanted is DesiredState.PAUSED:
-        driver.handle(PauseRegion())
+        driver.handle(commands.PauseRegion())
     everybody_gone(driver)
     change(driver, later=fewer_members())
     region = driver.region
@@ -335,7 +326,7 @@ def test_where_nobody_lives_a_changed_spec_counts_at_once_and_members_built_from
 
 def test_a_region_that_starts_and_has_nobody_takes_another_number_of_members() -> None:
     driver = Driver()
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     change(driver, later=fewer_members())
     driver.join(driver.member(0), spec_revision=2)
     driver.spread()
@@ -350,7 +341,7 @@ def test_what_waits_for_a_checkpoint_counts_when_the_last_who_could_take_it_is_g
     change(driver, later=fewer_members())
     assert driver.region.next_spec == fewer_members()
     everybody_gone(driver)
-    driver.handle(Reconcile())
+    driver.handle(commands.Reconcile())
     region = driver.region
     assert (region.spec, region.next_spec, region.open_checkpoint) == (fewer_members(), None, None)
     assert causes(driver)[-1] == "spec_changed"
@@ -359,11 +350,11 @@ def test_what_waits_for_a_checkpoint_counts_when_the_last_who_could_take_it_is_g
 
 def test_a_halted_region_without_members_takes_it_and_is_resumed_with_it() -> None:
     driver = running()
-    driver.handle(ReportForeignConsumer(text="a stranger"))
+    driver.handle(commands.ReportForeignConsumer(text="a stranger"))
     everybody_gone(driver)
     change(driver, later=fewer_members())
     assert (driver.region.spec, state(driver)) == (fewer_members(), RegionState.HALTED)
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     assert causes(driver) == ["start", "start"]
     judge(driver)
 
@@ -374,10 +365,10 @@ def test_a_halted_region_without_members_takes_it_and_is_resumed_with_it() -> No
 def test_who_lives_through_a_halt_does_not_go_on_with_what_it_was_built_from() -> None:
     driver = running()
     batch = driver.start_batch(driver.member(1))
-    driver.handle(ReportForeignConsumer(text="a stranger"))
+    driver.handle(commands.ReportForeignConsumer(text="a stranger"))
     lease = driver.region.leases[driver.member(1)].until
     change(driver, later=spec(driver.region.rules))
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     for member in driver.all_members():
         with pytest.raises(LeaseExpired):
             driver.claim(member)
@@ -394,7 +385,7 @@ def test_who_lives_through_a_halt_does_not_go_on_with_what_it_was_built_from() -
 def test_a_waiting_spec_takes_effect_at_the_next_start_where_a_stop_comes_first() -> None:
     driver = running()
     change(driver, later=fewer_members())
-    driver.handle(StopRegion())
+    driver.handle(commands.StopRegion())
     driver.complete()
     assert driver.region.rules.groups[GROUP].members == 2
     assert causes(driver) == ["start"]
@@ -402,7 +393,7 @@ def test_a_waiting_spec_takes_effect_at_the_next_start_where_a_stop_comes_first(
     for member in driver.all_members():
         driver.read_back(member)
     assert state(driver) is RegionState.STOPPED
-    driver.handle(StartRegion())
+    driver.handle(commands.StartRegion())
     assert driver.region.rules.groups[GROUP].members == 1
     assert driver.region.desired_state is DesiredState.RUNNING
 
