@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
 from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.invariants.moment import Invariant, Moment, Violations
+from airflow_kcr.protocol.invariants.moment import Invariant, Moment
 from airflow_kcr.protocol.invariants.tiling import add, below, common, joined, lacking
 from airflow_kcr.protocol.offsets import SeekMap
 from airflow_kcr.protocol.region import events
@@ -36,7 +36,7 @@ class Accounted(Invariant):
 
     topics: dict[GroupPartition, TopicId] = field(default_factory=dict)
 
-    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: Event) -> None:
         """See `Invariant`."""
         match event.body:
             case ResetBegun(seek=seek) | SeekWritten(seek=seek):
@@ -49,10 +49,8 @@ class Accounted(Invariant):
                     if is_recreated(self.topics.get(partition, TopicId("")), log.topic_id):
                         self.standing.pop(partition, None)
                     self.topics[partition] = log.topic_id or self.topics.get(partition, TopicId(""))
-            case _:
-                pass
 
-    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
+    def begin(self, moment: Moment, batch: Batch) -> None:
         """See `Invariant`."""
         for partition, range_ in batch.ranges.items():
             standing = self.standing.get(partition)
@@ -61,7 +59,7 @@ class Accounted(Invariant):
                 continue
             for piece in add(standing, range_):
                 detail = f"{partition}: batch {batch.batch} begins {piece} again, no reset went back there"
-                findings.add(detail, batch.started_after)
+                self.add(detail, batch.started_after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +95,6 @@ def redeliveries(history: History) -> Iterator[Redelivery]:
             case InitialOffsetsStored(bounds=bounds):
                 for partition, log in bounds.items():
                     tracks[partition].follow(log.topic_id)
-            case _:
-                pass
     if history.events:
         _start(tracks, rows, before=EventNumber(history.events[-1].number + 1))
     for partition, track in sorted(tracks.items()):

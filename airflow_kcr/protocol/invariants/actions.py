@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
 
 from airflow_kcr.protocol.invariants.checkpoints import AT_ONCE, begin_flaw
-from airflow_kcr.protocol.invariants.moment import Holder, Invariant, Moment, Person, Violations
+from airflow_kcr.protocol.invariants.moment import Invariant, Moment, Person
 from airflow_kcr.protocol.invariants.tiling import add
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import events
@@ -41,53 +42,47 @@ class Fenced(Invariant):
     invariant: ClassVar[str] = "R6"
     sees_batches: ClassVar[bool] = True
 
-    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
+    def begin(self, moment: Moment, batch: Batch) -> None:
         """See `Invariant`."""
         flaw = begin_flaw(moment, batch)
         if flaw:
-            findings.add(f"batch {batch.batch} {flaw}", batch.started_after)
+            self.add(f"batch {batch.batch} {flaw}", batch.started_after)
 
-    def unproven(self, moment: Moment, batch: Batch, flaw: str, findings: Violations) -> None:
+    def unproven(self, moment: Moment, batch: Batch, flaw: str) -> None:
         """See `Invariant`."""
         numbers = (batch.started_after, batch.finished_after)
-        findings.add(f"batch {batch.batch} {flaw}", *(n for n in numbers if n is not None))
+        self.add(f"batch {batch.batch} {flaw}", *(n for n in numbers if n is not None))
 
-    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event) -> None:
         """See `Invariant`."""
         match event.body:
             case events.Contributed() as body:
-                _act(moment, body, body.offsets, f"a contribution to checkpoint {body.sequence}", findings)
+                self._act(moment, body, body.offsets, f"a contribution to checkpoint {body.sequence}")
             case events.CommitReadBack(member=member) as body if member is not None:
-                _act(moment, body, body.offsets, f"a commit read-back of checkpoint {body.sequence}", findings)
+                self._act(moment, body, body.offsets, f"a commit read-back of checkpoint {body.sequence}")
             case events.Acknowledged() as body:
-                _act(moment, body, EMPTY, "an acknowledgement", findings)
-            case _:
-                pass
+                self._act(moment, body, EMPTY, "an acknowledgement")
 
-
-def _act(
-    moment: Moment,
-    body: events.Contributed | events.CommitReadBack | events.Acknowledged,
-    offsets: OffsetMap,
-    what: str,
-    findings: Violations,
-) -> None:
-    if body.member is None:
-        return
-    if body.epoch != moment.epoch:
-        detail = f"{what} by {body.member} carries epoch {body.epoch}, the region is in {moment.epoch}"
-        findings.add(detail, moment.number)
-        return
-    incarnation = moment.present.get(body.member)
-    if incarnation != body.incarnation:
-        was = incarnation or "none"
-        detail = f"{what} carries incarnation {body.incarnation} of {body.member}, present is {was}"
-        findings.add(detail, moment.number)
-        return
-    holder = Holder(body.member, body.incarnation, body.epoch)
-    strange = [p for p in offsets if moment.holder(p) != holder]
-    if strange:
-        findings.add(f"{what} names {strange[0]}, which {body.member} does not hold", moment.number)
+    def _act(
+        self,
+        moment: Moment,
+        body: events.Contributed | events.CommitReadBack | events.Acknowledged,
+        offsets: OffsetMap,
+        what: str,
+    ) -> None:
+        if body.member is None:
+            return
+        incarnation = moment.present.get(body.member)
+        strange = [p for p in offsets if not moment.holds(body, p)]
+        if body.epoch != moment.epoch:
+            detail = f"{what} by {body.member} carries epoch {body.epoch}, the region is in {moment.epoch}"
+            self.add(detail, moment.number)
+        elif incarnation != body.incarnation:
+            was = incarnation or "none"
+            detail = f"{what} carries incarnation {body.incarnation} of {body.member}, present is {was}"
+            self.add(detail, moment.number)
+        elif strange:
+            self.add(f"{what} names {strange[0]}, which {body.member} does not hold", moment.number)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,7 +102,7 @@ class Still(Invariant):
 
     since: EventNumber = EventNumber(0)
 
-    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event) -> None:
         """See `Invariant`."""
         match event.body:
             case events.DrainBegun(sequence=sequence):
@@ -118,32 +113,19 @@ class Still(Invariant):
                 )
             case events.StateChanged(before=RegionState.DRAINING):
                 self._hold(event.number, "")
-            case _:
-                pass
 
     def _hold(self, number: EventNumber, why: str) -> None:
         if why != self.why:
             self.why, self.since = why, number
 
-    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
+    def begin(self, moment: Moment, batch: Batch) -> None:
         """See `Invariant`."""
         if self.why or moment.state is not RegionState.RUNNING:
             detail = f"batch {batch.batch} begins while {self.why or f'the region is {moment.state}'}"
-            findings.add(detail, self.since if self.why else moment.state_since, batch.started_after)
+            self.add(detail, self.since if self.why else moment.state_since, batch.started_after)
 
 
 # R11: timelines and sequences only ever grow, and a batch carries those of its start.
-
-
-class Newest(NamedTuple):
-    """The highest numbers so far, and which event had them."""
-
-    number: EventNumber
-    timeline: Timeline
-    sequence: CheckpointNumber
-
-
-NOTHING: Final = Newest(EventNumber(0), Timeline(0), CheckpointNumber(0))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -172,44 +154,45 @@ class Increasing(Invariant):
 
     invariant: ClassVar[str] = "R11"
     sees_batches: ClassVar[bool] = True
-    newest: Newest = NOTHING
+    since: EventNumber = EventNumber(0)
+    """Which event had the highest numbers so far."""
+
+    timeline: Timeline = Timeline(0)
+    sequence: CheckpointNumber = CheckpointNumber(0)
     done: list[Done] = field(default_factory=list)
     """By stamp, oldest first; from the last reset that was done on."""
 
-    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event) -> None:
         """See `Invariant`."""
-        body, number, before = event.body, event.number, self.newest
+        body, number = event.body, event.number
         if isinstance(body, events.ResetDone):
             # What began before it can't finish any more, but for what its sinks have proved now.
             self.done = self.done[-2:]
         elif isinstance(body, events.StoreRestoredSeen):
-            self.newest = Newest(number, Timeline(max(event.timeline, before.timeline)), before.sequence)
+            self.since, self.timeline = number, max(event.timeline, self.timeline)
         elif isinstance(body, events.CheckpointOpened | events.ResetBegun):
-            if body.sequence <= before.sequence or body.timeline < before.timeline:
-                detail = f"({body.timeline}, {body.sequence}) comes after ({before.timeline}, {before.sequence})"
-                findings.add(detail, before.number, number)
+            if body.sequence <= self.sequence or body.timeline < self.timeline:
+                detail = f"({body.timeline}, {body.sequence}) comes after ({self.timeline}, {self.sequence})"
+                self.add(detail, self.since, number)
             opens = isinstance(body, events.ResetBegun) and body.opens_timeline
-            if body.timeline != before.timeline + opens:
+            if body.timeline != self.timeline + opens:
                 detail = f"{event.kind} {body.sequence} is of timeline {body.timeline}"
-                findings.add(f"{detail}, expected was {before.timeline + opens}", before.number, number)
-            highest = (
-                Timeline(max(body.timeline, before.timeline)),
-                CheckpointNumber(max(body.sequence, before.sequence)),
-            )
-            self.newest = Newest(number, *highest)
+                self.add(f"{detail}, expected was {self.timeline + opens}", self.since, number)
+            self.since = number
+            self.timeline, self.sequence = max(body.timeline, self.timeline), max(body.sequence, self.sequence)
             if isinstance(body, events.ResetBegun) and tuple(body.undoes) != moment.undone:
                 said, found = list(body.undoes), list(moment.undone)
                 detail = f"reset {body.sequence} says that it undoes the checkpoints {said}, its map lies below {found}"
-                findings.add(detail, number)
+                self.add(detail, number)
 
-    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
+    def begin(self, moment: Moment, batch: Batch) -> None:
         """See `Invariant`."""
         if batch.timeline != moment.timeline or batch.sequence != moment.stamp:
             was = f"at its begin it was ({moment.timeline}, {moment.stamp})"
             detail = f"batch {batch.batch} is stamped ({batch.timeline}, {batch.sequence}), {was}"
-            findings.add(detail, batch.started_after)
+            self.add(detail, batch.started_after)
 
-    def end(self, moment: Moment, batch: Batch, flaw: str, findings: Violations) -> None:
+    def end(self, moment: Moment, batch: Batch, flaw: str) -> None:
         """See `Invariant`."""
         done = self._under(batch.timeline, batch.sequence)
         for partition, range_ in batch.ranges.items():
@@ -219,7 +202,7 @@ class Increasing(Invariant):
             elif add(ranges, range_):
                 where = f"{partition}, both done in ({batch.timeline}, {batch.sequence})"
                 detail = f"batch {batch.batch} overlaps on {where}, what was done there before it"
-                findings.add(detail, *sorted((done.newest, batch.started_after)))
+                self.add(detail, *sorted((done.newest, batch.started_after)))
         done.newest = max(done.newest, batch.started_after)
 
     def _under(self, timeline: Timeline, sequence: CheckpointNumber) -> Done:
@@ -259,7 +242,7 @@ class Resumed(Invariant):
     known: set[GroupPartition] = field(default_factory=set)
     """Partitions that have had a resume point, or started without one, which is reported once."""
 
-    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event) -> None:
         """See `Invariant`."""
         match event.body:
             case events.ResetBegun(seek=seek) | events.SeekWritten(seek=seek):
@@ -271,10 +254,8 @@ class Resumed(Invariant):
                 for partition, offset in offsets.items():
                     self.expected[partition] = ResumePlace(event.number, offset)
                 self.known.update(offsets)
-            case _:
-                pass
 
-    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
+    def begin(self, moment: Moment, batch: Batch) -> None:
         """See `Invariant`."""
         if not self.expected and self.known.issuperset(batch.ranges):
             return
@@ -284,13 +265,13 @@ class Resumed(Invariant):
                 if partition not in self.known:
                     self.known.add(partition)
                     detail = f"{partition}: batch {batch.batch} begins {range_} without a resume point"
-                    findings.add(detail, batch.started_after)
+                    self.add(detail, batch.started_after)
                 continue
             begins = f"{partition}: batch {batch.batch} begins {range_}"
             if place.offset is None:
-                findings.add(f"{begins}, its seek entry is open", place.number, batch.started_after)
+                self.add(f"{begins}, its seek entry is open", place.number, batch.started_after)
             elif range_.from_ not in {place.offset, moment.past_skips(partition, place.offset)}:
-                findings.add(f"{begins}, it resumes at {place.offset}", place.number, batch.started_after)
+                self.add(f"{begins}, it resumes at {place.offset}", place.number, batch.started_after)
 
 
 class Start(NamedTuple):
@@ -314,7 +295,7 @@ class ResolvedOnce(Invariant):
     invariant: ClassVar[str] = "R10"
     starts: dict[GroupPartition, list[Start]] = field(default_factory=dict)
 
-    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event) -> None:
         """See `Invariant`."""
         if not isinstance(event.body, events.InitialOffsetsStored):
             return
@@ -324,7 +305,7 @@ class ResolvedOnce(Invariant):
             earlier = next((e for e in self.starts.get(partition, ()) if _may_be_one_topic(e, start)), None)
             if earlier is not None:
                 detail = f"{partition}: the initial offset {start.offset} was stored, it had {earlier.offset} already"
-                findings.add(detail, earlier.number, start.number)
+                self.add(detail, earlier.number, start.number)
             self.starts.setdefault(partition, []).append(start)
 
 
@@ -349,21 +330,6 @@ class Automatic(NamedTuple):
     """When the first batch began after it."""
 
 
-class OwnCheckpoint(NamedTuple):
-    """A complete checkpoint of a person's reset that neither has started nor failed."""
-
-    number: EventNumber
-    request_id: RequestId
-
-
-class Ahead(NamedTuple):
-    """An event of an epoch that was not started yet."""
-
-    number: EventNumber
-    epoch: Epoch
-    kind: str
-
-
 @dataclass(slots=True, kw_only=True)
 class RequestsEnd(Invariant):
     """R7 (V) automatic requests are followed by an epoch above, persons' requests end, every epoch names its cause.
@@ -381,46 +347,40 @@ class RequestsEnd(Invariant):
     invariant: ClassVar[str] = "R7"
     sees_batches: ClassVar[bool] = True
     automatic: list[Automatic] = field(default_factory=list)
-    checkpoints: list[OwnCheckpoint] = field(default_factory=list)
+    checkpoints: dict[RequestId, EventNumber] = field(default_factory=dict)
+    """When the checkpoint of a person's reset was complete that neither has started nor failed."""
+
     epoch: Epoch = Epoch(0)
     """Of the events so far."""
 
     since: EventNumber = EventNumber(0)
-    ahead: list[Ahead] = field(default_factory=list)
+    ahead: dict[EventNumber, Epoch] = field(default_factory=dict)
+    """Changes of the next boundary, in an epoch that was not started yet."""
 
-    def before(self, moment: Moment, event: events.Event, findings: Violations) -> None:
+    def before(self, moment: Moment, event: events.Event) -> None:
         """See `Invariant`."""
         match event.body:
             case events.CheckpointCompleted(sequence=sequence):
                 checkpoint = moment.open.get(sequence)
-                if checkpoint is not None and checkpoint.purpose is CheckpointPurpose.RESET:
-                    self.checkpoints.append(OwnCheckpoint(event.number, checkpoint.request_id))
-                    return
+                if checkpoint is not None and checkpoint.opened.purpose is CheckpointPurpose.RESET:
+                    self.checkpoints[checkpoint.opened.request_id] = event.number
             case events.ResetBegun(person=person):
-                self.checkpoints = [checkpoint for checkpoint in self.checkpoints if checkpoint.request_id != person]
-                self._scoped(moment, event.number, event.body, findings)
+                if person is not None:
+                    self.checkpoints.pop(person, None)
+                    self._scoped(moment, event.number, event.body, person)
             case events.PersonResetFailed(request_id=request_id):
-                self.checkpoints = [
-                    checkpoint for checkpoint in self.checkpoints if checkpoint.request_id != request_id
-                ]
-            case _:
-                pass
-        if self.checkpoints and event.number >= self.checkpoints[0].number + AT_ONCE:
-            self._unsettled(self.checkpoints[:1], findings)
-            del self.checkpoints[0]
+                self.checkpoints.pop(request_id, None)
+        late = [request_id for request_id, number in self.checkpoints.items() if event.number >= number + AT_ONCE]
+        for request_id in late:
+            self._unsettled(request_id, self.checkpoints.pop(request_id))
 
-    def _unsettled(self, checkpoints: list[OwnCheckpoint], findings: Violations) -> None:
-        for number, request_id in checkpoints:
-            findings.add(
-                f"the checkpoint of reset {request_id} is complete, neither the reset nor its failure follows", number
-            )
+    def _unsettled(self, request_id: RequestId, number: EventNumber) -> None:
+        self.add(f"the checkpoint of reset {request_id} is complete, neither the reset nor its failure follows", number)
 
-    def _scoped(self, moment: Moment, number: EventNumber, body: events.ResetBegun, findings: Violations) -> None:
-        if body.person is None:
-            return
-        person = moment.persons.get(body.person)
+    def _scoped(self, moment: Moment, number: EventNumber, body: events.ResetBegun, request_id: RequestId) -> None:
+        person = moment.persons.get(request_id)
         if person is None:
-            findings.add(f"reset {body.person} begins, it was never accepted", number)
+            self.add(f"reset {request_id} begins, it was never accepted", number)
             return
         if not body.opens_timeline:
             return
@@ -429,9 +389,9 @@ class RequestsEnd(Invariant):
                 continue
             where = "a place of its own" if entry.offset is None else entry.offset
             detail = f"{partition}: reset {body.person} was not accepted for it and moves it to {where}"
-            findings.add(f"{detail}, it was at {entry.current}", person.number, number)
+            self.add(f"{detail}, it was at {entry.current}", person.number, number)
 
-    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event) -> None:
         """See `Invariant`."""
         number, body = event.number, event.body
         match body:
@@ -440,73 +400,69 @@ class RequestsEnd(Invariant):
                     detail = f"{body.member} asked for a reset ({body.cause}) in epoch {body.epoch}"
                     self.automatic.append(Automatic(number, body.epoch, detail, None))
             case events.ResetBegun(epoch=epoch) | events.Killed(epoch=epoch):
-                self._followed(number, epoch, findings)
+                self._followed(number, epoch)
             case events.Halted() | events.Stopped():
-                self._followed(number, None, findings)
-            case _:
-                pass
-        self._cause(event, findings)
+                self._followed(number, None)
+        self._cause(event)
 
-    def _followed(self, number: EventNumber, epoch: Epoch | None, findings: Violations) -> None:
+    def _followed(self, number: EventNumber, epoch: Epoch | None) -> None:
         for asked in self.automatic:
             if epoch is not None and epoch <= asked.epoch:
-                findings.add(f"{asked.detail}, followed by epoch {epoch}", asked.number, number)
+                self.add(f"{asked.detail}, followed by epoch {epoch}", asked.number, number)
             if asked.begun is not None:
                 detail = f"{asked.detail}, a batch began before anything followed"
-                findings.add(detail, asked.number, asked.begun)
+                self.add(detail, asked.number, asked.begun)
         self.automatic = []
 
-    def _cause(self, event: events.Event, findings: Violations) -> None:
+    def _cause(self, event: events.Event) -> None:
         number = event.number
         match event.body:
             case events.ResetBegun(epoch=begun) | events.Killed(epoch=begun):
                 # What came ahead of it, in its transaction, has its epoch.
                 is_reset = isinstance(event.body, events.ResetBegun)
-                self._uncaused([a for a in self.ahead if not is_reset or a.epoch != event.epoch], findings)
+                self._uncaused({n: e for n, e in self.ahead.items() if not is_reset or e != event.epoch})
                 if begun != self.epoch + 1:
-                    findings.add(f"epoch {begun} follows epoch {self.epoch}", self.since, number)
+                    self.add(f"epoch {begun} follows epoch {self.epoch}", self.since, number)
                 self.epoch, self.since = begun, number
             case events.StoreRestoredSeen():
-                self._uncaused(self.ahead, findings)
+                self._uncaused(self.ahead)
                 if event.epoch < self.epoch:
-                    findings.add(f"epoch {event.epoch} follows epoch {self.epoch}", self.since, number)
+                    self.add(f"epoch {event.epoch} follows epoch {self.epoch}", self.since, number)
                 self.epoch, self.since = event.epoch, number
             case events.NextBoundaryChanged() if event.epoch != self.epoch and len(self.ahead) < PRELUDE:
-                self.ahead = [*self.ahead, Ahead(number, event.epoch, event.kind)]
+                self.ahead = {**self.ahead, number: event.epoch}
                 return
             case _:
-                self._uncaused(self.ahead, findings)
-                if event.epoch != self.epoch:
-                    self._uncaused([Ahead(number, event.epoch, event.kind)], findings)
-        self.ahead = []
+                self._uncaused(self.ahead)
+                self._uncaused({number: event.epoch}, event.kind)
+        self.ahead = {}
 
-    def _uncaused(self, ahead: list[Ahead], findings: Violations) -> None:
-        for number, epoch, kind in ahead:
+    def _uncaused(self, ahead: Mapping[EventNumber, Epoch], kind: str = "NextBoundaryChanged") -> None:
+        for number, epoch in ahead.items():
             if epoch != self.epoch:
-                findings.add(f"epoch {epoch} of {kind} has no cause", self.since, number)
+                self.add(f"epoch {epoch} of {kind} has no cause", self.since, number)
                 self.epoch, self.since = epoch, number
 
-    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
+    def begin(self, moment: Moment, batch: Batch) -> None:
         """See `Invariant`."""
         if self.automatic:
             self.automatic = [
                 a if a.begun is not None else a._replace(begun=batch.started_after) for a in self.automatic
             ]
 
-    def finish(self, moment: Moment, findings: Violations) -> None:
+    def finish(self, moment: Moment) -> None:
         """See `Invariant`."""
         for asked in self.automatic:
-            findings.add(f"{asked.detail}, nothing followed", asked.number)
+            self.add(f"{asked.detail}, nothing followed", asked.number)
         for request_id, person in moment.persons.items():
             why = _abandoned(moment, person)
             if not why and person.begun is None and (person.asked or person.number) < (person.checkpoint_ended or 0):
                 why = "the request of its checkpoint has ended"
             if why:
-                findings.add(f"reset {request_id} was accepted and neither done nor failed: {why}", person.number)
-        self._unsettled(self.checkpoints, findings)
-        if self.ahead:
-            number, epoch, kind = self.ahead[0]
-            findings.add(f"epoch {epoch} of {kind} has no cause", self.since, number)
+                self.add(f"reset {request_id} was accepted and neither done nor failed: {why}", person.number)
+        for request_id, number in self.checkpoints.items():
+            self._unsettled(request_id, number)
+        self._uncaused(dict(list(self.ahead.items())[:1]))
 
 
 def _abandoned(moment: Moment, person: Person) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
-from airflow_kcr.protocol.invariants.moment import Holder, Invariant, LatestAttempt, Moment, OpenCheckpoint, Violations
+from airflow_kcr.protocol.invariants.history import Violation
+from airflow_kcr.protocol.invariants.moment import Invariant, LatestAttempt, Moment, OpenCheckpoint
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.region import events, rows
@@ -34,57 +35,51 @@ class Complete(Invariant):
 
     invariant: ClassVar[str] = "R2"
 
-    def before(self, moment: Moment, event: events.Event, findings: Violations) -> None:
+    def before(self, moment: Moment, event: events.Event) -> None:
         """See `Invariant`."""
         match event.body:
             case events.CheckpointCompleted(sequence=sequence) as body:
                 checkpoint = moment.open.get(sequence)
                 if checkpoint is None:
-                    findings.add(f"checkpoint {sequence} is complete and was never opened", event.number)
+                    self.add(f"checkpoint {sequence} is complete and was never opened", event.number)
                 else:
-                    _parts(event.number, checkpoint, body, findings)
-                    _hidden(moment, event.number, body, findings)
+                    self._parts(event.number, checkpoint, body)
+                    self._hidden(moment, event.number, body)
             case events.Contributed(sequence=sequence, member=member) if sequence not in moment.open:
-                findings.add(f"{member} contributed to checkpoint {sequence}, which was never opened", event.number)
-            case _:
-                pass
+                self.add(f"{member} contributed to checkpoint {sequence}, which was never opened", event.number)
 
+    def _parts(self, number: EventNumber, checkpoint: OpenCheckpoint, body: events.CheckpointCompleted) -> None:
+        participants, name = dict(checkpoint.opened.participants), f"checkpoint {body.sequence}"
+        total: dict[GroupPartition, Offset] = {}
+        for at, part in checkpoint.parts.items():
+            if participants.pop(part.member, None) != part.incarnation:
+                detail = (
+                    f"{name}: {part.member}, incarnation {part.incarnation}, is not among the participants or "
+                    "contributed twice"
+                )
+                self.add(detail, checkpoint.number, at)
+            twice = sorted(total.keys() & part.offsets.keys())
+            if twice:
+                self.add(f"{name}: {twice[0]} was contributed twice", at, number)
+            total.update(part.offsets)
+        if participants:
+            self.add(f"{name} is complete without a contribution of {min(participants)}", checkpoint.number, number)
+        odd = sorted(total.keys() ^ frozenset(checkpoint.opened.partitions))
+        if odd:
+            what = "contributed, not frozen" if odd[0] in total else "frozen, not contributed"
+            self.add(f"{name}: {odd[0]} was {what}", checkpoint.number, number)
+        own = {p: o for p, o in body.offsets.items() if p in total or p not in body.inexact}
+        if total != own:
+            differ = sorted(p for p in total.keys() | own.keys() if total.get(p) != own.get(p))
+            self.add(f"{name}: {differ[0]} is not what was contributed", number)
 
-def _parts(
-    number: EventNumber, checkpoint: OpenCheckpoint, body: events.CheckpointCompleted, findings: Violations
-) -> None:
-    participants, name = dict(checkpoint.participants), f"checkpoint {body.sequence}"
-    total: dict[GroupPartition, Offset] = {}
-    for part in checkpoint.parts:
-        if participants.pop(part.member, None) != part.incarnation:
+    def _hidden(self, moment: Moment, number: EventNumber, body: events.CheckpointCompleted) -> None:
+        """Note what was known to lack an owner, is not in the checkpoint, and is not named by it."""
+        for partition in sorted(moment.unowned - body.offsets.keys() - body.inexact.keys()):
             detail = (
-                f"{name}: {part.member}, incarnation {part.incarnation}, is not among the participants or "
-                "contributed twice"
+                f"checkpoint {body.sequence} lacks {partition}, which had no owner, and does not say that it is inexact"
             )
-            findings.add(detail, checkpoint.number, part.number)
-        twice = sorted(total.keys() & part.offsets.keys())
-        if twice:
-            findings.add(f"{name}: {twice[0]} was contributed twice", part.number, number)
-        total.update(part.offsets)
-    if participants:
-        findings.add(f"{name} is complete without a contribution of {min(participants)}", checkpoint.number, number)
-    odd = sorted(total.keys() ^ frozenset(checkpoint.partitions))
-    if odd:
-        what = "contributed, not frozen" if odd[0] in total else "frozen, not contributed"
-        findings.add(f"{name}: {odd[0]} was {what}", checkpoint.number, number)
-    own = {p: o for p, o in body.offsets.items() if p in total or p not in body.inexact}
-    if total != own:
-        differ = sorted(p for p in total.keys() | own.keys() if total.get(p) != own.get(p))
-        findings.add(f"{name}: {differ[0]} is not what was contributed", number)
-
-
-def _hidden(moment: Moment, number: EventNumber, body: events.CheckpointCompleted, findings: Violations) -> None:
-    """Note what was known to lack an owner, is not in the checkpoint, and is not named by it."""
-    for partition in sorted(moment.unowned - body.offsets.keys() - body.inexact.keys()):
-        detail = (
-            f"checkpoint {body.sequence} lacks {partition}, which had no owner, and does not say that it is inexact"
-        )
-        findings.add(detail, moment.unowned_since, number)
+            self.add(detail, moment.unowned_since, number)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,7 +96,7 @@ class Inside(Invariant):
 
     invariant: ClassVar[str] = "R3"
 
-    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event) -> None:
         """See `Invariant`."""
         match event.body:
             case (
@@ -113,9 +108,7 @@ class Inside(Invariant):
                         log = bounds.get(partition)
                         seen = "no bounds" if log is None else f"[{log.start}, {log.end}]"
                         detail = f"{event.kind}: {partition} at {offsets[partition]}, its log as read: {seen}"
-                        findings.add(detail, event.number)
-            case _:
-                pass
+                        self.add(detail, event.number)
 
 
 def _is_inside(
@@ -128,14 +121,6 @@ def _is_inside(
     if isinstance(event.body, events.InitialOffsetsStored):
         return offset in log
     return log.start <= offset <= max(log.end, moment.past_skips(partition, log.end))
-
-
-class Doubted(NamedTuple):
-    """A retirement that is wrong unless a person's forced reset follows in its transaction."""
-
-    number: EventNumber
-    at: datetime
-    details: tuple[str, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,38 +138,40 @@ class RestorePointKept(Invariant):
 
     invariant: ClassVar[str] = "R12"
     pinned: dict[CheckpointNumber, str] = field(default_factory=dict)
-    doubted: list[Doubted] = field(default_factory=list)
+    doubted: list[Violation] = field(default_factory=list)
+    """Retirements of one transaction that are wrong unless a person's forced reset follows in it."""
 
-    def before(self, moment: Moment, event: events.Event, findings: Violations) -> None:
+    doubted_at: datetime | None = None
+
+    def before(self, moment: Moment, event: events.Event) -> None:
         """See `Invariant`."""
         match event.body:
             case events.ResetBegun(cause=cause, person=request_id):
                 person = None if request_id is None else moment.persons.get(request_id)
                 forced = cause is rows.ResetCause.PERSON and person is not None and person.forced
-                self._settle(findings, excepting=event.at if forced else None)
+                if forced and event.at == self.doubted_at:
+                    self.doubted = []
+                self._settle()
             case events.CheckpointPinned(sequence=sequence, name=name):
                 if name:
                     self.pinned[sequence] = name
                 else:
                     self.pinned.pop(sequence, None)
             case events.CheckpointsRetired(sequences=sequences):
-                self._retired(moment, event, sequences, findings)
-            case _ if self.doubted and event.number >= self.doubted[0].number + AT_ONCE:
-                self._settle(findings, excepting=None)
+                self._retired(moment, event, sequences)
+            case _ if self.doubted and event.number >= self.doubted[0].events[0] + AT_ONCE:
+                self._settle()
 
-    def _retired(
-        self, moment: Moment, event: events.Event, sequences: tuple[CheckpointNumber, ...], findings: Violations
-    ) -> None:
-        wrong: list[str] = []
+    def _retired(self, moment: Moment, event: events.Event, sequences: tuple[CheckpointNumber, ...]) -> None:
+        if event.at != self.doubted_at:
+            self._settle()
+        self.doubted_at = event.at
         for sequence in sequences:
             if sequence == moment.restore_point:
-                findings.add(f"checkpoint {sequence} was retired: it is the restore point", event.number)
-                continue
-            why = self._protected(moment, sequence)
-            if why:
-                wrong.append(f"checkpoint {sequence} was retired: {why}")
-        if wrong:
-            self.doubted.append(Doubted(event.number, event.at, tuple(wrong)))
+                self.add(f"checkpoint {sequence} was retired: it is the restore point", event.number)
+            elif why := self._protected(moment, sequence):
+                detail = f"checkpoint {sequence} was retired: {why}"
+                self.doubted.append(Violation(self.invariant, detail, (event.number,)))
 
     def _protected(self, moment: Moment, sequence: CheckpointNumber) -> str:
         restore_point = None if moment.restore_point is None else moment.kept.get(moment.restore_point)
@@ -197,25 +184,14 @@ class RestorePointKept(Invariant):
             return "it is not published yet"
         return f"it is pinned as {self.pinned[sequence]}" if sequence in self.pinned else ""
 
-    def _settle(self, findings: Violations, *, excepting: datetime | None) -> None:
+    def _settle(self) -> None:
         for doubted in self.doubted:
-            if doubted.at != excepting:
-                for detail in doubted.details:
-                    findings.add(detail, doubted.number)
+            self.add(doubted.detail, *doubted.events)
         self.doubted = []
 
-    def finish(self, moment: Moment, findings: Violations) -> None:
+    def finish(self, moment: Moment) -> None:
         """See `Invariant`."""
-        for doubted in self.doubted:
-            for detail in doubted.details:
-                findings.add(detail, doubted.number)
-
-
-class Asked(NamedTuple):
-    """A request, and the checkpoint that was opened for it last."""
-
-    sequence: CheckpointNumber
-    number: EventNumber
+        self._settle()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -230,42 +206,38 @@ class OneAtATime(Invariant):
     """
 
     invariant: ClassVar[str] = "R13"
-    opened: Asked | None = None
-    """The open checkpoint."""
+    asked: dict[RequestId, CheckpointNumber] = field(default_factory=dict)
+    """The checkpoint that was opened last for each request."""
 
-    asked: dict[RequestId, Asked] = field(default_factory=dict)
-
-    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
+    def before(self, moment: Moment, event: events.Event) -> None:
         """See `Invariant`."""
         number = event.number
         match event.body:
             case events.CheckpointOpened(sequence=sequence, request_id=request_id):
-                if self.opened is not None:
-                    detail = f"checkpoint {sequence} was opened while checkpoint {self.opened.sequence} was open"
-                    findings.add(detail, self.opened.number, number)
-                earlier = self.asked.pop(request_id, None)
-                if earlier is not None and moment.is_current(earlier.sequence):
-                    detail = (
-                        f"checkpoint {sequence} was opened for {request_id}, which checkpoint {earlier.sequence} "
-                        "has answered"
+                for other, opened in moment.open.items():
+                    self.add(
+                        f"checkpoint {sequence} was opened while checkpoint {other} was open", opened.number, number
                     )
-                    findings.add(detail, earlier.number, number)
-                self.opened = self.asked[request_id] = Asked(sequence, number)
+                earlier = self.asked.pop(request_id, None)
+                if earlier is not None and moment.is_current(earlier):
+                    kept = moment.kept.get(earlier)
+                    detail = (
+                        f"checkpoint {sequence} was opened for {request_id}, which checkpoint {earlier} has answered"
+                    )
+                    self.add(detail, *([] if kept is None else [kept.number]), number)
+                self.asked[request_id] = sequence
                 if len(self.asked) > REMEMBERED:
                     del self.asked[next(iter(self.asked))]
             case events.CheckpointCompleted(sequence=sequence) | events.CheckpointAborted(sequence=sequence):
-                if self.opened is None or self.opened.sequence != sequence:
-                    findings.add(f"checkpoint {sequence} ended, it was not open", number)
-                self.opened = None
+                if sequence not in moment.open:
+                    self.add(f"checkpoint {sequence} ended, it was not open", number)
             case events.CheckpointRequestAnswered(request_id=request_id, sequence=sequence):
                 if not moment.is_current(sequence):
                     detail = (
                         f"{request_id} was answered by checkpoint {sequence}, which is not a complete checkpoint "
                         "on the current timeline"
                     )
-                    findings.add(detail, number)
-            case _:
-                pass
+                    self.add(detail, number)
 
 
 # What speaks against a batch's start and end, and when its sink proves it done all the same.
@@ -285,10 +257,8 @@ def begin_flaw(moment: Moment, batch: rows.Batch) -> str:
     incarnation = moment.present.get(batch.member)
     if incarnation != batch.incarnation:
         return f"was started by incarnation {batch.incarnation} of {batch.member}, present was {incarnation or 'none'}"
-    holder, claims = Holder(batch.member, batch.incarnation, batch.epoch), moment.claims
     for partition in batch.ranges:
-        held = claims.get(partition)
-        if held is None or held.holder != holder:
+        if not moment.holds(batch, partition):
             return f"was started on {partition}, which {batch.member} did not hold"
     return ""
 
@@ -304,10 +274,8 @@ def end_flaw(moment: Moment, batch: rows.Batch) -> str:
         return f"of epoch {batch.epoch} was accepted in epoch {moment.epoch}"
     if moment.newest.get(batch.member) != batch.incarnation:
         return f"of incarnation {batch.incarnation} of {batch.member} was accepted after a newer one was registered"
-    holder, claims = Holder(batch.member, batch.incarnation, batch.epoch), moment.claims
     for partition in batch.ranges:
-        held = claims.get(partition)
-        if held is None or held.since > since or held.holder != holder:
+        if not moment.holds(batch, partition) or moment.claims[partition].since > since:
             return f"was accepted although the claim of {batch.member} on {partition} had gone meanwhile"
     return "" if moment.state in ENDING else f"was accepted while the region was {moment.state}"
 
@@ -346,14 +314,6 @@ def tells_of(attempt: LatestAttempt, batch: rows.Batch) -> bool:
 # R4: what Kafka holds, and what the checkpoints say about it.
 
 
-class WrongReadBack(NamedTuple):
-    """A commit read-back that differs from a checkpoint that says yes."""
-
-    sequence: CheckpointNumber
-    number: EventNumber
-    detail: str
-
-
 @dataclass(slots=True, kw_only=True)
 class ReadBacks(Invariant):
     """R4 (V) Kafka's commit read-back equals the checkpoint, or the checkpoint says failed or superseded.
@@ -374,19 +334,19 @@ class ReadBacks(Invariant):
 
     told: dict[GroupPartition, Offset] = field(default_factory=dict)
     says: rows.Committed | None = None
-    wrong: WrongReadBack | None = None
+    wrong: Violation | None = None
+    """A read-back that differs from a checkpoint that says yes, unless that is resolved again at once."""
 
-    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event) -> None:
         """See `Invariant`."""
         body, number = event.body, event.number
-        if self.wrong is not None and not (
-            isinstance(body, events.CommitResolved) and body.sequence == self.wrong.sequence
-        ):
-            findings.add(self.wrong.detail, self.wrong.number)
+        is_resolved = isinstance(body, events.CommitResolved) and body.sequence == self.restore_point
+        if self.wrong is not None and not is_resolved:
+            self.add(self.wrong.detail, *self.wrong.events)
         self.wrong = None
         if isinstance(body, events.CommitReadBack):
             if moment.restore_point != body.sequence or body.sequence not in moment.kept:
-                findings.add(
+                self.add(
                     f"checkpoint {body.sequence} was committed to Kafka, the restore point is {moment.restore_point}",
                     number,
                 )
@@ -395,20 +355,19 @@ class ReadBacks(Invariant):
             self.told.update(body.offsets)
             differs = self._differing(moment)
             if differs and self.says is rows.Committed.YES:
-                self.wrong = WrongReadBack(
-                    body.sequence, number, f"checkpoint {body.sequence} is called committed, {differs}"
-                )
+                detail = f"checkpoint {body.sequence} is called committed, {differs}"
+                self.wrong = Violation(self.invariant, detail, (number,))
         elif isinstance(body, events.CommitResolved):
             self._about(body.sequence)
             self.says = body.committed
             lacks = self._differing(moment) or self._unheard(moment)
             if body.committed is rows.Committed.YES and lacks:
-                findings.add(f"checkpoint {body.sequence} is called committed, {lacks}", number)
+                self.add(f"checkpoint {body.sequence} is called committed, {lacks}", number)
 
-    def finish(self, moment: Moment, findings: Violations) -> None:
+    def finish(self, moment: Moment) -> None:
         """See `Invariant`."""
         if self.wrong is not None:
-            findings.add(self.wrong.detail, self.wrong.number)
+            self.add(self.wrong.detail, *self.wrong.events)
 
     def _about(self, sequence: CheckpointNumber) -> None:
         if sequence != self.restore_point:

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.rows import Batch, CheckpointPurpose, RegionState
+from airflow_kcr.protocol.region.rows import Batch, RegionState
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.scopes import Scope
 from airflow_kcr.protocol.values import (
@@ -37,28 +36,13 @@ from airflow_kcr.protocol.values import (
 )
 
 
-class Holder(NamedTuple):
-    """Whose a claim is."""
+class HeldClaim(NamedTuple):
+    """Whose a claim is, and since which event."""
 
     member: MemberId
     incarnation: Incarnation
     epoch: Epoch
-
-
-class HeldClaim(NamedTuple):
-    """Whose a claim is, and since which event."""
-
-    holder: Holder | None
     since: EventNumber
-
-
-class Part(NamedTuple):
-    """One member's part of an open checkpoint."""
-
-    number: EventNumber
-    member: MemberId
-    incarnation: Incarnation
-    offsets: OffsetMap
 
 
 class NumberRun(NamedTuple):
@@ -73,11 +57,11 @@ class OpenCheckpoint:
     """A checkpoint from its opening to its end."""
 
     number: EventNumber
-    request_id: RequestId
-    purpose: CheckpointPurpose
-    participants: Mapping[MemberId, Incarnation]
-    partitions: tuple[GroupPartition, ...]
-    parts: list[Part] = field(default_factory=list)
+    """When it was opened."""
+
+    opened: events.CheckpointOpened
+    parts: dict[EventNumber, events.Contributed] = field(default_factory=dict)
+    """What members have contributed, and when."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,7 +80,6 @@ class KeptCheckpoint:
 class LatestAttempt:
     """The epoch that a reset began last."""
 
-    number: EventNumber
     epoch: Epoch
     timeline: Timeline
     person: RequestId | None
@@ -122,6 +105,10 @@ class Person:
     begun: Epoch | None = None
     overtaken: Epoch | None = None
     """A reset that was done meanwhile and is not its own."""
+
+
+Actor: TypeAlias = Batch | events.Claimed | events.Contributed | events.CommitReadBack | events.Acknowledged
+"""Who acts by a claim."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -174,10 +161,10 @@ class Moment:
         found = self.deliveries.get(group)
         return Delivery.AT_LEAST_ONCE if found is None else Delivery(found)
 
-    def holder(self, partition: GroupPartition) -> Holder | None:
-        """Return whose claim a partition is."""
+    def holds(self, actor: Actor, partition: GroupPartition) -> bool:
+        """Whether a partition's claim is that of who acts, by epoch and incarnation."""
         held = self.claims.get(partition)
-        return None if held is None else held.holder
+        return held is not None and held[:3] == (actor.member, actor.incarnation, actor.epoch)
 
     def past_skips(self, partition: GroupPartition, offset: Offset) -> Offset:
         """Return the next offset at or after `offset` that was not skipped."""
@@ -234,8 +221,6 @@ class Moment:
                 self._without_owner(number, frozenset(partitions))
             case events.Stopped():
                 self._without_owner(number, frozenset())
-            case _:
-                pass
 
     def _member(self, number: EventNumber, body: events.MemberRegistered | events.MemberLeft | events.Claimed) -> None:
         match body:
@@ -244,19 +229,15 @@ class Moment:
             case events.MemberLeft(member=member, dropped=dropped):
                 self.present.pop(member, None)
                 for partition in dropped:
-                    self._claim(number, partition, None)
+                    self.claims.pop(partition, None)
             case events.Claimed():
-                holder = Holder(body.member, body.incarnation, body.epoch)
                 for partition in body.dropped:
-                    self._claim(number, partition, None)
+                    self.claims.pop(partition, None)
                 for partition in body.partitions:
-                    self._claim(number, partition, holder)
+                    if not self.holds(body, partition):
+                        self.claims[partition] = HeldClaim(body.member, body.incarnation, body.epoch, number)
                 if self.unowned:
                     self._without_owner(number, self.unowned.difference(body.partitions))
-
-    def _claim(self, number: EventNumber, partition: GroupPartition, holder: Holder | None) -> None:
-        if self.holder(partition) != holder:
-            self.claims[partition] = HeldClaim(holder, number)
 
     def _without_owner(self, number: EventNumber, partitions: frozenset[GroupPartition]) -> None:
         if partitions != self.unowned:
@@ -285,7 +266,7 @@ class Moment:
     def _reset(self, number: EventNumber, body: events.ResetBegun | events.SeekWritten | events.ResetDone) -> None:
         match body:
             case events.ResetBegun():
-                self._begin(number, body)
+                self._begin(body)
             case events.SeekWritten(epoch=epoch, seek=seek):
                 if self.attempt is not None and self.attempt.epoch == epoch:
                     self.attempt.seek.update(seek)
@@ -295,11 +276,9 @@ class Moment:
                 if self.attempt is not None and self.attempt.epoch == epoch:
                     self._done(number, self.attempt)
 
-    def _begin(self, number: EventNumber, body: events.ResetBegun) -> None:
+    def _begin(self, body: events.ResetBegun) -> None:
         self.epoch = body.epoch
-        self.attempt = LatestAttempt(
-            number=number, epoch=body.epoch, timeline=body.timeline, person=body.person, seek=dict(body.seek)
-        )
+        self.attempt = LatestAttempt(epoch=body.epoch, timeline=body.timeline, person=body.person, seek=dict(body.seek))
         self.restore_point, self.stamp = body.restore_point, CheckpointNumber(body.sequence + 1)
         self.undone = self._undo(body.seek.offsets) if body.opens_timeline else ()
         if body.person in self.persons:
@@ -336,16 +315,10 @@ class Moment:
     def _checkpoint(self, number: EventNumber, body: events.Body) -> None:
         match body:
             case events.CheckpointOpened(sequence=sequence):
-                self.open[sequence] = OpenCheckpoint(
-                    number=number,
-                    request_id=body.request_id,
-                    purpose=body.purpose,
-                    participants=body.participants,
-                    partitions=body.partitions,
-                )
+                self.open[sequence] = OpenCheckpoint(number=number, opened=body)
                 self.stamp = sequence
             case events.Contributed(sequence=sequence) if sequence in self.open:
-                self.open[sequence].parts.append(Part(number, body.member, body.incarnation, body.offsets))
+                self.open[sequence].parts[number] = body
             case events.CheckpointAborted(sequence=sequence) if sequence in self.open:
                 del self.open[sequence]
                 self.stamp = CheckpointNumber(sequence + 1)
@@ -357,8 +330,6 @@ class Moment:
                 self.kept[sequence].published = number
             case events.CheckpointsRetired(sequences=sequences):
                 self._retire([s for s in sequences if self.kept.pop(s, None) is not None])
-            case _:
-                pass
 
     def _retire(self, gone: list[CheckpointNumber]) -> None:
         runs = sorted([*self.retired, *(NumberRun(sequence, CheckpointNumber(sequence + 1)) for sequence in gone)])
@@ -377,31 +348,9 @@ KEPT: Final = 1_000
 """Violations of one invariant that are listed one by one: a store that was altered may hold millions."""
 
 
-@dataclass(slots=True)
-class Violations:
-    """The violations of one invariant: the first ones, and how many there are."""
-
-    invariant: str
-    first: list[Violation] = field(default_factory=list)
-    count: int = 0
-
-    def add(self, detail: str, *numbers: EventNumber) -> None:
-        """Note a violation: what is wrong, and the events that contradict each other."""
-        self.count += 1
-        if len(self.first) < KEPT:
-            self.first.append(Violation(self.invariant, detail, numbers))
-
-    def in_order(self) -> list[Violation]:
-        """Return the violations by their last events, the last of them saying how many more there are."""
-        kept = sorted(self.first, key=lambda violation: violation.events[-1:])
-        if self.count <= KEPT:
-            return kept
-        return [*kept, Violation(self.invariant, f"and {self.count - KEPT} more violations", kept[-1].events)]
-
-
 @dataclass(slots=True, kw_only=True)
 class Invariant:
-    """One invariant; an implementation overrides what concerns it."""
+    """One invariant, and what contradicts it; an implementation overrides what concerns it."""
 
     invariant: ClassVar[str] = ""
     """Its number in tests/annex/invariants.md."""
@@ -409,23 +358,43 @@ class Invariant:
     sees_batches: ClassVar[bool] = False
     """Whether it takes batches."""
 
-    def before(self, moment: Moment, event: Event, findings: Violations) -> None:
+    first: list[Violation] = field(default_factory=list)
+    """The first violations."""
+
+    count: int = 0
+    """How many there are."""
+
+    def add(self, detail: str, *numbers: EventNumber) -> None:
+        """Note a violation: what is wrong, and the events that contradict each other."""
+        self.count += 1
+        if len(self.first) < KEPT:
+            self.first.append(Violation(self.invariant, detail, numbers))
+
+    @property
+    def violations(self) -> list[Violation]:
+        """The violations by their last events, the last of them saying how many more there are."""
+        kept = sorted(self.first, key=lambda violation: violation.events[-1:])
+        if self.count <= KEPT:
+            return kept
+        return [*kept, Violation(self.invariant, f"and {self.count - KEPT} more violations", kept[-1].events)]
+
+    def before(self, moment: Moment, event: events.Event) -> None:
         """Take an event, the moment being the one before it."""
 
-    def event(self, moment: Moment, event: Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event) -> None:
         """Take an event, the moment being the one after it."""
 
-    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
+    def begin(self, moment: Moment, batch: Batch) -> None:
         """Take a batch that begins now."""
 
-    def end(self, moment: Moment, batch: Batch, flaw: str, findings: Violations) -> None:
+    def end(self, moment: Moment, batch: Batch, flaw: str) -> None:
         """Take a batch whose row says that it was done: it ends now, and `flaw` says what speaks against that."""
 
-    def accept(self, moment: Moment, batch: Batch, number: EventNumber, findings: Violations) -> None:
+    def accept(self, moment: Moment, batch: Batch, number: EventNumber) -> None:
         """Take a batch that counts as accepted from now on, after event `number`."""
 
-    def unproven(self, moment: Moment, batch: Batch, flaw: str, findings: Violations) -> None:
+    def unproven(self, moment: Moment, batch: Batch, flaw: str) -> None:
         """Take a batch whose end had a flaw and that no sink's progress has proved either."""
 
-    def finish(self, moment: Moment, findings: Violations) -> None:
-        """Judge what is still open at the end; changes nothing, as the history may continue."""
+    def finish(self, moment: Moment) -> None:
+        """Judge what is still open at the end; beside that it changes nothing, as the history may continue."""

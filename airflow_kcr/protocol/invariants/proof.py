@@ -8,8 +8,8 @@ grows with members and partitions, however long the history.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Final
 
@@ -17,7 +17,7 @@ from airflow_kcr.protocol.invariants import checkpoints
 from airflow_kcr.protocol.invariants.accounting import Accounted
 from airflow_kcr.protocol.invariants.actions import Fenced, Increasing, RequestsEnd, ResolvedOnce, Resumed, Still
 from airflow_kcr.protocol.invariants.history import History, Violation
-from airflow_kcr.protocol.invariants.moment import Invariant, Moment, Violations
+from airflow_kcr.protocol.invariants.moment import Invariant, Moment
 from airflow_kcr.protocol.invariants.tiling import Tiled
 from airflow_kcr.protocol.region.events import Event, ResetDone
 from airflow_kcr.protocol.region.rows import Batch
@@ -42,7 +42,6 @@ class Proof:
     batches: int = 0
     """How many were taken."""
 
-    findings: dict[str, Violations] = field(default_factory=dict)
     is_settled_later: bool = False
     """Whether a reset was done beyond the end, before the rows were read: it may have proved what is doubted."""
 
@@ -51,14 +50,10 @@ class Proof:
     _waits: Batch | None = None
     """Read, and not started yet."""
 
-    def __post_init__(self) -> None:
-        for check in self.checks:
-            self.findings.setdefault(check.invariant, Violations(check.invariant))
-
     @property
     def violations(self) -> tuple[Violation, ...]:
         """Whatever was contradicted so far, in the order of the checks."""
-        return tuple(v for check in self.checks for v in self.findings[check.invariant].in_order())
+        return tuple(violation for check in self.checks for violation in check.violations)
 
     def take(
         self,
@@ -94,13 +89,12 @@ class Proof:
         """Return the violations, with whatever must not be open at the end; the proof may continue all the same."""
         found: list[Violation] = []
         for check in self.checks:
-            known = self.findings[check.invariant]
-            findings = Violations(check.invariant, list(known.first), known.count)
-            check.finish(self.moment, findings)
+            last = replace(check, first=[*check.first])
+            last.finish(self.moment)
             if not self.is_settled_later:
                 for batch, flaw in self.doubted.items():
-                    check.unproven(self.moment, self.open[batch], flaw, findings)
-            found += findings.in_order()
+                    last.unproven(self.moment, self.open[batch], flaw)
+            found += last.violations
         return tuple(found)
 
     # -- in order ------------------------------------------------------------------------------------------------
@@ -109,19 +103,16 @@ class Proof:
         """Take what began and ended up to the event after `number`."""
         batch = self._waits
         if batch is not None and batch.started_after <= number:
-            begins, moment = self._begins(), self.moment
+            begins, moment = [check.begin for check in self.checks if check.sees_batches], self.moment
             while batch is not None and batch.started_after <= number:
-                for begin, findings in begins:
-                    begin(moment, batch, findings)
+                for begin in begins:
+                    begin(moment, batch)
                 self.batches += 1
                 self._route(batch, until)
                 batch = next(rows, None)
             self._waits = batch
         while self._ends and self._ends[0][0] <= number:
             self._end(heappop(self._ends)[2])
-
-    def _begins(self) -> list[tuple[Callable[[Moment, Batch, Violations], None], Violations]]:
-        return [(c.begin, self.findings[c.invariant]) for c in self.checks if c.sees_batches]
 
     def _reread(self, batch: Batch, until: EventNumber) -> None:
         self.open[batch.batch] = batch
@@ -147,7 +138,7 @@ class Proof:
         flaw = checkpoints.end_flaw(self.moment, batch)
         for check in self.checks:
             if check.sees_batches:
-                check.end(self.moment, batch, flaw, self.findings[check.invariant])
+                check.end(self.moment, batch, flaw)
         if flaw:
             self.open[batch.batch], self.doubted[batch.batch] = batch, flaw
         else:
@@ -157,15 +148,15 @@ class Proof:
     def _accept(self, batch: Batch, number: EventNumber) -> None:
         for check in self.checks:
             if check.sees_batches:
-                check.accept(self.moment, batch, number, self.findings[check.invariant])
+                check.accept(self.moment, batch, number)
 
     def _event(self, event: Event) -> None:
         self.events += 1
         for check in self.checks:
-            check.before(self.moment, event, self.findings[check.invariant])
+            check.before(self.moment, event)
         self.moment.take(event)
         for check in self.checks:
-            check.event(self.moment, event, self.findings[check.invariant])
+            check.event(self.moment, event)
         if isinstance(event.body, ResetDone):
             self._settle(event)
 
@@ -189,7 +180,7 @@ class Proof:
 
     def _refuse(self, batch: Batch, flaw: str) -> None:
         for check in self.checks:
-            check.unproven(self.moment, batch, flaw, self.findings[check.invariant])
+            check.unproven(self.moment, batch, flaw)
         self._accept(batch, batch.finished_after or batch.started_after)
 
 

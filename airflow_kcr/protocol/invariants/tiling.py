@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from airflow_kcr.protocol.invariants.moment import Invariant, Moment, Violations
+from airflow_kcr.protocol.invariants.moment import Invariant, Moment
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.rules import Delivery
@@ -122,22 +122,22 @@ class Marks:
                 self.done = Mark(mark, batch.batch, number)
             self.inside.append(Mark(mark, batch.batch, number))
 
-    def seek(self, partition: GroupPartition, offset: Offset, findings: Violations) -> None:
+    def seek(self, partition: GroupPartition, offset: Offset, judge: Invariant) -> None:
         """Take a reset that goes to an offset."""
         if self.done is not None and offset < self.done.offset:
             _, batch, number = self.done
             detail = f"batch {batch} is done in the ledger, by the resets after it it is undone from {partition}"
-            findings.add(f"{detail} {offset}", number)
+            judge.add(f"{detail} {offset}", number)
             self.done = Mark(offset, batch, number)
         if self.undone is not None and offset <= self.undone.offset:
             self.undone = None
         self.inside = [mark for mark in self.inside if offset > mark.offset]
 
-    def finish(self, partition: GroupPartition, findings: Violations) -> None:
+    def finish(self, partition: GroupPartition, judge: Invariant) -> None:
         """Tell of what no reset has done."""
         for mark in (*self.inside, *(() if self.undone is None else (self.undone,))):
             detail = f"batch {mark.batch} is undone from {partition} {mark.offset} in the ledger"
-            findings.add(f"{detail}, by the resets after it it is done", mark.number)
+            judge.add(f"{detail}, by the resets after it it is done", mark.number)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -208,61 +208,57 @@ class Tiled(Invariant):
             found = self.ways[partition] = Way()
         return found
 
-    def event(self, moment: Moment, event: events.Event, findings: Violations) -> None:
+    def event(self, moment: Moment, event: events.Event) -> None:
         """See `Invariant`."""
         match event.body:
             case events.ResetBegun() as body:
-                self._seek(moment, body, findings, opens=body.opens_timeline)
+                self._seek(moment, body, opens=body.opens_timeline)
             case events.SeekWritten() as body:
-                self._seek(moment, body, findings, opens=False)
+                self._seek(moment, body, opens=False)
             case events.CheckpointOpened(partitions=partitions):
                 for partition in partitions:
                     self.way(partition)
             case events.CheckpointCompleted(sequence=sequence, offsets=offsets) if moment.is_current(sequence):
                 # What it lacks was gone, or not in the spec; the first that has it again shows the way since the last.
                 for partition, offset in offsets.items():
-                    self._checkpoint(moment, partition, offset, findings)
-            case _:
-                pass
+                    self._checkpoint(moment, partition, offset)
 
-    def _seek(
-        self, moment: Moment, body: events.ResetBegun | events.SeekWritten, findings: Violations, *, opens: bool
-    ) -> None:
+    def _seek(self, moment: Moment, body: events.ResetBegun | events.SeekWritten, *, opens: bool) -> None:
         for partition, entry in body.seek.items():
             way = self.way(partition)
             explains = moment.delivery(partition.group) is Delivery.AT_MOST_ONCE
             way.seek(entry.offset, opens=opens, explains=explains)
             if entry.offset is not None and self.judges_marks:
-                way.marks.seek(partition, entry.offset, findings)
+                way.marks.seek(partition, entry.offset, self)
 
-    def _checkpoint(self, moment: Moment, partition: GroupPartition, offset: Offset, findings: Violations) -> None:
+    def _checkpoint(self, moment: Moment, partition: GroupPartition, offset: Offset) -> None:
         way, number = self.way(partition), moment.number
         restore_point, done, twice = way.restore_point, way.done, way.twice
         gaps = [*way.gaps, *moment.skipped(partition)]
         way.rebase(offset)
         where = f"{partition} in checkpoint {moment.restore_point}"
         if restore_point is None:
-            findings.add(f"{where}: no start offset was given", number)
+            self.add(f"{where}: no start offset was given", number)
             return
         for range_ in twice:
-            findings.add(f"{where}: two batches with {range_} were both accepted", number)
+            self.add(f"{where}: two batches with {range_} were both accepted", number)
         if offset < restore_point:
-            findings.add(f"{where} is at {offset}, before its restore point at {restore_point}", number)
+            self.add(f"{where} is at {offset}, before its restore point at {restore_point}", number)
             return
         if done == [Range(restore_point, offset)] or (not done and restore_point == offset):
             return
         for range_ in lacking(done, [Range(restore_point, offset)]):
-            findings.add(f"{where}: {range_} was accepted, it lies outside of [{restore_point}, {offset})", number)
+            self.add(f"{where}: {range_} was accepted, it lies outside of [{restore_point}, {offset})", number)
         for range_ in lacking([Range(restore_point, offset)], [*done, *gaps]):
-            findings.add(f"{where}: {range_} is below it and was never accepted", number)
+            self.add(f"{where}: {range_} is below it and was never accepted", number)
 
-    def begin(self, moment: Moment, batch: Batch, findings: Violations) -> None:
+    def begin(self, moment: Moment, batch: Batch) -> None:
         """See `Invariant`."""
         if moment.delivery(batch.member.group) is Delivery.AT_MOST_ONCE:
             for partition, range_ in batch.ranges.items():
                 add(self.way(partition).begun, range_)
 
-    def accept(self, moment: Moment, batch: Batch, number: EventNumber, findings: Violations) -> None:
+    def accept(self, moment: Moment, batch: Batch, number: EventNumber) -> None:
         """See `Invariant`."""
         marks, ways = batch.undone_from, self.ways
         for partition, range_ in batch.ranges.items():
@@ -276,9 +272,9 @@ class Tiled(Invariant):
             whole = all(marks.get(p) == r.from_ for p, r in batch.ranges.items())
             if whole is not (batch.outcome is Outcome.UNDONE):
                 said = ", ".join(f"{p} {o}" for p, o in marks.items()) or "nowhere"
-                findings.add(f"batch {batch.batch} is {batch.outcome} in the ledger, undone from {said}", number)
+                self.add(f"batch {batch.batch} is {batch.outcome} in the ledger, undone from {said}", number)
 
-    def finish(self, moment: Moment, findings: Violations) -> None:
+    def finish(self, moment: Moment) -> None:
         """See `Invariant`."""
         for partition, way in self.ways.items():
-            way.marks.finish(partition, findings)
+            way.marks.finish(partition, self)
