@@ -1,22 +1,28 @@
-"""What `execute` of an operator is given, without a scheduler: a run, a task, and the XComs that it pushes."""
+"""Operators without a scheduler: what `execute` is given (a run, a task, the XComs that it pushes), and a deferral."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID, uuid4
 
+import pytest
 from airflow.sdk.api.datamodels._generated import DagRun, DagRunState, DagRunType
+from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
 from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
 
 from airflow_kcr.hooks.assets import region_asset
+from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 
 if TYPE_CHECKING:
-    from airflow.sdk import Asset, Context
+    from collections.abc import Mapping
 
+    from airflow.sdk import Asset, BaseOperator, Context
+
+REACHED: Final = TriggerAnswer(status=Status.REACHED).to_json()
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
@@ -104,3 +110,21 @@ def triggered(*extras: dict[str, object], asset: Asset | None = None) -> Context
         for extra in extras
     )
     return context
+
+
+def deferred(operator: BaseOperator, context: Context | None = None) -> TaskDeferred:
+    """Execute a task that gives its slot up, and return how it does."""
+    with pytest.raises(TaskDeferred) as raised:
+        operator.execute(context or task_context())
+    return raised.value
+
+
+def resumed(
+    operator: BaseOperator,
+    waits: TaskDeferred,
+    context: Context | None = None,
+    event: Mapping[str, object] = REACHED,
+) -> Any:  # noqa: ANN401 - as each operator answers
+    """Resume a task as Airflow does: maybe another instance, in another process."""
+    resume = getattr(operator, waits.method_name)
+    return resume(context or task_context(), event=event, **(waits.kwargs or {}))

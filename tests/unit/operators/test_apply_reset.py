@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -20,24 +19,24 @@ from airflow_kcr.protocol.targets import ToCheckpoint, ToInitial
 from airflow_kcr.protocol.validation import Check, Question
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RequestId
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
+from tests.support import airflow_tasks
 from tests.support.airflow_tasks import NOON, FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.support.reset_tasks import DAG as DAG_ID
-from tests.support.reset_tasks import RUN, World, prepared, with_two_checkpoints
+from tests.support.reset_tasks import RUN, World, with_two_checkpoints
 
 
 @pytest.fixture
-def driver(store_connection: str) -> Iterator[Driver]:
-    with live_region(store_connection) as driver:
-        with_two_checkpoints(driver)
-        yield driver
+def driver(driver: Driver) -> Driver:
+    with_two_checkpoints(driver)
+    return driver
 
 
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks look once before they give their slot up."""
     monkeypatch.setattr(base, "PATIENCE", timedelta(0))
-    return prepared(monkeypatch)
 
 
 @pytest.fixture
@@ -77,14 +76,12 @@ def context(**changed: Any) -> Any:  # noqa: ANN401
 
 
 def deferred(operator: KcrApplyResetOperator) -> TaskDeferred:
-    with pytest.raises(TaskDeferred) as raised:
-        operator.execute(context())
-    return raised.value
+    return airflow_tasks.deferred(operator, context())
 
 
 def resumed(waits: TaskDeferred, plan: object, status: Status = Status.REACHED, detail: str = "") -> dict[str, Any]:
     event = TriggerAnswer(status=status, detail=detail).to_json()
-    found: dict[str, Any] = getattr(apply(plan), waits.method_name)(context(), event=event, **(waits.kwargs or {}))
+    found: dict[str, Any] = airflow_tasks.resumed(apply(plan), waits, context(), event)
     return found
 
 
@@ -138,8 +135,7 @@ def test_the_plan_is_that_of_the_task_before(driver: Driver, world: World, appro
     with DAG("d", schedule=None):
         operator = apply()
         BaseOperator(task_id="approve") >> operator
-    with pytest.raises(TaskDeferred):
-        operator.execute(context(results={"approve": approval}))
+    airflow_tasks.deferred(operator, context(results={"approve": approval}))
 
 
 def test_a_plan_of_another_epoch_is_refused(driver: Driver, world: World, approval: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -19,19 +18,13 @@ from airflow_kcr.protocol.values import CheckpointNumber, Offset, TopicName
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster, live_region
-from tests.support.reset_tasks import World, answer, asked, prepared, with_two_checkpoints
+from tests.support.reset_tasks import World, answer, asked, with_two_checkpoints
 
 
 @pytest.fixture
-def driver(store_connection: str) -> Iterator[Driver]:
-    with live_region(store_connection) as driver:
-        with_two_checkpoints(driver)
-        yield driver
-
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return prepared(monkeypatch)
+def driver(driver: Driver) -> Driver:
+    with_two_checkpoints(driver)
+    return driver
 
 
 @pytest.fixture

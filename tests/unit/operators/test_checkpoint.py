@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,9 @@ from tests.support.live_region import SPEC, live_region
 
 
 @pytest.fixture
-def driver(store_connection: str) -> Iterator[Driver]:
-    with live_region(store_connection) as driver:
-        driver.up()
-        yield driver
+def driver(driver: Driver) -> Driver:
+    driver.up()
+    return driver
 
 
 def test_a_checkpoint_is_pinned_with_its_label_and_unpinned(driver: Driver) -> None:

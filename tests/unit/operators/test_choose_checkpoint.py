@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -14,21 +12,15 @@ from airflow_kcr.protocol.values import CheckpointNumber, Offset
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
-from tests.support.reset_tasks import World, answer, asked, prepared, with_two_checkpoints
+from tests.support.reset_tasks import World, answer, asked, with_two_checkpoints
 from tests.support.scripts import boundary, located
 from tests.support.words import values_in
 
 
 @pytest.fixture
-def driver(store_connection: str) -> Iterator[Driver]:
-    with live_region(store_connection) as driver:
-        with_two_checkpoints(driver)
-        yield driver
-
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return prepared(monkeypatch)
+def driver(driver: Driver) -> Driver:
+    with_two_checkpoints(driver)
+    return driver
 
 
 def choose(newest: int = 20) -> KcrChooseCheckpointOperator:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_kcr.errors import InvalidIdentifier
@@ -18,9 +18,8 @@ from airflow_kcr.protocol.region.rows import Checkpoint, Committed, Requester
 from airflow_kcr.protocol.values import GroupId, Offset
 from airflow_kcr.runtime.leases import read_note
 from airflow_kcr.spec import RegionSpec
-from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger
-from tests.support.airflow_tasks import FakeTask, task_context
+from tests.support.airflow_tasks import FakeTask, deferred, resumed, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster, live_region
 from tests.support.scripts import boundary, located
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 Json: TypeAlias = dict[str, Any]
 
-REACHED = TriggerAnswer(status=Status.REACHED).to_json()
 RUN = Requester(who="airflow", dag_id="flights_checkpoint", run_id="run-1")
 
 
@@ -179,18 +177,15 @@ def test_publication_and_commit_read_back_are_waited_for_without_a_slot_and_thos
 ) -> None:
     sequence = told(driver)
     driver.read_back(driver.member(0))
-    with pytest.raises(TaskDeferred) as waiting:
-        operator().execute(context())
-    trigger = waiting.value.trigger
+    waiting = deferred(operator(), context())
+    trigger = waiting.trigger
     assert isinstance(trigger, RegionTrigger)
     assert trigger.waiting_for == {"kind": "checkpoint_committed", "sequence": sequence}
     with pytest.raises(AirflowException, match=r"outstanding for 2 partition\(s\), g:t-2 first, held by g\[1\]"):
         operator(deferrable=False, timeout=timedelta(milliseconds=100)).execute(context())
     driver.read_back(driver.member(1))
     found = context()
-    made = operator()
-    answer = getattr(made, waiting.value.method_name)(found, event=REACHED, **(waiting.value.kwargs or {}))
-    assert answer["sequence"] == sequence
+    assert resumed(operator(), waiting, found)["sequence"] == sequence
     assert emitted(found)[1]
 
 

@@ -18,7 +18,8 @@ from airflow_kcr.protocol.values import Offset, RegionName, RequestId
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger
-from tests.support.airflow_tasks import FakeTask, task_context
+from tests.support import airflow_tasks
+from tests.support.airflow_tasks import REACHED, FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, live_region
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 Json: TypeAlias = dict[str, Any]
 MINUTE = timedelta(minutes=1)
 FIVE = 5 * MINUTE
-
-REACHED = TriggerAnswer(status=Status.REACHED).to_json()
 
 
 def now_of(driver: Driver) -> datetime:
@@ -74,15 +73,12 @@ def operator(**changed: Any) -> KcrDrainOperator:  # noqa: ANN401
 
 def deferred(run: Run, **changed: Any) -> TaskDeferred:  # noqa: ANN401
     """Let a run ask and wait, and return how it does."""
-    with pytest.raises(TaskDeferred) as raised:
-        operator(**changed).execute(run.context)
-    return raised.value
+    return airflow_tasks.deferred(operator(**changed), run.context)
 
 
 def resumed(waiting: TaskDeferred, run: Run, event: Json = REACHED, **changed: Any) -> Json:  # noqa: ANN401
     """Resume a task as Airflow does: another instance, in another process."""
-    made = operator(**changed)
-    answer: Json = getattr(made, waiting.method_name)(run.context, event=event, **(waiting.kwargs or {}))
+    answer: Json = airflow_tasks.resumed(operator(**changed), waiting, run.context, event)
     return answer
 
 
@@ -250,17 +246,6 @@ def test_each_run_has_the_records_of_its_interval_when_airflow_was_down_for_five
     assert offsets == [{10}, {20}, {30}, {40}, {50}]
 
 
-def test_runs_that_wait_at_once_are_served_in_the_order_of_their_boundaries(start: Start) -> None:
-    driver = start(BY_RUN)
-    last = last_boundary(driver)
-    bounds = [last - n * FIVE for n in (4, 0, 3, 1, 2)]
-    waiting = {boundary: deferred(Run(boundary)) for boundary in bounds}
-    for number, boundary in enumerate(sorted(bounds), start=1):
-        at_boundary(driver, boundary, 10 * number)
-    found = [resumed(waiting[boundary], Run(boundary))["sequence"] for boundary in sorted(bounds)]
-    assert [set(driver.region.offsets[s].values()) for s in found] == [{10}, {20}, {30}, {40}, {50}]
-
-
 def test_an_earlier_run_that_asks_when_a_later_one_is_served_shares_its_checkpoint_and_says_so(start: Start) -> None:
     driver = start(BY_RUN)
     last = last_boundary(driver)
@@ -314,26 +299,6 @@ def test_a_checkpoint_that_holds_just_the_interval_needs_no_remark(start: Start)
         at_boundary(driver, boundary, 10 * number)
         resumed(waiting, Run(boundary))
     assert remarks(driver, Run(last)) == []
-
-
-def test_a_run_for_a_boundary_that_a_later_checkpoint_has_passed_is_answered_by_that_one(start: Start) -> None:
-    driver = start(BY_RUN)
-    last = last_boundary(driver)
-    waiting = deferred(Run(last))
-    at_boundary(driver, last, 20)
-    made = resumed(waiting, Run(last))
-    missed = operator().execute(Run(last - FIVE).context)
-    assert missed == made
-
-
-def test_two_runs_at_once_of_one_boundary_share_a_checkpoint(start: Start) -> None:
-    driver = start(BY_RUN)
-    boundary = last_boundary(driver)
-    one, other = Run(boundary), Run(boundary, "manual__again")
-    waiting = [deferred(run) for run in (one, other)]
-    at_boundary(driver, boundary, 10)
-    assert resumed(waiting[0], one) == resumed(waiting[1], other)
-    assert len(driver.region.checkpoints) == 1
 
 
 def test_a_run_without_an_interval_checkpoints_where_the_members_are(start: Start) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,19 +12,13 @@ from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
 from tests.support.reset_tasks import DAG as DAG_ID
-from tests.support.reset_tasks import RUN, World, prepared, with_two_checkpoints
+from tests.support.reset_tasks import RUN, World, with_two_checkpoints
 
 
 @pytest.fixture
-def driver(store_connection: str) -> Iterator[Driver]:
-    with live_region(store_connection) as driver:
-        with_two_checkpoints(driver)
-        yield driver
-
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return prepared(monkeypatch)
+def driver(driver: Driver) -> Driver:
+    with_two_checkpoints(driver)
+    return driver
 
 
 def task(**changed: Any) -> FakeTask:  # noqa: ANN401

@@ -52,11 +52,6 @@ def test_a_group_that_is_not_the_region_s_is_not_retried(region: str) -> None:
         made.execute(task_context())
 
 
-def test_an_unknown_region_is_not_retried(store_connection: str) -> None:
-    with pytest.raises(AirflowFailException, match="nowhere"):
-        KcrValidateGroupOperator(task_id="validate", region="nowhere").execute(task_context())
-
-
 def test_its_fields_are_templates() -> None:
     made = KcrValidateGroupOperator(
         task_id="v", region="{{ params.r }}", groups=["{{ params.g }}"], kcr_conn_id="{{ c }}"
