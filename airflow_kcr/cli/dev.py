@@ -281,7 +281,7 @@ def schema_status(store: Url, output: Output = None) -> None:
     Example: kcr store status
     """
     from airflow_kcr.store import schema_upgrade
-    from airflow_kcr.store.postgres.tables import require_revision
+    from airflow_kcr.store.postgres.revision import require_revision
 
     found = schema_upgrade.status(_checked(store))
     show(_schema(found), output)

@@ -109,7 +109,7 @@ class KcrHook(BaseHook):
         """
         from airflow_kcr.spark.launch import pyspark_trouble
         from airflow_kcr.store import schema_upgrade
-        from airflow_kcr.store.postgres.tables import require_revision
+        from airflow_kcr.store.postgres.revision import require_revision
 
         try:
             url = self.store_url()

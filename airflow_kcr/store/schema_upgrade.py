@@ -1,7 +1,7 @@
 """Upgrades of a region store's schema to the newest revision, and which revision a database has.
 
 Nothing here runs by itself: a program that finds another revision than its own refuses to work
-(`tables.require_current`), and a person runs `kcr store upgrade`.
+(`revision.require_current`), and a person runs `kcr store upgrade`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from airflow_kcr.errors import StoreBusy, StoreRefused
 from airflow_kcr.floods import unflooded
 from airflow_kcr.store.postgres.connections import connect_under, driver_of
 from airflow_kcr.store.postgres.failures import Address, before_commit, cause_of
+from airflow_kcr.store.postgres.revision import HEAD, SCHEMA, revision_of, too_new
 from airflow_kcr.store.postgres.statements import load
-from airflow_kcr.store.postgres.tables import HEAD, SCHEMA, revision_of, too_new
 
 if TYPE_CHECKING:
     from alembic.config import Config

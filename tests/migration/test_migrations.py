@@ -1,4 +1,4 @@
-"""The migrations: they make what the metadata says and the snapshot shows.
+"""The migrations: they make what the snapshot shows.
 
 The snapshot is renewed by `KCR_RENEW_SNAPSHOT=1 pytest tests/migration`; what has changed in it is then reviewed, with
 the migration that changed it, as a difference in the commit.
@@ -23,14 +23,12 @@ from sqlalchemy.pool import NullPool
 from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, StoreBusy
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.store import migrations, schema_upgrade
-from airflow_kcr.store.postgres import PostgresTransactions, tables
-from airflow_kcr.store.postgres.tables import metadata
-from tests.support.catalogue import catalogue
+from airflow_kcr.store.postgres import PostgresTransactions, revision
+from tests.support.catalogue import SNAPSHOT, catalogue
 from tests.support.driver import GROUP, group_rules
 
 pytestmark = pytest.mark.postgres
 
-SNAPSHOT = Path(__file__).parent / "schema_snapshot.txt"
 FOLDER = Path(migrations.__file__).parent
 FILES = sorted(p for p in (FOLDER / "versions").glob("*.py") if p.name != "__init__.py")
 REVISIONS = [p.name[:4] for p in FILES]
@@ -53,15 +51,7 @@ def read(url: str, query: str) -> set[object]:
         return set(connection.exec_driver_sql(query).scalars())
 
 
-# -- three that agree -------------------------------------------------------------------------------------------------
-
-
-def test_the_migrations_make_what_the_metadata_says(empty_database_url: str, database_url: str) -> None:
-    engine = create_engine(empty_database_url, poolclass=NullPool)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE SCHEMA kcr")
-        metadata.create_all(connection)
-    assert catalogue(database_url) == catalogue(empty_database_url)
+# -- what they make -------------------------------------------------------------------------------------------------
 
 
 def test_the_snapshot_is_what_the_migrations_make(database_url: str) -> None:
@@ -77,9 +67,9 @@ def test_revisions_are_numbered_in_one_line_and_named_by_what_they_do() -> None:
     config.set_main_option("script_location", str(FOLDER))
     config.set_main_option("path_separator", "os")
     scripts = ScriptDirectory.from_config(config)
-    assert scripts.get_heads() == [tables.HEAD]
+    assert scripts.get_heads() == [revision.HEAD]
     assert [s.revision for s in scripts.walk_revisions()] == REVISIONS[::-1]
-    assert REVISIONS[-1] == tables.HEAD
+    assert REVISIONS[-1] == revision.HEAD
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda p: p.stem)

@@ -1,9 +1,12 @@
 """What Postgres has in the schema `kcr`, as text: columns, constraints and indexes, in an order of their own.
 
-The same for migrations and metadata, so that both and the committed snapshot can be compared.
+What the migrations make of it is committed as a snapshot, which says of every table what it comes to.
 """
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
@@ -49,3 +52,19 @@ def catalogue(url: str) -> str:
     return "".join(
         f"table {name}\n" + "".join(f"  {line}\n" for line in lines) + "\n" for name, lines in sorted(tables.items())
     )
+
+
+SNAPSHOT = Path(__file__).parent.parent / "migration" / "schema_snapshot.txt"
+
+_TABLE = re.compile(r"^table (\w+)\n((?:  .*\n)*)", re.MULTILINE)
+_COLUMN = re.compile(r"^  (?!constraint |index |with )(\w+) ", re.MULTILINE)
+_KEY = re.compile(r"PRIMARY KEY \((.*)\)")
+
+
+def tables_in(text: str) -> dict[str, tuple[list[str], list[str]]]:
+    """Return the columns and the key of each table of a catalogue, by its name."""
+    found = {}
+    for name, lines in _TABLE.findall(text):
+        key = _KEY.search(lines)
+        found[name] = (_COLUMN.findall(lines), [] if key is None else key[1].split(", "))
+    return found

@@ -34,8 +34,9 @@ from airflow_kcr.spark import reads
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
 from airflow_kcr.spec.fields import AsText, declared, parts_of
 from airflow_kcr.spec.sinks import Sinks
-from airflow_kcr.store.postgres import tables
+from airflow_kcr.store.postgres import revision as schema
 from tests.support import airflow_pages
+from tests.support.catalogue import SNAPSHOT, tables_in
 from tests.support.simulation.faults import DRAWN_APART, FAULTS
 
 if TYPE_CHECKING:
@@ -665,9 +666,8 @@ HOLDS: Mapping[str, str] = {
 def store_tables() -> str:
     """Return the tables of the store."""
     lines = []
-    for found in tables.metadata.sorted_tables:
-        keys = [column.name for column in found.primary_key]
-        lines.append([code(found.name), HOLDS[found.name], ", ".join(map(code, keys))])
+    for name, (_, keys) in tables_in(SNAPSHOT.read_text()).items():
+        lines.append([code(name), HOLDS[name], ", ".join(map(code, keys))])
     return table(["Table", "Holds", "Key"], sorted(lines))
 
 
@@ -681,7 +681,7 @@ def connection_timeouts() -> str:
 
 def revision() -> str:
     """Return the newest revision of the schema."""
-    return f"The newest revision is `{tables.HEAD}`."
+    return f"The newest revision is `{schema.HEAD}`."
 
 
 _TEST = re.compile(r"^def test_c(\d\d)_\w+", re.MULTILINE)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+from airflow_kcr.protocol.offsets import SeekMap
 from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.values import GroupPartition
 from airflow_kcr.store.postgres.archive import PostgresArchive
 from airflow_kcr.store.postgres.layouts import (
     BOUNDARY_OFFSETS,
@@ -14,10 +16,11 @@ from airflow_kcr.store.postgres.layouts import (
     PERSON_RESETS,
     REQUESTS,
     RESETS,
+    SEEKS,
     offset_map,
-    seek_map,
+    seek_maps,
 )
-from airflow_kcr.store.postgres.row_layout import JsonLayout, Layout, partition_of
+from airflow_kcr.store.postgres.row_layout import JsonLayout, Layout
 from airflow_kcr.store.postgres.statements import Statement
 from tests.support.past import Tables, Whole, working
 
@@ -50,19 +53,19 @@ def _tables(archive: PostgresArchive) -> Tables:
     complete = [s for s, row in checkpoints.items() if row.is_complete]
     frozen = _grouped(archive, "sequence", "checkpoint_partition", "group_id, topic, partition")
     read_backs = _grouped(archive, "sequence", "read_back", "group_id, topic, partition, next_offset")
-    columns = "group_id, topic, partition, next_offset, source, current_offset, clamped_from, recreated"
-    seeks = _grouped(archive, "epoch", "seek_offset", columns)
+    found = _read(archive, f"SELECT {SEEKS.selected('t')} FROM kcr.seek_offset t WHERE t.region_id = :region")
+    seeks = seek_maps(list(zip(*found, strict=True)))
     contributed = _read(archive, "SELECT DISTINCT sequence FROM kcr.contribution WHERE region_id = :region")
     return Tables(
         boundary_offsets=_rows(archive, BOUNDARY_OFFSETS),
         requests=_rows(archive, REQUESTS),
         checkpoints=checkpoints,
         offsets=dict(archive.offsets(complete)),
-        frozen={s: frozenset(partition_of(*row) for row in rows) for s, rows in frozen.items()},
+        frozen={s: frozenset(GroupPartition(*row) for row in rows) for s, rows in frozen.items()},
         contributions={(s, m): part for (s,) in contributed for m, part in archive.contributions(s).items()},
         read_backs={s: offset_map(rows) for s, rows in read_backs.items()},
         resets=resets,
-        seek_maps={epoch: seek_map(seeks.get(epoch, [])) for epoch in resets},
+        seek_maps={epoch: seeks.get(epoch, SeekMap({})) for epoch in resets},
         person_resets=_rows(archive, PERSON_RESETS),
     )
 
@@ -72,9 +75,8 @@ def _read(archive: PostgresArchive, sql: str) -> Sequence[tuple[Any, ...]]:
 
 
 def _rows(archive: PostgresArchive, layout: Layout[K, V]) -> dict[K, V]:
-    table = layout.table.fullname
-    found = _read(archive, f"SELECT {layout.selected('t')} FROM {table} t WHERE t.region_id = :region")
-    return dict(layout.join(row[0] if isinstance(layout, JsonLayout) else row) for row in found)
+    found = _read(archive, f"SELECT {layout.selected('t')} FROM kcr.{layout.name} t WHERE t.region_id = :region")
+    return layout.read([row for (row,) in found] if isinstance(layout, JsonLayout) else list(zip(*found, strict=True)))
 
 
 def _grouped(archive: PostgresArchive, number: str, table: str, columns: str) -> dict[Any, list[Any]]:

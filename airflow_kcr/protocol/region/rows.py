@@ -258,7 +258,7 @@ class Lease:
     """What the member lacks to run a batch, or slows it down, as it said with its last renewal; empty: nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Claim:
     """One partition of the region: who may process it, from where. The row stays without an owner."""
 
@@ -360,7 +360,7 @@ class Batch:
         return self.epoch if self.proven_in is None else self.proven_in
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class InitialOffset:
     """Where a partition begins for this region; the first writer wins, for ever."""
 
@@ -371,7 +371,7 @@ class InitialOffset:
     bounds: LogBounds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BoundaryOffset:
     """Where a boundary falls in one partition.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from airflow_kcr.store.postgres.tables import SCHEMA, VERSION_TABLE
+from airflow_kcr.store.postgres.revision import SCHEMA, VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -57,10 +57,9 @@ from airflow_kcr.store.postgres.layouts import (
     contributions_from,
     offset_map,
 )
-from airflow_kcr.store.postgres.row_layout import JsonLayout, named, partition_columns, partition_of
+from airflow_kcr.store.postgres.row_layout import JsonLayout, partition_columns
 from airflow_kcr.store.postgres.session import Session
 from airflow_kcr.store.postgres.statements import load
-from airflow_kcr.store.postgres.tables import ALIGNED, CURRENT, PARTITION, TURN, USABLE
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -71,13 +70,9 @@ SQL: Final = load(
     person_reset=PERSON_RESETS.selected("t"),
     checkpoint=CHECKPOINTS.selected("t"),
     reset=RESETS.selected("t"),
-    seek=named((*PARTITION, *SEEKS.values), "t"),
+    seek=SEEKS.selected("t"),
     boundary_offset=BOUNDARY_OFFSETS.selected("t"),
     contributions=layouts.CONTRIBUTIONS,
-    current=CURRENT,
-    usable=USABLE,
-    aligned=ALIGNED,
-    turn=TURN,
     ends=ENDS,
     following=ATTEMPTS,
 )
@@ -109,7 +104,7 @@ class PostgresArchive(Archive):
     @override
     def named(self, request_id: RequestId) -> Named:
         request, reset = self._session.rows(SQL["named"], request_id=request_id)[0]
-        return Named(request and REQUESTS.join(request)[1], reset and PERSON_RESETS.join(reset)[1])
+        return Named(_only(REQUESTS, request), _only(PERSON_RESETS, reset))
 
     @override
     def checkpoint(self, sequence: CheckpointNumber) -> Checkpoint | None:
@@ -135,7 +130,7 @@ class PostgresArchive(Archive):
 
     @override
     def frozen(self, sequence: CheckpointNumber) -> frozenset[GroupPartition]:
-        return frozenset(partition_of(g, t, p) for g, t, p in self._session.rows(SQL["frozen"], sequence=sequence))
+        return frozenset(GroupPartition(g, t, p) for g, t, p in self._session.rows(SQL["frozen"], sequence=sequence))
 
     @override
     def read_backs(self, sequence: CheckpointNumber) -> OffsetMap:
@@ -152,12 +147,13 @@ class PostgresArchive(Archive):
 
     @override
     def seek_map(self, epoch: Epoch) -> SeekMap | None:
-        rows = self._session.rows(SQL["seek_map"], epoch=epoch)
-        return layouts.seek_map(rows) if rows or self.reset(epoch) is not None else None
+        found = layouts.seek_maps(list(zip(*self._session.rows(SQL["seek_map"], epoch=epoch), strict=True)))
+        return found.get(epoch) or (None if self.reset(epoch) is None else SeekMap({}))
 
     @override
     def boundary_offsets(self, boundary: datetime) -> Mapping[BoundaryKey, BoundaryOffset]:
-        return dict(map(BOUNDARY_OFFSETS.join, self._session.rows(SQL["boundary_offsets"], boundary=boundary)))
+        rows = self._session.rows(SQL["boundary_offsets"], boundary=boundary)
+        return BOUNDARY_OFFSETS.read(list(zip(*rows, strict=True)))
 
     # The current timeline
 
@@ -210,7 +206,7 @@ class PostgresArchive(Archive):
             before = kept[-1] if kept else before
         oldest = newest or covered
         if oldest is not None and lacking:
-            open_there = opening.restrict([partition_of(g, t, p) for g, t, p in lacking])
+            open_there = opening.restrict([GroupPartition(g, t, p) for g, t, p in lacking])
             gone += self._beyond(open_there, oldest, retired)
         covered = newest if covered is None else covered
         after = 0 if covered is None else covered
@@ -321,10 +317,14 @@ class PostgresArchive(Archive):
         return rows[0][0] if rows else None
 
     def _rows(self, layout: JsonLayout[K, V], name: str, **parameters: object) -> tuple[V, ...]:
-        return tuple(layout.join(row)[1] for (row,) in self._session.rows(SQL[name], **parameters))
+        return tuple(layout.read([row for (row,) in self._session.rows(SQL[name], **parameters)]).values())
 
     def _one(self, layout: JsonLayout[K, V], name: str, **parameters: object) -> V | None:
         return next(iter(self._rows(layout, name, **parameters)), None)
+
+
+def _only(layout: JsonLayout[K, V], row: list[Any] | None) -> V | None:
+    return None if row is None else next(iter(layout.read([row]).values()))
 
 
 def _or_last(number: CheckpointNumber | None) -> int:
@@ -341,7 +341,7 @@ def _place(partition: GroupPartition, offset: Offset) -> dict[str, object]:
 
 def _of_topic(columns: Columns[Any]) -> dict[GroupPartition, TopicId]:
     group, topic, topic_id, partitions = columns
-    return {partition_of(group, topic, p): TopicId(topic_id) for p in partitions}
+    return {GroupPartition(group, topic, p): TopicId(topic_id) for p in partitions}
 
 
 # Pages
@@ -363,10 +363,10 @@ def _checkpoint_page(columns: Columns[Any]) -> CheckpointPage:
     log_starts: dict[GroupPartition, list[LogStart]] = {}
     for group, topic, partition, last_seen, first_seen, start, topic_id in zip(*(c or () for c in seen), strict=True):
         row = LogStart(last_seen, first_seen, Offset(start), TopicId(topic_id))
-        log_starts.setdefault(partition_of(group, topic, partition), []).append(row)
+        log_starts.setdefault(GroupPartition(group, topic, partition), []).append(row)
     return CheckpointPage(
-        checkpoints=tuple(CHECKPOINTS.rows(rows).values()),
-        requests=tuple(REQUESTS.rows(requests).values()),
+        checkpoints=tuple(CHECKPOINTS.read(rows).values()),
+        requests=tuple(REQUESTS.read(requests).values()),
         offsets={sequence: offset_map(columns) for sequence, columns in held.items()},
         topics=ids,
         log_starts={partition: tuple(sorted(starts)) for partition, starts in log_starts.items()},
@@ -377,8 +377,8 @@ def reset_page_from(columns: Columns[Any]) -> ResetPage:
     """Return the page of resets that `reset_page` has read."""
     resets, following, persons, undone = columns
     return ResetPage(
-        resets=tuple(RESETS.rows(resets).values()),
-        following=tuple(RESETS.rows(following).values()),
-        persons=tuple(PERSON_RESETS.rows(persons).values()),
+        resets=tuple(RESETS.read(resets).values()),
+        following=tuple(RESETS.read(following).values()),
+        persons=tuple(PERSON_RESETS.read(persons).values()),
         undone={timeline: tuple(sequences) for timeline, sequences in undone or ()},
     )

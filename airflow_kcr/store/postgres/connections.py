@@ -30,9 +30,9 @@ from airflow_kcr.store.postgres.failures import (
     outcome_unknown,
     unstorable,
 )
+from airflow_kcr.store.postgres.revision import require_current
 from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.postgres.statements import Statement
-from airflow_kcr.store.postgres.tables import require_current
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,17 +6,14 @@ under `doomed` goes piece by piece; another deletion continues an interrupted on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from airflow_kcr.protocol.values import RegionName
-from airflow_kcr.store.postgres import ledger, tables
+from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.row_layout import listed, named
-from airflow_kcr.store.postgres.session import Session
+from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.postgres.statements import Statement, load
-
-if TYPE_CHECKING:
-    from sqlalchemy import Table
 
 PIECE: Final = 10_000
 """Rows that a transaction deletes of one table."""
@@ -55,8 +52,9 @@ class Deletion:
     """Deletes what is left of a region, a piece at a time; each piece needs a transaction of its own."""
 
     def __init__(self) -> None:
-        self._left: Iterator[Table] = iter([t for t in reversed(tables.metadata.sorted_tables) if t not in _APART])
-        self._table: Table | None = tables.batch
+        self._left: Iterator[Found] | None = None
+        self._table: str | None = "batch"
+        self._key: tuple[str, ...] = ()
         self._after: tuple[object, ...] = (0,)
         self._width = 100
         """Ranges that the widest batch seen so far has."""
@@ -64,12 +62,14 @@ class Deletion:
     def forget_some(self, session: Session) -> bool:
         """Delete the next piece; return whether there may be more."""
         session.rows(ledger.SQL["in_order"])
+        if self._left is None:
+            self._left = iter(session.rows(SQL["tables_of_regions"]))
         if self._table is None:
             session.run(SQL["delete_region"])
             return False
-        more = self._forget_batches(session) if self._table is tables.batch else self._forget_rows(session, self._table)
+        more = self._forget_batches(session) if self._table == "batch" else self._forget_rows(session, self._table)
         if not more:
-            self._table, self._after = next(self._left, None), ()
+            (self._table, self._key), self._after = next(self._left, (None, ())), ()
         return True
 
     def _forget_batches(self, session: Session) -> bool:
@@ -82,30 +82,25 @@ class Deletion:
         self._after = (batches[-1],)
         return len(batches) == limit
 
-    def _forget_rows(self, session: Session, table: Table) -> bool:
+    def _forget_rows(self, session: Session, table: str) -> bool:
         given = {f"after_{n}": value for n, value in enumerate(self._after)}
-        found = session.rows(_piece(table, after=bool(given)), limit=PIECE, **given)
+        found = session.rows(_piece(table, self._key, after=bool(given)), limit=PIECE, **given)
         self._after = tuple(found[0]) if found else ()
         return bool(found)
 
 
-_APART: Final = {tables.region, tables.history_start, tables.batch, tables.batch_range}
-"""Those deleted by themselves, and the one that goes with the region's row."""
-
-
-def _piece(table: Table, *, after: bool) -> Statement:
+def _piece(table: str, columns: Sequence[str], *, after: bool) -> Statement:
     """Return what deletes the next rows of a table in the order of its key, and answers with the key of the last one.
 
     Beyond those that were deleted before: to begin again with each piece would be to step over all of them each time.
     """
-    columns = [c.name for c in table.primary_key.columns if c.name != "region_id"]
     key = named(columns)
     last = listed(f":after_{n}" for n in range(len(columns)))
     beyond = f"AND ({key}) > ({last})" if after else ""
     return Statement(f"""
         WITH gone AS (
-            DELETE FROM {table.fullname} WHERE ctid = ANY (ARRAY(
-                SELECT ctid FROM {table.fullname} WHERE region_id = :region {beyond} ORDER BY {key} LIMIT :limit
+            DELETE FROM kcr.{table} WHERE ctid = ANY (ARRAY(
+                SELECT ctid FROM kcr.{table} WHERE region_id = :region {beyond} ORDER BY {key} LIMIT :limit
             )) RETURNING {key}
         )
         SELECT {key} FROM gone ORDER BY {listed(f"{c} DESC" for c in columns)} LIMIT 1

@@ -19,7 +19,7 @@ from airflow_kcr.protocol.values import MAX_NUMBER, BatchId, CheckpointNumber, E
 from airflow_kcr.store.chronicle import Chronicle, Dropped, HistoryStart, Horizon
 from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.connections import read_again
-from airflow_kcr.store.postgres.layouts import batch_from, event_from
+from airflow_kcr.store.postgres.layouts import batches_from, event_from
 from airflow_kcr.store.postgres.row_layout import document
 from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.postgres.statements import Statement, load
@@ -93,7 +93,7 @@ class PostgresChronicle(Chronicle):
     def batches(self, after: int, upto: int) -> Iterator[Batch]:
         while after < upto:
             found = self._page(ledger.SQL["page"], after=after, upto=upto, limit=LEDGER_PAGE)
-            yield from (batch_from(row) for (row,) in found)
+            yield from batches_from(found)
             if len(found) < LEDGER_PAGE:
                 return
             after = found[-1][0][0]
@@ -109,7 +109,7 @@ class PostgresChronicle(Chronicle):
         if not batches:
             return ()
         with self._about() as session:
-            return tuple(batch_from(row) for (row,) in session.rows(ledger.SQL["some"], batches=sorted(batches)))
+            return tuple(batches_from(session.rows(ledger.SQL["some"], batches=sorted(batches))))
 
     @override
     @read_again

@@ -1,48 +1,27 @@
-"""Which columns a row of the region becomes, and back: one declaration for each class, for reading and for writing.
+"""The columns that a row of the region becomes, and back: one declaration for each class, for reading and for writing.
 
-A row class whose fields are the columns is laid out by its type hints (`row_layout`); those of which there may be tens
-of thousands, and those whose columns differ, say so themselves.
+A row class whose fields are the columns is laid out by its type hints (`row_layout`); what differs is said here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Sequence as Row
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap
+from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.region.archive import Archive
 from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.rows import (
-    Absence,
-    Batch,
-    BoundaryKey,
-    BoundaryOffset,
-    Checkpoint,
-    CheckpointPoint,
-    CheckpointRequest,
-    Claim,
-    Contribution,
-    InitialOffset,
-    Lease,
-    Member,
-    Outcome,
-    PersonReset,
-    ResetAttempt,
-    ResetPoint,
-    RestorePoint,
-)
 from airflow_kcr.protocol.region.state import InitialKey, Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
-    ClusterId,
     Epoch,
-    GroupId,
     GroupPartition,
     Incarnation,
     MemberId,
@@ -54,39 +33,39 @@ from airflow_kcr.protocol.values import (
     TopicId,
 )
 from airflow_kcr.store.codec import event_from_json, from_json
-from airflow_kcr.store.postgres import tables
 from airflow_kcr.store.postgres.row_layout import (
+    PARTITION,
+    Field,
     JsonLayout,
     Layout,
-    MapLayout,
-    Values,
+    Table,
     fields_of,
     json_row,
+    listed,
     member_of,
     named,
-    of_dataclass,
-    partition_of,
 )
 from airflow_kcr.store.postgres.session import Found
-from airflow_kcr.store.postgres.tables import PARTITION
 
 # The region's own row
-
-HEAD_COLUMNS: Final = tuple(c for c in tables.region.c.keys() if c not in {"id", "name"})  # noqa: SIM118 (not a dict)
-"""The columns of the region's own row, after id and name."""
 
 SPEC_COLUMNS: Final = ("uid", "spec", "spec_revision", "next_spec", "next_spec_revision")
 """Those that seldom change, and are written only then: a spec is long."""
 
-HEAD: Final = json_row(tables.region, HEAD_COLUMNS, "r")
-
-_ELSEWHERE: Final = {*SPEC_COLUMNS, "unowned", "restore_point"}
+_ELSEWHERE: Final = {"name", "region_id", "spec", "next_spec", "restore_point", "archive", "events", "ledger"}
 _PLAIN: Final = fields_of(
-    Region, [f.name for f in fields(Region) if f.name in HEAD_COLUMNS and f.name not in _ELSEWHERE]
+    Region, without={*_ELSEWHERE, *(part.name for part in fields(Region) if part.default_factory is dict)}
 )
-"""The fields of a region that are columns; the others are made of several, or one of several."""
+"""The fields of a region that are columns; the others are tables, made of several columns, or one of several."""
 
-_UNCLAIMED: Final = dict[GroupPartition, datetime | Absence]
+MOVING_COLUMNS: Final = ("unowned", "restore_point", "restore_point_epoch", *(part.columns[0] for part in _PLAIN))
+
+HEAD_COLUMNS: Final = SPEC_COLUMNS + MOVING_COLUMNS
+"""The columns of the region's own row, after id and name."""
+
+HEAD: Final = json_row(HEAD_COLUMNS, "r")
+
+_UNCLAIMED: Final = dict[GroupPartition, datetime | rows.Absence]
 
 RulesOf: TypeAlias = Callable[[str], RegionRules]
 
@@ -104,11 +83,11 @@ def head_values(region: Region) -> dict[str, object]:
         "unowned": documents.write(unclaimed, _UNCLAIMED) if unclaimed else None,
         "restore_point": region.restore_sequence,
         "restore_point_epoch": region.restore_epoch,
-        **{part.column: None if value == () else part.written(value) for part, value in held.items()},
+        **{part.columns[0]: None if value == () else part.written([value])[0][0] for part, value in held.items()},
     }
 
 
-def region_from(name: RegionName, head: Row[Any], rules: RulesOf, archive: Archive) -> Region:
+def region_from(name: RegionName, head: Found, rules: RulesOf, archive: Archive) -> Region:
     """Return the region of its own row, its tables unread.
 
     Args:
@@ -118,165 +97,92 @@ def region_from(name: RegionName, head: Row[Any], rules: RulesOf, archive: Archi
         archive: what is over in the region.
     """
     row = dict(zip(HEAD_COLUMNS, head, strict=True))
-    spec, next_spec, unowned = row["spec"], row["next_spec"], row["unowned"]
-    unclaimed: Mapping[GroupPartition, datetime | Absence] = {} if unowned is None else from_json(unowned, _UNCLAIMED)
-    plain: dict[str, Any] = {part.name: part.read(row[part.column]) for part in _PLAIN if row[part.column] is not None}
+    unclaimed: Mapping[GroupPartition, datetime | rows.Absence] = from_json(row["unowned"] or {}, _UNCLAIMED)
+    there = {column: [value] for column, value in row.items() if value is not None}
+    plain: dict[str, Any] = {part.name: part.read(there)[0] for part in _PLAIN if part.columns[0] in there}
+
+    def spec(text: str, revision: int) -> Spec:
+        return Spec(text=text, rules=rules(text), revision=revision)
+
     return Region(
         name=name,
         region_id=RegionId(row["uid"]),
-        spec=Spec(text=spec, rules=rules(spec), revision=row["spec_revision"]),
-        next_spec=None
-        if next_spec is None
-        else Spec(text=next_spec, rules=rules(next_spec), revision=row["next_spec_revision"]),
+        spec=spec(row["spec"], row["spec_revision"]),
+        next_spec=None if row["next_spec"] is None else spec(row["next_spec"], row["next_spec_revision"]),
         unowned={p: seen for p, seen in unclaimed.items() if isinstance(seen, datetime)},
-        absent={p: seen for p, seen in unclaimed.items() if isinstance(seen, Absence)},
+        absent={p: seen for p, seen in unclaimed.items() if isinstance(seen, rows.Absence)},
         restore_point=_restore_point(row["restore_point"], row["restore_point_epoch"]),
         archive=archive,
         **plain,
     )
 
 
-def _restore_point(sequence: CheckpointNumber | None, epoch: Epoch | None) -> RestorePoint | None:
+def _restore_point(sequence: CheckpointNumber | None, epoch: Epoch | None) -> rows.RestorePoint | None:
     if sequence is None:
         return None
-    return CheckpointPoint(sequence) if epoch is None else ResetPoint(sequence, epoch)
+    return rows.CheckpointPoint(sequence) if epoch is None else rows.ResetPoint(sequence, epoch)
 
 
 # Few and wide rows
 
-_MEMBER: Final = ("group_id", "member_index")
-
-
-def _member_key(member: MemberId) -> Values:
-    return (member.group, member.index)
-
-
-def _read_member(columns: Row[Any]) -> MemberId:
-    return member_of(columns[0], columns[1])
-
-
-GROUPS: Final[JsonLayout[GroupId, ClusterId]] = JsonLayout(
-    tables.consumer_group,
-    key=("group_id",),
-    values=("cluster_id",),
-    split=lambda group, cluster: (group, cluster),
-    join=lambda c: (GroupId(c[0]), ClusterId(c[1])),
-    key_values=lambda key: (key,),
+MEMBERS: Final[JsonLayout[MemberId, rows.Member]] = JsonLayout.of("member", rows.Member, {"member": MemberId})
+LEASES: Final[JsonLayout[MemberId, rows.Lease]] = JsonLayout.of("lease", rows.Lease, {"member": MemberId})
+REQUESTS: Final[JsonLayout[RequestId, rows.CheckpointRequest]] = JsonLayout.of(
+    "checkpoint_request", rows.CheckpointRequest, {"request_id": RequestId}
 )
-MEMBERS: Final[JsonLayout[MemberId, Member]] = of_dataclass(
-    tables.member, Member, field="member", key=_MEMBER, key_values=_member_key, read_key=_read_member
+CHECKPOINTS: Final[JsonLayout[CheckpointNumber, rows.Checkpoint]] = JsonLayout.of(
+    "checkpoint", rows.Checkpoint, {"sequence": CheckpointNumber}
 )
-LEASES: Final[JsonLayout[MemberId, Lease]] = of_dataclass(
-    tables.lease, Lease, field=None, key=_MEMBER, key_values=_member_key, read_key=_read_member
-)
-REQUESTS: Final[JsonLayout[RequestId, CheckpointRequest]] = of_dataclass(
-    tables.checkpoint_request, CheckpointRequest, field="request_id", key=("request_id",)
-)
-CHECKPOINTS: Final[JsonLayout[CheckpointNumber, Checkpoint]] = of_dataclass(
-    tables.checkpoint, Checkpoint, field="sequence", key=("sequence",)
-)
-RESETS: Final[JsonLayout[Epoch, ResetAttempt]] = of_dataclass(tables.reset, ResetAttempt, field="epoch", key=("epoch",))
-PERSON_RESETS: Final[JsonLayout[RequestId, PersonReset]] = of_dataclass(
-    tables.person_reset, PersonReset, field="request_id", key=("request_id",)
+RESETS: Final[JsonLayout[Epoch, rows.ResetAttempt]] = JsonLayout.of("reset", rows.ResetAttempt, {"epoch": Epoch})
+PERSON_RESETS: Final[JsonLayout[RequestId, rows.PersonReset]] = JsonLayout.of(
+    "person_reset", rows.PersonReset, {"request_id": RequestId}
 )
 
-# Rows by partition, written out: there may be tens of thousands
+# Rows by partition, of which there may be tens of thousands
 
 
-def _split_claim(key: GroupPartition, value: Claim) -> Values:
-    return (
-        *key,
-        None if value.owner is None else value.owner.index,
-        value.incarnation,
-        value.epoch,
-        None if value.last_owner is None else value.last_owner.index,
-        value.topic_id,
-        value.leader_epoch,
-        value.resume,
-        value.position,
-        value.started_to,
+def _owner(name: str) -> Field:
+    """Return an owner of a claim: a member of the partition's own group, hence only its index."""
+    return Field(
+        name,
+        (f"{name}_index",),
+        lambda owner: None if owner is None else owner.index,
+        lambda group, index: None if index is None else member_of(group, index),
+        beside=("group_id",),
     )
 
 
-def _join_claim(columns: Row[Any]) -> tuple[GroupPartition, Claim]:
-    group, topic, partition, owner, incarnation, epoch, last, topic_id, leader_epoch, resume, position, begun = columns
-    return partition_of(group, topic, partition), Claim(
-        owner=None if owner is None else member_of(group, owner),
-        incarnation=incarnation,
-        epoch=epoch,
-        last_owner=None if last is None else member_of(group, last),
-        topic_id=topic_id,
-        leader_epoch=leader_epoch,
-        resume=resume,
-        position=position,
-        started_to=begun,
-    )
+_LOG: Final = ("log_start", "log_end", "log_topic_id", "log_leader_epoch")
+_log_columns = attrgetter("start", "end", "topic_id", "leader_epoch")
 
 
-CLAIM_VALUES: Final = (
-    "owner_index",
-    "incarnation",
-    "epoch",
-    "last_owner_index",
-    "topic_id",
-    "leader_epoch",
-    "resume_offset",
-    "position",
-    "started_to",
+def _log_bounds(start: Offset, end: Offset, topic_id: TopicId, leader_epoch: int) -> LogBounds:
+    return LogBounds(start=start, end=end, topic_id=topic_id, leader_epoch=leader_epoch)
+
+
+CLAIMS: Final[Layout[GroupPartition, rows.Claim]] = Layout.of(
+    "claim", rows.Claim, {"partition": GroupPartition}, _owner("owner"), _owner("last_owner")
 )
-CLAIMS: Final[Layout[GroupPartition, Claim]] = Layout(
-    tables.claim, PARTITION, CLAIM_VALUES, _split_claim, _join_claim, tuple
+INITIAL: Final[Layout[InitialKey, rows.InitialOffset]] = Layout.of(
+    "initial_offset",
+    rows.InitialOffset,
+    {"partition": GroupPartition, "topic_id": TopicId},
+    Field("bounds", _LOG, _log_columns, _log_bounds),
 )
-
-
-def _split_initial(key: InitialKey, value: InitialOffset) -> Values:
-    bounds = value.bounds
-    log = (bounds.start, bounds.end, bounds.topic_id, bounds.leader_epoch)
-    return (*key[0], key[1], value.offset, value.source, *log)
-
-
-def _join_initial(columns: Row[Any]) -> tuple[InitialKey, InitialOffset]:
-    group, topic, partition, topic_id, offset, source, start, end, log_topic_id, log_leader_epoch = columns
-    bounds = LogBounds(start=start, end=end, topic_id=log_topic_id, leader_epoch=log_leader_epoch)
-    key = (partition_of(group, topic, partition), TopicId(topic_id))
-    return key, InitialOffset(offset=Offset(offset), source=source, bounds=bounds)
-
-
-INITIAL: Final[Layout[InitialKey, InitialOffset]] = Layout(
-    tables.initial_offset,
-    (*PARTITION, "topic_id"),
-    ("next_offset", "source", "log_start", "log_end", "log_topic_id", "log_leader_epoch"),
-    _split_initial,
-    _join_initial,
-    lambda key: (*key[0], key[1]),
-)
-
-
-def _split_boundary(key: BoundaryKey, value: BoundaryOffset) -> Values:
-    partition, topic_id, boundary = key
-    return (*partition, topic_id, boundary, value.offset, documents.storable(value.inexact), value.leader_epoch)
-
-
-def _join_boundary(columns: Row[Any]) -> tuple[BoundaryKey, BoundaryOffset]:
-    group, topic, partition, topic_id, boundary, offset, inexact, leader_epoch = columns
-    row = BoundaryOffset(offset=Offset(offset), inexact=inexact, leader_epoch=leader_epoch)
-    return (partition_of(group, topic, partition), TopicId(topic_id), boundary), row
-
-
-BOUNDARY_OFFSETS: Final[Layout[BoundaryKey, BoundaryOffset]] = Layout(
-    tables.boundary_offset,
-    (*PARTITION, "topic_id", "boundary"),
-    ("next_offset", "inexact", "leader_epoch"),
-    _split_boundary,
-    _join_boundary,
-    lambda key: (*key[0], key[1], key[2]),
+BOUNDARY_OFFSETS: Final[Layout[rows.BoundaryKey, rows.BoundaryOffset]] = Layout.of(
+    "boundary_offset",
+    rows.BoundaryOffset,
+    {"partition": GroupPartition, "topic_id": TopicId, "boundary": datetime},
+    Field("boundary", ("boundary",)),
 )
 
 # Maps by partition: the offsets of one checkpoint, the seek map of one epoch
 
-OFFSETS: Final = MapLayout(tables.checkpoint_offset, "sequence", ("next_offset",))
-READ_BACKS: Final = MapLayout(tables.read_back, "sequence", ("next_offset",))
-FROZEN: Final = MapLayout(tables.checkpoint_partition, "sequence", ())
+GROUPS: Final = Table("consumer_group", ("group_id",), ("cluster_id",))
+OFFSETS: Final = Table("checkpoint_offset", ("sequence", *PARTITION), ("next_offset",))
+READ_BACKS: Final = Table("read_back", ("sequence", *PARTITION), ("next_offset",))
+FROZEN: Final = Table("checkpoint_partition", ("sequence", *PARTITION))
+SKIPS: Final = Table("skip", (*PARTITION, "skipped_offset"))
 
 _REWINDS: Final = """coalesce(n.next_offset < (
         SELECT s.next_offset FROM kcr.seek_offset s
@@ -285,40 +191,22 @@ _REWINDS: Final = """coalesce(n.next_offset < (
     ), true)"""
 """Of an entry `n` that is written: whether it is, or may be, before the one of the reset just before (`undone`)."""
 
-SEEKS: Final = MapLayout(
-    tables.seek_offset,
-    "epoch",
-    ("next_offset", "source", "current_offset", "clamped_from", "recreated"),
-    derived=(("rewinds", _REWINDS),),
+SEEKS: Final[Layout[tuple[Epoch, GroupPartition], SeekEntry]] = Layout.of(
+    "seek_offset", SeekEntry, {"epoch": Epoch, "partition": GroupPartition}, derived={"rewinds": _REWINDS}
 )
 
-_SOURCES: Final = {str(source): source for source in SeekSource}
 
-
-def offset_map(rows: Iterable[Row[Any]]) -> OffsetMap:
+def offset_map(found: Iterable[Sequence[Any]]) -> OffsetMap:
     """Return offsets by partition from their four columns."""
-    return OffsetMap([(partition_of(g, t, p), Offset(o)) for g, t, p, o in rows])
+    return OffsetMap([(GroupPartition(g, t, p), Offset(o)) for g, t, p, o in found])
 
 
-def seek_map(rows: Iterable[Row[Any]]) -> SeekMap:
-    """Return a seek map from the columns of a partition, and those of `SEEKS`."""
-    return SeekMap(
-        {
-            partition_of(g, t, p): SeekEntry(
-                offset=offset,
-                source=_SOURCES[source],
-                current=current,
-                clamped_from=clamped_from,
-                recreated=TopicId(recreated),
-            )
-            for g, t, p, offset, source, current, clamped_from, recreated in rows
-        }
-    )
-
-
-def seek_values(entry: SeekEntry) -> Values:
-    """Return an entry as the values of `SEEKS`."""
-    return entry.offset, str(entry.source), entry.current, entry.clamped_from, entry.recreated
+def seek_maps(columns: Sequence[Sequence[Any]]) -> dict[Epoch, SeekMap]:
+    """Return seek maps from the columns of `SEEKS`."""
+    found: dict[Epoch, dict[GroupPartition, SeekEntry]] = {}
+    for (epoch, partition), entry in SEEKS.read(columns).items():
+        found.setdefault(epoch, {})[partition] = entry
+    return {epoch: SeekMap(entries) for epoch, entries in found.items()}
 
 
 # Contributions: one row for the member, one for each partition
@@ -334,26 +222,11 @@ class Contributor:
     contributed_at: datetime
 
 
-CONTRIBUTORS: Final[JsonLayout[ContributionKey, Contributor]] = of_dataclass(
-    tables.contribution,
-    Contributor,
-    field=None,
-    key=("sequence", *_MEMBER),
-    key_values=lambda key: (key[0], key[1].group, key[1].index),
-    read_key=lambda c: (CheckpointNumber(c[0]), member_of(c[1], c[2])),
+CONTRIBUTORS: Final[JsonLayout[ContributionKey, Contributor]] = JsonLayout.of(
+    "contribution", Contributor, {"sequence": CheckpointNumber, "member": MemberId}
 )
-CONTRIBUTED: Final = MapLayout(
-    tables.contribution_offset,
-    "sequence",
-    (
-        "member_index",
-        "next_offset",
-        "committed_offset",
-        "log_start",
-        "log_end",
-        "log_topic_id",
-        "log_leader_epoch",
-    ),
+CONTRIBUTED: Final = Table(
+    "contribution_offset", ("sequence", *PARTITION), ("member_index", "next_offset", "committed_offset", *_LOG)
 )
 
 CONTRIBUTIONS: Final = f"""json_agg(json_build_array({CONTRIBUTORS.selected("k")}, (
@@ -364,100 +237,73 @@ CONTRIBUTIONS: Final = f"""json_agg(json_build_array({CONTRIBUTORS.selected("k")
 """All of contributions `k`."""
 
 
-def contributions_from(found: list[Any] | None) -> dict[MemberId, Contribution]:
+def contributions_from(found: list[Any] | None) -> dict[MemberId, rows.Contribution]:
     """Return what `CONTRIBUTIONS` has read, by member in order."""
-    return dict(sorted(_contribution(whole, rows or []) for whole, rows in found or []))
+    contributors = CONTRIBUTORS.read([whole for whole, _ in found or []])
+    pairs = zip(contributors.items(), found or [], strict=True)
+    return dict(sorted((member, _contribution(member, by, parts or [])) for ((_, member), by), (_, parts) in pairs))
 
 
-def _contribution(whole: list[Any], rows: Iterable[Row[Any]]) -> tuple[MemberId, Contribution]:
-    (_, member), by = CONTRIBUTORS.join(whole)
-    parts = [(partition_of(member.group, topic, partition), *held) for topic, partition, *held in rows]
-    return member, Contribution(
+def _contribution(member: MemberId, by: Contributor, found: Iterable[Found]) -> rows.Contribution:
+    parts = [(GroupPartition(member.group, topic, partition), *held) for topic, partition, *held in found]
+    return rows.Contribution(
         incarnation=by.incarnation,
         contributed_at=by.contributed_at,
         offsets=OffsetMap([(p, offset) for p, offset, *_ in parts]),
         committed=OffsetMap([(p, committed) for p, _, committed, *_ in parts if committed is not None]),
-        bounds={
-            p: LogBounds(start=start, end=end, topic_id=topic_id, leader_epoch=leader_epoch)
-            for p, _, _, start, end, topic_id, leader_epoch in parts
-            if start is not None
-        },
+        bounds={p: _log_bounds(*log) for p, _, _, *log in parts if log[0] is not None},
     )
 
 
-def contributed_rows(sequence: CheckpointNumber, member: MemberId, part: Contribution) -> Iterable[Values]:
+def contributed_rows(sequence: CheckpointNumber, member: MemberId, part: rows.Contribution) -> Iterable[Found]:
     """Yield the rows of a contribution by partition: number, partition, and the values of `CONTRIBUTED`."""
     for p, offset in part.offsets.items():
         log = part.bounds.get(p)
-        seen = (None,) * 4 if log is None else (log.start, log.end, log.topic_id, log.leader_epoch)
+        seen = (None,) * 4 if log is None else _log_columns(log)
         yield sequence, *p, member.index, offset, part.committed.get(p), *seen
 
 
 # Batches and events
 
-BATCH_COLUMNS: Final = (
-    "number",
-    "batch_id",
-    "group_id",
-    "member_index",
-    "incarnation",
-    "epoch",
-    "timeline",
-    "sequence",
-    "started_at",
-    "started_after",
-    "outcome",
-    "finished_at",
-    "finished_after",
-    "quiesced_after",
-    "proven_in",
+_RANGE: Final = (*PARTITION, "from_offset", "to_offset")
+
+
+def _ranges(found: Iterable[Found] | None) -> dict[GroupPartition, Range]:
+    return {GroupPartition(g, t, p): Range(begin, end) for g, t, p, begin, end in sorted(found or ())}
+
+
+BATCHES: Final[JsonLayout[int, rows.Batch]] = JsonLayout.of(
+    "batch", rows.Batch, {"number": int}, Field("ranges", ("ranges",), join=_ranges), without=("undone_from",)
 )
-
-BATCH_ALONE: Final = f"json_build_array({named(BATCH_COLUMNS, 'b')})"
-"""A batch `b` without its ranges, as JSON."""
-
-BATCH: Final = f"""json_build_array({named(BATCH_COLUMNS, "b")}, (
-        SELECT json_agg(json_build_array(q.group_id, q.topic, q.partition, q.from_offset, q.to_offset))
-        FROM kcr.batch_range q WHERE q.batch_number = b.number))"""
-"""A batch `b` with its ranges, as JSON: they are five columns of a million rows otherwise."""
-
-_OUTCOMES: Final[Mapping[str | None, Outcome | None]] = {None: None, **{str(outcome): outcome for outcome in Outcome}}
+"""Batches by their numbers, as JSON of the columns and of what each has in `batch_range`."""
 
 
-def batch_from(found: Row[Any]) -> Batch:
-    """Return a batch that `BATCH` has read, as it is stored."""
-    _, batch, group, index, incarnation, epoch, timeline, sequence, started_at, started_after, *rest = found
-    outcome, finished_at, finished_after, quiesced_after, proven_in, ranges = rest
-    return Batch(
-        batch=batch,
-        member=member_of(group, index),
-        incarnation=incarnation,
-        epoch=epoch,
-        timeline=timeline,
-        sequence=sequence,
-        ranges={partition_of(g, t, p): Range(begin, end) for g, t, p, begin, end in sorted(ranges or ())},
-        started_at=datetime.fromisoformat(started_at),
-        started_after=started_after,
-        outcome=_OUTCOMES[outcome],
-        finished_at=finished_at and datetime.fromisoformat(finished_at),
-        finished_after=finished_after,
-        proven_in=proven_in,
-        quiesced_after=quiesced_after and datetime.fromisoformat(quiesced_after),
-    )
+def _batch(ranges: str) -> str:
+    return f"json_build_array({listed(ranges if c == 'ranges' else f'b.{c}' for c in BATCHES.columns)})"
 
 
-def started_columns(batch: Batch) -> dict[str, object]:
+BATCH_ALONE: Final = _batch("NULL")
+"""A batch `b` without its ranges."""
+
+BATCH: Final = _batch(
+    f"""(SELECT json_agg(json_build_array({named(_RANGE, "q")}))
+        FROM kcr.batch_range q WHERE q.batch_number = b.number)"""
+)
+"""A batch `b` with its ranges as JSON: they are five columns of a million rows otherwise."""
+
+
+def batches_from(found: Iterable[Found]) -> list[rows.Batch]:
+    """Return batches that `BATCH` has read, as they are stored."""
+    return [*BATCHES.read([row for (row,) in found]).values()]
+
+
+def started_columns(batch: rows.Batch) -> dict[str, object]:
     """Return the parameters that store a batch, but for the partitions of its ranges."""
+    own = ("batch", "incarnation", "epoch", "timeline", "sequence", "started_at", "started_after")
     return {
-        "batch": batch.batch,
+        **{name: getattr(batch, name) for name in own},
         "group": batch.member.group,
         "index": batch.member.index,
-        "incarnation": batch.incarnation,
-        "epoch": batch.epoch,
-        "timeline": batch.timeline,
-        "sequence": batch.sequence,
-        "started_at": batch.started_at,
-        "started_after": batch.started_after,
         "froms": [r.from_ for r in batch.ranges.values()],
         "tos": [r.to for r in batch.ranges.values()],
     }
@@ -466,7 +312,7 @@ def started_columns(batch: Batch) -> dict[str, object]:
 EVENT_COLUMNS: Final = ("number", "at", "epoch", "timeline", "kind", "body")
 
 
-def event_values(event: Event) -> Values:
+def event_values(event: Event) -> Found:
     """Return an event as the values of its columns."""
     body = documents.write(event.body, type(event.body))
     return event.number, event.at, event.epoch, event.timeline, event.kind, body

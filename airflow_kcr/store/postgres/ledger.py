@@ -35,11 +35,10 @@ from airflow_kcr.protocol.values import (
     Offset,
     TopicPartition,
 )
-from airflow_kcr.store.postgres.layouts import BATCH, BATCH_COLUMNS, batch_from, started_columns
+from airflow_kcr.store.postgres.layouts import BATCH, BATCHES, batches_from, started_columns
 from airflow_kcr.store.postgres.row_layout import document, partition_columns
 from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.postgres.statements import load
-from airflow_kcr.store.postgres.tables import TURN, WIDTH
 from airflow_kcr.store.regions import Replayed, Span
 
 PAGE: Final = 500
@@ -51,7 +50,7 @@ PIECE: Final = 10_000
 UNDO_PIECE: Final = 10_000
 """Checkpoints that one statement takes off the current timeline: some tenths of a second."""
 
-SQL: Final = load("ledger", batch=BATCH, turn=TURN, width=WIDTH)
+SQL: Final = load("ledger", batch=BATCH)
 
 _OF_CHECKPOINTS: Final = (
     "checkpoint_offset",
@@ -174,7 +173,7 @@ def since(session: Session, after: CheckpointNumber) -> list[Batch]:
     return _seen(session, found[::-1])
 
 
-_SEQUENCE: Final = BATCH_COLUMNS.index("sequence")
+_SEQUENCE: Final = BATCHES.columns.index("sequence")
 
 _WIDTHS: Final = range(2, 65)
 """Of ranges that can be stored."""
@@ -211,7 +210,7 @@ def _number(found: Found) -> int:
 
 def _seen(session: Session, found: Sequence[Found]) -> list[Batch]:
     """Return batches as the ledger shows them: with what resets have undone of them."""
-    batches = [batch_from(row) for (row,) in found]
+    batches = batches_from(found)
     done = {b.batch: b.accepted_in for b in batches if b.outcome is Outcome.DONE}
     asked: list[tuple[GroupPartition, Epoch]] = list(
         dict.fromkeys((p, done[b.batch]) for b in batches if b.batch in done for p in b.ranges)

@@ -7,7 +7,6 @@ of for each partition, and the running batches. A member reads less, and a batch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Sequence as Columns
 from datetime import datetime
 from typing import Any, Final
 
@@ -28,10 +27,10 @@ from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition,
 from airflow_kcr.store.postgres import layouts
 from airflow_kcr.store.postgres.archive import PostgresArchive
 from airflow_kcr.store.postgres.layouts import (
+    BATCHES,
     BOUNDARY_OFFSETS,
     CHECKPOINTS,
     CLAIMS,
-    GROUPS,
     INITIAL,
     LEASES,
     MEMBERS,
@@ -41,15 +40,25 @@ from airflow_kcr.store.postgres.layouts import (
     SEEKS,
     contributions_from,
 )
-from airflow_kcr.store.postgres.row_layout import arrays_of, listed, partition_columns, partition_of, scattered
+from airflow_kcr.store.postgres.row_layout import (
+    PARTITION,
+    arrays_of,
+    assigned,
+    listed,
+    named,
+    partition_columns,
+    scattered,
+)
 from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.postgres.statements import load
-from airflow_kcr.store.postgres.tables import PARTITION, USABLE
 
 SQL: Final = load(
     "region",
     region=layouts.HEAD,
-    group=GROUPS.selected("t"),
+    head_columns=named(layouts.HEAD_COLUMNS),
+    given_head=named(layouts.HEAD_COLUMNS, "n"),
+    set_head=assigned(layouts.HEAD_COLUMNS, "n"),
+    set_moving=assigned(layouts.MOVING_COLUMNS, "n"),
     member=MEMBERS.selected("t"),
     lease=LEASES.selected("t"),
     checkpoint=CHECKPOINTS.selected("t"),
@@ -62,14 +71,13 @@ SQL: Final = load(
     boundary_offset=BOUNDARY_OFFSETS.selected("t"),
     offsets=arrays_of((*PARTITION, "next_offset"), "t"),
     partitions=arrays_of(PARTITION, "t"),
-    seeks=arrays_of(("epoch", *PARTITION, *SEEKS.values), "t"),
+    seeks=SEEKS.gathered("t"),
     contributions=layouts.CONTRIBUTIONS,
     batch=layouts.BATCH,
     batch_alone=layouts.BATCH_ALONE,
     ranges=arrays_of((*PARTITION, "from_offset", "to_offset"), "g"),
     claim_values=arrays_of(CLAIMS.values, "t"),
     reset_states=listed(f"'{state}'" for state in sorted(RESET_STATES)),
-    usable=USABLE,
 )
 
 _HEAD: Final = 4
@@ -96,23 +104,23 @@ def region_of(session: Session, name: RegionName, row: Found) -> Region:
     claims, initial = columns(of=len(CLAIMS.columns)), columns(of=len(INITIAL.columns))
     places = columns(of=len(BOUNDARY_OFFSETS.columns))
     offsets, read_backs, frozen = columns(of=4), columns(of=4), columns(of=3)
-    seeks = columns(of=4 + len(SEEKS.values))
+    seeks = columns(of=len(SEEKS.columns))
     contributed, running, _ = found
     open_checkpoint, held, read = region.open_checkpoint, _map_of(region, offsets), _map_of(region, read_backs)
     contributions = contributions_from(contributed)
     return replace(
         region,
         skips=_skips(session, row),
-        running={b.batch: b for b in map(layouts.batch_from, sorted(running or ()))},
+        running={b.batch: b for b in BATCHES.read(sorted(running or ())).values()},
         contributions={(open_checkpoint, m): part for m, part in contributions.items() if open_checkpoint is not None},
-        claims=CLAIMS.rows(claims),
-        initial=INITIAL.rows(initial),
-        boundary_offsets=BOUNDARY_OFFSETS.rows(places),
+        claims=CLAIMS.read(claims),
+        initial=INITIAL.read(initial),
+        boundary_offsets=BOUNDARY_OFFSETS.read(places),
         offsets=held,
         read_backs={number: offsets for number, offsets in read.items() if offsets},
         frozen={}
         if open_checkpoint is None
-        else {open_checkpoint: frozenset(partition_of(g, t, p) for g, t, p in scattered(frozen))},
+        else {open_checkpoint: frozenset(GroupPartition(g, t, p) for g, t, p in scattered(frozen))},
         seek_maps=_seek_maps(region, seeks),
     )
 
@@ -132,23 +140,21 @@ def _map_of(region: Region, gathered: list[Any]) -> dict[CheckpointNumber, Offse
 def _seek_maps(region: Region, gathered: list[Any]) -> dict[Epoch, SeekMap]:
     """Return the seek maps that are at work, also those without a row."""
     at_work = {region.restore_epoch, region.epoch if region.state in RESET_STATES else None}
-    rows: dict[Epoch, list[Columns[Any]]] = {epoch: [] for epoch in at_work if epoch is not None}
-    for epoch, *columns in scattered(gathered):
-        rows[epoch].append(columns)
-    return {epoch: layouts.seek_map(columns) for epoch, columns in rows.items()}
+    found = layouts.seek_maps(gathered)
+    return {epoch: found.get(epoch, SeekMap({})) for epoch in at_work if epoch is not None}
 
 
 def _with_wide_rows(session: Session, name: RegionName, row: Found) -> Region:
     groups, members, leases, checkpoints, requests, person_resets, resets = row[_HEAD:_WIDE]
     return replace(
         _region_from(session, name, row),
-        clusters=GROUPS.rows(groups),
-        members=MEMBERS.rows(members),
-        leases=LEASES.rows(leases),
-        checkpoints=CHECKPOINTS.rows(checkpoints),
-        requests=REQUESTS.rows(requests),
-        person_resets=PERSON_RESETS.rows(person_resets),
-        resets=RESETS.rows(resets),
+        clusters=groups or {},
+        members=MEMBERS.read(members),
+        leases=LEASES.read(leases),
+        checkpoints=CHECKPOINTS.read(checkpoints),
+        requests=REQUESTS.read(requests),
+        person_resets=PERSON_RESETS.read(person_resets),
+        resets=RESETS.read(resets),
     )
 
 
@@ -161,7 +167,7 @@ def _region_from(session: Session, name: RegionName, row: Found) -> Region:
 def _skips(session: Session, row: Found) -> dict[GroupPartition, tuple[Offset, ...]]:
     """Return the records to step over, which most regions have none of."""
     rows = session.rows(SQL["skips"]) if row[_HEAD - 1] else []
-    return {partition_of(g, t, p): tuple(held) for g, t, p, held in rows}
+    return {GroupPartition(g, t, p): tuple(held) for g, t, p, held in rows}
 
 
 # As one member sees it
@@ -173,7 +179,7 @@ def region_of_member(session: Session, name: RegionName, member: MemberId, row: 
     A count is counted over all claims, and an open seek entry is answered from the whole map: then all is read.
     """
     region = _with_wide_rows(session, name, row)
-    claims = CLAIMS.rows(row[_WIDE:])
+    claims = CLAIMS.read(row[_WIDE:])
     if region.rules.checkpoint.records is not None or any(claim.resume is None for claim in claims.values()):
         return region_of(session, name, session.rows(SQL["region"], name=name)[0])
     region = replace(region, claims=claims, skips=_skips(session, row))
@@ -201,7 +207,7 @@ def _with_places(session: Session, region: Region, member: MemberId, limit: date
     known_read_back: dict[GroupPartition, Offset] = {}
     located: dict[BoundaryKey, BoundaryOffset] = {}
     for topic, partition, topic_id, offset, read_back, place, inexact, leader_epoch in rows:
-        key = partition_of(member.group, topic, partition)
+        key = GroupPartition(member.group, topic, partition)
         if offset is not None:
             held[key] = offset
         if read_back is not None:
@@ -250,18 +256,20 @@ def region_for_batch(
     member_row, lease, checkpoint, running, *gathered = row[_HEAD:]
     if isinstance(command, FinishBatch):
         found = list(scattered(gathered))
-        claims = dict(CLAIMS.join((*columns[:3], *columns[5:])) for columns in found if columns[_CLAIMED] is not None)
-        running = running and [*running, [columns[:5] for columns in found]]
+        claimed = [(*columns[:3], *columns[5:]) for columns in found if columns[_CLAIMED] is not None]
+        claims = CLAIMS.read(list(zip(*claimed, strict=True)))
+        if running:
+            running[BATCHES.columns.index("ranges")] = [columns[:5] for columns in found]
     else:
-        claims = CLAIMS.rows(gathered)
+        claims = CLAIMS.read(gathered)
     region = replace(
         region,
-        members=MEMBERS.rows(_one(member_row)),
-        leases=LEASES.rows(_one(lease)),
-        checkpoints=CHECKPOINTS.rows(_one(checkpoint)),
+        members=MEMBERS.read(_one(member_row)),
+        leases=LEASES.read(_one(lease)),
+        checkpoints=CHECKPOINTS.read(_one(checkpoint)),
         claims=claims,
         skips=_skips(session, row),
-        running={b.batch: b for b in map(layouts.batch_from, _one(running))},
+        running={b.batch: b for b in BATCHES.read(_one(running)).values()},
     )
     limit = boundaries.limit(region)
     return replace(region, boundary_offsets=_boundaries_in(session, claims, limit)), now
@@ -279,4 +287,4 @@ def _boundaries_in(
         return {}
     topic_ids = [claim.topic_id for claim in claims.values()]
     rows = session.rows(SQL["boundaries_in"], boundary=limit, topic_ids=topic_ids, **partition_columns(claims))
-    return dict(map(BOUNDARY_OFFSETS.join, rows))
+    return BOUNDARY_OFFSETS.read(list(zip(*rows, strict=True)))

@@ -5,56 +5,29 @@ Nothing that the rule left alone is written: a mapping, or a row, that is the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from functools import lru_cache
+from typing import Any, Final, Generic, TypeVar
 
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region.rows import Claim, Contribution, Lease
 from airflow_kcr.protocol.region.state import BatchClosed, BatchStarted, Region
-from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset
-from airflow_kcr.store.postgres import layouts, leases, ledger, tables
-from airflow_kcr.store.postgres.layouts import (
-    CONTRIBUTED,
-    CONTRIBUTORS,
-    EVENT_COLUMNS,
-    FROZEN,
-    GROUPS,
-    HEAD_COLUMNS,
-    LEASES,
-    OFFSETS,
-    READ_BACKS,
-    SEEKS,
-    SPEC_COLUMNS,
-    ContributionKey,
-    Contributor,
-    head_values,
-)
+from airflow_kcr.protocol.values import ClusterId, Epoch, GroupId, GroupPartition, MemberId, Offset
+from airflow_kcr.store.postgres import history, layouts, leases, ledger
+from airflow_kcr.store.postgres.region_reads import SQL
 from airflow_kcr.store.postgres.row_layout import (
+    Columns,
     Layout,
-    MapLayout,
-    Rows,
+    Table,
     Values,
     arrays,
     as_json,
-    assigned,
-    delete,
     document,
-    given_arrays,
-    given_json,
-    insert,
-    named,
     partition_columns,
-    record,
-    upsert,
 )
 from airflow_kcr.store.postgres.session import Session
 from airflow_kcr.store.postgres.statements import Statement
-from airflow_kcr.store.postgres.tables import PARTITION, event, skip
-
-if TYPE_CHECKING:
-    from sqlalchemy import Table
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -124,18 +97,18 @@ def write(session: Session, before: Region, after: Region, *then: Write) -> Regi
     parts = [
         *_head(before, after),
         # Each group of a cluster is in one region; in one order, so that two declarations can't deadlock.
-        *_table(GROUPS, changes(before.own_groups, after.own_groups)),
-        *_table(LEASES, _fresh(before.leases, after.leases)),
+        *_groups(changes(before.own_groups, after.own_groups)),
+        *_rows(layouts.LEASES, _fresh(before.leases, after.leases)),
         *(
             part
             for name, layout in _TABLES
-            for part in _table(layout, changes(getattr(before, name), getattr(after, name)))
+            for part in _rows(layout, changes(getattr(before, name), getattr(after, name)))
         ),
         *_skips(before.skips, after.skips),
-        *_map(OFFSETS, before.offsets, after.offsets, _offset_rows),
-        *_map(FROZEN, before.frozen, after.frozen, lambda _, held: dict.fromkeys(held, ())),
-        *_map(READ_BACKS, before.read_backs, after.read_backs, _offset_rows),
-        *_map(SEEKS, before.seek_maps, after.seek_maps, _seek_rows),
+        *_map(layouts.OFFSETS, before.offsets, after.offsets, _moved),
+        *_map(layouts.FROZEN, before.frozen, after.frozen, lambda _, held: dict.fromkeys(held, ())),
+        *_map(layouts.READ_BACKS, before.read_backs, after.read_backs, _moved),
+        *_seeks(before.seek_maps, after.seek_maps),
         *_contributions(changes(before.contributions, after.contributions)),
         *_events(after),
         *then,
@@ -161,8 +134,9 @@ def _all_of(parts: tuple[str, ...]) -> Statement:
 
 def write_new(session: Session, region: Region) -> Region:
     """Write a new region, whatever it holds; the session is about it from now on."""
-    session.region_id = session.rows(_INSERT_HEAD, name=region.name, head=document(head_values(region)))[0][0]
-    for part in _table(GROUPS, Changes(written=region.own_groups)):
+    head = document(layouts.head_values(region))
+    session.region_id = session.rows(SQL["insert_head"], name=region.name, head=head)[0][0]
+    for part in _groups(Changes(written=region.own_groups)):
         session.run(Statement(part.sql), **part.values)
     # What has no rows yet; its own row and groups are there.
     bare = Region(name=region.name, region_id=region.region_id, spec=region.spec)
@@ -194,87 +168,70 @@ def _moved_columns(moved: Mapping[GroupPartition, Claim]) -> dict[str, object]:
     }
 
 
-# The region's own row
-
-_MOVING: Final = tuple(c for c in HEAD_COLUMNS if c not in SPEC_COLUMNS)
-
-
-def _update_head(columns: tuple[str, ...]) -> str:
-    given = f"json_to_record(CAST(:head AS json)) AS {record(tables.region, columns)}"
-    return f"UPDATE kcr.region r SET {assigned(columns, 'n')} FROM {given} WHERE r.id = :region"
-
-
-_UPDATE_HEAD: Final = {columns: _update_head(columns) for columns in (_MOVING, HEAD_COLUMNS)}
-
-_INSERT_HEAD: Final = Statement(
-    f"INSERT INTO kcr.region (name, {named(HEAD_COLUMNS)}) SELECT :name, {named(HEAD_COLUMNS, 'n')} "
-    f"FROM json_to_record(CAST(:head AS json)) AS {record(tables.region, HEAD_COLUMNS)} RETURNING id"
-)
-"""A new region; its name is unique."""
-
-
 def _head(before: Region, after: Region) -> Iterator[Write]:
-    old, new = head_values(before), head_values(after)
-    if old == new:
-        return
-    columns = HEAD_COLUMNS if any(old[c] != new[c] for c in SPEC_COLUMNS) else _MOVING
-    yield Write(_UPDATE_HEAD[columns], {"head": document({c: new[c] for c in columns})})
+    old, new = layouts.head_values(before), layouts.head_values(after)
+    if any(old[c] != new[c] for c in layouts.SPEC_COLUMNS):
+        yield Write(SQL["update_head"].sql, {"head": document(new)})
+    elif old != new:
+        yield Write(SQL["update_moving"].sql, {"head": document({c: new[c] for c in layouts.MOVING_COLUMNS})})
 
 
 # Tables by their layouts
 
 
-def _table(layout: Layout[K, V], changed: Changes[K, V]) -> Iterator[Write]:
-    """Yield what writes the changed rows of one table."""
-    if changed.written:
-        rows = [layout.split(key, value) for key, value in changed.written.items()]
-        yield Write(_upsert_rows(layout), layout.bound(rows))
-    if changed.gone:
-        yield _delete(layout.table, layout.key, zip(*map(layout.key_values, changed.gone), strict=True))
+def _changed(table: Table, columns: Columns, key: tuple[str, ...], gone: Columns) -> Iterator[Write]:
+    """Yield what writes rows of a table, and what deletes those of some keys; without rows, there are no columns."""
+    if columns:
+        yield Write(table.upsert, table.bound(columns))
+    if gone:
+        yield Write(table.delete(key), arrays(f"{table.name}_gone", gone))
 
 
-@cache
-def _upsert_rows(layout: Layout[Any, Any]) -> str:
-    return upsert(layout.table, layout.key, layout.columns, layout.given())
-
-
-def _delete(table: Table, key: tuple[str, ...], columns: Iterable[tuple[object, ...]]) -> Write:
-    return Write(delete(table, key), arrays(f"{table.name}_gone", columns))
+def _rows(layout: Layout[K, V], changed: Changes[K, V]) -> Iterator[Write]:
+    """Yield what writes the changed rows of a mapping."""
+    columns = layout.split(changed.written) if changed.written else ()
+    return _changed(layout, columns, layout.key, layout.split_keys(changed.gone) if changed.gone else ())
 
 
 def _map(
-    layout: MapLayout, before: Mapping[N, M], after: Mapping[N, M], rows_of: Callable[[M | None, M], Rows]
+    table: Table,
+    before: Mapping[N, M],
+    after: Mapping[N, M],
+    rows_of: Callable[[M | None, M], Mapping[GroupPartition, Values]],
 ) -> Iterator[Write]:
     """Yield what writes the changed entries of the changed maps; a map that is gone takes its rows with it.
 
     A map that was not read with the region is written whole: to ask what is there already would be one more question.
     """
     changed = changes(before, after)
-    rows: list[Values] = []
-    for number, held in changed.written.items():
-        rows += [(number, *p, *values) for p, values in rows_of(before.get(number), held).items()]
-    if rows:
-        yield Write(_upsert_map(layout), arrays(layout.table.name, zip(*rows, strict=True)))
-    if changed.gone:
-        yield _delete(layout.table, (layout.number,), [tuple(changed.gone)])
+    rows = [
+        (number, *p, *values)
+        for number, held in changed.written.items()
+        for p, values in rows_of(before.get(number), held).items()
+    ]
+    return _changed(table, list(zip(*rows, strict=True)), table.key[:1], [[*changed.gone]] if changed.gone else ())
 
 
-@cache
-def _upsert_map(layout: MapLayout) -> str:
-    key = (layout.number, *PARTITION)
-    columns = (*key, *layout.values)
-    given = given_arrays(layout.table, columns, [made for _, made in layout.derived])
-    return upsert(layout.table, key, (*columns, *(name for name, _ in layout.derived)), given)
-
-
-def _offset_rows(before: OffsetMap | None, after: OffsetMap) -> Rows:
+def _moved(before: OffsetMap | None, after: OffsetMap) -> dict[GroupPartition, Values]:
     known: Mapping[GroupPartition, Offset] = {} if before is None else before
     return {p: (o,) for p, o in after.items() if known.get(p) != o}
 
 
-def _seek_rows(before: SeekMap | None, after: SeekMap) -> Rows:
-    known = {} if before is None else before
-    return {p: layouts.seek_values(entry) for p, entry in after.items() if known.get(p) is not entry}
+def _seeks(before: Mapping[Epoch, SeekMap], after: Mapping[Epoch, SeekMap]) -> Iterator[Write]:
+    changed = changes(before, after)
+    rows = {
+        (epoch, p): entry
+        for epoch, held in changed.written.items()
+        for p, entry in held.items()
+        if (known := before.get(epoch)) is None or known.get(p) is not entry
+    }
+    columns = layouts.SEEKS.split(rows) if rows else ()
+    return _changed(layouts.SEEKS, columns, ("epoch",), [[*changed.gone]] if changed.gone else ())
+
+
+def _groups(changed: Changes[GroupId, ClusterId]) -> Iterator[Write]:
+    columns = list(zip(*changed.written.items(), strict=True))
+    return _changed(layouts.GROUPS, columns, layouts.GROUPS.key, [[*changed.gone]] if changed.gone else ())
 
 
 # Leases, skips, contributions, events
@@ -302,49 +259,36 @@ def _move_leases(session: Session, before: Mapping[MemberId, Lease], after: Mapp
         raise LeaseMovedError
 
 
-_SKIP_KEY: Final = (*PARTITION, "skipped_offset")
-_UPSERT_SKIPS: Final = upsert(skip, _SKIP_KEY, _SKIP_KEY, given_arrays(skip, _SKIP_KEY))
-
-
 def _skips(
     before: Mapping[GroupPartition, tuple[Offset, ...]], after: Mapping[GroupPartition, tuple[Offset, ...]]
 ) -> Iterator[Write]:
     changed = changes(before, after)
     rows = [(*p, offset) for p, offsets in changed.written.items() for offset in offsets]
-    if rows:
-        yield Write(_UPSERT_SKIPS, arrays(skip.name, zip(*rows, strict=True)))
     gone = [
         (*p, offset)
         for p in (*changed.gone, *changed.written)
         for offset in before.get(p, ())
         if offset not in after.get(p, ())
     ]
-    if gone:
-        yield _delete(skip, _SKIP_KEY, zip(*gone, strict=True))
+    return _changed(layouts.SKIPS, list(zip(*rows, strict=True)), layouts.SKIPS.key, list(zip(*gone, strict=True)))
 
 
-_CONTRIBUTED: Final = (CONTRIBUTED.number, *PARTITION, *CONTRIBUTED.values)
-_INSERT_CONTRIBUTED: Final = insert(CONTRIBUTED.table, _CONTRIBUTED, given_arrays(CONTRIBUTED.table, _CONTRIBUTED))
-"""By partition; that one has contributed for it already is refused by the table's key."""
+def _contributions(changed: Changes[layouts.ContributionKey, Contribution]) -> Iterator[Write]:
+    """Yield what writes contributions, with the log bounds and committed offsets of their partitions.
 
-
-def _contributions(changed: Changes[ContributionKey, Contribution]) -> Iterator[Write]:
-    """Yield what writes contributions, with the log bounds and committed offsets of their partitions."""
-    if not changed.written:
-        return
+    That one has contributed for a partition already is refused by the table's key.
+    """
     by = {
-        k: Contributor(incarnation=c.incarnation, contributed_at=c.contributed_at) for k, c in changed.written.items()
+        k: layouts.Contributor(incarnation=c.incarnation, contributed_at=c.contributed_at)
+        for k, c in changed.written.items()
     }
-    yield from _table(CONTRIBUTORS, Changes(written=by))
+    yield from _rows(layouts.CONTRIBUTORS, Changes(written=by))
     rows = [row for (n, member), part in changed.written.items() for row in layouts.contributed_rows(n, member, part)]
     if rows:
-        yield Write(_INSERT_CONTRIBUTED, arrays(CONTRIBUTED.table.name, zip(*rows, strict=True)))
-
-
-_INSERT_EVENTS: Final = insert(event, EVENT_COLUMNS, given_json(event, EVENT_COLUMNS))
-"""In the order of their numbers."""
+        yield Write(layouts.CONTRIBUTED.insert, layouts.CONTRIBUTED.bound(zip(*rows, strict=True)))
 
 
 def _events(after: Region) -> Iterator[Write]:
     if after.events:
-        yield Write(_INSERT_EVENTS, {event.name: as_json(EVENT_COLUMNS, map(layouts.event_values, after.events))})
+        rows = map(layouts.event_values, after.events)
+        yield Write(history.SQL["insert"].sql, {"event": as_json(layouts.EVENT_COLUMNS, rows)})

@@ -1,4 +1,4 @@
-"""Layouts of rows as columns: their SQL, both directions, and the one that a row class has by its type hints.
+"""Layouts of rows as columns, for reading and for writing: by the type hints of a row class, said once for both.
 
 There are two kinds. Rows of one partition each are many and narrow: they are bound as one array for each column, and
 read column by column. The others are few and wide: they cross as JSON, all rows in one value, because what a statement
@@ -8,97 +8,262 @@ costs the driver grows with its parameters and with the columns of its answer.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
-from collections.abc import Sequence as Row
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from functools import cache, lru_cache
-from types import NoneType, UnionType
-from typing import Any, Final, Generic, NewType, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
-
-from sqlalchemy import BigInteger, Boolean, DateTime, Interval, Table
-from sqlalchemy.dialects.postgresql import JSONB
+from functools import cached_property, lru_cache
+from itertools import chain
+from operator import attrgetter
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, Final, Generic, NewType, Self, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from airflow_kcr.protocol.documents import codec_of, storable
-from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, TopicName
+from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 Values: TypeAlias = tuple[object, ...]
+Columns: TypeAlias = Sequence[Sequence[Any]]
+"""All values of each column."""
 
-_RENAMED: Final = {"left": "has_left", "order": "asked_order", "until": "valid_until", "then": "then_desired_state"}
+PARTITION: Final = ("group_id", "topic", "partition")
+"""The three columns that name a partition of a group."""
+
+_RENAMED: Final = {
+    "batch": "batch_id",
+    "current": "current_offset",
+    "left": "has_left",
+    "offset": "next_offset",
+    "order": "asked_order",
+    "resume": "resume_offset",
+    "then": "then_desired_state",
+    "until": "valid_until",
+}
 """Fields whose name is a word of SQL, or says too little beside the other columns."""
 
 _FOR_PEOPLE: Final = frozenset({"label", "detail", "refusal", "abort_reason", "failure", "pin_reason", "inexact"})
 """Texts that are never compared: they are made storable, while a name that can't be stored is refused."""
 
+_TEXTS: Final = ("group_id", "cluster_id", "topic", "topic_id", "log_topic_id", "source", "inexact", "recreated")
+_TYPES: Final = {**dict.fromkeys(_TEXTS, "text"), "boundary": "timestamptz"}
+"""Of those columns of narrow tables that are no numbers."""
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Layout(Generic[K, V]):
-    """The layout of one mapping of the region: its table, its columns in order, and both directions.
 
-    Of this kind are tables with a row for each partition.
-    """
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a row class: the columns that it is in, and how a value becomes theirs, and they one."""
 
-    table: Table
+    name: str
+    columns: tuple[str, ...]
+    split: Callable[[Any], Any] | None = None
+    """Makes the value of its one column, or those of its columns; None: it is that already."""
+
+    join: Callable[..., object] | None = None
+    beside: tuple[str, ...] = ()
+    """Columns of other fields that `join` is given first."""
+
+    def read(self, found: Mapping[str, Sequence[Any]]) -> Sequence[Any]:
+        """Return its values of all rows from the columns, by name."""
+        if self.join is None:
+            return found[self.columns[0]]
+        return list(map(self.join, *(found[column] for column in self.beside + self.columns)))
+
+    def written(self, values: Sequence[Any]) -> Columns:
+        """Return its values of all rows as its columns."""
+        if self.split is None:
+            return [values]
+        split = list(map(self.split, values))
+        return [split] if len(self.columns) == 1 else list(zip(*split, strict=True))
+
+
+@lru_cache(maxsize=10_000)  # a member has many claims
+def member_of(group: str, index: int) -> MemberId:
+    """Return the member that two columns name."""
+    return MemberId(GroupId(group), index)
+
+
+_member_columns = attrgetter("group", "index")
+
+
+def field_of(name: str, hint: object) -> Field:
+    """Return a field as columns, by its type hint."""
+    column, plain = _RENAMED.get(name, name), hint
+    if get_origin(hint) in {Union, UnionType}:  # a NewType makes the former
+        plain = next(a for a in get_args(hint) if a is not NoneType)
+    if isinstance(plain, NewType):
+        plain = plain.__supertype__
+    if plain is MemberId:
+        return Field(name, ("group_id", "member_index"), _member_columns, member_of)
+    if plain is GroupPartition:
+        return Field(name, PARTITION, tuple, GroupPartition)
+    if name in _FOR_PEOPLE and plain is str:
+        return Field(name, (column,), storable)
+    if plain in {str, int, bool}:
+        return Field(name, (column,))
+    codec = codec_of(hint)
+    return Field(
+        name,
+        (column,),
+        lambda value: value if value is None else codec.encode(value),
+        lambda value: value if value is None else codec.decode(value),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table of the schema as it is written: rows that are bound as one array for each column."""
+
+    name: str
     key: tuple[str, ...]
     """The columns of the key, after the region's."""
 
-    values: tuple[str, ...]
-    split: Callable[[K, V], Values]
-    """Return key and value as the columns' values."""
-
-    join: Callable[[Row[Any]], tuple[K, V]]
-    """Return key and value from the columns of a row."""
-
-    key_values: Callable[[K], Values]
+    values: tuple[str, ...] = ()
+    derived: Mapping[str, str] = field(default_factory=dict)
+    """Columns that only the database reads, each with the SQL that makes it of a written row `n`."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Every column but the region's."""
+        """Every column but the region's and the derived ones."""
         return self.key + self.values
+
+    def gathered(self, alias: str) -> str:
+        """Return the expressions that read all rows under an alias at once, each column as one array."""
+        return arrays_of(self.columns, alias)
+
+    def given(self) -> str:
+        """Return the query of rows that are bound."""
+        chosen = listed((*(f"n.{c}" for c in self.columns), *self.derived.values()))
+        return f"SELECT :region, {chosen} FROM {_unnested(self.columns, self.name)}"
+
+    def bound(self, columns: Iterable[Iterable[object]]) -> dict[str, object]:
+        """Return columns of values as the parameters of `given`."""
+        return arrays(self.name, columns)
+
+    @cached_property
+    def insert(self) -> str:
+        """What stores new rows, and fails where one is there already."""
+        columns = named((*self.columns, *self.derived))
+        return f"INSERT INTO kcr.{self.name} (region_id, {columns}) {self.given()}"
+
+    @cached_property
+    def upsert(self) -> str:
+        """What stores rows, each new or in the place of the one with its key."""
+        values = (*self.values, *self.derived)
+        replaced = f"DO UPDATE SET {assigned(values, 'excluded')}" if values else "DO NOTHING"
+        return f"{self.insert} ON CONFLICT ON CONSTRAINT {self.name}_pkey {replaced}"
+
+    def delete(self, key: tuple[str, ...]) -> str:
+        """Return what deletes rows by columns of their keys, bound as the arrays `…_gone`; fenced as `admit_start`."""
+        same = " AND ".join(f"t.{c} = n.{c}" for c in ("region_id", *key))
+        return (
+            f"DELETE FROM kcr.{self.name} t USING (SELECT CAST(:region AS bigint) AS region_id, n.* "
+            f"FROM {_unnested(key, f'{self.name}_gone')} OFFSET 0) n WHERE {same}"
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Layout(Table, Generic[K, V]):
+    """The layout of a mapping of the region: its rows are of one class, its keys of one or several fields."""
+
+    row: Callable[..., V]
+    keys: tuple[Field, ...]
+    fields: tuple[Field, ...]
+    """Of the row, in their order."""
+
+    @classmethod
+    def of(
+        cls,
+        table: str,
+        row: type[V],
+        keys: Mapping[str, object],
+        *special: Field,
+        without: Collection[str] = (),
+        derived: Mapping[str, str] = MappingProxyType({}),
+    ) -> Self:
+        """Return the layout of a row class.
+
+        Args:
+            table: where its rows are.
+            row: a dataclass.
+            keys: the hints of the key's parts by their names; one that is a field of the row is stored once.
+            special: fields, and parts of the key, that are other columns than their hints say.
+            without: fields that are no columns.
+            derived: as the field of that name.
+        """
+        parts = fields_of(row, *special, without=without)
+        known = {f.name: f for f in (*special, *parts)}
+        key = tuple(known.get(name) or field_of(name, hint) for name, hint in keys.items())
+        values = _columns_of(part for part in parts if part not in key)
+        return cls(table, _columns_of(key), values, derived, row=row, keys=key, fields=parts)
 
     def selected(self, alias: str) -> str:
         """Return the expressions that read a row of the table under an alias."""
         return named(self.columns, alias)
 
-    def gathered(self, alias: str) -> str:
-        """Return the expressions that read all rows at once, each column as one array."""
-        return arrays_of(self.columns, alias)
+    def read(self, columns: Columns) -> dict[K, V]:
+        """Return the rows of their columns, as `gathered` has read them: without rows, there are none."""
+        if not columns or columns[0] is None:
+            return {}
+        found = dict(zip(self.columns, columns, strict=True))
+        return dict(zip(self._read_keys(found), map(self.row, *(f.read(found) for f in self.fields)), strict=True))
 
-    def rows(self, gathered: Row[Any]) -> dict[K, V]:
-        """Return the rows that `gathered` has read."""
-        return dict(map(self.join, scattered(gathered)))
+    def split(self, rows: Mapping[K, V]) -> list[Sequence[object]]:
+        """Return rows as columns."""
+        own = (f.written(list(map(attrgetter(f.name), rows.values()))) for f in self.fields if f not in self.keys)
+        return [*self.split_keys(rows), *chain.from_iterable(own)]
 
-    def given(self) -> str:
-        """Return the query of rows that are bound."""
-        return given_arrays(self.table, self.columns)
+    def split_keys(self, keys: Collection[K]) -> list[Sequence[object]]:
+        """Return keys as columns."""
+        parts: Iterable[Any] = zip(*keys, strict=True) if len(self.keys) > 1 else [keys]
+        return [*chain.from_iterable(f.written(part) for f, part in zip(self.keys, parts, strict=True))]
 
-    def bound(self, rows: Iterable[Values]) -> dict[str, object]:
-        """Return rows as the parameters of `given`."""
-        return arrays(self.table.name, zip(*rows, strict=True))
+    def _read_keys(self, found: Mapping[str, Sequence[Any]]) -> Iterable[Any]:
+        first, *others = (key.read(found) for key in self.keys)
+        return zip(first, *others, strict=True) if others else first
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class JsonLayout(Layout[K, V]):
-    """The layout of a mapping whose rows are few and wide: each crosses as one JSON array, which `join` is given."""
+    """The layout of a mapping whose rows are few and wide: each crosses as one JSON array."""
 
     def selected(self, alias: str) -> str:
         """Return the expression that reads a row of the table under an alias."""
-        return json_row(self.table, self.columns, alias)
+        return json_row(self.columns, alias)
 
-    def rows(self, gathered: Row[Any] | None) -> dict[K, V]:
+    def read(self, columns: Sequence[Sequence[Any]] | None) -> dict[K, V]:
         """Return the rows that a `json_agg` of `selected` has read."""
-        return dict(map(self.join, gathered or ()))
+        if not columns:
+            return {}
+        found = dict(zip(self.columns, zip(*columns, strict=True), strict=True))
+        names = [f.name for f in self.fields]
+        values = zip(*(f.read(found) for f in self.fields), strict=True)
+        rows = (self.row(**dict(zip(names, row, strict=True))) for row in values)
+        return dict(zip(self._read_keys(found), rows, strict=True))
 
     def given(self) -> str:
         """Return the query of rows that are bound as one JSON value, named after the table."""
-        return given_json(self.table, self.columns)
+        return f"SELECT :region, {named(self.columns, 'n')} FROM {json_rows(self.name)}"
 
-    def bound(self, rows: Iterable[Values]) -> dict[str, object]:
-        """Return rows as the parameter of `given`."""
-        return {self.table.name: as_json(self.columns, rows)}
+    def bound(self, columns: Iterable[Iterable[object]]) -> dict[str, object]:
+        """Return columns of values as the parameter of `given`."""
+        return {self.name: as_json(self.columns, zip(*columns, strict=True))}
+
+
+def fields_of(row: type[object], *special: Field, without: Collection[str] = ()) -> tuple[Field, ...]:
+    """Return the fields of a dataclass as columns, by their type hints.
+
+    Args:
+        row: the dataclass.
+        special: those that are other columns than their hints say.
+        without: those that are no columns.
+    """
+    known, hints = {f.name: f for f in special}, get_type_hints(row)
+    return tuple(known.get(f.name) or field_of(f.name, hints[f.name]) for f in fields(row) if f.name not in without)  # type: ignore[arg-type]
+
+
+def _columns_of(parts: Iterable[Field]) -> tuple[str, ...]:
+    """Return the columns that fields are in."""
+    return tuple(column for part in parts for column in part.columns)
 
 
 # The SQL of columns
@@ -119,14 +284,19 @@ def arrays_of(columns: Iterable[str], alias: str) -> str:
     return listed(f"array_agg({alias}.{column})" for column in columns)
 
 
-def scattered(gathered: Row[Any]) -> Iterable[Row[Any]]:
+def scattered(gathered: Sequence[Any]) -> Iterable[Sequence[Any]]:
     """Return the rows of what `arrays_of` has read; without rows, there are no arrays."""
     return () if gathered[0] is None else zip(*gathered, strict=True)
 
 
-def json_row(table: Table, columns: Iterable[str], alias: str) -> str:
+def json_row(columns: Iterable[str], alias: str) -> str:
     """Return the expression that reads these columns of a row as one JSON array."""
-    return f"json_build_array({listed(_read_as_json(table, column, alias) for column in columns)})"
+    return f"json_build_array({named(columns, alias)})"
+
+
+def json_rows(table: str) -> str:
+    """Return rows of a table that are bound as one JSON value, named after it, as `n`."""
+    return f"json_populate_recordset(CAST(NULL AS kcr.{table}), CAST(:{table} AS json)) n"
 
 
 def assigned(columns: Iterable[str], alias: str) -> str:
@@ -134,116 +304,28 @@ def assigned(columns: Iterable[str], alias: str) -> str:
     return listed(f"{c} = {alias}.{c}" for c in columns)
 
 
-def given_arrays(table: Table, columns: tuple[str, ...], derived: Iterable[str] = ()) -> str:
-    """Return the query of rows of a table that are bound as one array for each column, named as in `arrays`.
-
-    Args:
-        table: whose types the columns have.
-        columns: those that are bound.
-        derived: what else each row `n` has, in SQL.
-    """
-    chosen = listed((*(f"n.{c}" for c in columns), *derived))
-    return f"SELECT :region, {chosen} FROM {_unnested(table, columns, table.name)}"
-
-
-def arrays(name: str, columns: Iterable[tuple[object, ...]]) -> dict[str, object]:
-    """Return columns of values as the parameters `name_0`, `name_1`, … of a statement."""
-    return {f"{name}_{n}": list(column) for n, column in enumerate(columns)}
-
-
-def given_json(table: Table, columns: tuple[str, ...]) -> str:
-    """Return the query of rows of a table that are bound as one JSON value, named after the table."""
-    chosen = listed(_written_from_json(table, c) for c in columns)
-    return f"SELECT :region, {chosen} FROM json_to_recordset(CAST(:{table.name} AS json)) AS {record(table, columns)}"
-
-
-def record(table: Table, columns: tuple[str, ...]) -> str:
-    """Return the alias `n` of rows that are read from JSON, with the types of their columns."""
-    return f"n ({listed(f'{c} {_json_type(table, c)}' for c in columns)})"
-
-
-def insert(table: Table, columns: tuple[str, ...], given: str) -> str:
-    """Return what stores new rows, and fails where one is there already."""
-    return f"INSERT INTO {table.fullname} (region_id, {named(columns)}) {given}"
-
-
-def upsert(table: Table, key: tuple[str, ...], columns: tuple[str, ...], given: str) -> str:
-    """Return what stores rows, each new or in the place of the one with its key."""
-    values = [c for c in columns if c not in key]
-    replaced = f"DO UPDATE SET {assigned(values, 'excluded')}" if values else "DO NOTHING"
-    return f"{insert(table, columns, given)} ON CONFLICT ON CONSTRAINT {table.name}_pkey {replaced}"
-
-
-@cache
-def delete(table: Table, key: tuple[str, ...]) -> str:
-    """Return what deletes rows by their keys, bound as the arrays `…_gone`; fenced as in `admit_start`."""
-    same = " AND ".join(f"t.{c} = n.{c}" for c in ("region_id", *key))
-    gone = _unnested(table, key, f"{table.name}_gone")
-    return (
-        f"DELETE FROM {table.fullname} t USING (SELECT CAST(:region AS bigint) AS region_id, n.* FROM {gone} OFFSET 0) "
-        f"n WHERE {same}"
-    )
-
-
-def _unnested(table: Table, columns: tuple[str, ...], name: str) -> str:
+def _unnested(columns: tuple[str, ...], name: str) -> str:
     """Return rows that are bound as arrays, as a table `n`."""
-    bound = listed(f"CAST(:{name}_{n} AS {_type(table, c)}[])" for n, c in enumerate(columns))
+    bound = listed(f"CAST(:{name}_{n} AS {_TYPES.get(c, 'bigint')}[])" for n, c in enumerate(columns))
     return f"unnest({bound}) AS n ({named(columns)})"
-
-
-def _type(table: Table, column: str) -> str:
-    kind = table.c[column].type
-    match kind:
-        case BigInteger():
-            return "bigint"
-        case Boolean():
-            return "boolean"
-        case DateTime():
-            return "timestamptz"
-        case Interval():
-            return "interval"
-        case JSONB():
-            return "jsonb"
-        case _:
-            return "text"
-
-
-_SPAN: Final = "interval"
-"""Durations are whole microseconds in JSON, as everywhere in this project."""
-
-
-def _json_type(table: Table, column: str) -> str:
-    kind = _type(table, column)
-    return "bigint" if kind == _SPAN else kind
-
-
-def _written_from_json(table: Table, column: str) -> str:
-    return f"n.{column} * interval '1 microsecond'" if _type(table, column) == _SPAN else f"n.{column}"
-
-
-def _read_as_json(table: Table, column: str, alias: str) -> str:
-    value = f"{alias}.{column}"
-    if _type(table, column) != _SPAN:
-        return value
-    return f"CAST(extract(epoch FROM {value}) * 1000000 AS bigint)"
 
 
 # Values
 
 
+def arrays(name: str, columns: Iterable[Iterable[object]]) -> dict[str, object]:
+    """Return columns of values as the parameters `name_0`, `name_1`, … of a statement."""
+    return {f"{name}_{n}": list(column) for n, column in enumerate(columns)}
+
+
 def as_json(columns: tuple[str, ...], rows: Iterable[Values]) -> str:
-    """Return rows as the JSON that `given_json` reads."""
+    """Return rows as the JSON that `json_rows` reads."""
     return document([dict(zip(columns, row, strict=True)) for row in rows])
 
 
 def document(value: object) -> str:
     """Return JSON, instants in it allowed, as the text that Postgres reads it from."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=datetime.isoformat)
-
-
-def partition_of(group: GroupId, topic: TopicName, partition: int) -> GroupPartition:
-    """Return the partition that three columns name."""
-    return GroupPartition(group, topic, partition)
 
 
 def partition_columns(partitions: Collection[GroupPartition]) -> dict[str, object]:
@@ -253,109 +335,3 @@ def partition_columns(partitions: Collection[GroupPartition]) -> dict[str, objec
         "topics": [p.topic for p in partitions],
         "partitions": [p.partition for p in partitions],
     }
-
-
-@lru_cache(maxsize=10_000)  # a member has many claims
-def member_of(group: str, index: int) -> MemberId:
-    """Return the member that two columns name."""
-    return MemberId(GroupId(group), index)
-
-
-# Row classes
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A field of a row class that is a column."""
-
-    name: str
-    column: str
-    encode: Callable[[Any], object] | None
-    """Makes JSON of a value; None if it is that already."""
-
-    decode: Callable[[Any], object] | None
-
-    def written(self, value: object) -> object:
-        """Return a value of the field as that of its column in JSON."""
-        return value if value is None or self.encode is None else self.encode(value)
-
-    def read(self, value: object) -> object:
-        """Return the value of the field from that of its column in JSON."""
-        return value if value is None or self.decode is None else self.decode(value)
-
-
-def fields_of(row: type[object], names: Collection[str]) -> tuple[Field, ...]:
-    """Return fields of a dataclass as columns, by their type hints."""
-    hints = get_type_hints(row)
-    return tuple(_field(name, hints[name]) for name in names)
-
-
-def _field(name: str, hint: object) -> Field:
-    column = _RENAMED.get(name, name)
-    plain = hint
-    if get_origin(hint) in {Union, UnionType}:  # a NewType makes the former
-        plain = next(a for a in get_args(hint) if a is not NoneType)
-    if isinstance(plain, NewType):
-        plain = plain.__supertype__
-    if name in _FOR_PEOPLE and plain is str:
-        return Field(name, column, storable, None)
-    if plain in {str, int, bool}:
-        return Field(name, column, None, None)
-    codec = codec_of(hint)
-    return Field(name, column, codec.encode, codec.decode)
-
-
-def of_dataclass(
-    table: Table,
-    row: type[V],
-    *,
-    field: str | None,
-    key: tuple[str, ...],
-    key_values: Callable[[K], Values] = lambda key: (key,),
-    read_key: Callable[[Any], K] = lambda columns: columns[0],
-) -> JsonLayout[K, V]:
-    """Return the layout of a row class by its type hints.
-
-    Args:
-        table: where its rows are.
-        row: the dataclass.
-        field: the field that is the key, so that it is stored once; None where the key is not in the row.
-        key: the key's columns.
-        key_values: a key as their values.
-        read_key: the key from their values.
-    """
-    parts = fields_of(row, [f.name for f in fields(row) if f.name != field])  # type: ignore[arg-type]
-    names = tuple(part.name for part in parts)
-    readers = [(part.name, part.read) for part in parts if part.decode is not None]
-    width = len(key)
-
-    def split(key: K, value: V) -> Values:
-        return (*key_values(key), *(part.written(getattr(value, part.name)) for part in parts))
-
-    def join(columns: Row[Any]) -> tuple[K, V]:
-        found = read_key(columns[:width])
-        values = dict(zip(names, columns[width:], strict=True))
-        for name, read in readers:
-            values[name] = read(values[name])
-        if field is not None:
-            values[field] = found
-        return found, row(**values)
-
-    return JsonLayout(table, key, tuple(p.column for p in parts), split, join, key_values)
-
-
-Rows: TypeAlias = Mapping[GroupPartition, Values]
-"""Rows of a map by partition, without their keys."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MapLayout:
-    """The layout of a map by partition beneath its number: one row for each partition."""
-
-    table: Table
-    number: str
-    """The column of the sequence or epoch that the map belongs to."""
-
-    values: tuple[str, ...]
-    derived: tuple[tuple[str, str], ...] = ()
-    """Columns that only the database reads, each with the SQL that makes it of a written row `n`."""

@@ -2,11 +2,11 @@
 
 Past SQLAlchemy, on purpose and here alone: for each call its Core takes 333 µs of a processor to bind the parameters of
 a text that is always the same and to inspect its columns, psycopg's own names take 94 µs, and numbered parameters
-62 µs, of the statement that a batch starts with. SQLAlchemy keeps what it is good at: engine, pool, tables, Alembic.
+62 µs, of the statement that a batch starts with. SQLAlchemy keeps what it is good at: engine, pool, Alembic.
 
 A file has `-- name: …`, lines of comment that say what the statement answers, and the statement; `-- part: …` is what
-several statements of the file have in common. Parameters are written `:name`; parts, and what is made from the columns
-of a row class, `{name}`.
+several statements of the file have in common, in `parts.sql` what those of several subjects have. Parameters are
+written `:name`; parts, and what is made from the columns of a row class, `{name}`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def load(subject: str, **parts: object) -> dict[str, Statement]:
         subject: the name of its file.
         parts: what its statements have as `{name}`; each of them is such a part of those that follow it.
     """
-    _, *found = _HEADER.split((_FOLDER / f"{subject}.sql").read_text(encoding="utf-8"))
+    _, *found = _HEADER.split("".join((_FOLDER / f"{file}.sql").read_text("utf-8") for file in ("parts", subject)))
     known: dict[str, object] = {**parts}
     made: dict[str, Statement] = {}
     for kind, name, text in zip(found[::3], found[1::3], found[2::3], strict=True):

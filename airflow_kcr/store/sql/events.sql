@@ -1,5 +1,11 @@
 -- What is recorded of a region: its events, and where the history that is kept of it starts.
 
+-- name: insert
+-- In the order of their numbers.
+INSERT INTO kcr.event (region_id, number, at, epoch, timeline, kind, body)
+SELECT :region, n.number, n.at, n.epoch, n.timeline, n.kind, n.body
+FROM json_populate_recordset(CAST(NULL AS kcr.event), CAST(:event AS json)) n
+
 -- name: page
 -- The events after a number, up to another, in the order of their numbers.
 SELECT number, at, epoch, timeline, kind, body FROM kcr.event

@@ -9,7 +9,7 @@ clock_timestamp(), r.id, {region}, EXISTS (SELECT FROM kcr.skip s WHERE s.region
 
 -- part: wide
 -- The few wide rows: groups, members, leases, and the working checkpoints, requests, persons' resets and resets.
-(SELECT json_agg({group}) FROM kcr.consumer_group t WHERE t.region_id = r.id AND t.cluster_id <> ''),
+(SELECT json_object_agg(t.group_id, t.cluster_id) FROM kcr.consumer_group t WHERE t.region_id = r.id AND t.cluster_id <> ''),
 (SELECT json_agg({member}) FROM kcr.member t WHERE t.region_id = r.id),
 (SELECT json_agg({lease}) FROM kcr.lease t WHERE t.region_id = r.id),
 (SELECT json_agg({checkpoint}) FROM kcr.checkpoint t WHERE t.region_id = r.id AND t.sequence = ANY (
@@ -154,3 +154,19 @@ FROM (SELECT CAST(:region AS bigint) AS region_id, CAST(:boundary AS timestamptz
                   CAST(:topic_ids AS text[]))
           AS u (group_id, topic, partition, topic_id) OFFSET 0) p
 JOIN kcr.boundary_offset t USING (region_id, group_id, topic, partition, topic_id, boundary)
+
+-- Writing its own row
+
+-- part: head_row
+json_populate_record(CAST(NULL AS kcr.region), CAST(:head AS json)) n
+
+-- name: insert_head
+-- A new region; its name is unique.
+INSERT INTO kcr.region (name, {head_columns}) SELECT :name, {given_head} FROM {head_row} RETURNING id
+
+-- name: update_head
+UPDATE kcr.region r SET {set_head} FROM {head_row} WHERE r.id = :region
+
+-- name: update_moving
+-- Without what seldom changes: a spec is long.
+UPDATE kcr.region r SET {set_moving} FROM {head_row} WHERE r.id = :region

@@ -65,5 +65,15 @@ UPDATE kcr.region SET name = :name WHERE id = :region
 -- The next ones, which no foreign key leads to: their ranges go first.
 SELECT number FROM kcr.batch WHERE region_id = :region AND number > :after ORDER BY number LIMIT :limit
 
+-- name: tables_of_regions
+-- The tables that have rows of a region, with the keys in whose order they go; the newest first, so that none has rows
+-- that another's foreign key leads to. The ledger goes by itself, and what has one row goes with the region's.
+SELECT t.relname, array_agg(a.attname ORDER BY array_position(p.conkey, a.attnum))
+FROM pg_class t JOIN pg_constraint p ON p.conrelid = t.oid AND p.contype = 'p'
+JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = ANY (p.conkey) AND a.attname <> 'region_id'
+WHERE t.relnamespace = CAST('kcr' AS regnamespace) AND t.relname NOT IN ('batch', 'batch_range') AND EXISTS (
+    SELECT FROM pg_attribute r WHERE r.attrelid = t.oid AND r.attname = 'region_id')
+GROUP BY t.oid, t.relname ORDER BY t.oid DESC
+
 -- name: delete_region
 DELETE FROM kcr.region WHERE id = :region

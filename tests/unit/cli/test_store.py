@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from airflow_kcr.cli import app
-from airflow_kcr.store.postgres.tables import HEAD
+from airflow_kcr.store.postgres.revision import HEAD
 
 AWAY = "postgresql://me:s3cret@127.0.0.1:1/nothing"
 

@@ -23,7 +23,7 @@ from airflow_kcr.sinks.kinds.postgres import DeclaredTable
 from airflow_kcr.spark import launch
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.postgres import connections
-from airflow_kcr.store.postgres.tables import HEAD
+from airflow_kcr.store.postgres.revision import HEAD
 from tests.support.airflow_home import connection_json
 from tests.support.kafka import Kafka
 

@@ -5,33 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 
-import pytest
-
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import UNDECLARED, RegionName
-from airflow_kcr.store.postgres import layouts, tables
+from airflow_kcr.store.postgres import layouts
 from airflow_kcr.store.postgres.layouts import HEAD_COLUMNS, head_values
-from airflow_kcr.store.postgres.row_layout import Layout, MapLayout
+from airflow_kcr.store.postgres.row_layout import Table
 from airflow_kcr.store.postgres.statements import array
+from tests.support.catalogue import SNAPSHOT, tables_in
 
-LAYOUTS = {name: found for name, found in vars(layouts).items() if isinstance(found, Layout)}
-MAPS = {name: found for name, found in vars(layouts).items() if isinstance(found, MapLayout)}
-
-
-@pytest.mark.parametrize("name", sorted(LAYOUTS))
-def test_a_layout_has_every_column_of_its_table(name: str) -> None:
-    layout: Layout[object, object] = LAYOUTS[name]
-    assert {"region_id", *layout.columns} == set(layout.table.c.keys())
-    assert set(layout.table.primary_key.columns.keys()) == {"region_id", *layout.key}
+TABLES = {found.name: found for found in vars(layouts).values() if isinstance(found, Table)}
+ELSEWHERE = {"region", "batch_range", "event", "history_start", "sink_place"}
+"""Written and read by statements of their own."""
 
 
-@pytest.mark.parametrize("name", sorted(MAPS))
-def test_a_map_has_every_column_of_its_table(name: str) -> None:
-    layout = MAPS[name]
-    derived = [name for name, _ in layout.derived]
-    columns = {"region_id", layout.number, "group_id", "topic", "partition", *layout.values, *derived}
-    assert columns == set(layout.table.c.keys())
+def test_a_layout_has_every_column_of_its_table_and_every_table_one() -> None:
+    known = tables_in(SNAPSHOT.read_text())
+    own = {name: {"region_id", *found.columns, *found.derived} - {"ranges"} for name, found in TABLES.items()}
+    assert own == {name: {*columns} for name, (columns, _) in known.items() if name not in ELSEWHERE}
+    keys = {name: {"region_id", *found.key} for name, found in TABLES.items() if name != "batch"}
+    assert keys == {name: {*key} for name, (_, key) in known.items() if name not in {*ELSEWHERE, "batch"}}
 
 
 def test_every_plain_field_of_a_region_is_in_its_own_row() -> None:
@@ -43,7 +36,7 @@ def test_every_plain_field_of_a_region_is_in_its_own_row() -> None:
         == set(HEAD_COLUMNS)
         == head_values(region).keys()
     )
-    assert {"id", "name", *HEAD_COLUMNS} == set(tables.region.c.keys())
+    assert {"id", "name", *HEAD_COLUMNS} == {*tables_in(SNAPSHOT.read_text())["region"][0]}
 
 
 def test_arrays_are_texts_that_postgres_reads() -> None:

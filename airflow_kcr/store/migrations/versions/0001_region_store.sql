@@ -360,7 +360,7 @@ CREATE TABLE kcr.member (
     assignment bigint,
     spec_revision bigint NOT NULL,
     sinks_fenced boolean NOT NULL,
-    ends_within interval NOT NULL,
+    ends_within bigint NOT NULL, -- microseconds
     has_left boolean NOT NULL,
     version text NOT NULL,
     arrived_at timestamptz,
