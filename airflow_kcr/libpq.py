@@ -14,12 +14,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
 
 import psycopg
 from psycopg import IsolationLevel, RawCursor, sql
 from psycopg.rows import TupleRow
+
+from airflow_kcr.protocol.timeouts import Timeouts
 
 _REFUSED_LOGIN: Final = "the server refused the login; check user and password"
 _NO_DATABASE: Final = "the server has no database of that name"
@@ -242,6 +245,25 @@ class Connection(psycopg.Connection[TupleRow]):
             if state not in BUSY and (not state or state in AWAY or state.startswith("08") or self.closed):
                 raise CommitLost from error
             raise
+
+
+def limits(times: Timeouts, statement: timedelta) -> dict[str, str]:
+    """Return the settings by which a frozen process can't hold others up, and those that our statements rely on.
+
+    Args:
+        times: the region's; those of a connection follow from its lease.
+        statement: how long one may take at least.
+    """
+    spans = {
+        "idle_in_transaction_session_timeout": times.idle_in_transaction_session_timeout,
+        "lock_timeout": times.lock_timeout,
+        "statement_timeout": max(statement, times.statement_timeout),
+    }
+    return {
+        **{name: str(max(span // timedelta(milliseconds=1), 1)) for name, span in spans.items()},
+        "default_transaction_isolation": "read committed",
+        "timezone": "UTC",
+    }
 
 
 def connect(parameters: Mapping[str, object], settings: Mapping[str, str]) -> Connection:

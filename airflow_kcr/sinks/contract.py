@@ -23,6 +23,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOwner:
+    """Whose output a sink writes. Note it where the output is: names may be used again, `region_id` never is."""
+
+    region: RegionName
+    region_id: RegionId
+    """Which region of that name: made when it was declared."""
+
+    group: GroupId
+    sink: str
+    """The sink's name in the spec."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages about its own region."""
+        return f"sink {self.sink} of group {self.group}"
+
+    def __str__(self) -> str:
+        return f"{self.name}, region {self.region} (id {self.region_id})"
+
+
 class Sink(Protocol):
     """One open sink; see `ports.Sinks` for what members ask of all of theirs."""
 
@@ -164,6 +185,11 @@ class DeclaredSink(ABC):
     def region_name(self) -> RegionName:
         """The region's name."""
         return RegionName(self.region.region)
+
+    @property
+    def owner(self) -> SinkOwner:
+        """Whose output it is."""
+        return SinkOwner(region=self.region_name, region_id=self.region_id, group=self.group, sink=self.spec.name)
 
     def resolved(self, field: str, value: str) -> str:
         """Return a field's value with its references filled in.

@@ -9,7 +9,6 @@ from itertools import count
 from typing import Any
 
 import psycopg
-from psycopg import sql
 from sqlalchemy.engine import make_url
 
 from airflow_kcr.ports import BatchCall
@@ -31,10 +30,11 @@ from airflow_kcr.protocol.values import (
     Timeline,
     TopicName,
 )
+from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.postgres.insertion import Inserted
 from airflow_kcr.sinks.postgres.sink import PostgresSink
 from airflow_kcr.sinks.postgres.staging import Column, Staging
-from airflow_kcr.sinks.postgres.target import Quoted, Target
+from airflow_kcr.sinks.postgres.target import Target, names
 
 GROUP = GroupId("g")
 COLUMNS = (Column(name="value", type="text"), Column(name="size", type="bigint"))
@@ -65,19 +65,17 @@ class Table:
 
     def __post_init__(self) -> None:
         fields: dict[str, Any] = {
-            "region": RegionName("r"),
-            "region_id": RegionId("the only one"),
-            "group": GROUP,
-            "sink": "x",
             "table": "out",
             "beside": frozenset({(GROUP, "x"), (GroupId("h"), "x"), (GROUP, "y")}),
             **self.options,
         }
-        self.sink = PostgresSink(Target(delivery=self.delivery, **fields), self.url, QUICK)
+        whose = {"region": RegionName("r"), "region_id": RegionId("the only one"), "group": GROUP, "sink": "x"}
+        owner = SinkOwner(**{name: fields.pop(name, known) for name, known in whose.items()})
+        self.sink = PostgresSink(Target(owner=owner, delivery=self.delivery, **fields), self.url, QUICK)
 
     def partition(self, number: int) -> GroupPartition:
         """A partition of the topic that every test reads."""
-        return GroupPartition(self.sink.target.group, TopicName("t"), number)
+        return GroupPartition(self.sink.target.owner.group, TopicName("t"), number)
 
     # -- what a member does --------------------------------------------------------------------------------------
 
@@ -108,8 +106,8 @@ class Table:
         """A batch over these ranges."""
         whole = {self.partition(p): Range(Offset(begin), Offset(end)) for p, (begin, end) in ranges.items()}
         return BatchCall(
-            region=self.sink.target.region,
-            member=MemberId(self.sink.target.group, 0),
+            region=self.sink.target.owner.region,
+            member=MemberId(self.sink.target.owner.group, 0),
             batch=BatchId(batch or f"e{self.epoch}-{id(self)}-{next(self._ids)}"),
             epoch=Epoch(self.epoch),
             timeline=Timeline(self.timeline),
@@ -133,11 +131,10 @@ class Table:
         """Write rows into a staging table."""
         with psycopg.connect(libpq(self.url)) as connection, connection.cursor() as cursor:
             columns = (*staging.columns, "kcr_topic", "kcr_partition", "kcr_offset", "kcr_row")
-            statement = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
-                staging.identifier,
-                sql.SQL(", ").join(map(Quoted, columns)),
-                sql.SQL(", ").join([sql.Placeholder()] * len(columns)),
-            )
+            # psycopg looks for placeholders within names too.
+            into, named = (text.replace("%", "%%") for text in (staging.shown, names(columns)))
+            values = ", ".join(["%s"] * len(columns))
+            statement = f"INSERT INTO {into} ({named}) VALUES ({values})".encode()
             cursor.executemany(statement, list(rows))
 
     def run(self, ranges: Mapping[int, tuple[int, int]], **options: Any) -> Inserted:  # noqa: ANN401 (as `call`)

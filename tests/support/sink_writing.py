@@ -93,7 +93,7 @@ def records_of(path: Path) -> list[Place]:
 def _copy(sink: PostgresSink, staging: Staging, rows: Sequence[Written]) -> None:
     columns = (*staging.columns, "kcr_topic", "kcr_partition", "kcr_offset", "kcr_row")
     statement = sql.SQL("COPY {} ({}) FROM STDIN").format(
-        staging.identifier, sql.SQL(", ").join(map(sql.Identifier, columns))
+        sql.Identifier(staging.schema, staging.table), sql.SQL(", ").join(map(sql.Identifier, columns))
     )
     with (
         psycopg.connect(**sink.database.parameters) as connection,  # type: ignore[arg-type]

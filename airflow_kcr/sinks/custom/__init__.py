@@ -28,9 +28,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupId, Offset, RegionId, RegionName, Timeline
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Offset, Timeline
 from airflow_kcr.protocol.values import TopicPartition as Place
 from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId, CompleteCheckpoint
+from airflow_kcr.sinks.contract import SinkOwner
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,27 +40,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["AcceptedBatch", "CheckpointId", "CompleteCheckpoint", "CustomSink", "Factory", "Reset", "SinkOwner"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOwner:
-    """Whose output a sink writes. Note it where the output is: names may be used again, `region_id` never is."""
-
-    region: RegionName
-    region_id: RegionId
-    """Which region of that name: made when it was declared."""
-
-    group: GroupId
-    sink: str
-    """The sink's name in the spec."""
-
-    @property
-    def name(self) -> str:
-        """What it is called in messages about its own region."""
-        return f"sink {self.sink} of group {self.group}"
-
-    def __str__(self) -> str:
-        return f"{self.name}, region {self.region} (id {self.region_id})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

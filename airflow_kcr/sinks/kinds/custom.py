@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from airflow_kcr.errors import ConfigurationError, PipelineUnusable
 from airflow_kcr.settings import resolve_environment
 from airflow_kcr.sinks.contract import Choice, DeclaredSink, FoundOutput
-from airflow_kcr.sinks.custom import CustomSink, SinkOwner
+from airflow_kcr.sinks.custom import CustomSink
 from airflow_kcr.sinks.custom.adapters import MemberCustomSink, unusable
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.spark.pipelines import NamedFunction, load_function
@@ -39,16 +39,15 @@ class DeclaredCustom(DeclaredSink):
 
     def made(self, spark: SparkSession, ledger: RegionLedger) -> MemberCustomSink:
         """Return the sink as the function makes it, with a ledger that says what is accepted."""
-        owner = SinkOwner(region=self.region_name, region_id=self.region_id, group=self.group, sink=self.spec.name)
         factory, options = self._factory(), self._options()
-        with unusable(owner):
+        with unusable(self.owner):
             made = factory(options, spark)
             if not isinstance(made, CustomSink):
                 raise PipelineUnusable(
                     f"the factory of a sink {self.spec.factory!r} made a {type(made).__name__}, no CustomSink"
                 )
-        _LOG.info("%s is %s", owner.name, type(made).__name__)
-        return MemberCustomSink(owner, made, ledger)
+        _LOG.info("%s is %s", self.owner.name, type(made).__name__)
+        return MemberCustomSink(self.owner, made, ledger)
 
     def output(self, spark: Callable[[], SparkSession]) -> FoundOutput:
         """Return the function's name; what the sink has written only its code knows."""

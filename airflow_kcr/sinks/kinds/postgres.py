@@ -12,16 +12,15 @@ from airflow_kcr.api.regions import postgres_variable
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.sinks.contract import Choice, DeclaredSink, FoundOutput, SparkNeeds
-from airflow_kcr.sinks.postgres import bookkeeping, checks, earlier
+from airflow_kcr.sinks.postgres import bookkeeping, earlier
 from airflow_kcr.sinks.postgres.frames import reached, require_driver
 from airflow_kcr.sinks.postgres.sink import PostgresSink
-from airflow_kcr.sinks.postgres.target import Target, TargetPlace
+from airflow_kcr.sinks.postgres.target import Target, TargetTable
 from airflow_kcr.spark.session import POSTGRES_DRIVER
 from airflow_kcr.spec import SinkSpec
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
-    import psycopg
     from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
@@ -45,10 +44,7 @@ class DeclaredTable(DeclaredSink):
             ConfigurationError: a variable is not set, or the URL can't be read.
         """
         target = Target(
-            region=self.region_name,
-            region_id=self.region_id,
-            group=self.group,
-            sink=self.spec.name,
+            owner=self.owner,
             beside=frozenset((GroupId(one.group_id), sink.name) for one in self.region.groups for sink in one.sinks),
             table=self.spec.table or "",
             delivery=self.region.group(self.group).delivery,
@@ -87,14 +83,14 @@ class DeclaredTable(DeclaredSink):
 
     def output(self, spark: Callable[[], SparkSession]) -> FoundOutput:
         """Return how many rows the table has of this sink, and whose others."""
-        with self._located() as (connection, place):
-            known = bookkeeping.source_of(connection, place, self.sink.target)
-            others = earlier.earlier_outputs(connection, self.sink.target, place)
+        with self._located() as table:
+            known = bookkeeping.source_of(table)
+            others = earlier.earlier_outputs(table).values()
             return self.found(
-                self._shown(place),
-                rows=0 if known is None else earlier.rows_of(connection, place, known),
+                self._shown(table),
+                rows=0 if known is None else earlier.rows_of(table, known),
                 earlier=tuple(f"{one.group}/{one.sink} of region id {one.region_id}" for one in others),
-                note="" if bookkeeping.is_same(connection, place, known) else "another table than was written to",
+                note="" if bookkeeping.is_same(table, known) else "another table than was written to",
             )
 
     def settle(self, choice: Choice, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput:
@@ -102,63 +98,59 @@ class DeclaredTable(DeclaredSink):
 
         A table that took the place of another, or was emptied, is accepted with `TAKE_OVER`.
         """
-        with self._located() as (connection, place):
-            own = bookkeeping.source_of(connection, place, self.sink.target)
-            done = self._settled(connection, place, own, choice)
+        with self._located() as table:
+            own = bookkeeping.source_of(table)
+            done = self._settled(table, own, choice)
         if choice is Choice.TAKE_OVER and own is None and not done and self.sink.where in self.taken:
             # Only once that is committed: a place that is forgotten is taken as a new one.
             store.let_go(self.region_name, self.sink.where)
             done.append("the table is the sink's as it is")
-        return self.found(self._shown(place), note="; ".join(done) or "nothing to do")
+        return self.found(self._shown(table), note="; ".join(done) or "nothing to do")
 
-    def _settled(
-        self, connection: psycopg.Connection, place: TargetPlace, own: int | None, choice: Choice
-    ) -> list[str]:
+    def _settled(self, table: TargetTable, own: int | None, choice: Choice) -> list[str]:
         """Do with the rows in the table what a person chose; return what was done."""
-        target, done = self.sink.target, []
-        others = earlier.earlier_outputs(connection, target, place)
+        done: list[str] = []
+        others = earlier.earlier_outputs(table)
         if choice is Choice.TAKE_OVER and len(others) > 1:
             raise ConfigurationError(
-                f"{target}: {place.shown} has rows of {len(others)} earlier sinks, and one can be taken over; keep or "
-                "delete them"
+                f"{table.target}: {table.shown} has rows of {len(others)} earlier sinks, and one can be taken over; "
+                "keep or delete them"
             )
-        for one in others:
+        for source, one in others.items():
             match choice:
                 case Choice.KEEP:
-                    earlier.keep_output(connection, place, one)
+                    table.run("keep_beside", source=source)
                     done.append(f"rows of {one.group}/{one.sink} stay")
                 case Choice.DELETE:
-                    rows = earlier.delete_output(connection, place, one.source)
+                    rows = earlier.delete_output(table, source)
                     done.append(f"{rows} rows of {one.group}/{one.sink} deleted")
                 case Choice.TAKE_OVER:
-                    earlier.take_over(connection, target, place, one, own)
+                    earlier.take_over(table, source, one, own)
                     done.append(f"rows of {one.group}/{one.sink} taken over")
-        if choice is Choice.TAKE_OVER and own is not None and not bookkeeping.is_same(connection, place, own):
-            bookkeeping.remember_target(connection, place, own)
+        if choice is Choice.TAKE_OVER and own is not None and not bookkeeping.is_same(table, own):
+            bookkeeping.remember_target(table, own)
             done.append("this table is the sink's now")
         return done
 
     def delete(self, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput:
         """Delete the sink's rows, its progress and its fence."""
-        with self._located() as (connection, place):
-            own = bookkeeping.source_of(connection, place, self.sink.target)
-            rows = 0 if own is None else earlier.delete_output(connection, place, own)
-            found = self.found(self._shown(place), note=f"{rows} rows deleted")
+        with self._located() as table:
+            own = bookkeeping.source_of(table)
+            rows = 0 if own is None else earlier.delete_output(table, own)
         # Only once it is deleted: a place that is forgotten is taken as a new one.
         store.let_go(self.region_name, self.sink.where)
-        return found
+        return self.found(self._shown(table), note=f"{rows} rows deleted")
 
     @contextmanager
-    def _located(self) -> Iterator[tuple[psycopg.Connection, TargetPlace]]:
-        """Lend a transaction, and where the target is."""
-        with self.sink.deciding() as connection:
-            place = checks.located(connection, self.sink.target)
-            if bookkeeping.source_of(connection, place, self.sink.target) is None:
-                earlier.note_unknown(connection, self.sink.target, place)
-            yield connection, place
+    def _located(self) -> Iterator[TargetTable]:
+        """Lend the target in a transaction, rows of sinks that no fence knows being an earlier one's."""
+        with self.sink.deciding() as table:
+            if bookkeeping.source_of(table) is None:
+                earlier.note_unknown(table)
+            yield table
 
-    def _shown(self, place: TargetPlace) -> str:
-        return f"{place.schema}.{place.table} at {self.sink.database.address}"
+    def _shown(self, table: TargetTable) -> str:
+        return f"{table.schema}.{table.name} at {self.sink.database.address}"
 
 
 KIND = DeclaredTable

@@ -7,7 +7,7 @@ died. No text of the driver is passed on, since it may quote rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
@@ -18,7 +18,6 @@ from airflow_kcr import libpq
 from airflow_kcr.errors import ConfigurationError, SinkError, SinkRefused, SinkUnavailable
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.sinks.postgres.addresses import parameters
-from airflow_kcr.sinks.postgres.target import WithParameters
 
 CONNECT_TIMEOUT: Final = "10"
 """Seconds in which a server has to answer, where the URL has no `connect_timeout`."""
@@ -90,7 +89,7 @@ class Database:
         return MappingProxyType(self._given)
 
     @contextmanager
-    def transaction(self, statement_timeout: timedelta) -> Iterator[psycopg.Connection]:
+    def transaction(self, statement_timeout: timedelta) -> Iterator[libpq.Connection]:
         """Run the body in one transaction, READ COMMITTED, and commit it.
 
         Args:
@@ -101,43 +100,28 @@ class Database:
             SinkError: it failed, and nothing was changed.
             CommitLost: the outcome is unknown; the caller looks it up.
         """
-        with self._connected(statement_timeout) as connection:
-            with self._translated():
-                yield connection
-            with self._translated():
-                connection.settle()
+        with closing(self._connected(statement_timeout)) as connection, self._translated():
+            connection.begin()
+            yield connection
+            connection.settle()
 
-    @contextmanager
-    def _connected(self, statement_timeout: timedelta) -> Iterator[libpq.Connection]:
-        times = self._timeouts
-        spans = {
-            "idle_in_transaction_session_timeout": times.idle_in_transaction_session_timeout,
-            "lock_timeout": times.lock_timeout,
-            "statement_timeout": max(statement_timeout, times.statement_timeout),
-        }
-        settings = {name: str(max(span // timedelta(milliseconds=1), 1)) for name, span in spans.items()}
-        settings |= {"default_transaction_isolation": "read committed", "timezone": "UTC"}
+    def _connected(self, statement_timeout: timedelta) -> libpq.Connection:
         # Policies that come to apply later are an error then, and hide no rows.
-        settings["row_security"] = "off"
+        settings = {**libpq.limits(self._timeouts, statement_timeout), "row_security": "off"}
         try:
             connection = libpq.connect(self._given, settings)
         except libpq.Unsuitable as wrong:
             raise self._refused(str(wrong)) from None
         except psycopg.Error as error:
             raise self._translation(error, libpq.not_made(str(error))) from None
-        try:
-            self.is_pooled = connection.is_pooled
-            if self.is_pooled and "options" in self._given:
-                raise self._refused(
-                    "a pooler in between drops the options of its URL for executors; set them for the user "
-                    f"(ALTER ROLE … SET …) and leave them out, or {libpq.DIRECTLY}"
-                )
-            with self._translated():
-                connection.begin()
-            connection.cursor_factory = WithParameters
-            yield connection
-        finally:
+        self.is_pooled = connection.is_pooled
+        if self.is_pooled and "options" in self._given:
             connection.close()
+            raise self._refused(
+                "a pooler in between drops the options of its URL for executors; set them for the user "
+                f"(ALTER ROLE … SET …) and leave them out, or {libpq.DIRECTLY}"
+            )
+        return connection
 
     def _refused(self, why: str) -> SinkRefused:
         return SinkRefused(f"{self.who}: the database {self.address} can't be used: {why}; nothing was changed")

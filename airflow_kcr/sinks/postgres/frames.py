@@ -112,8 +112,7 @@ def jdbc_options(database: Database, staging: Staging) -> dict[str, str]:
     Raises:
         ConfigurationError: executors can't reach the database.
     """
-    table = ".".join('"' + part.replace('"', '""') + '"' for part in (staging.schema, staging.table))
-    options = {**_WRITER, **reached(database), "dbtable": table, "ApplicationName": f"kcr {database.who}"}
+    options = {**_WRITER, **reached(database), "dbtable": staging.shown, "ApplicationName": f"kcr {database.who}"}
     if database.is_pooled:
         # A server process may know a statement of that name that another client has prepared.
         options["prepareThreshold"] = "0"

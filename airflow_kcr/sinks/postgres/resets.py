@@ -7,7 +7,6 @@ the second one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from airflow_kcr.errors import SinkAhead
 from airflow_kcr.protocol.member.messages import ResetSinks
@@ -15,10 +14,7 @@ from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset, Timeline
 from airflow_kcr.sinks.postgres import bookkeeping
 from airflow_kcr.sinks.postgres.earlier import rows_kept
-from airflow_kcr.sinks.postgres.target import SOURCE, Target, TargetPlace, columns_of
-
-if TYPE_CHECKING:
-    import psycopg
+from airflow_kcr.sinks.postgres.target import SOURCE, TargetTable
 
 _HINT = (
     "the store was restored to an earlier state; resume the region with the later numbers (`kcr region resume`), or "
@@ -26,63 +22,55 @@ _HINT = (
 )
 
 
-def fence(connection: psycopg.Connection, target: Target, place: TargetPlace, epoch: Epoch, timeline: Timeline) -> None:
+def fence(table: TargetTable, epoch: Epoch, timeline: Timeline) -> None:
     """Raise the fence to an epoch.
 
     Raises:
         SinkAhead: it stands higher, or progress is of a later timeline.
     """
-    stands = bookkeeping.raise_fence(connection, place, epoch)
-    newest = bookkeeping.highest_timeline(connection, place)
+    stands = bookkeeping.raise_fence(table, epoch)
+    newest = bookkeeping.highest_timeline(table)
     if stands > epoch or newest > timeline:
         raise SinkAhead(
-            f"{target}: the fence stands at {stands} and progress is of timeline {newest}, the region is at epoch "
-            f"{epoch} and timeline {timeline}: {_HINT}",
+            f"{table.target}: the fence stands at {stands} and progress is of timeline {newest}, the region is at "
+            f"epoch {epoch} and timeline {timeline}: {_HINT}",
             fence=stands,
             timeline=max(newest, timeline),
         )
 
 
-def reset(
-    connection: psycopg.Connection, target: Target, place: TargetPlace, order: ResetSinks
-) -> dict[GroupPartition, Offset | None]:
+def reset(table: TargetTable, order: ResetSinks) -> dict[GroupPartition, Offset | None]:
     """Roll back what a new timeline starts before, step over what a person skipped, and answer the open entries.
 
     Raises:
         SinkAhead: the fence was raised further meanwhile.
     """
-    stands = bookkeeping.lock_fence(connection, place)
+    stands = bookkeeping.lock_fence(table)
     if stands != order.epoch:
-        raise SinkAhead(f"{target}: the fence stands at {stands} already", fence=stands, timeline=order.timeline)
+        raise SinkAhead(f"{table.target}: the fence stands at {stands} already", fence=stands, timeline=order.timeline)
     asked = {p: t for p, t in order.open.items() if t.source is SeekSource.SINK_PROGRESS}
-    found = bookkeeping.lock_progress(connection, place, target.group, {*order.resume, *asked})
+    found = bookkeeping.lock_progress(table, {*order.resume, *asked})
     here = {p: row for p, row in found.items() if row.timeline == order.timeline}
     places = {p: t.current for p, t in asked.items() if t.current is not None}
     starts = {p: offset for p, offset in {**places, **order.resume}.items() if p not in here}
-    _roll_back(connection, target, place, order, starts)
+    _roll_back(table, order, starts)
     skipped = _past_skips(here, order.skips)
     if skipped:
-        _set(connection, place, order, skipped)
+        _set(table, order, skipped)
     return {p: skipped.get(p, here[p].offset) if p in here else None for p in asked}
 
 
-def _roll_back(
-    connection: psycopg.Connection,
-    target: Target,
-    place: TargetPlace,
-    order: ResetSinks,
-    starts: Mapping[GroupPartition, Offset],
-) -> None:
+def _roll_back(table: TargetTable, order: ResetSinks, starts: Mapping[GroupPartition, Offset]) -> None:
     """Begin partitions again in this timeline: rows of older ones at or beyond the place go."""
     if not starts:
         return
-    if target.mode.restorable and SOURCE in columns_of(connection, place):
+    if table.target.mode.restorable and SOURCE in table.read_columns():
         named = bookkeeping.with_offsets(starts)
-        place.run(connection, "roll_back", timeline=order.timeline, **named)
-        if place.value(connection, "is_left", timeline=order.timeline, **named):
-            raise rows_kept(place, "rows that were deleted", "DELETE")
-    bookkeeping.start_progress(connection, place, order.timeline, order.epoch, starts)
-    _set(connection, place, order, starts)
+        table.run("roll_back", timeline=order.timeline, **named)
+        if table.value("is_left", timeline=order.timeline, **named):
+            raise rows_kept(table, "rows that were deleted", "DELETE")
+    bookkeeping.start_progress(table, order.timeline, order.epoch, starts)
+    _set(table, order, starts)
 
 
 def _past_skips(
@@ -100,9 +88,7 @@ def _past_skips(
     return moved
 
 
-def _set(
-    connection: psycopg.Connection, place: TargetPlace, order: ResetSinks, offsets: Mapping[GroupPartition, Offset]
-) -> None:
+def _set(table: TargetTable, order: ResetSinks, offsets: Mapping[GroupPartition, Offset]) -> None:
     bookkeeping.set_progress(
-        connection, place, timeline=order.timeline, epoch=order.epoch, batch="", offsets=offsets, stepped_over={}
+        table, timeline=order.timeline, epoch=order.epoch, batch="", offsets=offsets, stepped_over={}
     )

@@ -6,11 +6,12 @@ import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from airflow_kcr import libpq
 from airflow_kcr.errors import SinkError
-from airflow_kcr.libpq import CommitLost
 from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -20,12 +21,11 @@ from airflow_kcr.sinks.postgres import checks, frames, insertion, resets, stagin
 from airflow_kcr.sinks.postgres.database import Database, SinkBusy
 from airflow_kcr.sinks.postgres.insertion import Inserted
 from airflow_kcr.sinks.postgres.staging import Column, Staging
-from airflow_kcr.sinks.postgres.target import Target, TargetPlace
+from airflow_kcr.sinks.postgres.target import Target, TargetTable
 from airflow_kcr.spark.causes import WORDS, of_postgres
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
-    import psycopg
     from pyspark.sql import DataFrame
 
     from airflow_kcr.spark.jvm import JavaObject
@@ -62,7 +62,7 @@ class PostgresSink:
         self._taken = taken
         self.database = Database(url, timeouts=timeouts, who=str(target))
         self._timeouts = timeouts
-        self._place: TargetPlace | None = None
+        self._table: TargetTable | None = None
 
     def check(self) -> None:
         """Check that the target can be written, and make the sink's own tables; may be repeated.
@@ -71,17 +71,14 @@ class PostgresSink:
             ConfigurationError: a schema, right, column or index is missing; the message has the SQL that helps.
             SinkError: the database can't be reached, or refuses.
         """
-        try:
-            with self.database.transaction(_SHORT) as connection:
-                self._place = checks.checked(connection, self.target, is_known=self.where in self._taken)
-        except CommitLost:
-            raise self._lost("check the target") from None
+        with self._transaction("check the target") as connection:
+            self._table = checks.checked(connection, self.target, is_known=self.where in self._taken)
 
     fenced: Final = True
 
     def take(self, store: RegionStore) -> None:
         """Note where it writes to."""
-        store.take(self.target.region, self.where)
+        store.take(self.target.owner.region, self.where)
 
     def prepare(self, sequence: CheckpointNumber) -> None:
         """Do nothing: every batch that ended is durable."""
@@ -96,33 +93,45 @@ class PostgresSink:
     @property
     def where(self) -> SinkPlace:
         """Where it writes to, as the store notes it."""
-        return SinkPlace(self.target.group, self.target.sink, f"{self.target.table} at {self.database.address}")
+        return SinkPlace(
+            self.target.owner.group, self.target.owner.sink, f"{self.target.table} at {self.database.address}"
+        )
 
     @contextmanager
-    def deciding(self) -> Iterator[psycopg.Connection]:
-        """Lend a transaction in which a person's decision about the target is carried out.
+    def deciding(self) -> Iterator[TargetTable]:
+        """Lend the target in a transaction in which a person's decision about it is carried out.
 
         Raises:
             SinkError: the database can't be reached, or refuses.
         """
-        try:
-            with self.database.transaction(self._timeouts.reset) as connection:
-                yield connection
-        except CommitLost:
-            raise self._lost("what was decided") from None
+        with self._transaction("what was decided", self._timeouts.reset) as connection:
+            yield checks.located(connection, self.target)
 
-    @property
-    def place(self) -> TargetPlace:
-        """Where the target is.
+    @contextmanager
+    def _transaction(self, what: str, limit: timedelta = _SHORT) -> Iterator[libpq.Connection]:
+        try:
+            with self.database.transaction(limit) as connection:
+                yield connection
+        except libpq.CommitLost:
+            raise self._lost(what) from None
+
+    @contextmanager
+    def _opened(self, what: str, limit: timedelta = _SHORT) -> Iterator[TargetTable]:
+        """Lend the target in a transaction, having found it in order once.
 
         Raises:
-            SinkError: it was not checked yet, and that can't be done now.
+            SinkError: the database can't be reached, or refuses.
         """
-        if self._place is None:
+        table = self._found()
+        with self._transaction(what, limit) as connection:
+            yield replace(table, connection=connection)
+
+    def _found(self) -> TargetTable:
+        if self._table is None:
             self.check()
-        if self._place is None:
+        if self._table is None:
             raise self._lost("find the target")
-        return self._place
+        return self._table
 
     def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
         """Raise the fence, then roll back or skip; see `ports.Sinks`.
@@ -131,16 +140,13 @@ class PostgresSink:
             SinkError: it could not; it may be tried again.
             SinkAhead: the target has seen a later epoch or timeline.
         """
-        place = self.place
-        try:
-            with self.database.transaction(_SHORT) as connection:
-                resets.fence(connection, self.target, place, order.epoch, order.timeline)
-            # A large table takes as long to roll back as a reset may take.
-            with self.database.transaction(self._timeouts.reset) as connection:
-                answer = resets.reset(connection, self.target, place, order)
-        except CommitLost:
-            raise self._lost(f"reset to epoch {order.epoch}") from None
-        self._tidy(place, order)
+        what = f"reset to epoch {order.epoch}"
+        with self._opened(what) as table:
+            resets.fence(table, order.epoch, order.timeline)
+        # A large table takes as long to roll back as a reset may take.
+        with self._opened(what, self._timeouts.reset) as table:
+            answer = resets.reset(table, order)
+        self._tidy(order)
         return answer
 
     def stage(self, call: BatchCall, columns: Sequence[Column]) -> Staging:
@@ -153,11 +159,8 @@ class PostgresSink:
         Raises:
             SinkError: the columns don't fit the target, or the database refuses.
         """
-        try:
-            with self.database.transaction(_SHORT) as connection:
-                return staging.make(connection, self.target, self.place, call.batch, call.epoch, columns)
-        except CommitLost:
-            raise self._lost(f"stage batch {call.batch}") from None
+        with self._opened(f"stage batch {call.batch}") as table:
+            return staging.make(table, call.batch, call.epoch, columns)
 
     def insert(self, call: BatchCall, staged: Staging) -> Inserted:
         """Insert what executors have staged, and drop the staging table in the same transaction.
@@ -176,39 +179,31 @@ class PostgresSink:
         raise self._lost(f"publish batch {call.batch}")  # never reached: the last attempt raises
 
     def _insert(self, call: BatchCall, staged: Staging) -> Inserted:
+        found = self._found()
         try:
             with self.database.transaction(self._timeouts.batch) as connection:
-                inserted = insertion.insert(connection, self.target, self.place, call, staged)
-                staging.drop(connection, staged)
+                table = replace(found, connection=connection)
+                inserted = insertion.insert(table, call, staged)
+                staging.drop(table, staged)
                 return inserted
-        except CommitLost:
+        except libpq.CommitLost:
             _LOG.warning("%s: the answer to the publication of batch %s was lost", self.target, call.batch)
-        try:
-            with self.database.transaction(_SHORT) as connection:
-                known = insertion.is_inserted(connection, self.target, self.place, call)
-        except CommitLost:
-            raise self._lost(f"publish batch {call.batch}") from None
+        with self._opened(f"publish batch {call.batch}") as table:
+            known = insertion.is_inserted(table, call)
         if not known:
             raise SinkBusy(f"{self.target}: batch {call.batch} is not published: the connection was lost before")
         return Inserted(staged=0, written=0)
 
-    def _discard(self, staged: Staging) -> None:
-        """Drop a staging table; where that fails, the next reset does it."""
+    def _tidy(self, order: ResetSinks) -> None:
+        """Drop what older epochs have staged; where that fails, the next reset does it."""
         try:
-            with self.database.transaction(_SHORT) as connection:
-                staging.drop(connection, staged)
-        except (SinkError, CommitLost) as error:
-            _LOG.info("%s: staging table %s is left for the next reset: %s", self.target, staged.table, error)
-
-    def _tidy(self, place: TargetPlace, order: ResetSinks) -> None:
-        try:
-            with self.database.transaction(_SHORT) as connection:
-                left = staging.leftovers(connection, place, order.epoch)
-        except (SinkError, CommitLost) as error:
+            with self._opened("drop what is staged") as table:
+                left = staging.leftovers(table, order.epoch)
+            for one in left:
+                with self._opened("drop what is staged") as table:
+                    staging.drop(table, one)
+        except SinkError as error:
             _LOG.info("%s: what older epochs have staged is left for the next reset: %s", self.target, error)
-            return
-        for table in left:
-            self._discard(table)
 
     def _lost(self, what: str) -> SinkError:
         return SinkError(f"{self.target}: can't tell whether the database {self.database.address} did {what}")

@@ -15,9 +15,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-import psycopg
-from psycopg import sql
-
 from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.rules import SinkMode
 from airflow_kcr.protocol.values import BatchId, Epoch
@@ -27,13 +24,11 @@ from airflow_kcr.sinks.postgres.target import (
     LONGEST,
     OWN_COLUMNS,
     PREFIX,
-    Quoted,
-    Target,
     TargetColumn,
-    TargetPlace,
-    columns_of,
+    TargetTable,
     is_too_long,
     names,
+    quoted,
 )
 
 ROW: Final = "kcr_row"
@@ -73,24 +68,18 @@ class Staging:
     """Of the server when the table was made: what was written since is there as long as the server has this one."""
 
     @property
-    def identifier(self) -> Quoted:
-        """The table."""
-        return Quoted(self.schema, self.table)
+    def shown(self) -> str:
+        """The table as SQL has it."""
+        return quoted(self.schema, self.table)
 
 
-def make(
-    connection: psycopg.Connection,
-    target: Target,
-    place: TargetPlace,
-    batch: BatchId,
-    epoch: Epoch,
-    columns: Sequence[Column],
-) -> Staging:
+def make(table: TargetTable, batch: BatchId, epoch: Epoch, columns: Sequence[Column]) -> Staging:
     """Make the staging table of a batch, and the target if there is none yet.
 
     Raises:
         SinkError: the columns don't fit the target; the message names them.
     """
+    target = table.target
     ours = [column.name for column in columns if column.name.startswith(PREFIX)]
     if ours:
         raise SinkError(
@@ -102,36 +91,36 @@ def make(
             f"{target}: column {', '.join(too_long)} is longer than the {LONGEST} bytes that Postgres keeps of a name; "
             "give it a shorter one in the pipeline"
         )
-    existing = columns_of(connection, place)
+    existing = table.read_columns()
     if not existing:
-        place.run(connection, "lock_ddl")
-        if not columns_of(connection, place):
-            if not bookkeeping.is_same(connection, place, place.source):
-                raise SinkError(f"{target}: {bookkeeping.another_table(place.shown)}")
-            _make_target(connection, target, place, columns)
-            bookkeeping.remember_target(connection, place, place.source)
-        existing = columns_of(connection, place)
-    computed = frozenset(name for (name,) in place.run(connection, "computed_columns"))
-    _require_fit(target, place, existing, columns, computed)
+        table.run("lock_ddl")
+        if not table.read_columns():
+            if not bookkeeping.is_same(table, table.source):
+                raise SinkError(f"{target}: {bookkeeping.another_table(table.shown)}")
+            _make_target(table, columns)
+            bookkeeping.remember_target(table, table.source)
+        existing = table.read_columns()
+    computed = frozenset(name for (name,) in table.run("computed_columns"))
+    _require_fit(table, existing, columns, computed)
     digest = hashlib.blake2s(batch.encode(), digest_size=8).hexdigest()
-    table = f"{_PREFIX}{place.source}_{epoch}_{digest}"
-    own = [*((name, f"{kind} NOT NULL") for name, kind in COORDINATES.items()), (ROW, "bigint NOT NULL")]
     types = {column.name: existing[column.name].type for column in columns}
     cast = {column.name: types[column.name] for column in columns if _needs_zone(column.type, types[column.name])}
-    definitions = [*({**types, **dict.fromkeys(cast, "text")}).items(), *own]
-    connection.execute(
-        sql.SQL("CREATE UNLOGGED TABLE {} ({}) WITH (autovacuum_enabled = off)").format(
-            place.own(table),
-            sql.SQL(", ").join(sql.SQL("{} {}").format(Quoted(n), sql.SQL(kind)) for n, kind in definitions),
-        )
-    )
-    return Staging(
-        schema=place.schema,
-        table=table,
+    own = {name: f"{kind} NOT NULL" for name, kind in {**COORDINATES, ROW: "bigint"}.items()}
+    staging = Staging(
+        schema=table.schema,
+        table=f"{_PREFIX}{table.source}_{epoch}_{digest}",
         columns=tuple(column.name for column in columns),
         cast=cast,
-        crash_mark=bookkeeping.ensure_crash_mark(connection, place),
+        crash_mark=bookkeeping.ensure_crash_mark(table),
     )
+    definitions = _definitions({**types, **dict.fromkeys(cast, "text"), **own})
+    table.run("make_staging", {"staging": staging.shown, "definitions": definitions})
+    return staging
+
+
+def _definitions(columns: Mapping[str, str]) -> str:
+    """Return columns of a new table, by name, with their types."""
+    return ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
 
 
 def _needs_zone(given: str, there: str) -> bool:
@@ -139,55 +128,49 @@ def _needs_zone(given: str, there: str) -> bool:
     return given in _WITHOUT_ZONE and ("with time zone" in there or there.startswith("tstz"))
 
 
-def _make_target(connection: psycopg.Connection, target: Target, place: TargetPlace, columns: Sequence[Column]) -> None:
-    """Make the target with the pipeline's columns and ours; the index is small, and only a reset reads it."""
+def _make_target(table: TargetTable, columns: Sequence[Column]) -> None:
+    target = table.target
     missing = [name for name in target.key if name not in {column.name for column in columns}]
     if missing:
         raise SinkError(f"{target}: column {', '.join(missing)} of the key is not in what the pipeline writes")
-    definitions = [(c.name, c.type) for c in columns] + list(OWN_COLUMNS.items())
-    parts = [sql.SQL("{} {}").format(Quoted(name), sql.SQL(kind)) for name, kind in definitions]
+    definitions = _definitions({**{c.name: c.type for c in columns}, **OWN_COLUMNS})
     if target.mode is SinkMode.UPSERT:
-        parts.append(sql.SQL("PRIMARY KEY ({})").format(names(target.key)))
-    connection.execute(sql.SQL("CREATE TABLE {} ({})").format(place.target, sql.SQL(", ").join(parts)))
-    connection.execute(sql.SQL("CREATE INDEX ON {} USING brin (kcr_partition, kcr_offset)").format(place.target))
+        definitions += f", PRIMARY KEY ({names(target.key)})"
+    table.run("make_target", {"definitions": definitions})
+    table.run("index_target")
 
 
 def _require_fit(
-    target: Target,
-    place: TargetPlace,
-    existing: Mapping[str, TargetColumn],
-    columns: Sequence[Column],
-    computed: frozenset[str],
+    table: TargetTable, existing: Mapping[str, TargetColumn], columns: Sequence[Column], computed: frozenset[str]
 ) -> None:
+    target = table.target
     written = {column.name for column in columns}
     if written & computed:
         raise SinkError(
-            f"{target}: Postgres computes column {', '.join(sorted(written & computed))} of table {place.schema}."
-            f"{place.table} by itself (GENERATED ALWAYS); leave it out in the pipeline"
+            f"{target}: Postgres computes column {', '.join(sorted(written & computed))} of table {table.schema}."
+            f"{table.name} by itself (GENERATED ALWAYS); leave it out in the pipeline"
         )
     unknown = [column.name for column in columns if column.name not in existing]
     if unknown:
         raise SinkError(
-            f"{target}: table {place.schema}.{place.table} has no column {', '.join(unknown)}; add it to the table, or "
+            f"{target}: table {table.schema}.{table.name} has no column {', '.join(unknown)}; add it to the table, or "
             "leave it out in the pipeline"
         )
     needed = {name for name, column in existing.items() if column.needed}
     absent = sorted((needed - written - OWN_COLUMNS.keys()) | (set(target.key) - written))
     if absent:
         raise SinkError(
-            f"{target}: table {place.schema}.{place.table} needs column {', '.join(absent)}, which the pipeline does "
+            f"{target}: table {table.schema}.{table.name} needs column {', '.join(absent)}, which the pipeline does "
             "not write; write it, or give it a default"
         )
 
 
-def drop(connection: psycopg.Connection, staging: Staging) -> None:
+def drop(table: TargetTable, staging: Staging) -> None:
     """Drop a staging table, if it is still there."""
-    connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(staging.identifier))
+    table.run("drop_staging", {"staging": staging.shown})
 
 
-def leftovers(connection: psycopg.Connection, place: TargetPlace, epoch: Epoch) -> list[Staging]:
+def leftovers(table: TargetTable, epoch: Epoch) -> list[Staging]:
     """Return the staging tables that batches of older epochs of this sink have left."""
-    found = place.run(connection, "staging_tables")
-    return [
-        Staging(schema=place.schema, table=name, columns=()) for (name,) in found if int(name.split("_")[3]) < epoch
-    ]
+    found = [name for (name,) in table.run("staging_tables")]
+    return [Staging(schema=table.schema, table=name, columns=()) for name in found if int(name.split("_")[3]) < epoch]

@@ -245,3 +245,45 @@ SELECT EXISTS (SELECT FROM {target} WHERE kcr_source = :source AND kcr_timeline 
 -- Those of a sink, of all its epochs.
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = :schema AND c.relname ~ ('^kcr_staging_' || :source || '_[0-9]+_[0-9a-f]+$')
+
+
+-- name: make_target
+-- With the pipeline's columns and ours.
+CREATE TABLE {target} ({definitions})
+
+-- name: index_target
+-- It is small, and only a reset reads it.
+CREATE INDEX ON {target} USING brin (kcr_partition, kcr_offset)
+
+-- name: make_staging
+CREATE UNLOGGED TABLE {staging} ({definitions}) WITH (autovacuum_enabled = off)
+
+-- name: drop_staging
+DROP TABLE IF EXISTS {staging}
+
+-- name: lock_staging
+LOCK TABLE {staging} IN SHARE MODE
+
+-- name: staged_offsets
+SELECT kcr_topic, kcr_partition, min(kcr_offset), max(kcr_offset), count(*) FROM {staging} GROUP BY 1, 2
+
+-- name: count_records
+-- Grouped on its own: beside the boundaries, Postgres would sort.
+SELECT count(*) FROM (SELECT DISTINCT kcr_topic, kcr_partition, kcr_offset FROM {staging}) AS one
+
+-- name: has_several_rows
+-- Of one record. The same row twice is a task that ran twice; rows of different numbers are different rows.
+SELECT EXISTS (SELECT FROM {staging} GROUP BY kcr_topic, kcr_partition, kcr_offset HAVING min(kcr_row) <> max(kcr_row))
+
+-- part: chosen
+-- Staged rows that are not in the target. What is below progress is: a batch that comes again writes the rest.
+SELECT {distinct} {chosen_columns}, :source, s.kcr_topic, s.kcr_partition, s.kcr_offset, :timeline, :sequence
+FROM {staging} AS s JOIN {progress} AS p
+  ON p.source = :source AND p.topic = s.kcr_topic AND p.partition = s.kcr_partition AND s.kcr_offset >= p."offset"
+{ordered}
+
+-- name: insert
+INSERT INTO {target} ({inserted_columns}) {chosen} {on_conflict}
+
+-- name: count_chosen
+SELECT count(*) FROM ({chosen}) AS chosen

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
-import psycopg
-import psycopg.abc
-from psycopg import sql
+from psycopg import RawCursor, sql
 
+from airflow_kcr import libpq
 from airflow_kcr.protocol.rules import Delivery, SinkMode
-from airflow_kcr.protocol.values import GroupId, RegionId, RegionName
+from airflow_kcr.protocol.values import GroupId
+from airflow_kcr.sinks.contract import SinkOwner
+from airflow_kcr.store.postgres.statements import load
 
 if TYPE_CHECKING:
     from psycopg.rows import TupleRow
@@ -40,19 +39,21 @@ Where a row comes from, and to which checkpoint it belongs.
 LONGEST: Final = 63
 """Bytes that Postgres keeps of a name (NAMEDATALEN)."""
 
+_FILLED: Final = (
+    *("target", "fence", "progress", "crash_mark", "staging"),
+    *("definitions", "chosen_columns", "inserted_columns", "distinct", "ordered", "on_conflict"),
+)
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+SQL: Final = load("statements", Path(__file__).parent, **{name: f"{{{name}}}" for name in _FILLED})
+"""The statements of a sink; what they have in braces is filled in for each table."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """One sink of a group: which table, how it is written, and in whose name."""
 
-    region: RegionName
-    region_id: RegionId
-    """Which region of that name."""
-
-    group: GroupId
-    sink: str
-    """Its name in the spec."""
-
+    owner: SinkOwner
     beside: frozenset[tuple[GroupId, str]] = frozenset()
     """All sinks of the region's spec, by group and name: those that may write into the same table."""
 
@@ -65,12 +66,12 @@ class Target:
     """The columns that name a row, for `upsert`."""
 
     def __str__(self) -> str:
-        return f"sink {self.sink} of group {self.group}"
+        return self.owner.name
 
     @property
     def writer(self) -> dict[str, str]:
         """Whose rows it writes, as the fences name them."""
-        return {"region_id": self.region_id, "group": self.group, "sink": self.sink}
+        return {"region_id": self.owner.region_id, "group": self.owner.group, "sink": self.owner.sink}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,100 +86,58 @@ class TargetColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetPlace:
-    """Where a target is, as the database knows it."""
+class TargetTable:
+    """A target as its database knows it, in one transaction."""
 
+    connection: libpq.Connection
+    target: Target
     schema: str
-    table: str
-    source: int
+    name: str
+    source: int = 0
     """The number of this sink in `kcr_fence`."""
 
     columns: Mapping[str, TargetColumn] = field(default_factory=lambda: MappingProxyType({}))
-    """Of the target, in its order; empty where it does not exist yet."""
+    """Those that can be written, in its order; empty where it does not exist yet."""
 
     @property
     def shown(self) -> str:
         """The table as SQL for people has it."""
-        return sql.Identifier(self.schema, self.table).as_string()
+        return quoted(self.schema, self.name)
 
-    @property
-    def exists(self) -> bool:
-        """Whether there is such a table."""
-        return bool(self.columns)
-
-    @property
-    def target(self) -> Quoted:
-        """The target table."""
-        return self.own(self.table)
-
-    @property
-    def progress(self) -> Quoted:
-        """The table of progress."""
-        return self.own("kcr_progress")
-
-    def own(self, name: str) -> Quoted:
-        """Return a table of the target's schema."""
-        return Quoted(self.schema, name)
-
-    def run(self, connection: psycopg.Connection, name: str, **parameters: object) -> psycopg.Cursor[TupleRow]:
+    def run(self, statement: str, filled: Mapping[str, str] = _NOTHING, /, **given: object) -> RawCursor[TupleRow]:
         """Run one of the statements of `statements.sql`, and return the cursor with its rows.
 
         Args:
-            connection: in the transaction.
-            name: the statement's.
-            parameters: its own; `schema`, `table`, `shown` and `source` are the place's where they are not given.
+            statement: its name.
+            filled: what stands in braces, but for the tables.
+            given: its parameters; `schema`, `table`, `shown` and `source` are the table's where they are not given.
         """
-        tables = {name: self.own(f"kcr_{name}") for name in ("fence", "progress", "crash_mark")}
-        its = {"schema": self.schema, "table": self.table, "shown": self.shown, "source": self.source}
-        return connection.execute(_statements()[name].format(target=self.target, **tables), its | parameters)
+        its = {"schema": self.schema, "table": self.name, "shown": self.shown, "source": self.source}
+        known = SQL[statement]
+        tables = {name: quoted(self.schema, f"{PREFIX}{name}") for name in ("fence", "progress", "crash_mark")}
+        text = known.numbered.decode().format_map({"target": self.shown, **tables, **filled})
+        return self.connection.run(text.encode(), known.bound({**its, **given}))
 
-    def value(self, connection: psycopg.Connection, name: str, **parameters: object) -> Any:  # noqa: ANN401 (a column)
+    def value(self, statement: str, filled: Mapping[str, str] = _NOTHING, /, **given: object) -> Any:  # noqa: ANN401
         """Run a statement, and return the first column of its first row; None: there is no row."""
-        row = self.run(connection, name, **parameters).fetchone()
+        row = self.run(statement, filled, **given).fetchone()
         return None if row is None else row[0]
 
-
-class Quoted(sql.Identifier):
-    """A name as statements with parameters take it: psycopg looks for placeholders within names too."""
-
-    def as_bytes(self, context: psycopg.abc.AdaptContext | None = None) -> bytes:
-        """Return it, quoted."""
-        return super().as_bytes(context).replace(b"%", b"%%")
+    def read_columns(self) -> dict[str, TargetColumn]:
+        """Return its columns as they are now; none if there is no such table."""
+        return {name: TargetColumn(type=kind, needed=needed) for name, kind, needed in self.run("columns")}
 
 
-class WithParameters(psycopg.Cursor[Any]):
-    """Takes every statement as one with parameters, so that `Quoted` is right in all of them."""
-
-    def execute(self, query: Any, params: Any = None, **options: Any) -> Self:  # noqa: ANN401 (as psycopg has it)
-        """Run a statement."""
-        return super().execute(query, () if params is None else params, **options)
+def quoted(*name: str) -> str:
+    """Return a name as SQL has it."""
+    return sql.Identifier(*name).as_string()
 
 
-_HEADER: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
-_COMMENT: Final = re.compile(r"^--.*\n", re.MULTILINE)
-_PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z]\w*)")
-
-
-@cache
-def _statements() -> Mapping[str, sql.SQL]:
-    """Return the statements of `statements.sql` by name, their parameters as psycopg writes them."""
-    text = Path(__file__).with_name("statements.sql").read_text(encoding="utf-8")
-    _, *found = _HEADER.split(text)
-    bodies = (_PARAMETER.sub(r"%(\1)s", _COMMENT.sub("", body).strip()) for body in found[1::2])
-    return {name: sql.SQL(body) for name, body in zip(found[::2], bodies, strict=True)}
-
-
-def names(columns: Iterable[str]) -> sql.Composed:
+def names(columns: Iterable[str]) -> str:
     """Return quoted names with commas between them."""
-    return sql.SQL(", ").join(map(Quoted, columns))
+    return ", ".join(map(quoted, columns))
 
 
 def is_too_long(name: str) -> bool:
     """Whether Postgres would cut a name."""
     return len(name.encode()) > LONGEST
-
-
-def columns_of(connection: psycopg.Connection, place: TargetPlace) -> dict[str, TargetColumn]:
-    """Return the columns of a table that can be written, in its order; none if there is no such table."""
-    rows = place.run(connection, "columns").fetchall()
-    return {name: TargetColumn(type=kind, needed=needed) for name, kind, needed in rows}

@@ -65,12 +65,6 @@ def build_engine(
         connections: how many are kept open; as many again may be opened for a while.
     """
     target = make_url(url).set(drivername="postgresql+psycopg")
-    times = timeouts or Timeouts()
-    limits = {
-        "idle_in_transaction_session_timeout": _milliseconds(times.idle_in_transaction_session_timeout),
-        "lock_timeout": _milliseconds(times.lock_timeout),
-        "statement_timeout": _milliseconds(times.statement_timeout),
-    }
     given = target.query.get("options", ())
     if not isinstance(given, str):
         target = target.update_query_dict({"options": " ".join(given)}) if given else target
@@ -86,8 +80,7 @@ def build_engine(
             "connect_timeout": target.query.get("connect_timeout", CONNECT_TIMEOUT),
         },
     )
-    settings = {**limits, **PLANNER, "default_transaction_isolation": "read committed", "timezone": "UTC"}
-    connect_under(engine, settings)
+    connect_under(engine, {**libpq.limits(timeouts or Timeouts(), timedelta(0)), **PLANNER})
     return engine
 
 
@@ -156,10 +149,6 @@ def server_at(url: str | URL) -> Server:
     finally:
         engine.dispose()
     return Server(version=version, is_standby=is_standby, is_pooled=is_pooled, now=now)
-
-
-def _milliseconds(span: timedelta) -> str:
-    return str(max(span // timedelta(milliseconds=1), 1))
 
 
 _SNAPSHOT: Final = libpq.Mode(isolation=IsolationLevel.REPEATABLE_READ, read_only=True)

@@ -47,14 +47,16 @@ class Statement:
 
 
 @cache
-def load(subject: str, **parts: object) -> dict[str, Statement]:
+def load(subject: str, folder: Path = _FOLDER, **parts: object) -> dict[str, Statement]:
     """Return the statements of a subject by name.
 
     Args:
         subject: the name of its file.
+        folder: where it is, with what several subjects have in common in `parts.sql`.
         parts: what its statements have as `{name}`; each of them is such a part of those that follow it.
     """
-    _, *found = _HEADER.split("".join((_FOLDER / f"{file}.sql").read_text("utf-8") for file in ("parts", subject)))
+    files = [file for name in ("parts", subject) if (file := folder / f"{name}.sql").exists()]
+    _, *found = _HEADER.split("".join(file.read_text("utf-8") for file in files))
     known: dict[str, object] = {**parts}
     made: dict[str, Statement] = {}
     for kind, name, text in zip(found[::3], found[1::3], found[2::3], strict=True):

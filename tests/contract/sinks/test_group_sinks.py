@@ -47,7 +47,7 @@ def test_sinks_are_found_in_order_and_fenced(environ: dict[str, str], empty_data
     region = spec(sink(), sink("y", "other", SinkMode.UPSERT, ("value",)))
     sinks = opened(checked_sinks(region, G, environ, region_id=RegionId("r")))
     found = [sink.target for sink in sinks.own.values() if isinstance(sink, PostgresSink)]
-    assert [(target.sink, target.table, target.mode, target.key) for target in found] == [
+    assert [(target.owner.sink, target.table, target.mode, target.key) for target in found] == [
         ("x", "out", SinkMode.APPEND, ()),
         ("y", "other", SinkMode.UPSERT, ("value",)),
     ]

@@ -92,7 +92,8 @@ class TestSchemas:
         url = make_url(empty_database_url).update_query_dict({"options": "-csearch_path=air"})
         out = Table(url=url.render_as_string(hide_password=False))
         out.sink.check()
-        assert out.sink.place.schema == "air"
+        with out.sink.deciding() as found:
+            assert found.schema == "air"
 
     def test_in_which_no_table_may_be_made_are_named_with_the_right(
         self, writer: Table, empty_database_url: str

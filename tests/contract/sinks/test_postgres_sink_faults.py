@@ -17,6 +17,7 @@ import pytest
 from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.sinks.postgres import bookkeeping, insertion, resets, sink
+from airflow_kcr.sinks.postgres.target import TargetTable
 from tests.support.breaking_proxy import Break, breaking_proxy
 from tests.support.sink_tables import Table, libpq, records
 from tests.support.tied import Postgres, start_postgres
@@ -268,9 +269,9 @@ class TestLostConnections:
         out = table(empty_database_url)
         original = getattr(module, step)
 
-        def ended(connection: psycopg.Connection, *arguments: Any, **options: Any) -> object:  # noqa: ANN401 (the step's)
-            answer = original(connection, *arguments, **options)
-            out.ask(f"SELECT pg_terminate_backend({connection.info.backend_pid}, 5000)")
+        def ended(place: TargetTable, *arguments: Any, **options: Any) -> object:  # noqa: ANN401 (the step's)
+            answer = original(place, *arguments, **options)
+            out.ask(f"SELECT pg_terminate_backend({place.connection.info.backend_pid}, 5000)")
             return answer
 
         call = out.call({0: (0, 5)})

@@ -9,9 +9,9 @@ import pytest
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.values import RegionId, RegionName
-from airflow_kcr.sinks.postgres import bookkeeping, checks, earlier
-from airflow_kcr.sinks.postgres.earlier import EarlierOutput
-from airflow_kcr.sinks.postgres.target import TargetPlace
+from airflow_kcr.sinks.contract import SinkOwner
+from airflow_kcr.sinks.postgres import bookkeeping, earlier
+from airflow_kcr.sinks.postgres.target import TargetTable
 from tests.support.sink_tables import GROUP, Table, libpq
 
 FIRST, SECOND = RegionId("first"), RegionId("second")
@@ -33,12 +33,11 @@ def lived(url: str) -> Table:
     return out
 
 
-def decided(table: Table, what: Callable[[psycopg.Connection, TargetPlace, EarlierOutput, int | None], object]) -> None:
+def decided(table: Table, what: Callable[[TargetTable, int, SinkOwner, int | None], object]) -> None:
     """Do with what was left before what a person decides."""
-    with table.sink.deciding() as connection:
-        place = checks.located(connection, table.sink.target)
-        for one in earlier.earlier_outputs(connection, table.sink.target, place):
-            what(connection, place, one, bookkeeping.source_of(connection, place, table.sink.target))
+    with table.sink.deciding() as place:
+        for source, one in earlier.earlier_outputs(place).items():
+            what(place, source, one, bookkeeping.source_of(place))
 
 
 def test_rows_of_an_earlier_region_of_the_name_are_refused_before_anything_is_written(empty_database_url: str) -> None:
@@ -53,7 +52,7 @@ def test_rows_of_an_earlier_region_of_the_name_are_refused_before_anything_is_wr
 def test_kept_rows_stay_beside_those_of_the_new_region_which_counts_its_epochs_anew(empty_database_url: str) -> None:
     lived(empty_database_url)
     second = life(empty_database_url, SECOND)
-    decided(second, lambda connection, place, one, _: earlier.keep_output(connection, place, one))
+    decided(second, lambda place, source, *_: place.run("keep_beside", source=source))
     second.reset({0: 0})
     second.run({0: (0, 5)})
     assert second.ask("SELECT count(*) FROM out GROUP BY kcr_source ORDER BY kcr_source") == [(3,), (5,)]
@@ -66,7 +65,7 @@ def test_kept_rows_stay_beside_those_of_the_new_region_which_counts_its_epochs_a
 def test_deleted_rows_go_with_their_progress(empty_database_url: str) -> None:
     lived(empty_database_url)
     second = life(empty_database_url, SECOND)
-    decided(second, lambda connection, place, one, _: earlier.delete_output(connection, place, one.source))
+    decided(second, lambda place, source, *_: earlier.delete_output(place, source))
     second.reset({0: 0})
     second.run({0: (0, 5)})
     assert second.ask("SELECT count(*) FROM out") == [(5,)]
@@ -79,8 +78,7 @@ def test_rows_that_are_taken_over_are_replaced_where_they_are_processed_again(
 ) -> None:
     lived(empty_database_url)
     second = life(empty_database_url, SECOND)
-    target = second.sink.target
-    decided(second, lambda connection, place, one, own: earlier.take_over(connection, target, place, one, own))
+    decided(second, earlier.take_over)
     second.reset({0: start})
     second.run({0: (start, 5)})
     assert second.ask("SELECT count(*), count(DISTINCT kcr_offset) FROM out") == [(rows, rows)]
@@ -118,8 +116,7 @@ def test_a_sink_that_was_renamed_is_told_and_goes_on_where_it_was(empty_database
     renamed.epoch, renamed.timeline = 4, 2
     with pytest.raises(ConfigurationError, match="which the spec has no more"):
         renamed.sink.check()
-    target = renamed.sink.target
-    decided(renamed, lambda connection, place, one, own: earlier.take_over(connection, target, place, one, own))
+    decided(renamed, earlier.take_over)
     renamed.run({0: (3, 4)})
     assert renamed.ask("SELECT count(*), max(kcr_offset) FROM out") == [(4, 3)]
 
@@ -127,13 +124,12 @@ def test_a_sink_that_was_renamed_is_told_and_goes_on_where_it_was(empty_database
 def test_what_has_written_already_takes_nothing_over(empty_database_url: str) -> None:
     lived(empty_database_url)
     second = life(empty_database_url, SECOND)
-    decided(second, lambda connection, place, one, _: earlier.keep_output(connection, place, one))
+    decided(second, lambda place, source, *_: place.run("keep_beside", source=source))
     second.reset({0: 0})
     second.run({0: (0, 1)})
     second.ask("UPDATE kcr_fence SET region = 'r' RETURNING 1")
-    target = second.sink.target
     with pytest.raises(SinkError, match=r"has written to .* already"):
-        decided(second, lambda connection, place, one, own: earlier.take_over(connection, target, place, one, own))
+        decided(second, earlier.take_over)
 
 
 def test_rows_that_a_trigger_keeps_as_they_were_are_not_taken_over(empty_database_url: str) -> None:
@@ -144,10 +140,9 @@ def test_rows_that_a_trigger_keeps_as_they_were_are_not_taken_over(empty_databas
         "CREATE TRIGGER skip BEFORE UPDATE ON out FOR EACH ROW EXECUTE FUNCTION skip()",
     )
     second = life(empty_database_url, SECOND)
-    target = second.sink.target
 
     def take_over() -> None:
-        decided(second, lambda connection, place, one, own: earlier.take_over(connection, target, place, one, own))
+        decided(second, earlier.take_over)
 
     with pytest.raises(SinkError, match=r"keeps rows as they were.*trigger BEFORE UPDATE"):
         take_over()
@@ -204,11 +199,10 @@ def test_another_table_under_the_name_is_told_at_the_next_batch_reset_and_start(
     again = life(empty_database_url, FIRST)
     with pytest.raises(ConfigurationError, match=r"is not the one .* `kcr region output REGION --take-over`"):
         again.sink.check()
-    with again.sink.deciding() as connection:
-        place = checks.located(connection, again.sink.target)
-        own = bookkeeping.source_of(connection, place, again.sink.target)
+    with again.sink.deciding() as place:
+        own = bookkeeping.source_of(place)
         assert own is not None
-        bookkeeping.remember_target(connection, place, own)
+        bookkeeping.remember_target(place, own)
     again.epoch, again.timeline = 6, 3
     again.reset({0: 0})
     again.run({0: (0, 4)})

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,6 +20,7 @@ from airflow_kcr.sinks.group import checked_sinks
 from airflow_kcr.sinks.kinds.files import emptied
 from airflow_kcr.sinks.kinds.postgres import DeclaredTable
 from airflow_kcr.sinks.postgres.sink import PostgresSink
+from airflow_kcr.sinks.postgres.target import TargetTable
 from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec, parse
 from airflow_kcr.store.postgres import PostgresTransactions
 from tests.support.breaking_proxy import breaking_proxy
@@ -28,9 +28,6 @@ from tests.support.driver import Driver
 from tests.support.sink_files import Files, LocalFolder
 from tests.support.sink_tables import Table
 from tests.unit.cli.conftest import Kcr
-
-if TYPE_CHECKING:
-    import psycopg
 
 NAME, GROUP = RegionName("again"), GroupId("g")
 SPEC = parse("""
@@ -229,9 +226,9 @@ def test_a_place_is_not_forgotten_where_the_decision_is_not_committed(
     deciding = PostgresSink.deciding
 
     @contextmanager
-    def lost(self: PostgresSink) -> Iterator[psycopg.Connection]:
-        with deciding(self) as connection:
-            yield connection
+    def lost(self: PostgresSink) -> Iterator[TargetTable]:
+        with deciding(self) as table:
+            yield table
             raise SinkError("the connection is lost before the commit")
 
     monkeypatch.setattr(PostgresSink, "deciding", lost)

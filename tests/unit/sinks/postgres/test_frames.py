@@ -20,6 +20,7 @@ from airflow_kcr.protocol.values import (
     RegionName,
     Timeline,
 )
+from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.postgres import frames as sinks
 from airflow_kcr.sinks.postgres.frames import columns_of, jdbc_options, reached, sql_type
 from airflow_kcr.sinks.postgres.sink import PostgresSink, TableWriter
@@ -42,10 +43,7 @@ STAGING = Staging(schema="a.b", table='t"x', columns=())
 
 def sink(url: str = "postgresql://kcr:pass@db:5433/air?sslmode=require", name: str = "x") -> PostgresSink:
     target = Target(
-        region=RegionName("r"),
-        region_id=UNDECLARED,
-        group=GroupId("g"),
-        sink=name,
+        owner=SinkOwner(region=RegionName("r"), region_id=UNDECLARED, group=GroupId("g"), sink=name),
         table="t",
         delivery=Delivery.AT_LEAST_ONCE,
     )
@@ -147,11 +145,11 @@ class Recorder:
     done: list[str] = field(default_factory=list)
 
     def stage(self, call: BatchCall, columns: object) -> Staging:
-        self.done.append(f"stage {self.target.sink}")
+        self.done.append(f"stage {self.target.owner.sink}")
         return STAGING
 
     def insert(self, call: BatchCall, staging: Staging) -> None:
-        self.done.append(f"insert {self.target.sink}")
+        self.done.append(f"insert {self.target.owner.sink}")
 
 
 class Rows:
@@ -196,7 +194,7 @@ class TestOutput:
     def output(self, *names: str) -> tuple[Output, list[str]]:
         done: list[str] = []
         recorders = [Recorder(sink(name=name).target, done) for name in names]
-        return Output({one.target.sink: TableWriter(one, CALL) for one in recorders}), done  # type: ignore[arg-type]
+        return Output({one.target.owner.sink: TableWriter(one, CALL) for one in recorders}), done  # type: ignore[arg-type]
 
     def test_is_inserted_after_all_of_it_is_written(self) -> None:
         output, done = self.output("y", "x")
