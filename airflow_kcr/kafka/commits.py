@@ -19,17 +19,17 @@ What is known of the broker and the client decides the order of steps:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Final, Protocol
+from typing import Final
 
 from confluent_kafka import KafkaException
 
 from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.failures import Kind
-from airflow_kcr.kafka.group_consumer import CommitResponse
+from airflow_kcr.kafka.group_consumer import CommitResponse, GroupConsumer
 from airflow_kcr.ports import CommitAnswer, CommittedOffset, always
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import GroupId, GroupPartition, few
@@ -42,49 +42,6 @@ STALE_PAUSE: Final = 0.5
 
 LONGEST_RESERVE: Final = 2.0
 """Seconds of a commit's time that are kept for reading it back."""
-
-
-class Committing(Protocol):
-    """What commits need of a group consumer (`group_consumer.GroupConsumer`)."""
-
-    @property
-    def assigned(self) -> frozenset[GroupPartition] | None:
-        """None while nothing is assigned."""
-        ...
-
-    @property
-    def assignments(self) -> int:
-        """Counts the assignments."""
-        ...
-
-    @property
-    def lost_at(self) -> float:
-        """When it was heard last that the session was over."""
-        ...
-
-    @property
-    def fatal(self) -> bool:
-        """Whether the client is fenced for good."""
-        ...
-
-    @property
-    def commit_open(self) -> bool:
-        """Whether a commit was sent and is not answered."""
-        ...
-
-    def send_commit(self, offsets: OffsetMap, metadata: str) -> None:
-        """Send a commit."""
-        ...
-
-    def commit_answer(self) -> CommitResponse | None:
-        """Return the answer to the last one."""
-        ...
-
-    def committed(
-        self, partitions: Collection[GroupPartition], timeout: timedelta
-    ) -> dict[GroupPartition, CommittedOffset]:
-        """Return what Kafka holds."""
-        ...
 
 
 class CommitStage(Enum):
@@ -161,7 +118,7 @@ class Commits:
             commit = self._queue.popleft()
             self._answer(commit, {}, f"{commit.failure}; {why}" if commit.failure else why)
 
-    def step(self, group_consumer: Committing, now: float) -> None:
+    def step(self, group_consumer: GroupConsumer, now: float) -> None:
         """Do what is possible now; returns without waiting, but for one read of the committed offsets."""
         if not self._queue:
             return
@@ -173,7 +130,7 @@ class Commits:
         if commit.stage is CommitStage.READING:
             self._read(commit, group_consumer, now)
 
-    def _send(self, commit: PendingCommit, group_consumer: Committing, now: float) -> None:
+    def _send(self, commit: PendingCommit, group_consumer: GroupConsumer, now: float) -> None:
         """Send a commit if that is possible, or find that it never will be."""
         outdated = len(self._queue) > 1 and not group_consumer.commit_open
         elsewhere = group_consumer.assigned is not None and not commit.offsets.keys() <= group_consumer.assigned
@@ -198,7 +155,7 @@ class Commits:
         elif elsewhere:
             commit.read(_both(commit.failure, self._why_not(commit, group_consumer)))
 
-    def _put(self, commit: PendingCommit, group_consumer: Committing) -> None:
+    def _put(self, commit: PendingCommit, group_consumer: GroupConsumer) -> None:
         commit.sent_in, commit.again_at = group_consumer.assignments, float("inf")
         try:
             group_consumer.send_commit(commit.offsets, commit.metadata)
@@ -207,7 +164,7 @@ class Commits:
         else:
             commit.stage = CommitStage.SENT
 
-    def _hear(self, commit: PendingCommit, group_consumer: Committing, now: float) -> None:
+    def _hear(self, commit: PendingCommit, group_consumer: GroupConsumer, now: float) -> None:
         answer = group_consumer.commit_answer()
         if answer is not None:
             kinds = answer.kinds
@@ -226,7 +183,7 @@ class Commits:
                 "the client was fenced" if group_consumer.fatal else f"Kafka did not answer within {waited:.1f} s"
             )
 
-    def _read(self, commit: PendingCommit, group_consumer: Committing, now: float) -> None:
+    def _read(self, commit: PendingCommit, group_consumer: GroupConsumer, now: float) -> None:
         left = timedelta(seconds=commit.ends_at - now)
         held: dict[GroupPartition, CommittedOffset] = {}
         try:
@@ -254,7 +211,7 @@ class Commits:
         return few((f"{p.topic}-{p.partition}: {error}" for p, error in errors.items()), most, separator="; ")
 
     @staticmethod
-    def _why_not(commit: PendingCommit, group_consumer: Committing) -> str:
+    def _why_not(commit: PendingCommit, group_consumer: GroupConsumer) -> str:
         if group_consumer.commit_open:
             return "not sent: an earlier commit is still on its way"
         if group_consumer.assigned is None:

@@ -18,13 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from confluent_kafka import KafkaException
 
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, ProtocolError
 from airflow_kcr.kafka import failures
-from airflow_kcr.kafka.commits import READ_SLICE, Commits, Committing, PendingCommit
+from airflow_kcr.kafka.commits import READ_SLICE, Commits, PendingCommit
 from airflow_kcr.kafka.failures import Kind
 from airflow_kcr.kafka.group_consumer import (
     Complaint,
@@ -115,7 +115,7 @@ class Reads:
         while self._queue:
             _answer(self._queue.popleft(), self.unavailable(why))
 
-    def step(self, group_consumer: Committing) -> None:
+    def step(self, group_consumer: GroupConsumer) -> None:
         """Make one attempt, for the oldest."""
         if self._queue:
             outcome = self._read(group_consumer, self._queue[0])
@@ -130,7 +130,7 @@ class Reads:
         )
 
     def _read(
-        self, group_consumer: Committing, read: CommittedRead
+        self, group_consumer: GroupConsumer, read: CommittedRead
     ) -> Mapping[GroupPartition, CommittedOffset] | KcrError | None:
         """Return the answer, or an error that does not heal, or None: try again."""
         left = read.by - time.monotonic()
@@ -159,31 +159,6 @@ def _answer(read: CommittedRead, outcome: Mapping[GroupPartition, CommittedOffse
             read.result.set_result(outcome)
 
 
-@dataclass(frozen=True, slots=True)
-class _Join:
-    """Take a group consumer."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Leave:
-    """Leave the group."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Close:
-    """Close, keeping the slot."""
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """End the event thread; `by` is when the caller stops waiting."""
-
-    by: float
-
-
-_Command: TypeAlias = _Join | _Leave | _Close | _End | CommittedRead | PendingCommit
-
-
 class ControlConsumer:
     """A member's place in its group; implements `ports.Membership`.
 
@@ -208,13 +183,15 @@ class ControlConsumer:
         self._drains_within = int(settings.get("max.poll.interval.ms", _MAX_POLL)) / 1000 * DRAIN_SHARE
         self._going = threading.Event()
         self._asks_again_at: float | None = None
-        self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._reads = Reads(settings, group)
         self._commits = Commits(group, settings)
         self._complaints = Complaints()
         self._joined_at = 0.0
         self._muted = threading.Event()
-        self._ending: _End | None = None
+        self._ends_by: float | None = None
+        """When the caller of `end` stops waiting; None: nobody has asked for the end."""
+
         self._thread = threading.Thread(target=self._run, name=f"kcr-events-{group}", daemon=True)
         self._thread.start()
 
@@ -225,7 +202,7 @@ class ControlConsumer:
 
     def join(self) -> None:
         """Subscribe, every partition paused; also again after having left. Where it is joined, nothing happens."""
-        self._commands.put(_Join())
+        self._commands.put(self._join)
 
     def leave(self) -> None:
         """Leave the group so that its partitions move at once: unsubscribe, poll to the revoke, close.
@@ -234,12 +211,12 @@ class ControlConsumer:
         there that it leaves for good.
         """
         self._going.set()
-        self._commands.put(_Leave())
+        self._commands.put(self._leave)
 
     def close_keeping_slot(self) -> None:
         """Close without leaving: a static member's partitions wait for it until its session is over."""
         self._going.set()
-        self._commands.put(_Close())
+        self._commands.put(self._close_keeping_slot)
 
     def commit(
         self,
@@ -255,16 +232,15 @@ class ControlConsumer:
         of another group are a failure, and nothing is sent; nor is it once `may_write` says no. Not called any more
         once the event thread has ended.
         """
-        self._commands.put(
-            PendingCommit(
-                offsets=offsets,
-                metadata=metadata,
-                asked_at=time.monotonic(),
-                timeout=timeout,
-                answered=answered,
-                may_write=may_write,
-            )
+        commit = PendingCommit(
+            offsets=offsets,
+            metadata=metadata,
+            asked_at=time.monotonic(),
+            timeout=timeout,
+            answered=answered,
+            may_write=may_write,
         )
+        self._commands.put(partial(self._take_commit, commit))
 
     def committed(
         self, partitions: frozenset[GroupPartition], timeout: timedelta
@@ -279,7 +255,7 @@ class ControlConsumer:
         if not self._thread.is_alive():
             raise self._reads.unavailable("the member has ended")
         read = CommittedRead(partitions, time.monotonic() + seconds)
-        self._commands.put(read)
+        self._commands.put(partial(self._take_read, read))
         try:
             return read.result.result(seconds)
         except TimeoutError:
@@ -292,7 +268,7 @@ class ControlConsumer:
         behind: it doesn't keep the process alive.
         """
         self._going.set()
-        self._commands.put(_End(time.monotonic() + timeout.total_seconds()))
+        self._commands.put(partial(self._take_end, time.monotonic() + timeout.total_seconds()))
         self._thread.join(timeout.total_seconds())
         self._muted.set()
         return not self._thread.is_alive()
@@ -301,7 +277,7 @@ class ControlConsumer:
 
     def _run(self) -> None:
         try:
-            while self._ending is None:
+            while self._ends_by is None:
                 self._turn()
         except Exception as error:  # noqa: BLE001 - the thread's last word: without it the member would wait for ever
             why = self._hide(f"{type(error).__name__}: {error}")
@@ -316,19 +292,15 @@ class ControlConsumer:
     def _turn(self) -> None:
         """Run the commands that wait, serve the client, and do what can be done next."""
         waits = 0.0
+        pause = 0.0 if self._awaits_answer else IDLE  # for a command, before the client is served
         try:
-            command = self._commands.get(timeout=None if self._group_consumer is None else self._pause)
+            command = self._commands.get(timeout=None if self._group_consumer is None else pause)
         except queue.Empty:
             waits = AWAITING if self._awaits_answer else 0.0
         else:
-            self._execute(command)
-        if self._ending is None and self._group_consumer is not None:
+            command()
+        if self._ends_by is None and self._group_consumer is not None:
             self._serve(self._group_consumer, waits)
-
-    @property
-    def _pause(self) -> float:
-        """How long to wait for a command before the client is served: not at all while it has something to say."""
-        return 0.0 if self._awaits_answer else IDLE
 
     @property
     def _awaits_answer(self) -> bool:
@@ -359,25 +331,17 @@ class ControlConsumer:
         for text in self._complaints.due(time.monotonic()):
             self._tell(partial(self._listener.troubled, text))
 
-    def _execute(self, command: _Command) -> None:
-        match command:
-            case _Join():
-                self._join()
-            case _Leave():
-                self._leave()
-            case _Close():
-                self._commits.give_up("the member closed its consumer")
-                self._close(CLOSE_TIMEOUT)
-                self._tell(self._listener.left)
-            case _End():
-                self._ending = command
-            case CommittedRead():
-                self._group_consumer_to_use()
-                self._reads.add(command)
-            case PendingCommit():
-                self._commits.add(command)
-                if self._group_consumer is None:
-                    self._commits.give_up("the member is not in its group")
+    def _take_end(self, by: float) -> None:
+        self._ends_by = by
+
+    def _take_read(self, read: CommittedRead) -> None:
+        self._group_consumer_to_use()
+        self._reads.add(read)
+
+    def _take_commit(self, commit: PendingCommit) -> None:
+        self._commits.add(commit)
+        if self._group_consumer is None:
+            self._commits.give_up("the member is not in its group")
 
     def _group_consumer_to_use(self) -> GroupConsumer:
         if self._group_consumer is None:
@@ -422,6 +386,11 @@ class ControlConsumer:
         self._close(CLOSE_TIMEOUT)
         self._tell(self._listener.left)
 
+    def _close_keeping_slot(self) -> None:
+        self._commits.give_up("the member closed its consumer")
+        self._close(CLOSE_TIMEOUT)
+        self._tell(self._listener.left)
+
     def _close(self, bound: timedelta) -> None:
         group_consumer, self._group_consumer = self._group_consumer, None
         self._asks_again_at = None
@@ -432,9 +401,9 @@ class ControlConsumer:
             self._complain(Complaint("close", text))
 
     def _until_end(self) -> timedelta:
-        if self._ending is None:
+        if self._ends_by is None:
             return CLOSE_TIMEOUT
-        return max(timedelta(0), timedelta(seconds=self._ending.by - time.monotonic()) * 0.9)
+        return max(timedelta(0), timedelta(seconds=self._ends_by - time.monotonic()) * 0.9)
 
     def _deliver(self, news: Sequence[News]) -> None:
         for item in news:

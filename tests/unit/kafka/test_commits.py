@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from airflow_kcr.kafka.commits import STALE_PAUSE, Commits, PendingCommit
-from airflow_kcr.kafka.group_consumer import CommitResponse
+from airflow_kcr.kafka.group_consumer import CommitResponse, GroupConsumer
 from airflow_kcr.ports import CommitAnswer, CommittedOffset
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
@@ -19,8 +19,8 @@ G, T = GroupId("g"), TopicName("t")
 P0, P1 = GroupPartition(G, T, 0), GroupPartition(G, T, 1)
 
 
-@dataclass
-class FakeGroupConsumer:
+@dataclass(eq=False)
+class FakeGroupConsumer(GroupConsumer):
     assigned: frozenset[GroupPartition] | None = frozenset({P0, P1})
     assignments: int = 1
     fatal: bool = False
