@@ -135,17 +135,17 @@ class Grouping:
 
     def revoked(self) -> None:
         """Kafka revoked all of the assignment, or it was lost."""
-        self._happened(messages.Revoked())
+        self._happened(messages.Notice.REVOKED)
 
     def left(self) -> None:
         """The group was left, or the client closed keeping its slot."""
-        self._happened(messages.LeftGroup())
+        self._happened(messages.Notice.LEFT_GROUP)
 
     def fenced(self, why: str) -> None:
         """Kafka fenced the client; whether this process is still the member, the store says."""
         _AGAIN.warning("%s: Kafka fenced the client, it joins anew if its lease holds: %s", self._who.member, why)
         self._happened(lambda: self._metrics.troubled(why))
-        self._happened(messages.InstanceFenced())
+        self._happened(messages.Notice.INSTANCE_FENCED)
 
     def failed(self, error: Exception) -> None:
         """The client can't continue."""
@@ -166,54 +166,47 @@ class Grouping:
         if effect.partitions == self._revoking:
             self._released()
 
-    def commit(self, effect: messages.Commit, timeline: Timeline, may_write: Callable[[], bool]) -> None:
+    def commit(self, effect: messages.Commit, may_write: Callable[[], bool]) -> None:
         """Commit the restore point, while the member may write.
 
         What Kafka holds afterwards, as read, is the commit read-back.
         """
-        note = CommitNote(
-            region=self._who.region,
-            region_id=self._who.region_id,
-            timeline=timeline,
-            sequence=effect.sequence,
-            epoch=effect.epoch,
-        )
 
-        def heard(answer: CommitAnswer) -> None:
+        def answered(answer: CommitAnswer) -> None:
             if answer.failure:
                 self._failed(f"the commit of checkpoint {effect.sequence}: {answer.failure}")
             held = OffsetMap({p: row.offset for p, row in answer.held.items() if p in effect.offsets})
-            answered = messages.CommitAnswered(sequence=effect.sequence, offsets=held, failed=bool(answer.failure))
-            self._happened(answered)
+            failed = bool(answer.failure)
+            self._happened(messages.CommitAnswered(sequence=effect.sequence, offsets=held, failed=failed))
 
-        self.membership.commit(effect.offsets, note.text(), self._who.timeouts.commit, heard, may_write)
+        note = self._note(effect, effect.epoch)
+        self.membership.commit(effect.offsets, note, self._who.timeouts.commit, answered, may_write)
 
     def commit_seek(
-        self,
-        effect: messages.CommitSeek,
-        timeline: Timeline,
-        sequence: CheckpointNumber,
-        noted: Callable[[str], None],
-        may_write: Callable[[], bool],
+        self, effect: messages.CommitSeek, noted: Callable[[str], None], may_write: Callable[[], bool]
     ) -> None:
         """Tell Kafka where the member resumed after a reset, while it may write.
 
         `noted` gets why that failed, or an empty text.
         """
-        note = CommitNote(
-            region=self._who.region,
-            region_id=self._who.region_id,
-            timeline=timeline,
-            sequence=sequence,
-            epoch=effect.caller.epoch,
-        )
 
         def answered(answer: CommitAnswer) -> None:
             if answer.failure:
                 self._failed(f"the commit of where epoch {effect.caller.epoch} resumed: {answer.failure}")
             noted(answer.failure)
 
-        self.membership.commit(effect.offsets, note.text(), self._who.timeouts.commit, answered, may_write)
+        note = self._note(effect, effect.caller.epoch)
+        self.membership.commit(effect.offsets, note, self._who.timeouts.commit, answered, may_write)
+
+    def _note(self, effect: messages.Commit | messages.CommitSeek, epoch: Epoch) -> str:
+        note = CommitNote(
+            region=self._who.region,
+            region_id=self._who.region_id,
+            timeline=effect.timeline,
+            sequence=effect.sequence,
+            epoch=epoch,
+        )
+        return note.text()
 
     def _failed(self, why: str) -> None:
         _AGAIN.warning("%s: %s", self._who.member, why)
@@ -317,13 +310,6 @@ class Working:
 
         A claim is refused where that can't be read, and so is made again.
         """
-        claim = ClaimPartitions(
-            member=self._who.member,
-            incarnation=effect.incarnation,
-            assignment=effect.assignment,
-            partitions={},
-            waited=effect.waited,
-        )
 
         def task() -> None:
             self._planner.forget()
@@ -334,9 +320,9 @@ class Working:
                 cluster = self._places.cluster()
             except KcrError as error:
                 _AGAIN.warning("%s: can't claim yet: %s", self._who.member, error)
-                self._happened(messages.Refused(command=claim, error=error))
+                self._happened(messages.Refused(command=effect.claim, error=error))
                 return
-            ready(replace(claim, partitions=assigned, cluster=cluster), held)
+            ready(replace(effect.claim, partitions=assigned, cluster=cluster), held)
 
         self._reader.post(task)
 

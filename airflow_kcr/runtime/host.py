@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from itertools import count
 from typing import Final, TypeAlias, assert_never
 
@@ -58,7 +59,7 @@ from airflow_kcr.protocol.region.commands import (
 )
 from airflow_kcr.protocol.region.rows import CheckpointPhase, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Timeline
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition
 from airflow_kcr.runtime.effects import Grouping, Happening, Worker, Working
 from airflow_kcr.runtime.leases import Clock, Identity, Renewals, Seconds, StoreClock, later_note
 from airflow_kcr.runtime.metrics import Counts, Metrics, Snapshot
@@ -197,7 +198,7 @@ class MemberHost:
 
     def terminate(self) -> None:
         """Ask the member to end within the close time, keeping a static member's slot (SIGTERM, Ctrl-C)."""
-        self.tell(messages.Terminated())
+        self.tell(messages.Notice.TERMINATED)
 
     def hold(self) -> None:
         """Plan no further batch.
@@ -261,7 +262,7 @@ class MemberHost:
 
     def _run(self) -> None:
         try:
-            self._deliver(messages.Tick())
+            self._deliver(messages.Notice.TICK)
             while self._failure is None and not self._is_over():
                 self._take()
         except BaseException as error:  # noqa: BLE001 - told in the end of this member, which its application shows
@@ -279,7 +280,7 @@ class MemberHost:
         try:
             happening = self._happenings.get(timeout=min(until_due, TICK))
         except queue.Empty:
-            happening = messages.Tick()
+            happening = messages.Notice.TICK
         if callable(happening):
             happening()
         else:
@@ -328,7 +329,7 @@ class MemberHost:
             case messages.StoreLost(why=why) if self._machine.store_lost_at is None:
                 self._metrics.add(Counts(store_losses=1))
                 _LOG.warning("%s: the store does not answer%s", self.who.member, f": {why}" if why else "")
-            case messages.StoreBack():
+            case messages.Notice.STORE_BACK:
                 _LOG.info("%s: the store answers again", self.who.member)
             case _:
                 pass
@@ -385,21 +386,23 @@ class MemberHost:
                 self._leases.ask(self.who.region, renewal)
             case messages.Ask(command=ReportOutOfRange() as report):
                 working.locate(report, self._requests.ask)
+            case messages.Ask(command=ReportPublished() as report):
+                working.publish(report, self._requests.ask)
             case messages.Ask(command=command):
                 if isinstance(command, RequestReset) and command.cause in _TEACHES:
                     self._learn_from_failure()
                 self._requests.ask(command)
-            case messages.Join():
+            case messages.GroupRequest.JOIN:
                 self._grouping.membership.join()
-            case messages.LeaveGroup():
+            case messages.GroupRequest.LEAVE:
                 self._grouping.membership.leave()
-            case messages.CloseKeepingSlot():
+            case messages.GroupRequest.CLOSE_KEEPING_SLOT:
                 self._grouping.membership.close_keeping_slot()
             case messages.ClaimAssignment():
                 self._claim(effect)
             case messages.ReleasePartitions():
                 self._grouping.release(effect)
-            case messages.DiscoverPartitions():
+            case messages.GroupRequest.DISCOVER_PARTITIONS:
                 working.discover()
             case messages.PlanRanges():
                 self._plan(effect)
@@ -411,12 +414,10 @@ class MemberHost:
                 working.reset_sinks(effect)
             case messages.PrepareSinks():
                 working.prepare(effect)
-            case messages.Publish(sequence=sequence):
-                working.publish(ReportPublished(sequence=sequence, member=self.who.member), self._requests.ask)
             case messages.Commit():
-                self._grouping.commit(effect, self._machine.memory.timeline, self._lease())
+                self._grouping.commit(effect, self._lease())
             case messages.CommitSeek():
-                self._commit_seek(effect)
+                self._grouping.commit_seek(effect, partial(self._report_seek, effect), self._lease())
             case messages.EndProcess(why=why):
                 _LOG.critical("%s: the process ends: %s", self.who.member, why)
                 self._world.end_process(why)
@@ -481,17 +482,8 @@ class MemberHost:
             self._size.records,
         )
 
-    def _commit_seek(self, effect: messages.CommitSeek) -> None:
-        view = self._machine.view
-        timeline = Timeline(0) if view is None else view.timeline
-        sequence = CheckpointNumber(0) if view is None else CheckpointNumber(view.next_sequence - 1)
-        self._grouping.commit_seek(
-            effect,
-            timeline,
-            sequence,
-            lambda failure: self._requests.ask(ReportSeekCommit(caller=effect.caller, failure=failure)),
-            self._lease(),
-        )
+    def _report_seek(self, effect: messages.CommitSeek, failure: str) -> None:
+        self._requests.ask(ReportSeekCommit(caller=effect.caller, failure=failure))
 
     def _lease(self) -> Callable[[], bool]:
         """Return what tells, in any thread, whether the lease that the member holds now is not over yet.
@@ -588,6 +580,6 @@ class StoreCalls:
                 self._asked_at = None
             if self._lost:
                 self._lost = False
-                self._deliver(messages.StoreBack())
+                self._deliver(messages.Notice.STORE_BACK)
             self._deliver(answer)
             return

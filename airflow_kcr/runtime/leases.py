@@ -270,7 +270,7 @@ class LeaseCalls:
             return
         if self._lost:
             self._lost = False
-            self._deliver(messages.StoreBack())
+            self._deliver(messages.Notice.STORE_BACK)
         if isinstance(answer, RefusedError):
             self._deliver(messages.Refused(command=asked.command, error=answer))
             return

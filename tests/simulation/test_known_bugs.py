@@ -182,13 +182,13 @@ def test_148_a_death_and_a_rebalance_in_a_reset_do_not_lead_to_a_checkpoint_that
 
 def test_155_a_revoke_and_an_assignment_in_different_polls_do_not_lose_the_seek_of_a_reset() -> None:
     alone = LoneMember().processing()
-    alone.feed(messages.Revoked())
+    alone.feed(messages.Notice.REVOKED)
     # The reset comes between the two callbacks.
     resetting = replace(view_of(), epoch=Epoch(2), state=rows.RegionState.RESETTING, acknowledged=False)
     alone.see(replace(resetting, counter=EventNumber(20)))
     assert not alone.wanted(messages.ResetSinks)
     alone.assign(MINE, assignment=2)
-    assert [e.assignment for e in alone.wanted(messages.ClaimAssignment)] == [2]
+    assert [e.claim.assignment for e in alone.wanted(messages.ClaimAssignment)] == [2]
     back = claims_of(epoch=2, position=3, resume=3)
     alone.grant(replace(resetting, claims=back, counter=EventNumber(21)), assignment=2)
     assert [dict(e.resume) for e in alone.wanted(messages.ResetSinks)] == [dict.fromkeys(MINE, 3)]
@@ -203,9 +203,8 @@ def test_158_a_commit_that_fails_ends_no_process_and_begins_no_reset() -> None:
     wanted += alone.feed(answers.view_read(view=alone.view))
     assert alone.state is State.PROCESSING
     assert [e for e in wanted if isinstance(e, messages.PlanRanges)]
-    assert not [
-        e for e in alone.all if isinstance(e, commands.RequestReset | messages.EndProcess | messages.LeaveGroup)
-    ]
+    assert messages.GroupRequest.LEAVE not in alone.all
+    assert not [e for e in alone.all if isinstance(e, commands.RequestReset | messages.EndProcess)]
 
 
 def test_158_a_commit_that_fails_is_visible_and_the_region_goes_on() -> None:
@@ -388,7 +387,9 @@ def test_b5_an_assignment_without_a_revoke_before_it_is_claimed_and_positioned_l
     alone = LoneMember().processing()
     alone.assign(MINE[:1], assignment=2)
     assert alone.state is State.JOINING
-    assert [(e.assignment, e.partitions) for e in alone.wanted(messages.ClaimAssignment)] == [(2, frozenset(MINE[:1]))]
+    assert [(e.claim.assignment, e.partitions) for e in alone.wanted(messages.ClaimAssignment)] == [
+        (2, frozenset(MINE[:1]))
+    ]
     alone.grant(replace(view_of(claims_of(MINE[:1], position=4, resume=4)), counter=EventNumber(11)), assignment=2)
     assert dict(alone.member.positions) == {MINE[0]: 4}
 
@@ -397,7 +398,7 @@ def test_b6_a_member_is_a_value_that_no_step_changes_in_place() -> None:
     alone = LoneMember().in_batch()
     before = alone.member
     copy = replace(before)
-    alone.feed(messages.BatchFinished(batch=BatchId("b1")), messages.Revoked(), messages.StoreLost())
+    alone.feed(messages.BatchFinished(batch=BatchId("b1")), messages.Notice.REVOKED, messages.StoreLost())
     assert before == copy
     with pytest.raises(AttributeError):
         before.state = State.CLOSED  # type: ignore[misc]

@@ -171,6 +171,9 @@ def classes(module: ModuleType, kinds: Iterable[type]) -> str:
     notes = attribute_notes(module)
     lines = []
     for kind in kinds:
+        if issubclass(kind, StrEnum):
+            lines += [[code(f"{kind.__name__}.{one.name}"), note_of(one, notes), ""] for one in kind]
+            continue
         named = [f.name for f in fields(kind)] if is_dataclass(kind) else []
         shown = [code(name) + _aside(notes.get((kind.__name__, name), "")) for name in named]
         lines.append([code(kind.__name__), sentence(kind), ", ".join(shown)])
@@ -333,13 +336,13 @@ def moves(legal: Mapping[Enum | None, Mapping[Enum, str]], first: str = "(new)")
 
 def member_table() -> str:
     """Return the events of a member, from its table."""
-    lines = [
-        [
-            " ".join(code(k.__name__) for k in (kind if isinstance(kind, tuple) else (kind,))),
-            sentence(kind[-1] if isinstance(kind, tuple) else kind),
-        ]
-        for kind in TABLE
-    ]
+    notes, lines = attribute_notes(member_events), []
+    for kind in TABLE:
+        if isinstance(kind, member_events.Notice):
+            lines.append([code(f"Notice.{kind.name}"), note_of(kind, notes)])
+        else:
+            names = kind if isinstance(kind, tuple) else (kind,)
+            lines.append([" ".join(code(name.__name__) for name in names), sentence(names[-1])])
     return table(["Event", "Meaning"], lines)
 
 

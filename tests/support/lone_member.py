@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, overload
 
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.messages import Ask, Effect
@@ -136,17 +136,26 @@ class LoneMember:
             if renewing and self.member.incarnation is not None:
                 counter = EventNumber(0) if self.member.view is None else self.member.view.counter
                 wanted.extend(self.feed(answers.renewed(sent_at=self.now, counter=counter)))
-            wanted.extend(self.feed(messages.Tick()))
+            wanted.extend(self.feed(messages.Notice.TICK))
         self.last = tuple(wanted)
         return self.last
 
-    def wanted(self, kind: type[Kind]) -> list[Kind]:
-        """Return the effects of one kind that were wanted last."""
-        return [e for e in self.last if isinstance(e, kind)]
+    @overload
+    def wanted(self, kind: type[Kind]) -> list[Kind]: ...
+
+    @overload
+    def wanted(self, kind: messages.GroupRequest) -> list[messages.GroupRequest]: ...
+
+    def wanted(self, kind: type[Kind] | messages.GroupRequest) -> list[Kind] | list[messages.GroupRequest]:
+        """Return the effects of one kind that were wanted last, or the requests that are one."""
+        if isinstance(kind, messages.GroupRequest):
+            return [kind] * self.last.count(kind)
+        found: list[Kind] = [e for e in self.last if isinstance(e, kind)]
+        return found
 
     def join(self, incarnation: int = 1) -> LoneMember:
         """Register, and see a running region in which nothing is held yet."""
-        self.feed(messages.Tick())
+        self.feed(messages.Notice.TICK)
         self.feed(answers.registered(incarnation=Incarnation(incarnation), sent_at=self.now))
         self.feed(answers.view_read(view=view_of(incarnation=incarnation)))
         return self

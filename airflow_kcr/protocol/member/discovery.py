@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from airflow_kcr.protocol.member import messages, state
-from airflow_kcr.protocol.member.messages import Ask
+from airflow_kcr.protocol.member import state
+from airflow_kcr.protocol.member.messages import Ask, GroupRequest
 from airflow_kcr.protocol.member.state import Awaited, Driven, MemberMachine, awaiting
 from airflow_kcr.protocol.region.commands import ReportPartitions
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
@@ -38,7 +38,7 @@ def discover(member: MemberMachine, now: float) -> Driven:
         return member, ()
     if known.claim_lacks_logs:
         asked = replace(known, claim_lacks_logs=False, reported=None)
-        return awaiting(replace(member, discovery=asked), Awaited.DISCOVER), (messages.DiscoverPartitions(),)
+        return awaiting(replace(member, discovery=asked), Awaited.DISCOVER), (GroupRequest.DISCOVER_PARTITIONS,)
     # A reset and a drain wait for every partition that was known, so in them, too, it matters which are there no more.
     if view.state not in CLAIM_STATES or not state.has_claimed(member, view):
         return member, ()
@@ -48,7 +48,7 @@ def discover(member: MemberMachine, now: float) -> Driven:
     else:
         known = replace(known, reported=None)
     asked = replace(known, asked_at=now, asked_for=member.claimed)
-    return awaiting(replace(member, discovery=asked), Awaited.DISCOVER), (messages.DiscoverPartitions(),)
+    return awaiting(replace(member, discovery=asked), Awaited.DISCOVER), (GroupRequest.DISCOVER_PARTITIONS,)
 
 
 def report(member: MemberMachine, now: float) -> Driven:
@@ -86,4 +86,4 @@ def rejoin(member: MemberMachine, now: float) -> Driven:
         return member, ()
     left = replace(known, rejoin=False, lacks_since=None, lacks=False, rejoins=known.rejoins + 1, rejoined_at=now)
     # Nothing is started on what is given back in the same breath.
-    return awaiting(replace(member, discovery=left, assignment=None), Awaited.LEAVE), (messages.LeaveGroup(),)
+    return awaiting(replace(member, discovery=left, assignment=None), Awaited.LEAVE), (GroupRequest.LEAVE,)

@@ -23,13 +23,15 @@ from airflow_kcr.protocol.region.commands import (
     Acknowledge,
     AnswerEntries,
     Caller,
+    ClaimPartitions,
     Contribute,
     ReportOutOfRange,
+    ReportPublished,
     ReportReadBack,
 )
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, CheckpointPhase, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import GroupPartition, replace
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, replace
 
 _CONTRIBUTING: Final = frozenset({Awaited.PREPARE, Awaited.CONTRIBUTE, Awaited.PLAN})
 """Effects that a contribution waits for."""
@@ -49,13 +51,15 @@ def claim(member: MemberMachine, now: float) -> Driven:
         # What it reads is held until it has ended: it counts while its claims stand, and the next owner waits for it.
         return member, ()
     waited = 0.0 if member.busy_since is None else now - member.busy_since
-    claim = messages.ClaimAssignment(
+    claim = ClaimPartitions(
+        member=member.member,
         incarnation=state.own(member),
         assignment=assignment.assignment,
-        partitions=assignment.partitions,
+        partitions={},
         waited=timedelta(seconds=waited),
     )
-    return awaiting(member, Awaited.CLAIM), (claim,)
+    read = messages.ClaimAssignment(claim=claim, partitions=assignment.partitions)
+    return awaiting(member, Awaited.CLAIM), (read,)
 
 
 def release(member: MemberMachine, now: float) -> Driven:
@@ -153,7 +157,8 @@ def commit(member: MemberMachine, now: float) -> Driven:
     offsets = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
     asked = replace(member.commit, since=now, assignment=member.assignment.assignment)
     member = awaiting(replace(member, commit=asked), Awaited.COMMIT)
-    return member, (messages.Commit(sequence=view.commit, offsets=offsets, epoch=view.epoch),)
+    timeline = member.memory.timeline
+    return member, (messages.Commit(sequence=view.commit, timeline=timeline, epoch=view.epoch, offsets=offsets),)
 
 
 def read_back(member: MemberMachine, now: float) -> Driven:
@@ -189,7 +194,9 @@ def publish(member: MemberMachine, now: float) -> Driven:
     if member.view_is_stale:
         # The view that follows a publication no longer names it; by an old one it would be published twice.
         return member, ()
-    return awaiting(member, Awaited.PUBLISH), (messages.Publish(sequence=view.publish[0]),)
+    return awaiting(member, Awaited.PUBLISH), (
+        Ask(command=ReportPublished(sequence=view.publish[0], member=member.member)),
+    )
 
 
 def commit_seek(member: MemberMachine, now: float) -> Driven:
@@ -202,4 +209,6 @@ def commit_seek(member: MemberMachine, now: float) -> Driven:
     member = replace(member, seek_committed=view.epoch)
     resume = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
     caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
-    return member, (messages.CommitSeek(caller=caller, offsets=resume),) if resume else ()
+    newest = CheckpointNumber(view.next_sequence - 1)
+    seek = messages.CommitSeek(caller=caller, sequence=newest, timeline=view.timeline, offsets=resume)
+    return member, (seek,) if resume else ()

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
+from enum import StrEnum
 from typing import Generic, TypeAlias, TypeVar
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry
-from airflow_kcr.protocol.region.commands import Caller, Command, Found
+from airflow_kcr.protocol.region.commands import Caller, ClaimPartitions, Command, Found
 from airflow_kcr.protocol.region.rows import Batch, BoundaryOffset
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.targets import Target
@@ -26,16 +27,12 @@ from airflow_kcr.protocol.values import (
     Epoch,
     EventNumber,
     GroupPartition,
-    Incarnation,
     Offset,
     Range,
     Timeline,
 )
 
 # Events
-
-# -- the store -----------------------------------------------------------------------------------------------------
-
 
 C_co = TypeVar("C_co", bound=Command[object], covariant=True)
 A_co = TypeVar("A_co", covariant=True)
@@ -64,6 +61,31 @@ class Refused(Generic[C_co]):
         return self.error.message
 
 
+class Notice(StrEnum):
+    """What happens to a member that needs no more words."""
+
+    TICK = "tick"
+    """Time passed."""
+
+    TERMINATED = "terminated"
+    """The process shall end (Ctrl-C, SIGTERM): finish or cancel the batch, keep a static member's slot."""
+
+    STORE_BACK = "store_back"
+    """The store answers again."""
+
+    REVOKED = "revoked"
+    """Kafka revoked all of the assignment, or said that it was lost. It only notifies: the claim decides."""
+
+    LEFT_GROUP = "left_group"
+    """The consumer has left its group, or closed keeping its slot."""
+
+    INSTANCE_FENCED = "instance_fenced"
+    """Kafka fenced the client, which is of no use any more: its static id joined again, or its session was over.
+
+    That is no proof of another process: a broker that restarts says so too. The lease decides who the member is.
+    """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLost:
     """A request to the store could not be answered; what it was for is asked again when the store is back."""
@@ -73,19 +95,11 @@ class StoreLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreBack:
-    """The store answers again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
     """The region may have changed; a notification may be late, repeated or lost."""
 
     counter: EventNumber
     """Of the newest event, as far as the sender knows."""
-
-
-# -- Kafka ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,24 +121,6 @@ class Revoking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Revoked:
-    """Kafka revoked all of the assignment, or said that it was lost. It only notifies: the claim decides."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftGroup:
-    """The consumer has left its group, or closed keeping its slot."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceFenced:
-    """Kafka fenced the client, which is of no use any more: its static id joined again, or its session was over.
-
-    That is no proof of another process: a broker that restarts says so too. The lease decides who the member is.
-    """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitAnswered:
     """A commit was awaited and read back."""
 
@@ -142,9 +138,6 @@ class PartitionsDiscovered:
 
     partitions: frozenset[GroupPartition] | None
     """None: they did not answer."""
-
-
-# -- Spark and the sinks -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,19 +204,6 @@ class SinksPrepared:
     committed: OffsetMap
 
 
-# -- time and signals ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """Time passed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terminated:
-    """The process shall end (Ctrl-C, SIGTERM): finish or cancel the batch, keep a static member's slot."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSlowed:
     """What slows the engine down, as a quota of Kafka's; its batches go on, and take their own time."""
@@ -242,14 +222,11 @@ class EngineLacks:
 Event: TypeAlias = (
     Answered[Command[object], object]
     | Refused[Command[object]]
+    | Notice
     | StoreLost
-    | StoreBack
     | Changed
     | Assigned
     | Revoking
-    | Revoked
-    | LeftGroup
-    | InstanceFenced
     | CommitAnswered
     | PartitionsDiscovered
     | RangesPlanned
@@ -261,8 +238,6 @@ Event: TypeAlias = (
     | SinksPrepared
     | EngineLacks
     | EngineSlowed
-    | Tick
-    | Terminated
 )
 
 
@@ -271,38 +246,44 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Give the store a command; answered by `Answered` or `Refused`, which are not awaited for some commands."""
+    """Give the store a command; answered by `Answered` or `Refused`, which are not awaited for some commands.
+
+    What the command reports is done first: for `ReportPublished`, the checkpoint is published through the sinks.
+    """
 
     command: Command[object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Join:
+class GroupRequest(StrEnum):
+    """What is asked of Kafka about the group."""
+
+    JOIN = "join"
     """Subscribe, every partition paused; answered by `Assigned`, sooner or later."""
 
+    LEAVE = "leave"
+    """Unsubscribe and poll to the revoke, so that the group is left at once; answered by `Notice.LEFT_GROUP`."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveGroup:
-    """Unsubscribe and poll to the revoke, so that the group is left at once; answered by `LeftGroup`."""
+    CLOSE_KEEPING_SLOT = "close_keeping_slot"
+    """Close the consumer without leaving: a static member's slot waits for it; answered by `Notice.LEFT_GROUP`."""
 
+    DISCOVER_PARTITIONS = "discover_partitions"
+    """Ask the brokers which partitions they have of what the group subscribes to; answered by `PartitionsDiscovered`.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloseKeepingSlot:
-    """Close the consumer without leaving: a static member's slot waits for it; answered by `LeftGroup`."""
+    Kafka does not tell by itself: a static member that returns gets its old assignment, whatever was added since.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimAssignment:
-    """Read the logs of an assignment, then claim it; answered as `ClaimPartitions` is.
+    """Read the logs of an assignment, then claim it; answered as the claim is.
 
-    Where the logs can't be read, that is refused too, without partitions.
+    Where the logs can't be read, the claim is refused too, without partitions.
     """
 
-    incarnation: Incarnation
-    assignment: AssignmentId
+    claim: ClaimPartitions
+    """The claim, without what is to be read."""
+
     partitions: frozenset[GroupPartition]
-    waited: timedelta = timedelta(0)
-    """As in `ClaimPartitions`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,14 +291,6 @@ class ReleasePartitions:
     """Let Kafka take the partitions that it is revoking: nothing runs on them; answered by `Assigned`."""
 
     partitions: frozenset[GroupPartition]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiscoverPartitions:
-    """Ask the brokers which partitions they have of what the group subscribes to; answered by `PartitionsDiscovered`.
-
-    Kafka does not tell by itself: a static member that returns gets its old assignment, whatever was added since.
-    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,19 +345,13 @@ class PrepareSinks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Publish:
-    """Publish a complete checkpoint through the sinks, then tell the store; answered as `ReportPublished` is."""
-
-    sequence: CheckpointNumber
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """Commit the restore point's offsets of the member's partitions, then read them; answered by `CommitAnswered`."""
 
     sequence: CheckpointNumber
-    offsets: OffsetMap
+    timeline: Timeline
     epoch: Epoch
+    offsets: OffsetMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,6 +359,10 @@ class CommitSeek:
     """Tell Kafka where the member's partitions resumed after a reset, or lag tools lie; no answer is awaited."""
 
     caller: Caller
+    sequence: CheckpointNumber
+    """The newest that the region has used."""
+
+    timeline: Timeline
     offsets: OffsetMap
 
 
@@ -404,18 +375,14 @@ class EndProcess:
 
 Effect: TypeAlias = (
     Ask
-    | Join
-    | LeaveGroup
-    | CloseKeepingSlot
+    | GroupRequest
     | ClaimAssignment
     | ReleasePartitions
-    | DiscoverPartitions
     | PlanRanges
     | RunBatch
     | Cancel
     | ResetSinks
     | PrepareSinks
-    | Publish
     | Commit
     | CommitSeek
     | EndProcess

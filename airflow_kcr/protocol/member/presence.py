@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from airflow_kcr.protocol.member import messages, state
-from airflow_kcr.protocol.member.messages import Ask, Effect
+from airflow_kcr.protocol.member.messages import Ask, Effect, GroupRequest
 from airflow_kcr.protocol.member.state import (
     ACTIVE,
     Awaited,
@@ -147,7 +147,7 @@ def join(member: MemberMachine, now: float) -> Driven:
         return member, ()
     if member.fenced_at is not None and now - member.fenced_at < member.join_backoff:
         return member, ()
-    return replace(member, in_group=True), (messages.Join(),)
+    return replace(member, in_group=True), (GroupRequest.JOIN,)
 
 
 def store_away(member: MemberMachine, now: float) -> Driven:
@@ -160,10 +160,10 @@ def store_away(member: MemberMachine, now: float) -> Driven:
     if now - member.store_lost_at < state.seconds(member.timeouts.store_grace):
         return member, ()
     member = moved(state.doomed(member), State.HOLDING, Why.STORE_AWAY)
-    return _leave_group(member, messages.LeaveGroup())
+    return _leave_group(member, GroupRequest.LEAVE)
 
 
-def _leave_group(member: MemberMachine, how: messages.LeaveGroup | messages.CloseKeepingSlot) -> Driven:
+def _leave_group(member: MemberMachine, how: GroupRequest) -> Driven:
     if not member.in_group or Awaited.LEAVE in member.awaited:
         return member, ()
     return awaiting(member, Awaited.LEAVE), (how,)
@@ -173,7 +173,7 @@ def fenced(member: MemberMachine, now: float) -> Driven:
     """Write nothing; stop the batch, and close without touching the slot, which belongs to the newer incarnation."""
     if member.state is not State.FENCED:
         return member, ()
-    return _leave_group(state.doomed(member), messages.CloseKeepingSlot())
+    return _leave_group(state.doomed(member), GroupRequest.CLOSE_KEEPING_SLOT)
 
 
 def terminate(member: MemberMachine, now: float) -> Driven:
@@ -186,7 +186,7 @@ def terminate(member: MemberMachine, now: float) -> Driven:
             return member, (messages.EndProcess(why="the batch did not end within the close time"),)
         return (state.doomed(member) if spent >= state.seconds(member.timeouts.close) / 2 else member), ()
     if member.in_group:
-        return _leave_group(member, messages.CloseKeepingSlot() if member.static else messages.LeaveGroup())
+        return _leave_group(member, GroupRequest.CLOSE_KEEPING_SLOT if member.static else GroupRequest.LEAVE)
     leaving: tuple[Effect, ...] = ()
     if member.incarnation is not None:
         kind = KeepSlot if member.static else Leave
@@ -206,7 +206,7 @@ def leave(member: MemberMachine, now: float) -> Driven:
     if member.batch is not None and member.incarnation is not None:
         return member, ()
     if member.in_group:
-        return _leave_group(member, messages.LeaveGroup())
+        return _leave_group(member, GroupRequest.LEAVE)
     if member.incarnation is None:
         return moved(member, State.CLOSED), ()
     leaving = Leave(member=member.member, incarnation=member.incarnation)

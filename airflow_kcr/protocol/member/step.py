@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, TypeVar
 from airflow_kcr.errors import GroupInOtherRegion, IllegalEvent, MemberInUse, PartitionBusy, UnknownTopics
 from airflow_kcr.protocol.member import drive, messages, state
 from airflow_kcr.protocol.member.drive import PLAN_PAUSE
-from airflow_kcr.protocol.member.messages import Effect
+from airflow_kcr.protocol.member.messages import Effect, Notice
 from airflow_kcr.protocol.member.state import (
     Assignment,
     Awaited,
@@ -90,10 +90,7 @@ def step(member: MemberMachine, event: messages.Event, now: float) -> tuple[Memb
 def _handler(event: messages.Event) -> Callable[..., MemberMachine]:
     if isinstance(event, messages.Answered | messages.Refused):
         return TABLE.get((type(event), type(event.command)), _unchanged)
-    return TABLE[type(event)]
-
-
-# -- the store -----------------------------------------------------------------------------------------------------
+    return TABLE[event if isinstance(event, Notice) else type(event)]
 
 
 def _registered(member: MemberMachine, event: messages.Answered[Register, Incarnation], now: float) -> MemberMachine:
@@ -202,8 +199,7 @@ def _against(before: MemberMachine, member: MemberMachine, view: MemberRegion) -
     """Return the member after a view that no batch of its own has overtaken, so that both must know the same.
 
     A position that the store accepted and does not have any more: it was restored. A batch that the store has as
-    started
-    and that is not here will never end, and nothing begins behind it: only a reset gets past it.
+    started and that is not here will never end, and nothing starts behind it: only a reset gets past it.
     """
     if before.view is not None and before.view.epoch == view.epoch:
         places = {p: c.position for p, c in view.claims.items() if c.position is not None}
@@ -325,7 +321,7 @@ def _store_lost(member: MemberMachine, event: messages.StoreLost, now: float) ->
     return replace(member, store_lost_at=now if member.store_lost_at is None else member.store_lost_at)
 
 
-def _store_back(member: MemberMachine, event: messages.StoreBack, now: float) -> MemberMachine:
+def _store_back(member: MemberMachine, event: Notice, now: float) -> MemberMachine:
     return _stale(_store_seen(member))
 
 
@@ -351,9 +347,6 @@ def _store_seen(member: MemberMachine) -> MemberMachine:
 
 def _stale(member: MemberMachine) -> MemberMachine:
     return replace(member, view_is_stale=True)
-
-
-# -- batches -------------------------------------------------------------------------------------------------------
 
 
 def _planned(member: MemberMachine, event: messages.RangesPlanned, now: float) -> MemberMachine:
@@ -422,9 +415,6 @@ def _discarded(member: MemberMachine, event: Reply[DiscardBatch, Region], now: f
     return _stale(replace(member, batch=None))
 
 
-# -- Kafka ---------------------------------------------------------------------------------------------------------
-
-
 def _assigned(member: MemberMachine, event: messages.Assigned, now: float) -> MemberMachine:
     fresh = Assignment(assignment=event.assignment, partitions=event.partitions)
     return replace(_with_assignment(member, fresh), claim_after=0.0, claim_backoff=0.0, busy_since=None)
@@ -434,7 +424,7 @@ def _revoking(member: MemberMachine, event: messages.Revoking, now: float) -> Me
     return replace(answered(member, Awaited.RELEASE), revoking=event.partitions)
 
 
-def _revoked(member: MemberMachine, event: messages.Revoked, now: float) -> MemberMachine:
+def _revoked(member: MemberMachine, event: Notice, now: float) -> MemberMachine:
     return _with_assignment(member, None)
 
 
@@ -442,12 +432,12 @@ def _with_assignment(member: MemberMachine, assignment: Assignment | None) -> Me
     return replace(answered(member, Awaited.RELEASE), assignment=assignment, revoking=frozenset())
 
 
-def _left_group(member: MemberMachine, event: messages.LeftGroup, now: float) -> MemberMachine:
+def _left_group(member: MemberMachine, event: Notice, now: float) -> MemberMachine:
     left = _with_assignment(answered(member, Awaited.LEAVE), None)
     return replace(left, in_group=False, claimed=None)
 
 
-def _instance_fenced(member: MemberMachine, event: messages.InstanceFenced, now: float) -> MemberMachine:
+def _instance_fenced(member: MemberMachine, event: Notice, now: float) -> MemberMachine:
     first, most = REJOIN_BACKOFF
     again = member.fenced_at is not None and now - member.fenced_at < CALM
     backoff = min(member.join_backoff * 2, most) if again else first
@@ -481,9 +471,6 @@ def _partitions_reported(
         rejoins=known.rejoins if advice.report_again else 0,
     )
     return replace(answered(member, Awaited.REPORT_PARTITIONS), discovery=advised)
-
-
-# -- sinks ---------------------------------------------------------------------------------------------------------
 
 
 def _sinks_reset(member: MemberMachine, event: messages.SinksReset, now: float) -> MemberMachine:
@@ -535,10 +522,7 @@ def _publication_failed(member: MemberMachine, event: messages.Refused[ReportPub
     return _stale(answered(member, Awaited.PUBLISH))
 
 
-# -- time and signals ----------------------------------------------------------------------------------------------
-
-
-def _terminated(member: MemberMachine, event: messages.Terminated, now: float) -> MemberMachine:
+def _terminated(member: MemberMachine, event: Notice, now: float) -> MemberMachine:
     return member if member.terminating else replace(member, terminated_at=now)
 
 
@@ -547,7 +531,7 @@ def _unchanged(member: MemberMachine, event: messages.Event, now: float) -> Memb
     return member
 
 
-Kind: TypeAlias = "type[object] | tuple[type[object], type[Command[object]]]"
+Kind: TypeAlias = "Notice | type[object] | tuple[type[object], type[Command[object]]]"
 
 TABLE: Final[Mapping[Kind, Callable[..., MemberMachine]]] = {
     (messages.Answered, Register): _registered,
@@ -573,7 +557,7 @@ TABLE: Final[Mapping[Kind, Callable[..., MemberMachine]]] = {
     (messages.Answered, DiscardBatch): _discarded,
     (messages.Refused, DiscardBatch): _discarded,
     messages.StoreLost: _store_lost,
-    messages.StoreBack: _store_back,
+    Notice.STORE_BACK: _store_back,
     messages.Changed: _changed,
     messages.RangesPlanned: _planned,
     messages.BatchFinished: _batch_ran,
@@ -581,9 +565,9 @@ TABLE: Final[Mapping[Kind, Callable[..., MemberMachine]]] = {
     messages.BatchQuiesced: _batch_quiesced,
     messages.Assigned: _assigned,
     messages.Revoking: _revoking,
-    messages.Revoked: _revoked,
-    messages.LeftGroup: _left_group,
-    messages.InstanceFenced: _instance_fenced,
+    Notice.REVOKED: _revoked,
+    Notice.LEFT_GROUP: _left_group,
+    Notice.INSTANCE_FENCED: _instance_fenced,
     messages.CommitAnswered: _committed,
     messages.PartitionsDiscovered: _partitions_discovered,
     messages.SinksReset: _sinks_reset,
@@ -591,7 +575,7 @@ TABLE: Final[Mapping[Kind, Callable[..., MemberMachine]]] = {
     messages.SinksPrepared: _sinks_prepared,
     messages.EngineLacks: _engine_lacks,
     messages.EngineSlowed: _engine_slowed,
-    messages.Tick: _unchanged,
-    messages.Terminated: _terminated,
+    Notice.TICK: _unchanged,
+    Notice.TERMINATED: _terminated,
 }
 """One row an event, and what records it."""

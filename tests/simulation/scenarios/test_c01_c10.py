@@ -177,7 +177,7 @@ def test_c03_a_batch_that_has_begun_counts_as_processed_when_its_partition_is_re
 
 def test_c03_a_member_whose_batch_lost_a_partition_finishes_it_and_only_then_claims_what_it_has_left() -> None:
     alone = LoneMember().in_batch()
-    alone.feed(member_events.Revoked())
+    alone.feed(messages.Notice.REVOKED)
     alone.assign(MINE[:1], assignment=2)
     assert not alone.wanted(messages.Cancel)
     assert not alone.wanted(messages.ClaimAssignment)
@@ -190,10 +190,10 @@ def test_c03_a_member_whose_batch_lost_a_partition_finishes_it_and_only_then_cla
 
 def test_c03_a_member_that_is_assigned_the_same_again_goes_on_with_its_batch() -> None:
     alone = LoneMember().in_batch()
-    alone.feed(member_events.Revoked())
+    alone.feed(messages.Notice.REVOKED)
     alone.assign(MINE, assignment=2)
     assert not alone.wanted(messages.Cancel)
-    assert [e.assignment for e in alone.wanted(messages.ClaimAssignment)] == [2]
+    assert [e.claim.assignment for e in alone.wanted(messages.ClaimAssignment)] == [2]
 
 
 def test_c03_where_nothing_has_begun_the_rebalance_is_absorbed() -> None:

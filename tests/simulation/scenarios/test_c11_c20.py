@@ -36,19 +36,17 @@ def test_c11_a_member_that_cannot_reach_the_store_leaves_its_group_in_bounded_ti
     assert grace <= 30
     alone.feed(messages.StoreLost())
     before = alone.wait(grace - 1, renewing=False)
-    assert not any(isinstance(e, messages.LeaveGroup) for e in before)
-    assert [type(e) for e in alone.wait(1, renewing=False) if isinstance(e, messages.LeaveGroup)] == [
-        messages.LeaveGroup
-    ]
+    assert not any(e is messages.GroupRequest.LEAVE for e in before)
+    assert alone.wait(1, renewing=False).count(messages.GroupRequest.LEAVE) == 1
     assert (alone.state, alone.member.why) == (State.HOLDING, Why.STORE_AWAY)
     assert alone.member.batch is not None
     assert alone.member.batch.doomed
-    alone.feed(messages.LeftGroup(), messages.BatchQuiesced(batch=BatchId("b1")))
+    alone.feed(messages.Notice.LEFT_GROUP, messages.BatchQuiesced(batch=BatchId("b1")))
     assert not alone.wait(60, renewing=False)
-    alone.feed(messages.StoreBack(), answers.registered(incarnation=Incarnation(2), sent_at=alone.now))
+    alone.feed(messages.Notice.STORE_BACK, answers.registered(incarnation=Incarnation(2), sent_at=alone.now))
     alone.feed(answers.view_read(view=view_of(incarnation=2)))
     assert alone.state is State.JOINING
-    assert alone.wanted(messages.Join)
+    assert alone.wanted(messages.GroupRequest.JOIN)
 
 
 def test_c11_the_others_go_on_after_one_reset_and_there_is_no_second_one() -> None:
@@ -312,7 +310,7 @@ def test_c17_a_member_comes_back_by_itself_as_a_new_incarnation() -> None:
     assert any(isinstance(e, commands.Register) and e.previous == 1 for e in alone.all)
     assert any(isinstance(e, messages.Cancel) for e in alone.all)
     alone.feed(messages.BatchQuiesced(batch=BatchId("b1")))
-    alone.feed(messages.StoreBack(), answers.registered(incarnation=Incarnation(2), sent_at=alone.now))
+    alone.feed(messages.Notice.STORE_BACK, answers.registered(incarnation=Incarnation(2), sent_at=alone.now))
     # Its own old batch is discarded by the new incarnation: nothing has to wait for the lease of the old one.
     assert [(e.batch, e.incarnation) for e in alone.wanted(commands.DiscardBatch)] == [("b1", 2)]
 
@@ -454,7 +452,7 @@ def test_c20_a_start_does_not_wait_for_an_index_that_the_spec_has_no_more() -> N
 
 def test_c20_a_refused_registration_closes_the_member() -> None:
     alone = LoneMember()
-    alone.feed(messages.Tick())
+    alone.feed(messages.Notice.TICK)
     alone.feed(answers.registration_refused(why="no such index"))
     assert alone.state is State.CLOSED
     assert str(alone.member.refusal) == "no such index"
@@ -465,8 +463,8 @@ def test_c20_a_newer_incarnation_of_another_process_fences_the_member_which_writ
     alone.feed(answers.not_renewed(incarnation=Incarnation(2)))
     assert alone.state is State.FENCED
     assert [e.batch for e in alone.wanted(messages.Cancel)] == ["b1"]
-    assert alone.wanted(messages.CloseKeepingSlot)
-    after = [*alone.feed(messages.BatchQuiesced(batch=BatchId("b1")), messages.LeftGroup())]
+    assert alone.wanted(messages.GroupRequest.CLOSE_KEEPING_SLOT)
+    after = [*alone.feed(messages.BatchQuiesced(batch=BatchId("b1")), messages.Notice.LEFT_GROUP)]
     after += alone.wait(300, renewing=False)
     assert after == []
     assert alone.state is State.FENCED

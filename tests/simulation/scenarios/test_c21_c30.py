@@ -101,11 +101,11 @@ def test_c21_a_member_leaves_its_group_only_when_the_region_is_stopped() -> None
     assert alone.wanted(commands.ReportReadBack)
     alone.see(replace(waiting, commit=None, counter=EventNumber(12)))
     alone.wait(10)
-    assert not [e for e in alone.all if isinstance(e, messages.LeaveGroup)]
+    assert not [e for e in alone.all if e is messages.GroupRequest.LEAVE]
     assert (alone.state, alone.member.why) == (State.HOLDING, Why.DRAINED)
     alone.see(replace(waiting, state=rows.RegionState.STOPPED, commit=None, counter=EventNumber(13)))
-    assert alone.wanted(messages.LeaveGroup)
-    alone.feed(messages.LeftGroup())
+    assert alone.wanted(messages.GroupRequest.LEAVE)
+    alone.feed(messages.Notice.LEFT_GROUP)
     assert alone.state is State.CLOSED
 
 

@@ -90,14 +90,16 @@ def test_c51_a_live_member_is_not_taken_over_by_accident_nor_in_the_middle_of_it
 def test_c52_a_claim_that_hangs_across_a_rebalance_is_void_and_made_anew_for_what_is_assigned_now() -> None:
     alone = LoneMember().join().assign(MINE)
     states = [alone.state]
-    assert [e.assignment for e in alone.wanted(messages.ClaimAssignment)] == [1]
-    alone.feed(messages.Revoked())
+    assert [e.claim.assignment for e in alone.wanted(messages.ClaimAssignment)] == [1]
+    alone.feed(messages.Notice.REVOKED)
     alone.assign(MINE[:1], assignment=2)
     assert not alone.wanted(messages.ClaimAssignment)
     # The answer comes now: it is for an assignment that Kafka has taken back.
     alone.grant(view_of(claims_of(MINE)), assignment=1)
     states.append(alone.state)
-    assert [(e.assignment, e.partitions) for e in alone.wanted(messages.ClaimAssignment)] == [(2, frozenset(MINE[:1]))]
+    assert [(e.claim.assignment, e.partitions) for e in alone.wanted(messages.ClaimAssignment)] == [
+        (2, frozenset(MINE[:1]))
+    ]
     alone.grant(view_of(claims_of(MINE[:1])), assignment=2)
     states.append(alone.state)
     assert states == [State.JOINING, State.JOINING, State.PROCESSING]
@@ -106,7 +108,7 @@ def test_c52_a_claim_that_hangs_across_a_rebalance_is_void_and_made_anew_for_wha
 
 def test_c52_a_claim_is_not_made_while_nothing_is_assigned() -> None:
     alone = LoneMember().join().assign(MINE)
-    alone.feed(messages.Revoked())
+    alone.feed(messages.Notice.REVOKED)
     alone.grant(view_of(claims_of(MINE)), assignment=1)
     assert not alone.wanted(messages.ClaimAssignment)
     assert alone.state is State.JOINING

@@ -179,10 +179,10 @@ class Host:
 
     def terminate(self) -> None:
         """SIGTERM."""
-        self.soon(lambda: self.deliver(messages.Terminated()))
+        self.soon(lambda: self.deliver(messages.Notice.TERMINATED))
 
     def _tick(self) -> None:
-        self.deliver(messages.Tick())
+        self.deliver(messages.Notice.TICK)
         self.later(TICK, self._tick)
 
     def _asked(self, action: Callable[[], None], most: float) -> None:
@@ -227,11 +227,11 @@ class Host:
         match effect:
             case messages.Ask(command=command):
                 self.ask(command)
-            case messages.Join():
+            case messages.GroupRequest.JOIN:
                 self._asked(self._join, 0.05)
-            case messages.LeaveGroup():
+            case messages.GroupRequest.LEAVE:
                 self._asked(self._leave, 0.3)
-            case messages.CloseKeepingSlot():
+            case messages.GroupRequest.CLOSE_KEEPING_SLOT:
                 self.soon(self._close, 0.3)
             case messages.ClaimAssignment():
                 if self.around.broker.late or self.around.broker.is_away:
@@ -240,7 +240,7 @@ class Host:
                     self._claim(effect)
             case messages.ReleasePartitions():
                 self.soon(lambda: self._release(effect.partitions), 0.2)
-            case messages.DiscoverPartitions():
+            case messages.GroupRequest.DISCOVER_PARTITIONS:
                 self._asked(self._discover, 0.2)
             case messages.PlanRanges():
                 self._asked(lambda: self._plan(effect), 0.1)
@@ -253,8 +253,6 @@ class Host:
                 self.soon(lambda: self._reset_sinks(effect, until), 0.3)
             case messages.PrepareSinks():
                 self._asked(lambda: self._prepared(effect), 0.2)
-            case messages.Publish(sequence=sequence):
-                self.ask(commands.ReportPublished(sequence=sequence, member=self.member))
             case messages.Commit():
                 self.soon(lambda: self._commit(effect, self.world.now + 5), 0.2)
             case messages.CommitSeek():
@@ -278,7 +276,7 @@ class Host:
                 return
             if self.told_lost:
                 self.told_lost = False
-                self.deliver(messages.StoreBack())
+                self.deliver(messages.Notice.STORE_BACK)
             answer = self._answer(command)
             self.soon(lambda: self.deliver(answer))
             self._calls.popleft()
@@ -317,22 +315,15 @@ class Host:
             self.around.wrong.append(f"{self.member}, of revision {self.revision}, began a batch under {in_force}")
 
     def _claim(self, effect: messages.ClaimAssignment) -> None:
-        claim = commands.ClaimPartitions(
-            member=self.member,
-            incarnation=effect.incarnation,
-            assignment=effect.assignment,
-            partitions={},
-            waited=effect.waited,
-        )
         if not all(self.around.broker.has(p) for p in effect.partitions):
-            self.deliver(messages.Refused(command=claim, error=UnknownTopics("no such log")))
+            self.deliver(messages.Refused(command=effect.claim, error=UnknownTopics("no such log")))
             return
         assigned: dict[GroupPartition, commands.AssignedPartition] = {}
         for partition in effect.partitions:
             bounds = self.around.broker.log(partition).bounds()
             start = SeekEntry(offset=bounds.start, source=SeekSource.START_POSITION)
             assigned[partition] = commands.AssignedPartition(bounds=bounds, initial=start)
-        self.ask(replace(claim, partitions=assigned, cluster=ClusterId(f"of {self.member.group}")))
+        self.ask(replace(effect.claim, partitions=assigned, cluster=ClusterId(f"of {self.member.group}")))
 
     def _discover(self) -> None:
         broker = self.around.broker
@@ -366,10 +357,10 @@ class Host:
         elif what == "revoking":
             self.deliver(messages.Revoking(partitions=held))
         elif what == "revoked":
-            self.deliver(messages.Revoked())
+            self.deliver(messages.Notice.REVOKED)
         elif self.alive and self.consumer_open:
             self.consumer_open = False
-            self.soon(lambda: self.deliver(messages.InstanceFenced()), 0.5)
+            self.soon(lambda: self.deliver(messages.Notice.INSTANCE_FENCED), 0.5)
 
     def _release(self, partitions: frozenset[GroupPartition]) -> None:
         batch = self.machine.batch
@@ -381,7 +372,7 @@ class Host:
 
     def _lost(self) -> None:
         """The session is over: the client says so at the next poll, and joins again by itself."""
-        self.deliver(messages.Revoked())
+        self.deliver(messages.Notice.REVOKED)
         if self.alive and self.consumer_open:
             self._join()
 
@@ -399,7 +390,7 @@ class Host:
 
     def _closed(self) -> None:
         self.consumer, self.consumer_open = None, False
-        self.deliver(messages.LeftGroup())
+        self.deliver(messages.Notice.LEFT_GROUP)
 
     def _commit(self, effect: messages.Commit, deadline: float) -> None:
         """Commit under a deadline; whatever came back, what Kafka holds is read."""

@@ -17,9 +17,14 @@ from airflow_kcr.runtime.metrics import Metrics
 from tests.support.driver import group_rules
 from tests.support.runtime_fakes import FLIGHTS, MEMBER, REGION_ID, FakeMembership, p
 
-COMMIT = messages.Commit(sequence=CheckpointNumber(4), offsets=OffsetMap({p(0): Offset(7)}), epoch=Epoch(2))
+COMMIT = messages.Commit(
+    sequence=CheckpointNumber(4), timeline=Timeline(1), epoch=Epoch(2), offsets=OffsetMap({p(0): Offset(7)})
+)
 SEEK = messages.CommitSeek(
-    caller=Caller(member=MEMBER, incarnation=Incarnation(1), epoch=Epoch(3)), offsets=OffsetMap({p(0): Offset(5)})
+    caller=Caller(member=MEMBER, incarnation=Incarnation(1), epoch=Epoch(3)),
+    sequence=CheckpointNumber(6),
+    timeline=Timeline(2),
+    offsets=OffsetMap({p(0): Offset(5)}),
 )
 
 
@@ -83,14 +88,15 @@ def test_what_the_client_tells_is_put_into_the_queue_and_nothing_else_is_done(de
     desk.grouping.failed(ProtocolError("the event thread failed"))
     # Counting is the loop's: nothing has happened in this thread.
     assert desk.metrics == Metrics()
-    kinds = [type(e) for e in desk.loop()]
-    assert kinds == [messages.Assigned, messages.Revoked, messages.LeftGroup, messages.InstanceFenced]
+    assigned, *notices = desk.loop()
+    assert isinstance(assigned, messages.Assigned)
+    assert notices == [messages.Notice.REVOKED, messages.Notice.LEFT_GROUP, messages.Notice.INSTANCE_FENCED]
     assert (desk.metrics.counts.troubles, desk.metrics.counts.last_trouble) == (2, "broker 1 is down")
     assert [str(one) for one in desk.failures] == ["the event thread failed"]
 
 
 def test_a_commit_says_who_wrote_it(desk: Desk) -> None:
-    desk.grouping.commit(COMMIT, Timeline(1), always)
+    desk.grouping.commit(COMMIT, always)
     assert json.loads(desk.membership.notes[0]) == {
         "region": "flights",
         "region_id": REGION_ID,
@@ -102,7 +108,7 @@ def test_a_commit_says_who_wrote_it(desk: Desk) -> None:
 
 def test_the_commit_read_back_of_a_commit_is_what_kafka_holds_of_the_partitions_asked_for(desk: Desk) -> None:
     desk.membership.held = {p(1): CommittedOffset(offset=Offset(99))}
-    desk.grouping.commit(COMMIT, Timeline(1), always)
+    desk.grouping.commit(COMMIT, always)
     assert desk.loop() == [messages.CommitAnswered(sequence=CheckpointNumber(4), offsets=OffsetMap({p(0): Offset(7)}))]
     assert desk.metrics.counts.failed_commits == 0
 
@@ -110,7 +116,7 @@ def test_the_commit_read_back_of_a_commit_is_what_kafka_holds_of_the_partitions_
 def test_a_commit_that_failed_is_counted_and_answered_with_what_kafka_holds(desk: Desk) -> None:
     desk.membership.held = {p(0): CommittedOffset(offset=Offset(3)), p(1): CommittedOffset(offset=Offset(9))}
     desk.membership.commit_failure = "the coordinator moved"
-    desk.grouping.commit(COMMIT, Timeline(1), always)
+    desk.grouping.commit(COMMIT, always)
     held = OffsetMap({p(0): Offset(3)})
     assert desk.loop() == [messages.CommitAnswered(sequence=CheckpointNumber(4), offsets=held, failed=True)]
     assert desk.metrics.counts.failed_commits == 1
@@ -120,7 +126,7 @@ def test_a_commit_that_failed_is_counted_and_answered_with_what_kafka_holds(desk
 
 def test_where_a_reset_resumed_is_told_to_kafka_and_noted(desk: Desk) -> None:
     noted: list[str] = []
-    desk.grouping.commit_seek(SEEK, Timeline(2), CheckpointNumber(6), noted.append, always)
+    desk.grouping.commit_seek(SEEK, noted.append, always)
     assert json.loads(desk.membership.notes[0]) == {
         "region": "flights",
         "region_id": REGION_ID,
@@ -135,7 +141,7 @@ def test_where_a_reset_resumed_is_told_to_kafka_and_noted(desk: Desk) -> None:
 def test_a_resume_that_kafka_did_not_take_is_counted_and_its_reason_noted(desk: Desk) -> None:
     noted: list[str] = []
     desk.membership.commit_failure = "not in the group"
-    desk.grouping.commit_seek(SEEK, Timeline(2), CheckpointNumber(6), noted.append, always)
+    desk.grouping.commit_seek(SEEK, noted.append, always)
     assert noted == ["not in the group"]
     desk.loop()
     assert desk.metrics.counts.failed_commits == 1
@@ -144,4 +150,4 @@ def test_a_resume_that_kafka_did_not_take_is_counted_and_its_reason_noted(desk: 
 def test_without_a_client_nothing_can_be_committed() -> None:
     who = Identity(region=FLIGHTS, region_id=REGION_ID, member=MEMBER, group=group_rules(), timeouts=Timeouts())
     with pytest.raises(RuntimeError, match="no Kafka client"):
-        Grouping(who, lambda _: None, lambda _: None, Metrics()).commit(COMMIT, Timeline(1), always)
+        Grouping(who, lambda _: None, lambda _: None, Metrics()).commit(COMMIT, always)

@@ -92,7 +92,7 @@ class Office:
                 case messages.Answered(result=told) | messages.Refused(error=told):
                     heard.append(type(told).__name__)
                 case _:
-                    heard.append(type(event).__name__)
+                    heard.append(getattr(event, "name", type(event).__name__))
 
         calls = self.renewals.member(deliver, failed.append, StoreClock(boot_time, NOON), silence)
         return Asker(renewal(index, region), calls, heard, failed)
@@ -159,11 +159,11 @@ def test_an_outage_is_told_to_everybody_who_asked_and_so_is_its_end(office: Offi
     for one in members:
         one.ask()
     answered(*members)
-    assert [one.news() for one in members] == [["StoreLost", "StoreBack", "Heartbeat"]] * 2
+    assert [one.news() for one in members] == [["StoreLost", "STORE_BACK", "Heartbeat"]] * 2
     for one in members:
         one.ask()
     answered(*members, times=2)
-    assert [one.news() for one in members] == [["StoreLost", "StoreBack", "Heartbeat", "Heartbeat"]] * 2
+    assert [one.news() for one in members] == [["StoreLost", "STORE_BACK", "Heartbeat", "Heartbeat"]] * 2
 
 
 def test_who_asks_during_an_outage_is_asked_for_with_the_others(office: Office) -> None:

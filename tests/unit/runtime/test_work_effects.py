@@ -67,7 +67,10 @@ VIEW = MemberRegion(
 )
 PLAN = messages.PlanRanges(positions=OffsetMap({p(0): Offset(0)}), view=VIEW)
 SHOWN = ReportPublished(sequence=CheckpointNumber(4), member=MEMBER)
-CLAIM = messages.ClaimAssignment(incarnation=Incarnation(1), assignment=AssignmentId(3), partitions=frozenset({p(0)}))
+CLAIM = messages.ClaimAssignment(
+    claim=ClaimPartitions(member=MEMBER, incarnation=Incarnation(1), assignment=AssignmentId(3), partitions={}),
+    partitions=frozenset({p(0)}),
+)
 PREPARE = messages.PrepareSinks(sequence=CheckpointNumber(4), partitions=frozenset({p(0)}))
 MOVED = ReportOutOfRange(caller=Caller(member=MEMBER, incarnation=Incarnation(1), epoch=Epoch(1)), observed={})
 AWAY = BrokerUnavailable("localhost:1 does not answer")
@@ -178,7 +181,7 @@ def test_a_claim_is_made_from_logs_read_anew_and_what_kafka_holds(desk: Desk) ->
     desk.working.claim(CLAIM, initialised=False, ready=lambda claim, held: ready.append((claim, held)))
     eventually(lambda: bool(ready), "the claim")
     claim, held = ready[0]
-    assert (claim.assignment, set(claim.partitions)) == (CLAIM.assignment, {p(0)})
+    assert (claim.assignment, set(claim.partitions)) == (CLAIM.claim.assignment, {p(0)})
     assert held == {p(0): CommittedOffset(offset=Offset(3))}
     desk.working.plan(PLAN, OTHER, 1)
     desk.hear(messages.RangesPlanned)

@@ -46,7 +46,7 @@ def test_a_processing_member_asks_for_a_plan_of_its_positions_once() -> None:
     assert lone.wanted(messages.PlanRanges) == [
         messages.PlanRanges(positions=OffsetMap(dict.fromkeys(MINE, Offset(0))), view=lone.view)
     ]
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert lone.wanted(messages.PlanRanges) == []
 
 
@@ -57,7 +57,7 @@ def test_nothing_is_planned_while_the_view_is_old_or_the_member_may_not_process(
     stale.feed(answers.renewed(sent_at=0.0, counter=EventNumber(99)))
     stale.grant()
     stale.member = replace(stale.member, view_is_stale=True, awaited=frozenset({Awaited.READ}))
-    stale.feed(messages.Tick())
+    stale.feed(messages.Notice.TICK)
     assert stale.wanted(messages.PlanRanges) == []
 
 
@@ -89,7 +89,7 @@ def test_an_empty_plan_is_asked_for_again_after_a_pause() -> None:
     assert not lone.wanted(commands.StartBatch)
     assert not lone.wanted(messages.PlanRanges)
     lone.now += PLAN_PAUSE
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert len(lone.wanted(messages.PlanRanges)) == 1
 
 
@@ -102,7 +102,7 @@ def test_members_of_one_process_without_records_ask_at_the_same_moments() -> Non
             lone.feed(answers.renewed(sent_at=lone.now, counter=lone.view.counter))
             lone.feed(messages.RangesPlanned(batch=B1, ranges={}))
             lone.now = lone.member.plan_after
-            lone.feed(messages.Tick())
+            lone.feed(messages.Notice.TICK)
             assert lone.wanted(messages.PlanRanges)
             moments.append(lone.now)
         asked.append([moment for moment in moments if 110 < moment < 120])
@@ -118,7 +118,10 @@ def test_a_plan_of_other_positions_is_dropped() -> None:
 
 
 def test_a_plan_that_comes_when_the_member_may_not_begin_any_more_is_dropped() -> None:
-    for happened in (messages.Terminated(), answers.view_read(view=replace(SEEN, desired_state=DesiredState.PAUSED))):
+    for happened in (
+        messages.Notice.TERMINATED,
+        answers.view_read(view=replace(SEEN, desired_state=DesiredState.PAUSED)),
+    ):
         lone = LoneMember().processing()
         lone.feed(happened)
         lone.plan()
@@ -127,7 +130,7 @@ def test_a_plan_that_comes_when_the_member_may_not_begin_any_more_is_dropped() -
 
 def test_and_so_is_one_of_who_holds_nothing_any_more() -> None:
     lone = LoneMember().processing()
-    lone.feed(messages.Revoked())
+    lone.feed(messages.Notice.REVOKED)
     lone.feed(
         messages.RangesPlanned(batch=B1, ranges=RANGES, outside={MINE[0]: LogBounds(start=Offset(5), end=Offset(9))})
     )
@@ -160,7 +163,7 @@ def test_while_kafka_takes_partitions_a_batch_there_may_end_and_what_is_kept_goe
 def test_where_kafka_takes_everything_nothing_is_planned() -> None:
     lone = LoneMember().in_batch()
     lone.feed(messages.Revoking(partitions=frozenset(MINE)))
-    lone.feed(messages.BatchFinished(batch=B1), answers.batch_accepted(batch=B1), messages.Tick())
+    lone.feed(messages.BatchFinished(batch=B1), answers.batch_accepted(batch=B1), messages.Notice.TICK)
     assert lone.wanted(messages.ReleasePartitions) == [messages.ReleasePartitions(partitions=frozenset(MINE))]
     assert lone.wanted(messages.PlanRanges) == []
 
@@ -316,12 +319,12 @@ def test_a_batch_is_cancelled_when_its_epoch_is_over_or_the_region_halted(view: 
 
 def test_a_batch_that_lost_a_partition_to_a_rebalance_may_take_as_long_as_any_other() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(messages.Revoked())
+    lone.feed(messages.Notice.REVOKED)
     lone.assign(MINE[:1], assignment=2)
     assert not doomed(lone)
     lone.now += lone.member.timeouts.batch.total_seconds()
     lone.member = replace(lone.member, lease_sent_at=lone.now)
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert doomed(lone)
     assert requested(lone) == [ResetCause.BATCH_TIMEOUT]
 
@@ -406,7 +409,7 @@ def test_time_in_which_no_task_can_run_is_not_the_batch_s_own() -> None:
 def renewals_of(lone: LoneMember) -> list[commands.Renew]:
     """What the member asks for when its lease is to be renewed."""
     lone.now += lone.member.timeouts.renew.total_seconds()
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     found = lone.wanted(commands.Renew)
     lone.feed(answers.renewed(sent_at=lone.now, counter=lone.member.memory.counter))
     return found
@@ -455,7 +458,7 @@ def test_a_batch_that_is_doomed_before_it_began_never_runs() -> None:
 
 def test_nor_one_that_is_doomed_in_the_very_moment_in_which_it_would_run() -> None:
     lone = LoneMember().processing().plan()
-    lone.feed(messages.Revoked())
+    lone.feed(messages.Notice.REVOKED)
     lone.member = replace(lone.member, view=replace(SEEN, epoch=Epoch(2), claims={}))
     lone.feed(answers.batch_started(batch=B1))
     assert lone.wanted(messages.RunBatch) == []
@@ -468,7 +471,7 @@ def test_nor_one_that_is_doomed_in_the_very_moment_in_which_it_would_run() -> No
 def without_lease() -> LoneMember:
     lone = LoneMember().in_batch()
     lone.now = 10.0
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     lone.feed(messages.BatchQuiesced(batch=B1))
     return lone
 
@@ -485,7 +488,7 @@ def test_the_next_incarnation_in_this_process_says_that_it_is_discarded() -> Non
 
 def test_a_member_that_ends_without_a_lease_lets_it_go() -> None:
     lone = without_lease()
-    lone.feed(messages.Terminated())
+    lone.feed(messages.Notice.TERMINATED)
     assert lone.member.batch is None
 
 
@@ -506,7 +509,7 @@ def test_so_does_one_that_the_store_refused() -> None:
 def test_an_end_that_was_finished_under_an_older_incarnation_is_a_discard() -> None:
     lone = LoneMember().in_batch()
     lone.now = 10.0
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     lone.feed(answers.registered(incarnation=Incarnation(2), sent_at=lone.now))
     lone.feed(messages.BatchFinished(batch=B1))
     assert lone.wanted(commands.FinishBatch) == []

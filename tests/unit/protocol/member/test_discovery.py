@@ -46,7 +46,7 @@ def asks(lone: LoneMember, seconds: float) -> int:
     asked = 0
     for _ in range(int(seconds)):
         lone.wait(1)
-        for _ in lone.wanted(messages.DiscoverPartitions):
+        for _ in lone.wanted(messages.GroupRequest.DISCOVER_PARTITIONS):
             asked += 1
             found(lone)
     return asked
@@ -54,9 +54,9 @@ def asks(lone: LoneMember, seconds: float) -> int:
 
 def test_the_brokers_are_asked_after_a_claim_and_then_once_a_lease() -> None:
     lone = LoneMember().join().assign()
-    assert not any(isinstance(e, messages.DiscoverPartitions) for e in lone.all)
+    assert not any(e is messages.GroupRequest.DISCOVER_PARTITIONS for e in lone.all)
     lone.grant()
-    assert len(lone.wanted(messages.DiscoverPartitions)) == 1
+    assert len(lone.wanted(messages.GroupRequest.DISCOVER_PARTITIONS)) == 1
     found(lone)
     told(lone, PartitionAdvice())
     assert asks(lone, 5 * LEASE) == 5
@@ -89,7 +89,7 @@ def test_a_claim_in_another_epoch_is_told_of_again() -> None:
     view = replace(view_of(claims_of(epoch=2)), epoch=Epoch(2), counter=EventNumber(20))
     lone.feed(answers.view_read(view=view))
     lone.grant(view)
-    assert len(lone.wanted(messages.DiscoverPartitions)) == 1
+    assert len(lone.wanted(messages.GroupRequest.DISCOVER_PARTITIONS)) == 1
     assert len(found(lone)) == 1, "a store that was restored has forgotten it"
 
 
@@ -97,25 +97,25 @@ def test_brokers_that_do_not_answer_are_asked_again_later() -> None:
     lone = LoneMember().processing()
     assert found(lone, None) == []
     lone.wait(LEASE)
-    assert len(lone.wanted(messages.DiscoverPartitions)) == 1
+    assert len(lone.wanted(messages.GroupRequest.DISCOVER_PARTITIONS)) == 1
 
 
 @pytest.mark.parametrize("state", sorted(set(RegionState) - CLAIM_STATES))
 def test_only_a_region_that_takes_claims_is_compared_with_the_brokers(state: RegionState) -> None:
     lone = LoneMember().join().assign()
     lone.grant(replace(view_of(claims_of()), state=state))
-    assert lone.wanted(messages.DiscoverPartitions) == []
+    assert lone.wanted(messages.GroupRequest.DISCOVER_PARTITIONS) == []
 
 
 def test_a_member_leaves_its_group_and_joins_it_again_where_that_gives_a_partition_an_owner() -> None:
     lone = LoneMember().processing()
     found(lone)
     told(lone, REJOIN)
-    assert len(lone.wanted(messages.LeaveGroup)) == 1
+    assert len(lone.wanted(messages.GroupRequest.LEAVE)) == 1
     assert lone.wanted(commands.Leave) == [], "it stays a member of the region"
-    lone.feed(messages.Revoked())
-    lone.feed(messages.LeftGroup())
-    assert len(lone.wanted(messages.Join)) == 1
+    lone.feed(messages.Notice.REVOKED)
+    lone.feed(messages.Notice.LEFT_GROUP)
+    assert len(lone.wanted(messages.GroupRequest.JOIN)) == 1
     lone.assign(ALL, assignment=2)
     (claim,) = lone.wanted(messages.ClaimAssignment)
     assert claim.partitions == ALL
@@ -127,14 +127,14 @@ def test_a_member_joins_anew_in_a_reset_too_but_not_in_a_drain(state: RegionStat
     lone.grant(replace(view_of(claims_of()), state=state))
     found(lone)
     told(lone, REJOIN)
-    assert len(lone.wanted(messages.LeaveGroup)) == (state is not RegionState.DRAINING)
+    assert len(lone.wanted(messages.GroupRequest.LEAVE)) == (state is not RegionState.DRAINING)
 
 
 def test_a_member_joins_anew_between_two_batches() -> None:
     lone = LoneMember().processing().plan()
     found(lone)
     told(lone, REJOIN)
-    assert lone.wanted(messages.LeaveGroup) == []
+    assert lone.wanted(messages.GroupRequest.LEAVE) == []
     batch = lone.member.batch
     assert batch is not None
     lone.feed(
@@ -142,7 +142,7 @@ def test_a_member_joins_anew_between_two_batches() -> None:
         messages.BatchFinished(batch=batch.batch),
         answers.batch_accepted(batch=batch.batch),
     )
-    assert len(lone.wanted(messages.LeaveGroup)) == 1
+    assert len(lone.wanted(messages.GroupRequest.LEAVE)) == 1
     assert lone.wanted(messages.PlanRanges) == []
 
 
@@ -158,25 +158,25 @@ def test_a_claim_is_answered_and_the_store_asked_again_before_an_assignment_is_g
     lone.feed(answers.view_read(view=view))
     lone.feed(messages.BatchQuiesced(batch=batch.batch), answers.discarded(batch=batch.batch))
     assert len(lone.wanted(messages.ClaimAssignment)) == 1
-    assert lone.wanted(messages.LeaveGroup) == []
+    assert lone.wanted(messages.GroupRequest.LEAVE) == []
     lone.grant(view)
-    assert lone.wanted(messages.LeaveGroup) == [], "what was told of the epoch before is over"
+    assert lone.wanted(messages.GroupRequest.LEAVE) == [], "what was told of the epoch before is over"
     found(lone)
     told(lone, REJOIN)
-    assert len(lone.wanted(messages.LeaveGroup)) == 1
+    assert len(lone.wanted(messages.GroupRequest.LEAVE)) == 1
 
 
 def answer_all(lone: LoneMember, assignment: int, seen: int) -> int:
     """Answer everything that was wanted since: nothing that the member does gives the partition an owner."""
     while seen < len(lone.all):
         match lone.all[seen]:
-            case messages.DiscoverPartitions():
+            case messages.GroupRequest.DISCOVER_PARTITIONS:
                 found(lone)
             case commands.ReportPartitions():
                 told(lone, REJOIN)
-            case messages.LeaveGroup():
-                lone.feed(messages.Revoked(), messages.LeftGroup())
-            case messages.Join():
+            case messages.GroupRequest.LEAVE:
+                lone.feed(messages.Notice.REVOKED, messages.Notice.LEFT_GROUP)
+            case messages.GroupRequest.JOIN:
                 lone.assign(assignment=assignment)
             case messages.ClaimAssignment():
                 lone.grant(assignment=assignment)
@@ -189,10 +189,10 @@ def answer_all(lone: LoneMember, assignment: int, seen: int) -> int:
 def test_where_joining_anew_does_not_help_each_pause_is_longer_than_the_one_before() -> None:
     lone = LoneMember().processing()
     left: list[float] = []
-    seen = lone.all.index(messages.DiscoverPartitions())
+    seen = lone.all.index(messages.GroupRequest.DISCOVER_PARTITIONS)
     while len(left) < 4 and lone.now < 2 * REJOIN_PAUSE * REJOIN_FACTOR**3:
         seen = answer_all(lone, len(left) + 2, seen)
-        left += [lone.now] * (sum(isinstance(e, messages.LeaveGroup) for e in lone.all) - len(left))
+        left += [lone.now] * (sum(e is messages.GroupRequest.LEAVE for e in lone.all) - len(left))
         lone.wait(1)
     pauses = [after - before for before, after in pairwise(left)]
     assert len(pauses) == 3
@@ -207,7 +207,7 @@ def test_where_joining_anew_does_not_help_each_pause_is_longer_than_the_one_befo
 def refused(lone: LoneMember, *, lacks_logs: bool = True) -> int:
     """Have the claim of the present assignment refused, and return how often the brokers were asked after it."""
     lone.feed(answers.claim_refused(assignment=AssignmentId(1), why="no such log", lacks_logs=lacks_logs))
-    return len(lone.wanted(messages.DiscoverPartitions))
+    return len(lone.wanted(messages.GroupRequest.DISCOVER_PARTITIONS))
 
 
 @pytest.mark.parametrize("state", sorted(CLAIM_STATES))
@@ -218,18 +218,18 @@ def test_a_member_joins_its_group_anew_where_its_assignment_has_a_partition_that
     there = frozenset(MINE[:1])
     assert len(found(lone, there)) == 1
     told(lone, AGAIN)
-    assert lone.wanted(messages.LeaveGroup) == [], "nobody knows yet that it is gone"
+    assert lone.wanted(messages.GroupRequest.LEAVE) == [], "nobody knows yet that it is gone"
     assert refused(lone) == 1
     assert len(found(lone, there)) == 1
     told(lone, PartitionAdvice(gone=frozenset(MINE[1:])))
-    assert len(lone.wanted(messages.LeaveGroup)) == 1
-    lone.feed(messages.LeftGroup())
-    assert len(lone.wanted(messages.Join)) == 1
+    assert len(lone.wanted(messages.GroupRequest.LEAVE)) == 1
+    lone.feed(messages.Notice.LEFT_GROUP)
+    assert len(lone.wanted(messages.GroupRequest.JOIN)) == 1
 
 
 def leaves(lone: LoneMember) -> int:
     """How often it has left its group."""
-    return sum(isinstance(effect, messages.LeaveGroup) for effect in lone.all)
+    return sum(effect is messages.GroupRequest.LEAVE for effect in lone.all)
 
 
 def lacking(lone: LoneMember, there: frozenset[GroupPartition] | None, seconds: float) -> None:
@@ -269,7 +269,7 @@ def test_a_member_without_a_partition_that_is_gone_stays_in_its_group() -> None:
     lone = LoneMember().join().assign()
     refused(lone, lacks_logs=False)
     told(lone, PartitionAdvice(gone=frozenset({FRESH})))
-    assert lone.wanted(messages.LeaveGroup) == []
+    assert lone.wanted(messages.GroupRequest.LEAVE) == []
 
 
 def test_a_member_that_is_assigned_what_is_there_again_claims_it_before_it_judges() -> None:
@@ -277,5 +277,5 @@ def test_a_member_that_is_assigned_what_is_there_again_claims_it_before_it_judge
     found(lone)
     told(lone, PartitionAdvice(gone=frozenset({FRESH})))
     lone.feed(messages.Assigned(assignment=AssignmentId(2), partitions=ALL))
-    assert lone.wanted(messages.LeaveGroup) == []
+    assert lone.wanted(messages.GroupRequest.LEAVE) == []
     assert lone.wanted(messages.ClaimAssignment)[-1].partitions == ALL

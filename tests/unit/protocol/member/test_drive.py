@@ -30,15 +30,15 @@ def test_every_rule_of_the_member_is_asked() -> None:
 def test_facts_and_not_the_event_decide_so_a_repeated_hint_changes_nothing() -> None:
     lone = LoneMember().processing()
     once = lone.member
-    assert lone.feed(messages.Tick()) == ()
+    assert lone.feed(messages.Notice.TICK) == ()
     assert lone.member == once
 
 
 def test_what_is_asked_for_is_not_asked_for_again_before_it_is_answered() -> None:
     lone = LoneMember()
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert [type(e) for e in lone.last] == [commands.Register]
-    assert lone.feed(messages.Tick()) == ()
+    assert lone.feed(messages.Notice.TICK) == ()
     lone.feed(answers.registered(incarnation=Incarnation(1), sent_at=0.0))
     assert [type(e) for e in lone.last] == [commands.ReadRegion]
 
@@ -52,6 +52,6 @@ def test_several_things_may_follow_from_one_event_in_the_order_of_their_importan
 
 def test_a_member_that_is_closed_wants_nothing_more() -> None:
     lone = LoneMember()
-    lone.feed(messages.Tick(), answers.registration_refused(why="no such index"))
+    lone.feed(messages.Notice.TICK, answers.registration_refused(why="no such index"))
     assert lone.state is State.CLOSED
-    assert lone.feed(messages.Tick(), answers.publication_failed(sequence=CheckpointNumber(1))) == ()
+    assert lone.feed(messages.Notice.TICK, answers.publication_failed(sequence=CheckpointNumber(1))) == ()

@@ -28,7 +28,8 @@ from tests.support.answers import ME
 from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
 
 SEEN = view_of(claims_of())
-MY_CLAIM = messages.ClaimAssignment(incarnation=Incarnation(1), assignment=AssignmentId(1), partitions=frozenset(MINE))
+FIRST_CLAIM = commands.ClaimPartitions(member=ME, incarnation=Incarnation(1), assignment=AssignmentId(1), partitions={})
+MY_CLAIM = messages.ClaimAssignment(claim=FIRST_CLAIM, partitions=frozenset(MINE))
 LOG = LogBounds(start=Offset(0), end=Offset(100))
 
 
@@ -46,7 +47,7 @@ def caller(epoch: int = 1) -> Caller:
 def test_an_assignment_is_claimed_as_a_whole_and_once() -> None:
     lone = LoneMember().join().assign()
     assert lone.wanted(messages.ClaimAssignment) == [MY_CLAIM]
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert lone.wanted(messages.ClaimAssignment) == []
 
 
@@ -55,7 +56,7 @@ def test_it_is_not_claimed_while_kafka_says_revoked_or_the_region_takes_no_claim
     lone.see(later(replace(view_of(), state=RegionState.HALTED)))
     lone.assign()
     assert lone.wanted(messages.ClaimAssignment) == []
-    lone.feed(messages.Revoked())
+    lone.feed(messages.Notice.REVOKED)
     lone.see(later(view_of(), 12))
     assert lone.wanted(messages.ClaimAssignment) == []
 
@@ -71,7 +72,9 @@ def test_a_new_epoch_is_claimed_anew_once_the_old_batch_is_over() -> None:
 
 def test_an_assignment_that_changes_in_a_batch_is_claimed_with_the_batch_running() -> None:
     lone = LoneMember().in_batch().assign(assignment=2)
-    assert lone.wanted(messages.ClaimAssignment) == [replace(MY_CLAIM, assignment=AssignmentId(2))]
+    assert lone.wanted(messages.ClaimAssignment) == [
+        replace(MY_CLAIM, claim=replace(FIRST_CLAIM, assignment=AssignmentId(2)))
+    ]
     assert lone.wanted(messages.Cancel) == []
 
 
@@ -84,7 +87,7 @@ def test_a_refused_claim_is_made_again_with_back_off() -> None:
         waits.append(round(lone.member.claim_after - lone.now, 3))
         lone.now = lone.member.claim_after
         lone.member = replace(lone.member, lease_sent_at=lone.now)
-        lone.feed(messages.Tick())
+        lone.feed(messages.Notice.TICK)
         assert lone.wanted(messages.ClaimAssignment) == [MY_CLAIM]
     assert waits == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
 
@@ -96,8 +99,8 @@ def test_while_a_batch_of_another_runs_the_claim_is_made_again_soon_and_says_for
         lone.feed(answers.claim_waits(assignment=AssignmentId(1)))
         lone.now = lone.member.claim_after
         lone.member = replace(lone.member, lease_sent_at=lone.now)
-        lone.feed(messages.Tick())
-        waited += [round(claim.waited.total_seconds(), 3) for claim in lone.wanted(messages.ClaimAssignment)]
+        lone.feed(messages.Notice.TICK)
+        waited += [round(claim.claim.waited.total_seconds(), 3) for claim in lone.wanted(messages.ClaimAssignment)]
     assert waited == [0.2, 0.4, 0.6, 0.8]
     lone.assign(assignment=2)
     assert lone.wanted(messages.ClaimAssignment) == []
@@ -146,7 +149,7 @@ def test_then_the_acknowledgement_with_what_they_found() -> None:
     lone.feed(messages.SinksReset(epoch=Epoch(2), found=found))
     answer = commands.AnswerEntries(caller=caller(2), found=found)
     assert lone.last == (answer, commands.Acknowledge(caller=caller(2))), "in this order"
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert lone.wanted(commands.Acknowledge) == []
     lone.feed(answers.acknowledgement_refused(epoch=Epoch(2), why="another epoch"))
     assert lone.wanted(commands.ReadRegion)
@@ -318,14 +321,16 @@ def owing(*, sequence: int = 2) -> LoneMember:
 def test_a_member_commits_the_restore_points_offsets_of_its_partitions_once() -> None:
     lone = owing()
     told = OffsetMap(dict.fromkeys(MINE, Offset(20)))
-    assert lone.wanted(messages.Commit) == [messages.Commit(sequence=CheckpointNumber(2), offsets=told, epoch=Epoch(1))]
-    lone.feed(messages.Tick())
+    assert lone.wanted(messages.Commit) == [
+        messages.Commit(sequence=CheckpointNumber(2), timeline=Timeline(1), epoch=Epoch(1), offsets=told)
+    ]
+    lone.feed(messages.Notice.TICK)
     assert lone.wanted(messages.Commit) == []
 
 
 def test_only_while_it_is_assigned() -> None:
     lone = LoneMember().processing()
-    lone.feed(messages.Revoked())
+    lone.feed(messages.Notice.REVOKED)
     lone.see(later(replace(SEEN, commit=CheckpointNumber(2))))
     assert lone.wanted(messages.Commit) == []
 
@@ -355,7 +360,7 @@ def test_a_commit_that_the_fenced_client_could_not_make_is_made_in_the_next_assi
     view = lone.view
     lone.now = 1.0
     answer = messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=held, failed=True)
-    lone.feed(messages.InstanceFenced(), answer)
+    lone.feed(messages.Notice.INSTANCE_FENCED, answer)
     lone.feed(answers.renewed(sent_at=1.0, counter=view.counter))
     assert not lone.wanted(messages.Commit), "nothing is assigned"
     told = [one for one in lone.all if isinstance(one, commands.ReportReadBack)]
@@ -379,13 +384,13 @@ def test_a_fenced_member_commit_read_backs_nothing() -> None:
 def test_checkpoints_are_published_one_after_the_other_in_ones_turn() -> None:
     lone = LoneMember().processing()
     lone.see(later(replace(SEEN, publish=(CheckpointNumber(2), CheckpointNumber(3)))))
-    assert lone.wanted(messages.Publish) == [messages.Publish(sequence=CheckpointNumber(2))]
-    lone.feed(messages.Tick())
-    assert lone.wanted(messages.Publish) == []
+    assert lone.wanted(commands.ReportPublished) == [commands.ReportPublished(sequence=CheckpointNumber(2), member=ME)]
+    lone.feed(messages.Notice.TICK)
+    assert lone.wanted(commands.ReportPublished) == []
     lone.feed(answers.publication_failed(sequence=CheckpointNumber(2)))
-    assert lone.wanted(messages.Publish) == []
+    assert lone.wanted(commands.ReportPublished) == []
     lone.see(later(replace(SEEN, publish=(CheckpointNumber(3),)), 12))
-    assert lone.wanted(messages.Publish) == [messages.Publish(sequence=CheckpointNumber(3))]
+    assert lone.wanted(commands.ReportPublished) == [commands.ReportPublished(sequence=CheckpointNumber(3), member=ME)]
 
 
 # -- after a reset ----------------------------------------------------------------------------------------------------
@@ -397,7 +402,14 @@ def seeks(lone: LoneMember) -> list[messages.CommitSeek]:
 
 def test_kafka_is_told_once_where_the_partitions_resumed() -> None:
     lone = LoneMember().join().assign().grant(view_of(claims_of(resume=5, position=5)))
-    assert seeks(lone) == [messages.CommitSeek(caller=caller(), offsets=OffsetMap(dict.fromkeys(MINE, Offset(5))))]
+    assert seeks(lone) == [
+        messages.CommitSeek(
+            caller=caller(),
+            sequence=CheckpointNumber(1),
+            timeline=Timeline(1),
+            offsets=OffsetMap(dict.fromkeys(MINE, Offset(5))),
+        )
+    ]
     lone.wait(5)
     assert len(seeks(lone)) == 1
 

@@ -32,7 +32,7 @@ def away(lone: LoneMember, seconds: float) -> None:
     for _ in range(int(seconds)):
         lone.now += 1
         lone.member = replace(lone.member, lease_sent_at=lone.now)
-        lone.feed(messages.Tick())
+        lone.feed(messages.Notice.TICK)
 
 
 # -- the lease --------------------------------------------------------------------------------------------------------
@@ -41,11 +41,11 @@ def away(lone: LoneMember, seconds: float) -> None:
 def test_a_lease_is_renewed_in_time() -> None:
     lone = LoneMember().processing()
     lone.now = 1.9
-    assert lone.feed(messages.Tick()) == ()
+    assert lone.feed(messages.Notice.TICK) == ()
     lone.now = 2.0
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert lone.wanted(commands.Renew) == [answers.RENEW]
-    assert lone.feed(messages.Tick()) == ()
+    assert lone.feed(messages.Notice.TICK) == ()
 
 
 def test_members_that_share_a_clock_ask_for_their_renewals_at_the_same_moment() -> None:
@@ -54,7 +54,7 @@ def test_members_that_share_a_clock_ask_for_their_renewals_at_the_same_moment() 
     for tenths in range(20, 90):
         for begun, one in lone.items():
             one.now = tenths / 10
-            one.feed(messages.Tick())
+            one.feed(messages.Notice.TICK)
             if one.wanted(commands.Renew):
                 asked[begun].append(one.now)
                 one.feed(answers.renewed(sent_at=one.now, counter=EventNumber(10)))
@@ -66,17 +66,17 @@ def test_its_age_counts_from_before_the_renewal_was_sent() -> None:
     lone.now = 9.0
     lone.feed(answers.renewed(sent_at=2.0, counter=EventNumber(10)))
     lone.now = 11.9
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert lone.member.incarnation == 1
     lone.now = 12.0
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert lone.member.incarnation is None
 
 
 def test_a_lost_lease_discards_the_batch_and_makes_a_new_incarnation() -> None:
     lone = LoneMember().in_batch()
     lone.now = 10.0
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert lone.state is State.JOINING
     assert lone.wanted(messages.Cancel) == [messages.Cancel(batch=BatchId("b1"))]
     assert [c.previous for c in lone.wanted(commands.Register)] == [Incarnation(1)]
@@ -95,7 +95,7 @@ def test_an_older_answer_does_not_make_a_lease_older() -> None:
 
 def test_a_member_registers_first_and_then_reads() -> None:
     lone = LoneMember()
-    assert lone.feed(messages.Tick()) == (replace(PROCESS, token="t/None"),)
+    assert lone.feed(messages.Notice.TICK) == (replace(PROCESS, token="t/None"),)
     assert lone.feed(answers.registered(incarnation=Incarnation(3), sent_at=0.0)) == (commands.ReadRegion(member=ME),)
 
 
@@ -104,7 +104,7 @@ def in_use(lone: LoneMember) -> bool:
     lone.feed(answers.registration_refused(error=MemberInUse("another process holds it")))
     assert not lone.wanted(commands.Register)
     lone.now += REGISTER_PAUSE
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     return bool(lone.wanted(commands.Register))
 
 
@@ -116,7 +116,7 @@ def test_an_index_that_another_process_holds_is_asked_for_again_for_some_time(
     takeover: bool, longest: timedelta
 ) -> None:
     lone = LoneMember(member=MemberMachine(process=replace(PROCESS, takeover=takeover), timeouts=TIMEOUTS))
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     while lone.now <= longest.total_seconds():
         assert in_use(lone)
     assert not in_use(lone)
@@ -126,11 +126,11 @@ def test_an_index_that_another_process_holds_is_asked_for_again_for_some_time(
 
 def test_how_long_an_index_is_waited_for_counts_anew_each_time() -> None:
     lone = LoneMember()
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert in_use(lone)
     lone.feed(answers.registered(incarnation=Incarnation(2), sent_at=lone.now))
     lone.now += 1_000
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert lone.wanted(commands.Register), "its lease is over"
     assert in_use(lone)
 
@@ -138,7 +138,7 @@ def test_how_long_an_index_is_waited_for_counts_anew_each_time() -> None:
 def test_each_registration_of_a_process_has_a_token_of_its_own_and_a_repeated_one_the_same() -> None:
     lone = LoneMember().processing()
     lone.now = 10.0
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert [c.token for c in lone.wanted(commands.Register)] == ["t/1"]
     in_use(lone)
     assert [c.token for c in lone.wanted(commands.Register)] == ["t/1"]
@@ -146,14 +146,14 @@ def test_each_registration_of_a_process_has_a_token_of_its_own_and_a_repeated_on
 
 def test_who_terminates_before_it_is_registered_does_not_register() -> None:
     lone = LoneMember()
-    lone.feed(messages.Terminated())
+    lone.feed(messages.Notice.TERMINATED)
     assert lone.last == ()
     assert lone.state is State.CLOSED
 
 
 def test_a_refused_member_closes_and_does_not_ask_again() -> None:
     lone = LoneMember()
-    lone.feed(messages.Tick(), answers.registration_refused(why="index 7 is not one of them"))
+    lone.feed(messages.Notice.TICK, answers.registration_refused(why="index 7 is not one of them"))
     assert lone.state is State.CLOSED
     assert str(lone.member.refusal) == "index 7 is not one of them"
     assert len([e for e in lone.all if isinstance(e, commands.Register)]) == 1
@@ -182,7 +182,7 @@ def test_a_member_has_done_what_is_due() -> None:
     lone = LoneMember().processing()
     renewed(lone, needs_reconciling=True)
     assert lone.wanted(commands.Reconcile) == [commands.Reconcile()]
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert lone.wanted(commands.Reconcile) == []
 
 
@@ -195,7 +195,7 @@ def test_it_has_the_region_look_once_when_it_is_at_the_boundary_of_an_approachin
     )
     lone = LoneMember().processing().see(there)
     assert lone.wanted(commands.Reconcile) == [commands.Reconcile()]
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert lone.wanted(commands.Reconcile) == []
 
 
@@ -246,25 +246,25 @@ def test_one_that_shows_no_less_is_told_nothing() -> None:
 
 def test_a_member_joins_its_group_once_the_region_takes_claims() -> None:
     lone = LoneMember()
-    lone.feed(messages.Tick(), answers.registered(incarnation=Incarnation(1), sent_at=0.0))
+    lone.feed(messages.Notice.TICK, answers.registered(incarnation=Incarnation(1), sent_at=0.0))
     lone.see(replace(view_of(), state=RegionState.HALTED))
-    assert lone.wanted(messages.Join) == []
+    assert lone.wanted(messages.GroupRequest.JOIN) == []
     lone.see(replace(view_of(), counter=EventNumber(11), state=RegionState.STARTING))
-    assert lone.wanted(messages.Join) == [messages.Join()]
+    assert lone.wanted(messages.GroupRequest.JOIN) == [messages.GroupRequest.JOIN]
     lone.see(replace(view_of(), counter=EventNumber(12)))
-    assert lone.wanted(messages.Join) == []
+    assert lone.wanted(messages.GroupRequest.JOIN) == []
 
 
 def test_a_store_that_is_away_too_long_makes_the_member_leave_and_come_back_with_it() -> None:
     lone = LoneMember().processing()
     away(lone, 29)
-    assert lone.wanted(messages.LeaveGroup) == []
+    assert lone.wanted(messages.GroupRequest.LEAVE) == []
     away(lone, 1)
     assert (lone.state, lone.member.why) == (State.HOLDING, Why.STORE_AWAY)
-    assert lone.wanted(messages.LeaveGroup) == [messages.LeaveGroup()]
-    lone.feed(messages.LeftGroup())
-    assert lone.wanted(messages.Join) == []
-    lone.feed(messages.StoreBack())
+    assert lone.wanted(messages.GroupRequest.LEAVE) == [messages.GroupRequest.LEAVE]
+    lone.feed(messages.Notice.LEFT_GROUP)
+    assert lone.wanted(messages.GroupRequest.JOIN) == []
+    lone.feed(messages.Notice.STORE_BACK)
     assert (lone.member.state, lone.member.in_group) == (State.JOINING, True)
 
 
@@ -321,7 +321,7 @@ def test_a_batch_is_void_by_then() -> None:
 def test_a_short_absence_is_nothing() -> None:
     lone = LoneMember().processing()
     away(lone, 10)
-    lone.feed(messages.StoreBack())
+    lone.feed(messages.Notice.STORE_BACK)
     assert lone.member.store_lost_at is None
     assert lone.state is State.PROCESSING
 
@@ -333,11 +333,11 @@ def test_a_fenced_member_stops_its_batch_writes_nothing_and_leaves_the_slot_to_t
     lone = LoneMember().in_batch().superseded()
     assert lone.state is State.FENCED
     assert lone.wanted(messages.Cancel)
-    assert lone.wanted(messages.CloseKeepingSlot) == [messages.CloseKeepingSlot()]
+    assert lone.wanted(messages.GroupRequest.CLOSE_KEEPING_SLOT) == [messages.GroupRequest.CLOSE_KEEPING_SLOT]
     lone.feed(messages.BatchQuiesced(batch=BatchId("b1")))
     assert lone.last == ()
     assert lone.member.batch is None
-    lone.feed(messages.LeftGroup())
+    lone.feed(messages.Notice.LEFT_GROUP)
     assert lone.last == ()
 
 
@@ -348,13 +348,13 @@ def test_whom_kafka_fences_asks_the_store_and_joins_again_by_a_lease_that_was_re
     lone = LoneMember().in_batch()
     lone.now = 1.0
     renewed(lone)
-    lone.feed(messages.InstanceFenced())
+    lone.feed(messages.Notice.INSTANCE_FENCED)
     assert lone.state is State.JOINING
     assert lone.last == (answers.RENEW,), "its batch goes on, and it does not join yet"
     lone.now = 5.0
-    assert lone.feed(messages.Tick()) == ()
+    assert lone.feed(messages.Notice.TICK) == ()
     renewed(lone)
-    assert lone.wanted(messages.Join) == [messages.Join()]
+    assert lone.wanted(messages.GroupRequest.JOIN) == [messages.GroupRequest.JOIN]
     lone.assign(assignment=2)
     assert lone.wanted(messages.ClaimAssignment), "what it holds is claimed anew, by the same incarnation"
 
@@ -362,10 +362,10 @@ def test_whom_kafka_fences_asks_the_store_and_joins_again_by_a_lease_that_was_re
 def test_a_renewal_that_was_sent_before_the_fence_proves_nothing() -> None:
     lone = LoneMember().processing()
     lone.now = 3.0
-    lone.feed(messages.Tick(), messages.InstanceFenced())
+    lone.feed(messages.Notice.TICK, messages.Notice.INSTANCE_FENCED)
     lone.feed(answers.renewed(sent_at=3.0, counter=EventNumber(10)))
     lone.now = 3.6
-    assert lone.feed(messages.Tick()) == ()
+    assert lone.feed(messages.Notice.TICK) == ()
     assert not lone.member.in_group
     assert Awaited.RENEW in lone.member.awaited, "it asks once more"
 
@@ -374,28 +374,28 @@ def test_whoever_is_fenced_again_and_again_joins_less_and_less_often_until_it_wa
     lone = LoneMember().processing()
     waits = []
     for _ in range(9):
-        lone.feed(messages.InstanceFenced())
+        lone.feed(messages.Notice.INSTANCE_FENCED)
         fenced = lone.now
         while not lone.member.in_group:
             lone.wait(0.5)
         waits.append(lone.now - fenced)
     assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
     lone.wait(61)
-    lone.feed(messages.InstanceFenced())
+    lone.feed(messages.Notice.INSTANCE_FENCED)
     lone.wait(0.5)
     assert lone.member.in_group
 
 
 def test_without_a_lease_it_joins_as_its_next_incarnation() -> None:
     lone = LoneMember().processing()
-    lone.feed(messages.InstanceFenced())
+    lone.feed(messages.Notice.INSTANCE_FENCED)
     lone.now = 10.0
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert [c.previous for c in lone.wanted(commands.Register)] == [Incarnation(1)]
     lone.feed(
         answers.registered(incarnation=Incarnation(2), sent_at=10.0), answers.view_read(view=view_of(incarnation=2))
     )
-    assert lone.wanted(messages.Join) == [messages.Join()]
+    assert lone.wanted(messages.GroupRequest.JOIN) == [messages.GroupRequest.JOIN]
 
 
 # -- terminate --------------------------------------------------------------------------------------------------------
@@ -404,7 +404,7 @@ def test_without_a_lease_it_joins_as_its_next_incarnation() -> None:
 def terminating(*, static: bool = True) -> LoneMember:
     member = MemberMachine(process=PROCESS, timeouts=TIMEOUTS, static=static)
     lone = LoneMember(member=member).in_batch()
-    lone.feed(messages.Terminated())
+    lone.feed(messages.Notice.TERMINATED)
     return lone
 
 
@@ -430,24 +430,24 @@ def test_a_batch_that_finishes_in_time_is_accepted() -> None:
     lone.feed(messages.BatchFinished(batch=BatchId("b1")))
     assert lone.wanted(commands.FinishBatch)
     lone.feed(answers.batch_accepted(batch=BatchId("b1")))
-    assert lone.wanted(messages.CloseKeepingSlot)
+    assert lone.wanted(messages.GroupRequest.CLOSE_KEEPING_SLOT)
 
 
 @pytest.mark.parametrize(
     ("static", "how", "last"),
     [
-        (True, messages.CloseKeepingSlot(), commands.KeepSlot(member=ME, incarnation=Incarnation(1))),
-        (False, messages.LeaveGroup(), commands.Leave(member=ME, incarnation=Incarnation(1))),
+        (True, messages.GroupRequest.CLOSE_KEEPING_SLOT, commands.KeepSlot(member=ME, incarnation=Incarnation(1))),
+        (False, messages.GroupRequest.LEAVE, commands.Leave(member=ME, incarnation=Incarnation(1))),
     ],
 )
 def test_a_static_member_keeps_its_slot_and_any_other_leaves(
     static: bool, how: messages.Effect, last: messages.Effect
 ) -> None:
     lone = LoneMember(member=MemberMachine(process=PROCESS, timeouts=TIMEOUTS, static=static)).processing()
-    lone.feed(messages.Terminated())
+    lone.feed(messages.Notice.TERMINATED)
     assert lone.last == (how,)
-    assert lone.feed(messages.Terminated(), messages.Tick()) == ()
-    lone.feed(messages.LeftGroup())
+    assert lone.feed(messages.Notice.TERMINATED, messages.Notice.TICK) == ()
+    lone.feed(messages.Notice.LEFT_GROUP)
     assert lone.last == (last,)
     assert lone.state is State.CLOSED
 
@@ -460,8 +460,8 @@ def test_a_member_leaves_a_region_that_has_stopped_or_has_no_place_for_it(view: 
     lone = LoneMember().processing()
     assert isinstance(view, type(SEEN))
     lone.see(replace(view, counter=EventNumber(11)))
-    assert lone.wanted(messages.LeaveGroup) == [messages.LeaveGroup()]
-    lone.feed(messages.LeftGroup())
+    assert lone.wanted(messages.GroupRequest.LEAVE) == [messages.GroupRequest.LEAVE]
+    lone.feed(messages.Notice.LEFT_GROUP)
     assert lone.wanted(commands.Leave) == [commands.Leave(member=ME, incarnation=Incarnation(1))]
     assert lone.state is State.CLOSED
 
@@ -470,18 +470,18 @@ def test_its_batch_is_discarded_first() -> None:
     lone = LoneMember().in_batch()
     lone.see(replace(SEEN, counter=EventNumber(11), state=RegionState.STOPPED, epoch=Epoch(2)))
     assert lone.wanted(messages.Cancel)
-    assert lone.wanted(messages.LeaveGroup) == []
+    assert lone.wanted(messages.GroupRequest.LEAVE) == []
     lone.feed(messages.BatchQuiesced(batch=BatchId("b1")))
     lone.feed(answers.discarded(batch=BatchId("b1")))
-    assert lone.wanted(messages.LeaveGroup)
+    assert lone.wanted(messages.GroupRequest.LEAVE)
 
 
 def test_a_member_that_was_refused_after_a_lost_lease_leaves_its_group_and_has_nothing_to_tell() -> None:
     lone = LoneMember().processing()
     lone.now = 10.0
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     lone.feed(answers.registration_refused(why="another process holds it"))
-    assert lone.wanted(messages.LeaveGroup)
-    lone.feed(messages.LeftGroup())
+    assert lone.wanted(messages.GroupRequest.LEAVE)
+    lone.feed(messages.Notice.LEFT_GROUP)
     assert lone.last == ()
     assert lone.state is State.CLOSED

@@ -87,5 +87,5 @@ def test_a_pause_that_is_over_lets_the_member_process_again() -> None:
     lone.see(replace(SEEN, desired_state=DesiredState.PAUSED))
     assert (lone.state, lone.member.why) == (State.HOLDING, Why.PAUSED)
     lone.see(SEEN)
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert lone.state is State.PROCESSING

@@ -64,7 +64,7 @@ def test_an_answer_about_a_batch_in_another_phase_is_illegal_and_says_where_it_s
 def test_a_registration_is_a_fresh_beginning() -> None:
     lone = LoneMember().processing()
     lone.now = 10.0
-    lone.feed(messages.Tick(), answers.registered(incarnation=Incarnation(2), sent_at=9.5))
+    lone.feed(messages.Notice.TICK, answers.registered(incarnation=Incarnation(2), sent_at=9.5))
     member = lone.member
     assert (member.incarnation, member.previous, member.memory.incarnation) == (2, 2, 2)
     assert (member.lease_sent_at, member.claimed, member.view, member.positions) == (9.5, None, None, EMPTY)
@@ -84,7 +84,7 @@ def test_nobody_is_registered_twice(event: messages.Event) -> None:
 )
 def test_a_registration_that_comes_after_the_fence_changes_nothing(event: messages.Event) -> None:
     lone = LoneMember()
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     lone.member = moved(lone.member, State.FENCED)
     lone.feed(event)
     assert (lone.state, lone.member.incarnation, lone.member.refusal) == (State.FENCED, None, None)
@@ -103,7 +103,7 @@ def test_a_refused_renewal_is_a_lost_lease_or_the_fence() -> None:
 def test_a_refused_renewal_of_a_lease_that_is_lost_already_fences_nobody() -> None:
     lone = LoneMember().processing()
     lone.now = 10.0
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     lone.feed(answers.not_renewed(incarnation=Incarnation(2)))
     assert lone.state is State.JOINING
 
@@ -127,14 +127,14 @@ def test_a_store_that_knows_less_than_was_seen_is_told_so(event: messages.Event)
     memory = lone.wanted(commands.ReportLater)[0]
     assert (memory.epoch, memory.incarnation, memory.sequence, memory.timeline) == (1, 1, 1, 1)
     assert memory.counter == 10
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert lone.wanted(commands.ReportLater) == []
 
 
 def test_a_store_that_gives_an_incarnation_that_was_used_before_is_told_so() -> None:
     lone = LoneMember().processing()
     lone.now = 10.0
-    lone.feed(messages.Tick(), answers.registered(incarnation=Incarnation(1), sent_at=10.0))
+    lone.feed(messages.Notice.TICK, answers.registered(incarnation=Incarnation(1), sent_at=10.0))
     assert lone.wanted(commands.ReportLater)
 
 
@@ -148,9 +148,9 @@ def test_a_store_that_shows_less_than_when_it_was_asked_is_told_so_and_what_it_s
 
 def test_a_member_whose_number_the_restored_store_has_raised_registers_anew() -> None:
     lone = LoneMember()
-    lone.feed(messages.Tick(), answers.registered(incarnation=Incarnation(5), sent_at=0.0))
+    lone.feed(messages.Notice.TICK, answers.registered(incarnation=Incarnation(5), sent_at=0.0))
     lone.now = 10.0
-    lone.feed(messages.Tick(), answers.registered(incarnation=Incarnation(2), sent_at=10.0))
+    lone.feed(messages.Notice.TICK, answers.registered(incarnation=Incarnation(2), sent_at=10.0))
     lone.feed(answers.view_read(view=view_of(incarnation=5)))
     assert lone.state is State.JOINING
     assert [c.previous for c in lone.wanted(commands.Register)] == [Incarnation(2)]
@@ -209,7 +209,7 @@ def test_an_older_view_changes_nothing() -> None:
 
 def test_a_view_that_comes_without_a_lease_changes_nothing() -> None:
     lone = LoneMember()
-    lone.feed(messages.Tick(), answers.view_read(view=SEEN))
+    lone.feed(messages.Notice.TICK, answers.view_read(view=SEEN))
     assert lone.member.view is None
 
 
@@ -243,7 +243,7 @@ def test_a_claim_of_an_older_assignment_is_void() -> None:
     lone.grant(assignment=1)
     assert lone.member.claimed is None
     assert lone.state is State.JOINING
-    lone.feed(messages.Revoked())
+    lone.feed(messages.Notice.REVOKED)
     lone.grant(assignment=2)
     assert lone.member.claimed is None
 
@@ -254,7 +254,7 @@ def test_a_claim_that_began_a_reset_is_made_again_a_little_later() -> None:
     assert lone.member.claimed is None
     assert lone.wanted(messages.ClaimAssignment) == []
     lone.now += CLAIM_BACKOFF[0]
-    lone.feed(messages.Tick())
+    lone.feed(messages.Notice.TICK)
     assert lone.wanted(messages.ClaimAssignment)
 
 
@@ -387,9 +387,9 @@ def test_a_sink_that_failed_in_an_epoch_that_is_over_counts_against_nobody() -> 
 
 def test_the_close_time_counts_from_the_first_signal() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(messages.Terminated())
+    lone.feed(messages.Notice.TERMINATED)
     lone.now = 4.0
-    lone.feed(messages.Terminated())
+    lone.feed(messages.Notice.TERMINATED)
     assert lone.member.terminated_at == 0.0
 
 
@@ -405,11 +405,11 @@ def test_a_store_that_answers_anything_is_not_lost_any_more() -> None:
 
 def test_a_member_that_left_its_group_has_no_assignment_and_joins_again_if_it_means_to_stay() -> None:
     lone = LoneMember().processing()
-    lone.feed(messages.LeftGroup())
+    lone.feed(messages.Notice.LEFT_GROUP)
     assert (lone.member.assignment, lone.member.claimed) == (None, None)
-    assert lone.wanted(messages.Join) == [messages.Join()]
-    lone.feed(messages.Terminated(), messages.LeftGroup())
-    assert lone.wanted(messages.Join) == []
+    assert lone.wanted(messages.GroupRequest.JOIN) == [messages.GroupRequest.JOIN]
+    lone.feed(messages.Notice.TERMINATED, messages.Notice.LEFT_GROUP)
+    assert lone.wanted(messages.GroupRequest.JOIN) == []
 
 
 def test_the_wait_after_failures_ends_where_progress_was_accepted_meanwhile() -> None:
