@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.errors import BatchRefused, LeaseExpired, NotClaimed, RegionInState, StaleEpoch, StaleIncarnation
+from airflow_kcr.errors import BatchRefused, LeaseExpired, NotClaimed, RegionInState, StaleEpoch
 from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
 from airflow_kcr.protocol.region import events, resets
 from airflow_kcr.protocol.region.commands import (
@@ -18,7 +18,7 @@ from airflow_kcr.protocol.region.commands import (
 from airflow_kcr.protocol.region.rows import Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToDatetime
-from airflow_kcr.protocol.values import Epoch, Incarnation, Offset
+from airflow_kcr.protocol.values import Epoch, Offset
 from tests.support.driver import BEGINNING, Driver
 from tests.support.judging import causes, happened, judge, positions, state
 from tests.support.scripts import checkpoints_of_ten, running, started
@@ -124,18 +124,6 @@ def test_nobody_answers_for_what_it_does_not_hold_now() -> None:
         stale.handle(AnswerEntries(caller=stale.caller(stale.member(1)), found=found))
 
 
-def test_an_answer_is_fenced() -> None:
-    driver = resetting(delivery=Delivery.EXACTLY_ONCE)
-    caller, found = driver.caller(driver.member(0)), {driver.partition(0): Found(offset=Offset(17))}
-    with pytest.raises(StaleEpoch):
-        driver.handle(AnswerEntries(caller=replace(caller, epoch=Epoch(1)), found=found))
-    with pytest.raises(StaleIncarnation):
-        driver.handle(AnswerEntries(caller=replace(caller, incarnation=Incarnation(9)), found=found))
-    driver.clock.advance(10)
-    with pytest.raises(LeaseExpired):
-        driver.handle(AnswerEntries(caller=caller, found=found))
-
-
 # -- the acknowledgement ----------------------------------------------------------------------------------------------
 
 
@@ -186,18 +174,6 @@ def test_there_is_something_to_acknowledge_only_in_a_reset() -> None:
     driver.join(driver.member(0), takeover=True)
     with pytest.raises(RegionInState, match="is running; an acknowledgement needs it resetting or starting"):
         driver.handle(Acknowledge(caller=driver.caller(driver.member(0))))
-
-
-def test_an_acknowledgement_is_fenced() -> None:
-    driver = resetting()
-    caller = driver.caller(driver.member(0))
-    with pytest.raises(StaleEpoch):
-        driver.handle(Acknowledge(caller=replace(caller, epoch=Epoch(1))))
-    with pytest.raises(StaleIncarnation):
-        driver.handle(Acknowledge(caller=replace(caller, incarnation=Incarnation(9))))
-    driver.clock.advance(10)
-    with pytest.raises(LeaseExpired):
-        driver.handle(Acknowledge(caller=caller))
 
 
 # -- automatic requests -----------------------------------------------------------------------------------------------

@@ -51,29 +51,10 @@ def test_the_first_record_at_or_after_the_boundary_is_where_it_falls_as_soon_as_
         assert locate(record_at(70), after=after) == BoundaryOffset(offset=Offset(70), leader_epoch=4)
 
 
-def test_without_a_record_it_is_not_known_before_the_grace_is_over() -> None:
-    assert locate(NOTHING, after=-timedelta(hours=1)) is None
-    assert locate(NOTHING, after=GRACE - timedelta(microseconds=1)) is None
-
-
-def test_and_then_it_is_the_end_as_it_was_read_before_the_look_up() -> None:
-    assert locate(NOTHING, after=GRACE) == BoundaryOffset(offset=Offset(100), leader_epoch=4)
-
-
 def test_a_boundary_never_falls_below_the_restore_point() -> None:
     assert locate(NOTHING, after=GRACE, end=100, restore_point=120) == BoundaryOffset(
         offset=Offset(120), leader_epoch=4
     )
-
-
-def test_a_record_from_the_future_is_no_answer_and_the_checkpoint_is_not_exact() -> None:
-    stamped = NOON + timedelta(days=365)
-    assert locate(record_at(50, stamped), after=timedelta(seconds=1)) is None
-    found = locate(record_at(50, stamped), after=GRACE)
-    assert found is not None
-    assert found.offset == 100
-    assert "the record at 50" in found.inexact
-    assert "in the future" in found.inexact
 
 
 def test_a_record_that_is_stamped_within_the_grace_of_now_is_an_answer() -> None:
@@ -123,10 +104,6 @@ def test_a_region_without_a_schedule_has_no_next_boundary() -> None:
     assert not boundaries.is_automatic(region)
 
 
-def test_the_first_boundary_is_the_first_scheduled_instant_after_the_start() -> None:
-    assert hourly().region.next_boundary == boundary(1)
-
-
 def test_a_boundary_that_does_not_change_is_no_event() -> None:
     driver = hourly()
     region = driver.region
@@ -134,21 +111,6 @@ def test_a_boundary_that_does_not_change_is_no_event() -> None:
     changed = boundaries.with_next_boundary(region, driver.clock.now, None, "gone")
     assert changed.next_boundary is None
     assert changed.events[-1].body == events.NextBoundaryChanged(boundary=None, why="gone")
-
-
-def test_a_bounded_completion_sets_the_next_scheduled_instant() -> None:
-    driver = hourly()
-    located(driver, boundary(1), 0)
-    driver.request_checkpoint("one", boundary=boundary(1))
-    driver.complete()
-    assert driver.region.next_boundary == boundary(2)
-
-
-def test_an_unbounded_completion_leaves_the_boundary_as_it_is() -> None:
-    driver = hourly()
-    driver.process()
-    driver.checkpoint("by-hand")
-    assert driver.region.next_boundary == boundary(1)
 
 
 def checkpoint_at(driver: Driver, hours: float, offset: int) -> CheckpointNumber:
@@ -159,16 +121,6 @@ def checkpoint_at(driver: Driver, hours: float, offset: int) -> CheckpointNumber
     sequence = driver.complete()
     driver.publish()
     return sequence
-
-
-def test_a_reset_to_a_checkpoint_sets_the_instant_after_the_newest_boundary_on_its_path_up_to_it() -> None:
-    driver = hourly()
-    first = checkpoint_at(driver, 1, 10)
-    checkpoint_at(driver, 2, 20)
-    assert driver.region.next_boundary == boundary(3)
-    driver.reset(ToCheckpoint(sequence=first))
-    driver.complete()
-    assert driver.region.next_boundary == boundary(2)
 
 
 def test_any_other_seek_map_sets_the_first_instant_after_the_reset() -> None:
@@ -206,21 +158,6 @@ def test_an_automatic_reset_leaves_the_boundary_as_it_is() -> None:
 
 # -- a boundary that has passed
 # ------------------------------------------------------------------------------------------
-
-
-def test_a_region_that_checkpoints_itself_does_so_from_its_boundary_on() -> None:
-    region = replace(schedule_of(running()), next_boundary=boundary(1))
-    assert boundaries.is_automatic(region)
-    assert boundaries.passed(region, boundary(0.9)) is None
-    assert boundaries.passed(region, boundary(1)) == boundary(1)
-
-
-def test_of_several_missed_boundaries_the_latest_counts_or_each_in_its_turn() -> None:
-    driver = running()
-    region = replace(schedule_of(driver), next_boundary=boundary(1))
-    assert boundaries.passed(region, boundary(7.5)) == boundary(7)
-    region = replace(schedule_of(driver, catchup=True), next_boundary=boundary(1))
-    assert boundaries.passed(region, boundary(7.5)) == boundary(1)
 
 
 def test_a_boundary_beyond_the_schedules_latest_instant_is_not_taken_back() -> None:

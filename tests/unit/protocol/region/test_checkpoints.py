@@ -3,15 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-import pytest
-
-from airflow_kcr.errors import BatchRefused
 from airflow_kcr.protocol.region import checkpoints, commands, events, rows
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Incarnation, Offset, RequestId
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, state
+from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint, state
 from tests.support.scripts import boundary, hourly, located, running, started
 
 
@@ -59,18 +56,6 @@ def test_a_checkpoint_waits_until_current_claims_cover_the_partitions() -> None:
     assert open_checkpoint(driver) is not None
 
 
-def test_one_checkpoint_at_a_time_and_the_next_only_after_publication() -> None:
-    driver = running()
-    driver.request_checkpoint("first")
-    driver.request_checkpoint("second")
-    assert request_state(driver, "second") is rows.RequestState.QUEUED
-    first = driver.complete()
-    assert request_state(driver, "second") is rows.RequestState.QUEUED
-    driver.handle(commands.PublishCheckpoint(sequence=first))
-    assert request_state(driver, "second") is rows.RequestState.OPEN
-    judge(driver)
-
-
 def test_no_checkpoint_opens_in_a_region_that_does_not_run_or_has_no_partition() -> None:
     driver = running()
     region, now = driver.region, driver.clock.now
@@ -99,12 +84,6 @@ def test_a_queued_request_that_a_checkpoint_meanwhile_covers_is_answered_without
     assert region.open_checkpoint is None
 
 
-def test_a_request_for_a_later_boundary_releases_those_who_hold_at_an_earlier_one() -> None:
-    driver = hourly()
-    driver.request_checkpoint("two", boundary=boundary(2))
-    assert driver.region.next_boundary == boundary(2)
-
-
 # -- approach ---------------------------------------------------------------------------------------------------------
 
 
@@ -114,21 +93,6 @@ def test_without_a_boundary_a_checkpoint_drains_at_once_and_its_clock_runs() -> 
     checkpoint = checkpoint_of(driver)
     assert (checkpoint.phase, state(driver)) == (rows.CheckpointPhase.DRAINING, rows.RegionState.DRAINING)
     assert checkpoint.drain_deadline == driver.clock.now + driver.region.rules.timeouts.drain
-
-
-def test_with_a_boundary_members_go_on_to_it_and_the_clock_runs_from_when_the_last_one_is_there() -> None:
-    driver = hourly()
-    driver.request_checkpoint("n", boundary=boundary(1))
-    located(driver, boundary(1), 10)
-    driver.process(driver.member(0))
-    driver.handle(commands.Reconcile())
-    assert (phase(driver), state(driver)) == (rows.CheckpointPhase.APPROACHING, rows.RegionState.RUNNING)
-    assert checkpoint_of(driver).drain_deadline is None
-    driver.process(driver.member(1))
-    driver.handle(commands.Reconcile())
-    assert (phase(driver), state(driver)) == (rows.CheckpointPhase.DRAINING, rows.RegionState.DRAINING)
-    with pytest.raises(BatchRefused, match="draining"):
-        driver.start_batch(driver.member(0))
 
 
 def test_a_boundary_that_is_not_located_everywhere_is_still_approached() -> None:
@@ -148,24 +112,6 @@ def test_a_region_without_an_approaching_checkpoint_advances_to_nothing() -> Non
     assert checkpoints.advance(driver.region, driver.clock.now) == driver.region
 
 
-def test_in_a_paused_region_nobody_goes_on_to_a_boundary_unless_a_person_asks() -> None:
-    driver = hourly()
-    driver.handle(commands.PauseRegion())
-    driver.request_checkpoint("run", boundary=boundary(1))
-    assert request_state(driver, "run") is rows.RequestState.QUEUED
-    driver.request_checkpoint("person", boundary=boundary(1), purpose=rows.CheckpointPurpose.DRAIN)
-    assert request_state(driver, "person") is rows.RequestState.OPEN
-    driver.process()
-
-
-def test_a_boundary_that_a_paused_region_has_reached_is_checkpointed() -> None:
-    driver = hourly()
-    located(driver, boundary(1), 0)
-    driver.handle(commands.PauseRegion())
-    driver.request_checkpoint("run", boundary=boundary(1))
-    assert phase(driver) is rows.CheckpointPhase.DRAINING
-
-
 # -- past the boundary
 # ---------------------------------------------------------------------------------------------------
 
@@ -179,15 +125,6 @@ def test_a_boundary_that_a_position_is_past_is_refused_with_partition_and_offset
     assert "g:t-0 is at 10, past the boundary's offset 5" in row.refusal
     assert "allow_inexact" in row.refusal
     assert open_checkpoint(driver) is None
-
-
-def test_unless_a_checkpoint_that_is_not_exact_is_allowed() -> None:
-    driver = hourly()
-    driver.process()
-    located(driver, boundary(1), 5)
-    driver.request_checkpoint("n", boundary=boundary(1), allow_inexact=True)
-    sequence = driver.complete()
-    assert driver.region.checkpoints[sequence].inexact.keys() == driver.region.universe()
 
 
 def test_a_boundary_that_turns_out_to_be_passed_while_it_is_approached_aborts_the_checkpoint_and_refuses_it() -> None:
@@ -292,19 +229,6 @@ def test_the_regions_own_checkpoints_and_a_stop_are_tried_again_by_themselves() 
     checkpoint = checkpoint_of(driver)
     assert checkpoint.sequence != first
     assert (checkpoint.purpose, checkpoint.phase) == (rows.CheckpointPurpose.STOP, rows.CheckpointPhase.DRAINING)
-
-
-def test_a_persons_reset_does_not_survive_the_abort_of_its_drain() -> None:
-    driver = running()
-    driver.reset(ToOffset(offset=Offset(0)), request_id="r")
-    driver.wait(181)
-    reset = driver.region.person_resets[RequestId("r")]
-    assert reset.state is rows.PersonResetState.FAILED
-    assert "its drain was aborted: the drain deadline" in reset.failure
-    assert "late: g[0] (t-0, t-1); g[1]" in reset.failure
-    assert request_state(driver, "r") is rows.RequestState.SUPERSEDED
-    assert causes(driver) == ["start"]
-    assert driver.region.desired_state is rows.DesiredState.RUNNING
 
 
 def test_the_checkpoint_of_a_reset_that_nobody_remembers_ends_its_request_only() -> None:

@@ -9,7 +9,7 @@ from airflow_kcr import errors
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region import batches, commands, events
-from airflow_kcr.protocol.region.rows import CheckpointState, Claim, RegionState, RequestState, ResetCause
+from airflow_kcr.protocol.region.rows import CheckpointState, Claim, RegionState, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules, Delivery, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.values import (
     AssignmentId,
@@ -18,12 +18,11 @@ from airflow_kcr.protocol.values import (
     Incarnation,
     MemberId,
     Offset,
-    RequestId,
     TopicId,
 )
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, state
-from tests.support.scripts import all_crash, boundary, hourly, located, running, started
+from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
+from tests.support.scripts import boundary, hourly, located, running, started
 
 
 def assigned(
@@ -207,18 +206,6 @@ def test_an_empty_claim_counts_too() -> None:
     driver.claim(driver.member(0), [])
     assert driver.region.members[driver.member(0)].claimed == driver.region.epoch
     assert claim_of(driver, 0).owner is None
-
-
-def test_a_rebalance_is_absorbed_at_the_resume_point_where_nothing_has_begun() -> None:
-    driver = running(partitions=2)
-    driver.claim(driver.member(0), list(driver.logs))
-    driver.claim(driver.member(1), [])
-    assert {c.owner for c in driver.region.claims.values()} == {driver.member(0)}
-    assert happened(driver, events.Claimed)[-2].taken == {driver.partition(1): driver.member(1)}
-    assert claim_of(driver, 1).last_owner == driver.member(1)
-    assert causes(driver) == ["start"]
-    driver.process(driver.member(0))
-    judge(driver)
 
 
 def test_who_claims_in_a_running_region_may_process_at_once() -> None:
@@ -466,17 +453,6 @@ def aborted(driver: Driver, sequence: CheckpointNumber | None) -> bool:
     return driver.region.checkpoints[sequence].state is CheckpointState.ABORTED
 
 
-def test_a_claim_that_changes_who_holds_what_aborts_an_open_checkpoint_which_is_tried_again() -> None:
-    driver = running(partitions=2)
-    first = driver.request_checkpoint("n").sequence
-    driver.claim(driver.member(0), list(driver.logs))
-    assert aborted(driver, first)
-    assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
-    driver.claim(driver.member(1), [])
-    driver.complete()
-    judge(driver)
-
-
 @pytest.mark.parametrize("contributes", [(), (1,), (0,), (0, 1)])
 @pytest.mark.parametrize("runs", [True, False])
 def test_what_was_contributed_of_a_partition_that_is_handed_over_counts_for_no_checkpoint(
@@ -536,27 +512,3 @@ def test_a_reclaim_of_ones_own_leaves_the_open_checkpoint_alone() -> None:
     checkpoint = driver.request_checkpoint("n").sequence
     driver.claim(driver.member(0))
     assert open_checkpoint(driver) == checkpoint
-
-
-def test_a_newcomer_that_holds_nothing_still_has_to_be_among_the_participants() -> None:
-    driver = Driver(partitions=1)
-    driver.handle(commands.StartRegion())
-    driver.join(driver.member(0))
-    driver.spread()
-    driver.finish_reset()
-    driver.wait(driver.region.rules.timeouts.arrival_wait.total_seconds())
-    first = driver.request_checkpoint("n").sequence
-    driver.join(driver.member(1))
-    driver.claim(driver.member(1), [])
-    assert aborted(driver, first)
-    assert driver.member(1) in checkpoint_of(driver).participants
-
-
-def test_a_reset_is_asked_for_once_however_many_come_back_after_a_crash() -> None:
-    driver = running()
-    driver.process()
-    all_crash(driver)
-    driver.recover()
-    assert causes(driver) == ["start", "claim"]
-    assert state(driver) is RegionState.RUNNING
-    judge(driver)

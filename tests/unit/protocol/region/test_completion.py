@@ -20,10 +20,8 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
 )
 from airflow_kcr.protocol.region.state import Region, digest
-from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
-    Epoch,
     GroupPartition,
     Incarnation,
     MemberId,
@@ -31,8 +29,8 @@ from airflow_kcr.protocol.values import (
     RequestId,
 )
 from tests.support.driver import Driver
-from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, state
-from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running, started
+from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint, state
+from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running
 
 
 def draining(*, partitions: int = 4, members: int = 2) -> Driver:
@@ -65,16 +63,6 @@ def committed(driver: Driver, sequence: CheckpointNumber) -> Committed:
 # -- who may contribute -----------------------------------------------------------------------------------------------
 
 
-def test_a_contribution_is_fenced_like_the_end_of_a_batch() -> None:
-    driver = draining()
-    part = part_of(driver, driver.member(0))
-    refused(driver, replace(part, epoch=Epoch(9)), errors.StaleEpoch, "epoch 9")
-    refused(driver, replace(part, incarnation=Incarnation(0)), errors.StaleIncarnation, "superseded")
-    refused(driver, replace(part, member=driver.member(5)), errors.UnknownMember, "not registered")
-    driver.clock.advance(10)
-    refused(driver, part, errors.LeaseExpired, "new incarnation")
-
-
 def test_only_the_checkpoint_that_drains_takes_contributions() -> None:
     driver = draining()
     part = part_of(driver, driver.member(0))
@@ -88,42 +76,6 @@ def test_only_the_checkpoint_that_drains_takes_contributions() -> None:
     approaching.request_checkpoint("n", boundary=boundary(1))
     refused(approaching, part_of(approaching, approaching.member(0)), errors.CheckpointRefused, "not draining")
     refused(running(), part, errors.CheckpointRefused, "not draining")
-
-
-def test_a_member_that_came_after_the_opening_is_not_among_the_participants() -> None:
-    driver = Driver()
-    driver.handle(commands.StartRegion())
-    driver.join(driver.member(0))
-    driver.spread()
-    driver.finish_reset()
-    driver.wait(driver.region.rules.timeouts.arrival_wait.total_seconds())
-    driver.request_checkpoint("n")
-    driver.join(driver.member(1))
-    refused(
-        driver,
-        part_of(driver, driver.member(1)),
-        errors.StrangeContribution,
-        "not among the participants of checkpoint 2",
-    )
-
-
-def test_the_same_part_twice_is_stored_once() -> None:
-    driver = draining()
-    part = part_of(driver, driver.member(0))
-    driver.handle(part)
-    counter = driver.region.counter
-    driver.handle(part)
-    assert driver.region.counter == counter
-    driver.contribute(driver.member(1))
-    driver.handle(part)
-    assert len(happened(driver, events.Contributed)) == 2
-
-
-def test_a_member_that_contradicts_its_own_contribution_is_refused() -> None:
-    driver = draining()
-    driver.contribute(driver.member(0))
-    other = part_of(driver, driver.member(0), dict.fromkeys(driver.claims(driver.member(0)), 9))
-    refused(driver, other, errors.ConflictingContribution, "already contributed other offsets")
 
 
 def test_nobody_contributes_in_the_middle_of_a_batch() -> None:
@@ -192,35 +144,6 @@ def contribution(driver: Driver, offsets: Mapping[GroupPartition, int]) -> Contr
     )
 
 
-def test_the_merge_is_the_union_whatever_the_order() -> None:
-    driver = Driver()
-    one = {driver.member(0): contribution(driver, {driver.partition(0): 1})}
-    two = {driver.member(1): contribution(driver, {driver.partition(1): 2})}
-    assert completion.merged({**one, **two}) == completion.merged({**two, **one})
-    assert completion.merged({**one, **two}) == OffsetMap(
-        {driver.partition(0): Offset(1), driver.partition(1): Offset(2)}
-    )
-    assert completion.merged({}) == OffsetMap()
-
-
-def test_a_double_claim_is_never_merged() -> None:
-    driver = Driver()
-    same = contribution(driver, {driver.partition(0): 1})
-    with pytest.raises(errors.OverlappingOffsets, match="g:t-0"):
-        completion.merged({driver.member(0): same, driver.member(1): same})
-
-
-def test_a_double_claim_aborts_the_checkpoint_and_resets() -> None:
-    driver = draining()
-    checkpoint = driver.region.open_checkpoint or CheckpointNumber(0)
-    theirs = contribution(driver, {driver.partition(0): 10})
-    region = replace(driver.region, contributions={(checkpoint, driver.member(1)): theirs})
-    region = completion.contribute(region, driver.clock.now, part_of(driver, driver.member(0)))
-    assert region.checkpoints[checkpoint].state is CheckpointState.ABORTED
-    assert region.reset is not None
-    assert region.reset.cause is ResetCause.DOUBLE_CLAIM
-
-
 def test_what_a_checkpoint_lacks_is_named_both_members_and_partitions() -> None:
     driver = draining()
     checkpoint = checkpoint_of(driver)
@@ -240,29 +163,6 @@ def test_what_a_checkpoint_lacks_is_named_both_members_and_partitions() -> None:
         driver.region, contributions={**driver.region.contributions, (checkpoint.sequence, driver.member(1)): more}
     )
     assert completion.lacking(region, checkpoint) == ("g:t-9 was contributed but not frozen",)
-
-
-def test_an_idle_member_contributes_an_empty_map_and_is_waited_for() -> None:
-    driver = running(partitions=1, members=2)
-    driver.request_checkpoint("n")
-    busy = next(m for m in driver.all_members() if driver.claims(m))
-    idle = next(m for m in driver.all_members() if not driver.claims(m))
-    driver.contribute(busy)
-    assert open_checkpoint(driver) is not None
-    driver.contribute(idle)
-    assert open_checkpoint(driver) is None
-
-
-def test_every_member_is_not_enough_where_nobody_contributed_a_partition() -> None:
-    driver = running()
-    driver.request_checkpoint("n")
-    driver.claim(driver.member(1), [driver.partition(2)])
-    driver.complete()
-    assert completion.lacking(driver.region, checkpoint_of(driver)) == ("no member contributed g:t-3",)
-    driver.claim(driver.member(1), [driver.partition(2), driver.partition(3)])
-    driver.complete()
-    assert driver.region.requests[RequestId("n")].state is RequestState.ANSWERED
-    judge(driver)
 
 
 # -- completion -------------------------------------------------------------------------------------------------------
@@ -297,24 +197,6 @@ def test_progress_that_is_accepted_by_a_checkpoint_forgives_the_failures_before_
     driver.process()
     driver.checkpoint("n")
     assert driver.region.failures == 0
-
-
-def test_the_next_completion_supersedes_a_commit_that_nobody_has_heard_of() -> None:
-    driver = draining()
-    first = driver.complete()
-    driver.publish()
-    driver.request_checkpoint("m")
-    driver.complete()
-    assert committed(driver, first) is Committed.SUPERSEDED
-
-
-def test_a_checkpoint_is_not_exact_where_a_boundary_was_not_found_exactly() -> None:
-    driver = hourly(partitions=1, members=1)
-    located(driver, boundary(1), 0, inexact="stamped 2099")
-    driver.request_checkpoint("n", boundary=boundary(1))
-    checkpoint = driver.complete()
-    assert driver.region.checkpoints[checkpoint].inexact == {driver.partition(0): "stamped 2099"}
-    assert happened(driver, events.CheckpointCompleted)[0].inexact == {driver.partition(0): "stamped 2099"}
 
 
 def test_a_checkpoint_at_its_boundary_or_without_one_is_exact() -> None:
@@ -358,57 +240,6 @@ def test_a_drain_of_a_paused_region_leaves_it_paused() -> None:
     driver.handle(commands.PauseRegion())
     driver.checkpoint("n", purpose=CheckpointPurpose.DRAIN)
     assert driver.region.desired_state is DesiredState.PAUSED
-
-
-def test_a_persons_reset_begins_in_the_transaction_that_completes_its_drain() -> None:
-    driver = running()
-    driver.process()
-    driver.reset(ToOffset(offset=Offset(3)))
-    driver.complete()
-    assert causes(driver) == ["start", "person"]
-    assert positions(driver) == [3, 3, 3, 3]
-
-
-def test_a_changed_spec_restarts_the_members_at_the_very_checkpoint() -> None:
-    driver = running()
-    driver.process()
-    spec = driver.region.spec
-    later = replace(spec, text="later", revision=2)
-    driver.handle(commands.ChangeSpec(at_once=spec, later=later))
-    driver.request_checkpoint("n")
-    checkpoint = driver.complete()
-    assert causes(driver) == ["start", "spec_changed"]
-    assert (driver.region.restore_sequence, driver.region.timeline) == (checkpoint, 1)
-    assert driver.region.spec.revision == 2
-
-
-def test_the_checkpoint_of_a_stop_waits_for_publication_and_commit() -> None:
-    driver = running()
-    driver.handle(commands.StopRegion())
-    checkpoint = driver.complete()
-    assert driver.region.stopping == checkpoint
-    assert not publication.is_stop_done(driver.region)
-    for member in driver.all_members():
-        driver.read_back(member)
-    assert not publication.is_stop_done(driver.region)
-    driver.publish()
-    assert state(driver) is RegionState.STOPPED
-
-
-def test_a_stop_ends_with_the_timeouts_of_what_never_came() -> None:
-    driver = running()
-    driver.handle(commands.StopRegion())
-    checkpoint = driver.complete()
-    driver.wait(60)
-    assert committed(driver, checkpoint) is Committed.NO
-    assert state(driver) is not RegionState.STOPPED
-    driver.wait(300)
-    assert state(driver) is RegionState.STOPPED
-    assert happened(driver, events.Stopped)[0].drained
-
-
-def test_a_region_that_does_not_stop_has_nothing_to_be_done_with() -> None:
-    assert not publication.is_stop_done(running().region)
 
 
 # -- publication ------------------------------------------------------------------------------------------------------
@@ -491,18 +322,6 @@ def test_a_commit_read_back_that_differs_settles_it_as_not_committed_and_says_wh
     assert driver.region.checkpoints[checkpoint].commit_deadline is None
 
 
-def test_a_repaired_commit_read_back_settles_it_as_committed() -> None:
-    driver = draining()
-    checkpoint = driver.complete()
-    driver.read_back(driver.member(0), {driver.partition(0): Offset(7), driver.partition(1): Offset(10)})
-    driver.read_back(driver.member(1))
-    assert committed(driver, checkpoint) is Committed.NO
-    driver.handle(commands.RepairReadBack(sequence=checkpoint, offsets=driver.region.offsets[checkpoint]))
-    assert committed(driver, checkpoint) is Committed.YES
-    assert happened(driver, events.CommitReadBack)[-1].member is None
-    judge(driver)
-
-
 def test_only_the_restore_point_is_ever_committed_or_repaired() -> None:
     driver = running()
     first, _ = checkpoints_of_ten(driver, 2)
@@ -546,20 +365,3 @@ def test_a_member_speaks_only_for_what_it_holds_now() -> None:
     driver.clock.advance(60)
     with pytest.raises(errors.LeaseExpired):
         driver.read_back(driver.member(0))
-
-
-def test_a_commit_that_never_came_is_settled_by_its_timeout() -> None:
-    driver = draining()
-    checkpoint = driver.complete()
-    driver.wait(29)
-    assert committed(driver, checkpoint) is Committed.PENDING
-    driver.wait(2)
-    assert committed(driver, checkpoint) is Committed.NO
-
-
-def test_a_stop_that_was_taken_back_at_its_completion_goes_on() -> None:
-    driver = started(Driver(members=1))
-    driver.handle(commands.StopRegion())
-    driver.handle(commands.StartRegion())
-    driver.complete()
-    assert (state(driver), driver.region.stopping) == (RegionState.RUNNING, None)

@@ -141,16 +141,6 @@ def test_a_resume_with_the_foreign_consumer_still_there_is_halted_again() -> Non
     assert len(happened(driver, events.Halted)) == 2
 
 
-# -- warn -------------------------------------------------------------------------------------------------------------
-
-
-def test_warn_goes_on() -> None:
-    driver = region_of(ForeignConsumerPolicy.WARN)
-    found(driver, STRANGER)
-    driver.process()
-    assert driver.checkpoint("n1") == 2
-
-
 # -- a reset beside a foreign consumer
 # ---------------------------------------------------------------------------------------
 

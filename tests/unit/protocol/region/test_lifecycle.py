@@ -11,8 +11,8 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, RequestId, Timeline
 from tests.support.driver import Driver
-from tests.support.judging import causes, checkpoint_of, halt_of, happened, judge, open_checkpoint, positions, state
-from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, hourly, located, running
+from tests.support.judging import causes, checkpoint_of, halt_of, happened, judge, positions, state
+from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, running
 
 SOMEBODY = rows.Requester(who="somebody")
 
@@ -64,68 +64,7 @@ def test_a_start_of_a_region_that_runs_changes_nothing() -> None:
     assert driver.region.counter == counter
 
 
-def test_the_next_start_resumes_at_the_restore_point() -> None:
-    driver = running()
-    checkpoints_of_ten(driver, 1)
-    driver.process()
-    driver.handle(commands.KillRegion())
-    all_crash(driver)
-    driver.handle(commands.StartRegion())
-    driver.recover()
-    assert positions(driver) == [10, 10, 10, 10]
-    judge(driver)
-
-
-def test_a_start_of_a_halted_region_counts_failures_anew() -> None:
-    driver = running()
-    failing(driver)
-    driver.handle(commands.ReportForeignConsumer(text="a stranger"))
-    driver.handle(commands.StartRegion())
-    assert (driver.region.failures, driver.region.halt) == (0, None)
-    assert causes(driver)[-1] == "start"
-
-
 # -- pause ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_pause_lets_batches_end_and_none_begin() -> None:
-    driver = running()
-    batch = driver.start_batch(driver.member(0))
-    driver.handle(commands.PauseRegion())
-    with pytest.raises(BatchRefused, match="desired state paused"):
-        driver.start_batch(driver.member(1))
-    driver.finish_batch(batch)
-    assert (state(driver), driver.region.desired_state) == (rows.RegionState.RUNNING, rows.DesiredState.PAUSED)
-    driver.handle(commands.StartRegion())
-    driver.process()
-    assert causes(driver) == ["start"]
-
-
-def test_a_pause_survives_a_crash() -> None:
-    driver = running()
-    driver.start_batch(driver.member(0))
-    driver.handle(commands.PauseRegion())
-    all_crash(driver)
-    driver.recover()
-    assert (state(driver), driver.region.desired_state) == (rows.RegionState.RUNNING, rows.DesiredState.PAUSED)
-    assert causes(driver) == ["start", "claim"]
-
-
-def test_a_pause_aborts_a_checkpoint_that_only_approaches_its_boundary_and_the_run_is_served_after_the_resume() -> None:
-    driver = hourly()
-    driver.request_checkpoint("n", boundary=boundary(1))
-    driver.handle(commands.PauseRegion())
-    assert open_checkpoint(driver) is None
-    assert happened(driver, events.CheckpointAborted)[0].reason == "the region was paused"
-    driver.handle(commands.StartRegion())
-    assert driver.region.requests[RequestId("n")].state is rows.RequestState.OPEN
-
-
-def test_a_persons_drain_to_a_boundary_is_over_with_the_persons_pause() -> None:
-    driver = hourly()
-    driver.request_checkpoint("n", boundary=boundary(1), purpose=rows.CheckpointPurpose.DRAIN)
-    driver.handle(commands.PauseRegion())
-    assert driver.region.requests[RequestId("n")].state is rows.RequestState.SUPERSEDED
 
 
 def test_a_pause_waits_for_a_checkpoint_that_drains() -> None:
@@ -173,19 +112,6 @@ def test_nothing_begins_between_the_checkpoint_of_a_stop_and_its_end() -> None:
         driver.start_batch(driver.member(0))
 
 
-def test_a_stop_without_a_live_member_or_of_a_halted_region_is_done_at_once_and_undrained() -> None:
-    driver = running()
-    all_crash(driver)
-    driver.handle(commands.StopRegion())
-    assert state(driver) is rows.RegionState.STOPPED
-    halted = running()
-    halted.store.handle(halted.name, commands.ReportForeignConsumer(text="a stranger"))
-    halted.store.handle(halted.name, commands.StopRegion())
-    assert state(halted) is rows.RegionState.STOPPED
-    assert halted.region.halt is None
-    assert happened(driver, events.Stopped) == happened(halted, events.Stopped) == [events.Stopped(drained=False)]
-
-
 def test_a_second_stop_changes_nothing() -> None:
     driver = running()
     for _ in range(2):
@@ -194,13 +120,6 @@ def test_a_second_stop_changes_nothing() -> None:
     stopped = Driver()
     stopped.handle(commands.StopRegion())
     assert happened(stopped, events.Stopped) == []
-
-
-def test_a_stop_aborts_an_approaching_checkpoint() -> None:
-    driver = hourly()
-    driver.request_checkpoint("n", boundary=boundary(1))
-    driver.handle(commands.StopRegion())
-    assert checkpoint_of(driver).purpose is rows.CheckpointPurpose.STOP
 
 
 def test_a_stop_fails_a_persons_reset_that_waits() -> None:
@@ -225,32 +144,6 @@ def test_a_resume_after_a_restore_opens_a_timeline_at_the_restore_point_that_the
     reset.store.handle(reset.name, commands.StartRegion())
     assert reset.region.timeline == 2
     assert positions(reset) == [0, 0, 0, 0]
-
-
-def test_a_stop_that_a_crash_came_between_is_asked_for_again_after_the_reset() -> None:
-    driver = running()
-    driver.process()
-    driver.handle(commands.StopRegion())
-    failing(driver)
-    driver.finish_reset()
-    assert checkpoint_of(driver).purpose is rows.CheckpointPurpose.STOP
-    assert (
-        len([b for b in happened(driver, events.CheckpointRequested) if b.purpose is rows.CheckpointPurpose.STOP]) == 1
-    )
-    drained(driver)
-    assert state(driver) is rows.RegionState.STOPPED
-    judge(driver)
-
-
-def test_a_stop_whose_last_member_dies_is_done_undrained() -> None:
-    driver = running()
-    driver.process()
-    driver.handle(commands.StopRegion())
-    assert not lifecycle.is_stop_due(driver.region, driver.clock.now)
-    all_crash(driver)
-    driver.handle(commands.Reconcile())
-    assert state(driver) is rows.RegionState.STOPPED
-    assert happened(driver, events.Stopped) == [events.Stopped(drained=False)]
 
 
 HALTS: dict[str, Callable[[Driver], commands.Command[object]]] = {
@@ -505,25 +398,3 @@ def test_a_note_that_is_told_late_leaves_a_stopped_region_stopped() -> None:
     driver.handle(commands.KillRegion())
     driver.handle(commands.ReportNoted(partition=driver.partition(0), noted=noted))
     assert (state(driver), driver.region.halt) == (rows.RegionState.STOPPED, None)
-
-
-def test_what_the_store_has_too_halts_nothing() -> None:
-    driver = running()
-    region = driver.region
-    assert restored.seen_later(region, driver.clock.now, memory(driver)) is region
-
-
-def test_a_foreign_consumer_halts_the_region_with_the_choices() -> None:
-    driver = running()
-    driver.handle(commands.ReportForeignConsumer(text="consumer c-1 of 10.0.0.1 is in group g"))
-    halt = halt_of(driver)
-    assert (halt.reason, halt.text) == (rows.HaltReason.FOREIGN_CONSUMER, "consumer c-1 of 10.0.0.1 is in group g")
-    assert len(halt.choices) == 2
-
-
-def test_a_stop_of_a_region_at_its_boundary_is_not_held_up_by_it() -> None:
-    driver = hourly()
-    located(driver, boundary(1), 0)
-    driver.handle(commands.StopRegion())
-    drained(driver)
-    assert state(driver) is rows.RegionState.STOPPED

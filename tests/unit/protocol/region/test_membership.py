@@ -8,12 +8,12 @@ import pytest
 from airflow_kcr.errors import LeaseExpired, MemberInUse, RegionInState, StaleIncarnation, UnknownMember
 from airflow_kcr.protocol.region import events, membership
 from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register, StartRegion, StopRegion
-from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, RequestState
+from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import GroupId, Incarnation, MemberId, RequestId
+from airflow_kcr.protocol.values import GroupId, Incarnation, MemberId
 from tests.support.driver import Driver
-from tests.support.judging import causes, happened, judge, open_checkpoint, state
+from tests.support.judging import causes, happened, judge, state
 from tests.support.scripts import running
 
 
@@ -101,15 +101,6 @@ def test_or_by_the_very_process_that_lost_its_lease() -> None:
     driver = running()
     assert driver.join(driver.member(0), came_back=True) == 2
     assert not happened(driver, events.MemberRegistered)[-1].took_over
-
-
-def test_a_takeover_waits_for_a_drain_until_the_member_has_contributed() -> None:
-    driver = running()
-    driver.request_checkpoint("n")
-    with pytest.raises(MemberInUse, match=r"g\[0\] is draining for checkpoint 2; the takeover waits for that"):
-        arrive(driver, driver.member(0), takeover=True)
-    driver.contribute(driver.member(0))
-    assert arrive(driver, driver.member(0), takeover=True).members[driver.member(0)].incarnation == 2
 
 
 def test_what_the_superseded_incarnation_left_running_has_a_moment_from_which_it_can_not_write() -> None:
@@ -223,20 +214,6 @@ def test_a_lease_that_ends_before_its_contribution_aborts_the_checkpoint_and_res
         "the lease of g[1] ended before its contribution to checkpoint 2"
         in happened(driver, events.CheckpointAborted)[0].reason
     )
-
-
-def test_where_nothing_was_begun_since_the_restore_point_it_is_tried_again() -> None:
-    driver = running()
-    driver.request_checkpoint("n")
-    driver.crash(driver.member(1))
-    driver.wait(15)
-    assert causes(driver) == ["start"]
-    assert open_checkpoint(driver) is None
-    assert driver.region.requests[RequestId("n")].state is RequestState.QUEUED
-    driver.recover()
-    assert open_checkpoint(driver) is not None
-    driver.complete()
-    judge(driver)
 
 
 def test_without_an_open_checkpoint_a_lease_that_ends_changes_nothing_by_itself() -> None:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.errors import StaleEpoch
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.region import lost_logs
@@ -13,7 +12,7 @@ from airflow_kcr.protocol.region.lost_logs import OutOfRange
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import Delivery, OutOfRangePolicy, RegionRules
-from airflow_kcr.protocol.values import Epoch, Offset, TopicId
+from airflow_kcr.protocol.values import Offset, TopicId
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import causes, halt_of, judge, positions, state
 from tests.support.scripts import started
@@ -95,20 +94,6 @@ def test_one_partition_whose_policy_is_to_fail_is_enough() -> None:
     assert lost_logs.moved_into_logs(driver.region, driver.clock.now, troubles).state is RegionState.HALTED
 
 
-@pytest.mark.parametrize(("policy", "place"), [(EARLIEST, 11), (LATEST, 99)])
-def test_with_another_it_is_a_reset_of_that_cause_and_a_new_timeline(policy: OutOfRangePolicy, place: int) -> None:
-    driver = at_ten(overtaken=policy)
-    driver.process()
-    report(driver, log(21, 99) if place == 11 else log(30, 99))
-    region = driver.region
-    assert causes(driver) == ["start", "out_of_range"]
-    assert region.timeline == 2
-    entry = region.seek[driver.partition(0)]
-    assert (entry.source, entry.current, entry.clamped_from) == (SeekSource.OUT_OF_RANGE, 20, 20)
-    assert positions(driver) == [21 if place == 11 else 99, 10]
-    assert region.failures == 0
-
-
 def test_the_other_partitions_go_where_an_automatic_reset_would_take_them() -> None:
     driver = at_ten(overtaken=EARLIEST, delivery=Delivery.ALMOST_ONCE)
     driver.process()
@@ -141,10 +126,3 @@ def test_a_report_of_what_is_in_range_changes_nothing() -> None:
     counter = driver.region.counter
     report(driver, log(0, 99))
     assert driver.region.counter == counter
-
-
-def test_a_report_of_an_older_epoch_is_refused() -> None:
-    driver = at_ten()
-    caller = replace(driver.caller(driver.member(0)), epoch=Epoch(0))
-    with pytest.raises(StaleEpoch):
-        driver.handle(ReportOutOfRange(caller=caller, observed={driver.partition(0): log(50, 99)}))

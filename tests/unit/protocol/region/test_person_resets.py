@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.errors import InvalidTarget, RegionInState, ResetInProgress, StalePlan, UnknownCheckpoint
+from airflow_kcr.errors import InvalidTarget, RegionInState, ResetInProgress, UnknownCheckpoint
 from airflow_kcr.protocol import targets
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.region import events, person_resets, rows
@@ -15,7 +15,7 @@ from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RequestId
 from tests.support.driver import BEGINNING, Driver
 from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, reset_of, state
-from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, hourly, running, started
+from tests.support.scripts import all_crash, checkpoints_of_ten, running, started
 
 TO_START = targets.ToOffset(offset=Offset(0))
 
@@ -59,13 +59,6 @@ def test_a_known_request_id_changes_nothing() -> None:
     counter = driver.region.counter
     driver.reset(targets.ToCurrent(), request_id="r", epoch=Epoch(0))
     assert driver.region.counter == counter
-
-
-def test_a_plan_of_another_epoch_is_refused_and_nothing_is_stored() -> None:
-    driver = running()
-    with pytest.raises(StalePlan, match=r"was made in epoch 0, region flights is in epoch 1.*plan again"):
-        driver.reset(TO_START, request_id="r", epoch=Epoch(0))
-    assert driver.region.person_resets == {}
 
 
 def test_a_target_that_can_not_be_used_is_refused_before_anything_is_stored() -> None:
@@ -209,39 +202,6 @@ def test_a_checkpoint_takes_a_partition_that_is_found_later_to_its_beginning() -
     judge(driver)
 
 
-def test_its_checkpoint_is_published_before_the_region_goes_on() -> None:
-    driver = running()
-    driver.process()
-    driver.reset(TO_START)
-    checkpoint = driver.complete()
-    assert reset_of(driver).must_publish == (checkpoint,)
-
-
-def test_relative_targets_are_resolved_against_that_checkpoint() -> None:
-    driver = running()
-    driver.process()
-    driver.reset(targets.ShiftBy(by=-5))
-    driver.complete()
-    assert positions(driver) == [5, 5, 5, 5]
-
-
-def test_a_duration_means_the_instant_at_which_the_reset_begins_for_every_owner() -> None:
-    driver = started(Driver(partitions=1, members=1))
-    driver.wait(600)
-    driver.reset(targets.ByDuration(back=timedelta(minutes=5)), request_id="r")
-    driver.wait(60)
-    driver.complete()
-    target = driver.region.person_resets[RequestId("r")].target
-    assert target == targets.ToDatetime(instant=driver.clock.now - timedelta(minutes=5))
-
-
-def test_a_reset_does_not_wait_for_a_checkpoint_that_only_approaches_its_boundary() -> None:
-    driver = hourly()
-    driver.request_checkpoint("n", boundary=boundary(1))
-    driver.reset(TO_START)
-    assert checkpoint_of(driver).purpose is rows.CheckpointPurpose.RESET
-
-
 def test_if_the_log_no_longer_has_the_target_the_request_fails_and_the_region_goes_on_from_its_checkpoint() -> None:
     driver = running()
     checkpoints = checkpoints_of_ten(driver, 1)
@@ -279,15 +239,6 @@ def test_so_it_does_if_the_scope_means_nothing_any_more() -> None:
     region = person_resets.begin_at_checkpoint(region, driver.clock.now, region.checkpoints[sequence])
     assert region.state is rows.RegionState.RUNNING
     assert "topic u" in region.person_resets[row.request_id].failure
-
-
-def test_if_its_checkpoint_aborts_nothing_else_has_changed() -> None:
-    driver = running()
-    driver.process()
-    driver.reset(TO_START, request_id="r", skip={driver.partition(0): Offset(3)})
-    driver.wait(181)
-    assert stands(driver) is rows.PersonResetState.FAILED
-    assert (driver.region.timeline, driver.region.skips, state(driver)) == (1, {}, rows.RegionState.RUNNING)
 
 
 def test_a_stop_waits_for_the_drain_of_a_reset_and_begins_none() -> None:
@@ -415,13 +366,6 @@ def test_and_of_one_that_has_begun() -> None:
     driver.reset(targets.ToCurrent(), request_id="r", forced=True)
     assert stands(driver, "begun") is rows.PersonResetState.FAILED
     assert driver.region.timeline == 3
-
-
-def test_it_counts_failures_anew() -> None:
-    driver = running()
-    fail(driver)
-    driver.reset(targets.ToCurrent(), forced=True)
-    assert driver.region.failures == 0
 
 
 def test_it_gives_up_complete_checkpoints_beyond_its_target_whose_publication_may_be_what_is_stuck() -> None:

@@ -12,7 +12,7 @@ from airflow_kcr.protocol.values import Offset, RequestId
 from airflow_kcr.schedules import Every
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint, state
-from tests.support.scripts import HOUR, all_crash, boundary, hourly, located, running, started
+from tests.support.scripts import HOUR, boundary, hourly, located, running, started
 
 LEASE = timedelta(seconds=10)
 
@@ -65,16 +65,6 @@ def test_a_halted_or_stopped_region_serves_nobody_and_says_so() -> None:
     assert (row.state, row.failure) == (rows.PersonResetState.FAILED, "the region is halted")
 
 
-def test_requests_wait_while_a_reset_runs() -> None:
-    driver = running()
-    driver.request_reset(driver.member(0), rows.ResetCause.BATCH_FAILED)
-    driver.request_checkpoint("n")
-    assert driver.region.requests[RequestId("n")].state is rows.RequestState.QUEUED
-    driver.finish_reset()
-    assert driver.region.requests[RequestId("n")].state is rows.RequestState.OPEN
-    judge(driver)
-
-
 # -- the region's own checkpoints
 # --------------------------------------------------------------------------------------------
 
@@ -103,16 +93,6 @@ def test_and_not_while_it_is_paused() -> None:
     assert open_checkpoint(driver) is None
     driver.handle(commands.StartRegion())
     assert open_checkpoint(driver) is not None
-
-
-@pytest.mark.parametrize(("catchup", "hours"), [(False, 5), (True, 1)])
-def test_after_an_outage_the_latest_boundary_counts_or_each_in_its_turn(catchup: bool, hours: int) -> None:
-    driver = hourly(mode=CheckpointMode.AUTO, catchup=catchup)
-    all_crash(driver)
-    driver.clock.advance(5.5 * 3_600)
-    driver.recover()
-    assert checkpoint_of(driver).boundary == boundary(hours)
-    assert driver.region.next_boundary == boundary(hours)
 
 
 def test_its_own_checkpoint_may_be_inexact_as_nobody_is_there_to_be_asked() -> None:
@@ -163,15 +143,6 @@ def test_a_paused_region_does_not_checkpoint_itself_by_count() -> None:
     driver.process()
     driver.handle(commands.PauseRegion())
     assert open_checkpoint(driver) is None
-
-
-def test_an_approaching_checkpoint_drains_when_the_last_member_is_there() -> None:
-    driver = hourly(partitions=1, members=1)
-    driver.request_checkpoint("n", boundary=boundary(1))
-    located(driver, boundary(1), 10)
-    driver.process()
-    driver.handle(commands.Reconcile())
-    assert state(driver) is rows.RegionState.DRAINING
 
 
 # -- when something is due --------------------------------------------------------------------------------------------

@@ -7,12 +7,11 @@ import pytest
 
 from airflow_kcr.errors import CheckpointRefused, RegionInState
 from airflow_kcr.protocol.region import checkpoints, events, requests, timelines
-from airflow_kcr.protocol.region.commands import Reconcile, ReportForeignConsumer, RetireCheckpoints
+from airflow_kcr.protocol.region.commands import Reconcile, ReportForeignConsumer
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointPurpose,
     CheckpointRequest,
-    CheckpointState,
     DesiredState,
     PersonResetState,
     RegionState,
@@ -22,11 +21,11 @@ from airflow_kcr.protocol.region.rows import (
 )
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointMode
-from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
+from airflow_kcr.protocol.targets import ToCurrent
 from airflow_kcr.protocol.values import CheckpointNumber, RequestId
 from tests.support.driver import Driver
 from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint
-from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, rewind, running
+from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running
 
 MINUTE = timedelta(minutes=1)
 
@@ -149,38 +148,6 @@ def test_a_store_in_which_they_do_fails_the_reset_and_goes_on() -> None:
     assert open_checkpoint(driver) is not None, "the request for the checkpoint is served"
 
 
-def test_after_an_abort_the_next_ask_opens_a_new_checkpoint() -> None:
-    driver = running()
-    first = driver.request_checkpoint("n").sequence
-    driver.wait(200)
-    assert answer_of(driver, "n") == (RequestState.ABORTED, first)
-    second = driver.request_checkpoint("n")
-    assert second.state is RequestState.OPEN
-    assert second.sequence is not None
-    assert first is not None
-    assert second.sequence > first
-    judge(driver)
-
-
-def test_an_old_run_still_gets_its_answer_when_its_checkpoint_is_retired() -> None:
-    driver = hourly(keep=1)
-    numbers = checkpoints_of_ten(driver, 3)
-    driver.handle(RetireCheckpoints())
-    assert driver.region.checkpoints[numbers[0]].state is CheckpointState.RETIRED
-    assert driver.request_checkpoint("n0").sequence == numbers[0]
-    assert open_checkpoint(driver) is None
-
-
-def test_a_run_whose_checkpoint_a_later_timeline_has_undone_asks_anew() -> None:
-    driver = running()
-    numbers = checkpoints_of_ten(driver, 2)
-    rewind(driver, ToCheckpoint(sequence=numbers[0]))
-    assert requests.valid_answer(driver.region, driver.region.requests[RequestId("n0")]) == numbers[0]
-    assert requests.valid_answer(driver.region, driver.region.requests[RequestId("n1")]) is None
-    assert driver.request_checkpoint("n1").state is RequestState.OPEN
-    assert driver.request_checkpoint("n0").sequence == numbers[0]
-
-
 def test_a_request_without_an_answer_has_no_valid_one() -> None:
     driver = running()
     row = driver.request_checkpoint("n")
@@ -199,13 +166,6 @@ def test_a_stopped_or_halted_region_checkpoints_nothing_and_says_why() -> None:
         Driver().request_checkpoint("n")
 
 
-def test_nobody_can_drain_a_region_without_a_live_member() -> None:
-    driver = running()
-    driver.clock.advance(60)
-    with pytest.raises(CheckpointRefused, match="nothing to drain"):
-        driver.request_checkpoint("n", purpose=CheckpointPurpose.DRAIN)
-
-
 def test_but_a_run_may_ask_and_wait_for_members_to_come_back() -> None:
     driver = running()
     driver.clock.advance(60)
@@ -214,19 +174,6 @@ def test_but_a_run_may_ask_and_wait_for_members_to_come_back() -> None:
 
 # -- boundaries
 # -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_boundary_is_answered_at_once_by_the_first_checkpoint_at_or_beyond_it() -> None:
-    driver = hourly()
-    for hours in (1, 2):
-        located(driver, boundary(hours), 10 * hours)
-        driver.process()
-        driver.request_checkpoint(f"h{hours}", boundary=boundary(hours))
-        driver.complete()
-        driver.publish()
-    assert driver.request_checkpoint("same", boundary=boundary(1)).sequence == answer_of(driver, "h1")[1]
-    assert driver.request_checkpoint("between", boundary=boundary(1.5)).sequence == answer_of(driver, "h2")[1]
-    assert timelines.covering(driver.region, boundary(3)) is None
 
 
 def test_an_unbounded_checkpoint_covers_no_boundary() -> None:

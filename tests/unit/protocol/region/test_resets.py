@@ -9,14 +9,13 @@ from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSour
 from airflow_kcr.protocol.region import events, resets, rows
 from airflow_kcr.protocol.region.commands import KillRegion, PauseRegion, ReportForeignConsumer, StartRegion
 from airflow_kcr.protocol.region.state import NO_SEEK, Region
-from airflow_kcr.protocol.rules import Delivery, RegionRules
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint, ToDatetime, ToOffset
 from airflow_kcr.protocol.values import Epoch, MemberId, Offset, RequestId, Timeline
-from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
+from tests.support.driver import BEGINNING, Driver
 from tests.support.judging import (
     accepted,
     causes,
-    halt_of,
     happened,
     judge,
     open_checkpoint,
@@ -105,13 +104,6 @@ def test_a_seek_map_of_its_own_opens_a_timeline_is_its_restore_point_and_undoes_
     assert (region.timeline, region.restore_sequence, region.restore_epoch) == (2, row.sequence, region.epoch)
     assert region.checkpoints[checkpoints[1]].undone_by == 2
     assert happened(driver, events.ResetBegun)[-1].undoes == ()
-
-
-def test_a_pending_commit_is_superseded() -> None:
-    driver = running()
-    driver.request_checkpoint("n")
-    checkpoint = driver.complete()
-    assert begun(driver).checkpoints[checkpoint].committed is rows.Committed.SUPERSEDED
 
 
 def test_a_halted_region_that_begins_a_reset_is_halted_no_more() -> None:
@@ -267,32 +259,6 @@ def test_a_reset_ends_in_the_desired_state() -> None:
     assert (done.state, done.done_at, done.deadline) == (rows.ResetState.DONE, driver.clock.now, None)
 
 
-def test_it_publishes_every_complete_checkpoint_first() -> None:
-    driver = running()
-    driver.process()
-    driver.request_checkpoint("n")
-    checkpoint = driver.complete()
-    fail(driver)
-    assert reset_of(driver).must_publish == (checkpoint,)
-    for member in driver.all_members():
-        driver.claim(member)
-    for member in driver.all_members():
-        driver.acknowledge(member)
-    assert state(driver) is rows.RegionState.RESETTING
-    driver.publish()
-    assert state(driver) is rows.RegionState.RUNNING
-
-
-def test_what_an_older_epoch_left_running_is_closed_as_unknown() -> None:
-    driver = running()
-    batch = driver.start_batch(driver.member(1))
-    driver.crash(driver.member(1))
-    fail(driver)
-    driver.recover()
-    assert driver.row(batch).outcome is rows.Outcome.UNKNOWN
-    assert driver.region.running == {}
-
-
 def test_a_sinks_progress_proves_that_a_batch_was_done_after_all() -> None:
     driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
     driver.process()
@@ -350,30 +316,6 @@ def test_a_first_start_of_a_sink_that_keeps_progress_proves_nothing_either() -> 
 
 
 # -- failures and halts -----------------------------------------------------------------------------------------------
-
-
-def test_failed_batches_and_used_up_attempts_halt_the_region_in_the_end() -> None:
-    rules = RegionRules(groups={GROUP: group_rules(members=1)}, max_failures=2)
-    driver = started(Driver(partitions=1, rules=rules))
-    for _ in range(2):
-        fail(driver)
-        driver.finish_reset()
-    assert state(driver) is rows.RegionState.RUNNING
-    fail(driver)
-    halt = halt_of(driver)
-    assert (state(driver), halt.reason) == (rows.RegionState.HALTED, rows.HaltReason.FAILURES)
-    assert "3 resets since progress was last accepted" in halt.text
-    assert "it broke" in halt.text
-    assert len(halt.choices) == 3
-    judge(driver)
-
-
-def test_membership_changes_never_do() -> None:
-    driver = running()
-    for _ in range(20):
-        fail(driver, cause=rows.ResetCause.LEASE_LOST)
-        driver.finish_reset()
-    assert (state(driver), driver.region.failures) == (rows.RegionState.RUNNING, 0)
 
 
 def test_a_failure_without_a_word_is_named_by_its_cause() -> None:

@@ -172,17 +172,6 @@ def test_an_open_or_aborted_checkpoint_only_by_name() -> None:
         usable(driver, wanted(driver, ToCheckpoint(sequence=sequence)))
 
 
-def test_another_branch_only_as_a_forward_jump_that_says_what_is_missing() -> None:
-    driver = running()
-    checkpoints = checkpoints_of_ten(driver, 2)
-    rewind(driver, ToCheckpoint(sequence=checkpoints[0]))
-    with pytest.raises(CheckpointNotUsable, match=r"timeline 2 opened before it; a forward jump") as refused:
-        usable(driver, wanted(driver, ToCheckpoint(sequence=checkpoints[1])))
-    assert "missing: g:t-0 [10, 20), g:t-1 [10, 20)" in refused.value.message
-    usable(driver, wanted(driver, ToCheckpoint(sequence=checkpoints[1]), forward=True))
-    usable(driver, wanted(driver, ToCheckpoint(sequence=checkpoints[0])))
-
-
 def test_what_is_missing_is_counted_beyond_the_first_ten_and_nothing_where_nothing_is() -> None:
     driver = running(partitions=12)
     checkpoint = checkpoints_of_ten(driver, 1)[0]
@@ -194,17 +183,6 @@ def test_what_is_missing_is_counted_beyond_the_first_ten_and_nothing_where_nothi
     assert text.endswith(" and 2 more")
     unknown = {p: replace(c, position=None) for p, c in driver.region.claims.items()}
     assert plans.missing_text(replace(driver.region, claims=unknown), row) == "nothing"
-
-
-def test_a_forward_jump_goes_there() -> None:
-    driver = running()
-    checkpoints = checkpoints_of_ten(driver, 2)
-    rewind(driver, ToCheckpoint(sequence=checkpoints[0]))
-    driver.reset(ToCheckpoint(sequence=checkpoints[1]), forward=True)
-    driver.complete()
-    driver.finish_reset()
-    assert positions(driver) == [20, 20, 20, 20]
-    judge(driver)
 
 
 # -- the whole map ----------------------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ from airflow_kcr.protocol.values import (
     TopicName,
 )
 from tests.support.driver import BEGINNING, Driver, group_rules
-from tests.support.judging import checkpoint_of
 from tests.support.scripts import checkpoints_of_ten, running, started
 
 
@@ -157,12 +156,6 @@ def test_a_new_region_has_neither_reset_nor_checkpoint_nor_seek_map() -> None:
     assert region.checkpoint is None
     assert not region.seek
     assert region.rules is region.spec.rules
-
-
-def test_an_open_checkpoint_is_found_by_its_sequence() -> None:
-    driver = running()
-    driver.request_checkpoint("n")
-    assert checkpoint_of(driver).request_id == "n"
 
 
 def test_the_initial_offset_is_that_of_the_topics_present_id() -> None:
