@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkError, UnknownCheckpoint
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkError
 from airflow_kcr.protocol.region.rows import Outcome
-from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.sinks import read_checkpoint
-from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.sink import FilesWriter
-from tests.support.lake import Lake, reset_order
+from tests.support.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,34 +163,6 @@ def test_what_is_left_of_a_checkpoint_that_was_undone_is_in_the_next_one(
         lake.read(first)
 
 
-def test_a_zombie_s_files_are_in_no_checkpoint(lake: Lake) -> None:
-    zombie = lake.driver.start_batch(lake.driver.member(0))
-    call = lake.call(zombie)
-    writer = FilesWriter(lake.sink, call)
-    writer.write(lake.rows(call))
-    lake.driver.crash(lake.driver.member(0))
-    lake.driver.recover()
-    lake.batch(0)
-    lake.batch(1)
-    writer.finish()
-    sequence = lake.checkpoint("n1")
-    assert lake.read(sequence) == lake.everything()
-
-
-@pytest.mark.parametrize("size", [0, 10, -1])
-def test_a_half_written_manifest_is_not_read_and_is_mended(lake: Lake, size: int) -> None:
-    lake.batch(0)
-    sequence = lake.checkpoint("n1")
-    (where,) = (lake.root / layout.MANIFESTS).rglob("*.json")
-    whole = where.read_text()
-    where.write_text(whole[:size])
-    with pytest.raises(UnknownCheckpoint):
-        lake.read(sequence)
-    lake.sink.publish(sequence)
-    assert where.read_text() == whole
-    assert lake.read(sequence) == lake.everything()
-
-
 def test_a_file_that_is_gone_is_an_error_and_not_fewer_rows(lake: Lake) -> None:
     from pyspark.errors import AnalysisException
 
@@ -201,19 +171,6 @@ def test_a_file_that_is_gone_is_an_error_and_not_fewer_rows(lake: Lake) -> None:
     next(iter((lake.root / "data").rglob("*.parquet"))).unlink()
     with pytest.raises(AnalysisException, match="PATH_NOT_FOUND"):
         lake.read(sequence)
-
-
-def test_a_checkpoint_after_a_reset_to_the_beginning_has_everything_again(lake: Lake) -> None:
-    lake.batch(0)
-    lake.checkpoint("n1")
-    lake.driver.reset(ToInitial())
-    lake.driver.complete()
-    lake.sink.reset(reset_order(lake.driver))
-    lake.driver.finish_reset()
-    lake.batch(0)
-    lake.batch(1)
-    lake.checkpoint("n2")
-    assert lake.read() == lake.everything()
 
 
 def test_a_folder_that_can_not_be_written_to_is_refused(lake: Lake, tmp_path: Path) -> None:

@@ -94,16 +94,6 @@ def test_comparing_changes_nothing(region: Region, store: RegionStore) -> None:
     assert region.spec().max_failures == 5
 
 
-def test_a_stopped_region_takes_everything_at_once(region: Region) -> None:
-    region.apply(spec_of())
-    applied = region.apply(spec_of(members=3, more="max_failures: 2"))
-    assert applied.to_json()["differences"] == [
-        {"field": "groups[g].members", "takes_effect": "at_once"},
-        {"field": "max_failures", "takes_effect": "at_once"},
-    ]
-    assert region.spec() == spec_of(members=3, more="max_failures: 2")
-
-
 def test_a_region_with_members_takes_the_rest_at_the_next_checkpoint(region: Region, store: RegionStore) -> None:
     attended(region, store)
     changed = spec_of(members=3, more="max_failures: 2")
@@ -127,25 +117,6 @@ def test_what_waits_can_be_taken_back(region: Region, store: RegionStore) -> Non
     assert region.apply(spec_of()).to_json() == {"region": "flights", "change": "withdrawn", "differences": []}
     assert "at the next checkpoint" not in region.show().note
     assert region.apply(spec_of()).change is Change.UNCHANGED
-
-
-def test_where_nobody_lives_the_whole_spec_counts_at_once(region: Region) -> None:
-    region.apply(spec_of())
-    region.start()
-    applied = region.apply(spec_of(members=3, more="max_failures: 2"))
-    assert {str(d.takes_effect) for d in applied.differences} == {"at_once"}
-    assert region.spec() == spec_of(members=3, more="max_failures: 2")
-    assert region.show().state == "starting"
-
-
-def test_what_has_waited_for_members_that_live_no_more_counts_already(
-    region: Region, store: RegionStore, clock: Clock
-) -> None:
-    attended(region, store)
-    region.apply(spec_of(members=3))
-    clock.advance(3600)
-    assert region.apply(spec_of(members=3)).change is Change.UNCHANGED
-    assert region.spec() == spec_of(members=3)
 
 
 def test_a_revision_is_never_used_twice(region: Region, store: RegionStore) -> None:
@@ -189,16 +160,6 @@ def test_nobody_is_asked_where_the_files_tell(region: Region, store: RegionStore
     with pytest.raises(errors.GroupInOtherRegion, match="group g belongs to region flights"):
         seats(store, network).apply(spec_of(name="seats"))
     assert network.asked == []
-
-
-def test_one_name_on_two_clusters_is_two_groups(region: Region, store: RegionStore, network: Network) -> None:
-    region.apply(spec_of(at="east:9092"))
-    assert seats(store, network).apply(spec_of(name="seats", at="west:9092")).change is Change.CREATED
-    # Both are known from now on, whichever is reached later.
-    assert {name: dict(store.read(name)[0].clusters) for name in store.names()} == {
-        "flights": {"g": "E"},
-        "seats": {"g": "W"},
-    }
 
 
 def test_one_group_by_two_addresses_is_one(region: Region, store: RegionStore, network: Network) -> None:

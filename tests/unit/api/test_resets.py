@@ -106,28 +106,6 @@ def test_a_file_moves_what_it_names_and_nothing_else(region: Region) -> None:
     assert targets(plan) == [300, 7, 300, 300]
 
 
-def test_partitions_out_of_scope_keep_their_position(region: Region) -> None:
-    plan = region.plan_reset(request(ToEarliest(), "t:0,3"))
-    assert targets(plan) == [0, 300, 300, 0]
-    assert [line.in_scope for line in plan.entries] == [True, False, False, True]
-
-
-def test_a_plan_says_which_checkpoints_and_runs_it_undoes(region: Region) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(50))))
-    assert plan.undoes == (2, 3)
-    assert [(run.dag_id, run.run_id) for run in plan.runs] == [("daily", "monday")]
-    assert region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))).undoes == (3,)
-
-
-def test_what_was_computed_is_clamped_and_says_what_was_asked_for(region: Region, cluster: FakeCluster) -> None:
-    cluster.starts, cluster.ends = {0: 280}, {1: 310}
-    back = region.plan_reset(ResetRequest(target=ShiftBy(by=-50)))
-    assert [(line.target, line.asked) for line in back.entries] == [(280, 250), (250, None), (250, None), (250, None)]
-    ahead = region.plan_reset(ResetRequest(target=ShiftBy(by=20)))
-    assert [(line.target, line.asked) for line in ahead.entries] == [(320, None), (310, 320), (320, None), (320, None)]
-    assert (back.totals.clamped, ahead.totals.clamped) == (1, 1)
-
-
 def test_a_checkpoint_that_retention_has_overtaken_is_unreachable(region: Region, cluster: FakeCluster) -> None:
     cluster.starts = {2: 150}
     plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
@@ -157,27 +135,6 @@ def test_what_is_left_of_an_unreachable_checkpoint_is_had_by_way_of_its_csv(
     assert region.verify().violations == ()
 
 
-def test_an_initial_offset_that_the_log_has_no_more_is_unreachable_too(region: Region, cluster: FakeCluster) -> None:
-    cluster.starts = {0: 5}
-    plan = region.plan_reset(ResetRequest(target=ToInitial()))
-    assert [line.unreachable for line in plan.entries] == [True, False, False, False]
-    with pytest.raises(errors.CheckpointNotUsable, match="g:t-0 would resume at 0, its log has 5 to 1000"):
-        region.apply_reset(plan, "to see")
-    assert region.plan_reset(ResetRequest(target=ToEarliest())).totals.unreachable == 0
-
-
-def test_what_retention_overtakes_while_it_drains_fails_and_the_region_goes_on(region: Region, driver: Driver) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
-    region.apply_reset(plan, "to see")
-    driver.grow(driver.partition(1), start=101, end=1_000)
-    driver.complete()
-    with pytest.raises(
-        errors.ResetFailed, match="the log has moved on: g:t-1 would resume at 100, its log has 101 to 1000"
-    ):
-        region.wait_for_reset(plan.plan, timedelta(0))
-    assert (driver.region.state, positions(driver)) == (RegionState.RUNNING, [300] * 4)
-
-
 def test_a_plan_says_from_when_on_its_checkpoint_is_out_of_reach(region: Region, driver: Driver) -> None:
     target = ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))
     assert region.plan_reset(target).overtaken_at is None, "no log has moved"
@@ -194,23 +151,11 @@ def test_a_plan_says_from_when_on_its_checkpoint_is_out_of_reach(region: Region,
     assert region.plan_reset(ResetRequest(target=ToEarliest())).overtaken_at is None
 
 
-def test_durations_count_back_from_the_stores_clock(region: Region, driver: Driver, cluster: FakeCluster) -> None:
-    plan = region.plan_reset(ResetRequest(target=ByDuration(back=timedelta(hours=1))))
-    assert set(cluster.asked) == {plan.made_at - timedelta(hours=1)}
-    assert targets(plan) == [1_000] * 4, "no record is that young: the end"
-
-
 def test_where_it_is_needs_no_broker(region: Region, cluster: FakeCluster) -> None:
     cluster.is_away = True
     assert targets(region.plan_reset(ResetRequest(target=ToCurrent()))) == [300] * 4
     with pytest.raises(errors.BrokerUnavailable):
         region.plan_reset(ResetRequest(target=ToEarliest()))
-
-
-def test_planning_changes_nothing(region: Region) -> None:
-    before = region.counter()
-    region.plan_reset(ResetRequest(target=ToEarliest()))
-    assert region.counter() == before
 
 
 def test_each_plan_has_a_name_of_its_own_unless_it_is_given_one(region: Region) -> None:
@@ -235,28 +180,6 @@ def test_each_plan_has_a_name_of_its_own_unless_it_is_given_one(region: Region) 
 def test_what_can_not_be_is_refused(region: Region, asked: ResetRequest, error: type[Exception], what: str) -> None:
     with pytest.raises(error, match=what):
         region.plan_reset(asked)
-
-
-def test_an_aborted_checkpoint_needs_a_word_and_a_retired_one_is_gone(region: Region, driver: Driver) -> None:
-    driver.request_checkpoint("third")
-    aborted = driver.region.open_checkpoint
-    assert aborted is not None
-    driver.contribute(driver.member(0))
-    driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
-    driver.finish_reset()
-    target = ToCheckpoint(sequence=aborted)
-    with pytest.raises(errors.CheckpointNotUsable, match="allow_partial"):
-        region.plan_reset(ResetRequest(target=target))
-    plan = region.plan_reset(ResetRequest(target=target, allow_partial=True))
-    assert [line.source for line in plan.entries] == ["merged", "merged", "previous_checkpoint", "previous_checkpoint"]
-
-
-def test_a_checkpoint_of_another_branch_is_only_jumped_to(region: Region, driver: Driver) -> None:
-    applied(region, driver, region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(150)))))
-    target = ToCheckpoint(sequence=CheckpointNumber(3))
-    with pytest.raises(errors.CheckpointNotUsable, match=r"not on the current timeline.*--forward.*g:t-0 \[150, 200\)"):
-        region.plan_reset(ResetRequest(target=target))
-    assert targets(region.plan_reset(ResetRequest(target=target, forward=True))) == [200] * 4
 
 
 def test_a_topic_that_kafka_has_no_more_is_named(region: Region, cluster: FakeCluster) -> None:
@@ -359,13 +282,6 @@ def test_a_plan_drains_and_then_goes_to_its_target(region: Region, driver: Drive
     assert positions(driver) == [100, 100, 300, 300]
 
 
-def test_relative_targets_count_from_the_checkpoint_not_from_the_plan(region: Region, driver: Driver) -> None:
-    plan = region.plan_reset(ResetRequest(target=ShiftBy(by=-50)))
-    driver.process(width=10)
-    applied(region, driver, plan)
-    assert positions(driver) == [260] * 4
-
-
 def test_a_plan_applied_twice_is_one_reset(region: Region, driver: Driver) -> None:
     plan = region.plan_reset(ResetRequest(target=ToEarliest()))
     applied(region, driver, plan)
@@ -386,13 +302,6 @@ def test_a_duration_applied_twice_is_one_reset_too(region: Region, driver: Drive
     plan = region.plan_reset(ResetRequest(target=ByDuration(back=timedelta(hours=1))))
     applied(region, driver, plan)
     assert region.apply_reset(plan, "once more").state == "done"
-
-
-def test_a_plan_of_another_epoch_is_refused(region: Region, driver: Driver) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
-    driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
-    with pytest.raises(errors.StalePlan, match="made in epoch 1, region flights is in epoch 2"):
-        region.apply_reset(plan, "to see")
 
 
 def test_a_plan_of_an_earlier_region_of_the_name_is_refused(region: Region) -> None:
@@ -438,15 +347,6 @@ def test_a_reset_whose_checkpoint_is_aborted_says_so_and_nothing_else_has_change
     driver.finish_reset()
     assert (driver.region.timeline, driver.region.state) == (1, RegionState.RUNNING)
     assert region.apply_reset(plan, "once more").state == "failed", "the plan is used up; another has another name"
-
-
-def test_a_stop_fails_a_reset_that_waits(region: Region, driver: Driver) -> None:
-    driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
-    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
-    assert region.apply_reset(plan, "to see").state == "waiting"
-    region.stop()
-    with pytest.raises(errors.ResetFailed, match="the region was stopped"):
-        region.wait_for_reset(plan.plan, timedelta(0))
 
 
 # -- forced --------------------------------------------------------------------------------------------------------
@@ -500,18 +400,6 @@ def test_going_back_behind_an_upsert_table_needs_consent(database_url: str, clus
         assert region.wait_for_reset(plan.plan, timedelta(0)).to_json()["consent_upsert"] is True
         assert positions(driver) == [50, 100, 100, 100]
         assert region.apply_reset(plan, "once more").state == "done", "one that is applied is not asked for again"
-
-
-def test_going_ahead_or_elsewhere_needs_no_consent(database_url: str, cluster: FakeCluster) -> None:
-    with live_region(database_url, UPSERTING) as driver:
-        driver.up()
-        driver.process(width=100)
-        region = Region(driver.name, driver.store, clusters=cluster.clusters)
-        for target in (ShiftBy(by=5), ToCurrent(), ToLatest()):
-            plan = region.plan_reset(ResetRequest(target=target))
-            assert plan.upserts == ()
-            applied(region, driver, plan)
-        assert positions(driver) == [1_000] * 4
 
 
 # -- applied offline -----------------------------------------------------------------------------------------------

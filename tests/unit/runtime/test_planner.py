@@ -326,22 +326,6 @@ def test_an_open_transaction_keeps_the_boundary_from_falling_behind_it() -> None
     assert ranges(planned) == {p(0): (0, 3)}
 
 
-def test_a_record_from_the_future_does_not_stop_a_partition() -> None:
-    # Scenario C27.
-    log = Log(stamps=[BEFORE, BEFORE, NOON + timedelta(days=26_000), BEFORE])
-    planned = Desk(log).plan(0, view=a_view(limit=BOUNDARY))
-    assert ranges(planned) == {p(0): (0, 4)}
-    assert "stamped" in planned.boundary_offsets[p(0)].inexact
-
-
-def test_a_boundary_does_not_fall_below_the_restore_point() -> None:
-    log = Log(stamps=[AFTER] * 6)
-    view = a_view(limit=BOUNDARY, restore_point=OffsetMap({p(0): Offset(3)}))
-    planned = Desk(log).plan(3, view=view)
-    assert planned.boundary_offsets[p(0)].offset == 6
-    assert "below the restore point" in planned.boundary_offsets[p(0)].inexact
-
-
 def test_another_boundary_is_looked_up_at_once() -> None:
     desk = Desk(Log(stamps=[BEFORE] * 500 + [AFTER] * 500))
     desk.plan(0)
@@ -449,11 +433,6 @@ def test_outside_is_declared_only_after_the_logs_were_read_again() -> None:
     assert planned.outside == {}
     assert p(0) in ranges(planned)
     assert desk.logs.asked == ["bounds", "bounds"]
-
-
-def test_the_end_of_a_log_is_inside_of_it() -> None:
-    planned = Desk(records(10)).plan(10)
-    assert (planned.ranges, planned.outside) == ({}, {})
 
 
 def test_a_position_behind_a_skipped_last_record_is_inside() -> None:

@@ -6,17 +6,16 @@ import pytest
 
 from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol.member import messages
-from airflow_kcr.protocol.member.state import Awaited, MemberMachine, State, moved
-from airflow_kcr.protocol.member.step import CLAIM_BACKOFF, step
+from airflow_kcr.protocol.member.state import Awaited, State, moved
+from airflow_kcr.protocol.member.step import CLAIM_BACKOFF
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.commands import Found
 from airflow_kcr.protocol.region.rows import Claim, RegionState, ResetCause
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import AssignmentId, BatchId, Epoch, EventNumber, Incarnation, Offset, Timeline
 from tests.support import answers
-from tests.support.lone_member import MINE, PROCESS, LoneMember, claims_of, view_of
+from tests.support.lone_member import MINE, LoneMember, claims_of, view_of
 
 B1 = BatchId("b1")
 SEEN = view_of(claims_of())
@@ -29,12 +28,6 @@ def later(view: MemberRegion, **changes: object) -> messages.Event:
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
-
-
-def test_whatever_happens_to_a_closed_member_is_ignored() -> None:
-    closed = MemberMachine(process=PROCESS, timeouts=Timeouts(), state=State.CLOSED)
-    assert step(closed, answers.batch_started(batch=B1), 1.0) == (closed, ())
-    assert step(closed, messages.BatchFinished(batch=B1), 1.0) == (closed, ())
 
 
 @pytest.mark.parametrize(
@@ -131,13 +124,6 @@ def test_a_store_that_knows_less_than_was_seen_is_told_so(event: messages.Event)
     assert lone.wanted(commands.ReportLater) == []
 
 
-def test_a_store_that_gives_an_incarnation_that_was_used_before_is_told_so() -> None:
-    lone = LoneMember().processing()
-    lone.now = 10.0
-    lone.feed(messages.Notice.TICK, answers.registered(incarnation=Incarnation(1), sent_at=10.0))
-    assert lone.wanted(commands.ReportLater)
-
-
 def test_a_store_that_shows_less_than_when_it_was_asked_is_told_so_and_what_it_shows_now_counts() -> None:
     lone = LoneMember().processing()
     lone.feed(answers.renewed(sent_at=0.0, counter=EventNumber(11)))
@@ -192,12 +178,6 @@ def test_a_sink_that_stands_further_than_the_store_is_told() -> None:
 # -- views ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_newer_incarnation_in_the_view_is_another_process() -> None:
-    lone = LoneMember().processing()
-    lone.feed(later(SEEN, incarnation=Incarnation(2)))
-    assert lone.state is State.FENCED
-
-
 def test_an_older_view_changes_nothing() -> None:
     lone = LoneMember().processing()
     lone.see(replace(SEEN, counter=EventNumber(20)))
@@ -230,12 +210,6 @@ def test_a_position_that_is_not_known_yet_is_none() -> None:
 
 
 # -- claims -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_granted_claim_counts_in_the_epoch_of_its_answer() -> None:
-    lone = LoneMember().processing()
-    assert lone.member.claimed == (1, 1)
-    assert lone.state is State.PROCESSING
 
 
 def test_a_claim_of_an_older_assignment_is_void() -> None:
@@ -300,47 +274,6 @@ def test_a_batch_that_began_after_the_fence_is_over_without_a_word() -> None:
     assert lone.last == ()
 
 
-def test_a_begin_that_was_refused_leaves_nothing() -> None:
-    lone = LoneMember().processing().plan()
-    lone.feed(answers.start_refused(batch=B1, why="draining"))
-    assert lone.member.batch is None
-    assert lone.wanted(commands.ReadRegion)
-
-
-@pytest.mark.parametrize(
-    ("ends", "cause"),
-    [
-        ((messages.PipelineFailed(batch=B1, why="it broke"),), ResetCause.BATCH_FAILED),
-        (
-            (messages.BatchFinished(batch=B1), answers.finish_refused(batch=B1, why="it broke")),
-            ResetCause.BATCH_REFUSED,
-        ),
-    ],
-)
-def test_a_batch_that_ended_badly_is_discarded_and_a_reset_asked_for(
-    ends: tuple[messages.Event, ...], cause: ResetCause
-) -> None:
-    lone = LoneMember().in_batch()
-    lone.feed(*ends)
-    assert [(e.cause, e.detail) for e in lone.wanted(commands.RequestReset)] == [(cause, "it broke")]
-    lone.feed(answers.discarded(batch=B1))
-    assert lone.member.batch is None
-
-
-def test_a_cancelled_batch_that_is_quiesced_is_discarded() -> None:
-    lone = LoneMember().in_batch()
-    lone.feed(later(SEEN, epoch=Epoch(2), claims={}))
-    lone.feed(messages.BatchQuiesced(batch=B1))
-    assert lone.wanted(commands.DiscardBatch)
-
-
-def test_a_failure_of_a_batch_that_is_cancelled_already_asks_for_no_reset() -> None:
-    lone = LoneMember().in_batch()
-    lone.feed(later(SEEN, epoch=Epoch(2), claims={}))
-    lone.feed(messages.PipelineFailed(batch=B1, why="interrupted"))
-    assert lone.wanted(commands.RequestReset) == []
-
-
 # -- sinks ------------------------------------------------------------------------------------------------------------
 
 
@@ -364,12 +297,6 @@ def test_what_the_sinks_found_is_kept_for_its_own_epoch_only() -> None:
     assert lone.member.reset.found is None
     lone.feed(messages.SinksReset(epoch=Epoch(2), found=found))
     assert lone.member.reset.found == found
-
-
-def test_a_sink_that_failed_asks_for_a_further_attempt() -> None:
-    lone = in_reset_of(2)
-    lone.feed(messages.SinkFailed(epoch=Epoch(2), why="held"))
-    assert [e.cause for e in lone.wanted(commands.RequestReset)] == [ResetCause.SINK_FAILED]
 
 
 def test_a_sink_that_failed_in_an_epoch_that_is_over_counts_against_nobody() -> None:
