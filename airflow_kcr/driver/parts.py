@@ -10,7 +10,6 @@ import logging
 import os
 import platform
 import re
-import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,7 +42,7 @@ from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.values import UNDECLARED, GroupId, MemberId, RegionId, RegionName, region_name
 from airflow_kcr.sinks.contract import DeclaredSink
 from airflow_kcr.sinks.group import checked_sinks
-from airflow_kcr.spark.launch import require_java, require_pyspark
+from airflow_kcr.spark.launch import require_pyspark, sound_java
 from airflow_kcr.spark.pipelines import Pipeline, load_pipeline
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.postgres.connections import Server, server_at
@@ -146,17 +145,11 @@ class StartFailures:
 
 # `kcr doctor`
 
-OLDEST_JAVA: Final = 17
-"""What Spark 4 needs (https://spark.apache.org/docs/4.2.0/)."""
-
 OLDEST_AIRFLOW: Final = (3, 3)
 
 SKEW: Final = timedelta(seconds=2)
 """How far the clocks of this machine and of the store may differ: leases use the store's clock, but a record's time is
 set by its producer, and boundaries are compared with it."""
-
-_ANSWERS_WITHIN: Final = 20.0
-"""Seconds that `java -version` may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,27 +217,8 @@ def _spark() -> tuple[CheckVerdict, str]:
 
 
 def _java(environ: Mapping[str, str]) -> tuple[CheckVerdict, str]:
-    program = require_java(environ)
-    try:
-        told = subprocess.run(  # noqa: S603 - the Java that Spark would start
-            [program, "-version"],
-            capture_output=True,
-            text=True,
-            timeout=_ANSWERS_WITHIN,
-            check=False,
-            env=dict(environ),
-        ).stderr
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return CheckVerdict.FAILED, f"{program} -version does not answer: {type(error).__name__}"
-    version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', told)
-    if version is None:
-        return CheckVerdict.FAILED, f"{program} -version names no version; it says: {told.strip()[:200] or 'nothing'}"
-    if int(version[1]) < OLDEST_JAVA:
-        return (
-            CheckVerdict.FAILED,
-            f"{program} is Java {version[1]}; install {OLDEST_JAVA} or newer, or set JAVA_HOME to it",
-        )
-    return CheckVerdict.OK, f"Java {version[1]}, {program}"
+    program, version = sound_java(environ)
+    return CheckVerdict.OK, f"Java {version}, {program}"
 
 
 def _airflow() -> tuple[CheckVerdict, str]:

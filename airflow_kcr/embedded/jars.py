@@ -24,7 +24,7 @@ from xml.sax.saxutils import quoteattr
 
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
 from airflow_kcr.spark import session
-from airflow_kcr.spark.launch import locked, no_pyspark, require_java
+from airflow_kcr.spark.launch import locked, no_pyspark, require_java, sound_java
 
 HOME_VARIABLE: Final = "KCR_HOME"
 REPOSITORY_VARIABLE: Final = "KCR_MAVEN_REPOSITORY"
@@ -246,7 +246,6 @@ def _module(jars: JarSet) -> str:
 
 # The Java that runs the brokers, Spark, and the download of their jars.
 
-OLDEST: Final = 17
 # For processes that live for minutes on a small machine: less compiling, fewer threads of the collector.
 QUICK_START: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
@@ -258,17 +257,10 @@ def java() -> Path:
         ToolMissing: if there is none, or it is older than what Spark and Kafka need.
         ConfigurationError: if JAVA_HOME leads nowhere.
     """
-    found = require_java(os.environ)
-    version = _version(found)
-    if version < OLDEST:
-        raise ToolMissing(f"{found} is Java {version}; install {OLDEST} or newer, or set JAVA_HOME to it")
-    return found
+    return _sound(require_java(os.environ))
 
 
 @lru_cache
-def _version(program: Path) -> int:
-    told = subprocess.run([program, "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
-    match = re.search(r'version "(?:1\.)?(\d+)', told)
-    if match is None:
-        raise ToolMissing(f"{program} does not say its version ({told.strip()[:200]!r}): set JAVA_HOME to another one")
-    return int(match[1])
+def _sound(program: Path) -> Path:
+    sound_java(os.environ)
+    return program

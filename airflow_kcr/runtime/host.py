@@ -63,7 +63,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition
 from airflow_kcr.runtime.effects import Grouping, Happening, Worker, Working
 from airflow_kcr.runtime.leases import Clock, Identity, Renewals, Seconds, StoreClock, later_note
 from airflow_kcr.runtime.metrics import Counts, Metrics, Snapshot
-from airflow_kcr.runtime.planner import BatchSize, Limits, Linger, Planner
+from airflow_kcr.runtime.planner import BatchSize, Limits, Planner
 from airflow_kcr.runtime.positions import Places
 
 TICK: Final = 0.5
@@ -177,7 +177,7 @@ class MemberHost:
         self._grouping = Grouping(who, self.tell, self.fail, self._metrics)
         membership = world.membership(self._grouping)
         self._grouping.use(membership)
-        self._planner = Planner(world.logs, self._clock, world.store_clock, checkpoint.grace, _linger(limits))
+        self._planner = Planner(world.logs, self._clock, world.store_clock, checkpoint.grace, limits)
         self._working = Working(
             who,
             world.engine,
@@ -233,7 +233,7 @@ class MemberHost:
         """
 
         def adopted() -> None:
-            self._planner.grace, self._planner.linger = checkpoint.grace, _linger(limits)
+            self._planner.grace, self._planner.limits = checkpoint.grace, limits
             self._size = self._size.within(limits)
             # A change that counts at once: it registers from now on as built from that spec.
             process = replace(self._machine.process, spec_revision=revision)
@@ -497,10 +497,6 @@ class MemberHost:
             return machine.incarnation == mine and self._clock() - machine.lease_sent_at < lease
 
         return holds
-
-
-def _linger(limits: Limits) -> Linger:
-    return Linger(least=limits.least, longest=limits.linger)
 
 
 _FIRST_PAUSE: Final = 0.05

@@ -60,20 +60,6 @@ class LogsSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Linger:
-    """How long a member waits for records before it takes the few that there are; `batch.linger` in the spec.
-
-    Each batch costs something whatever its size: begin and end in the store, a Spark job, a file of the pipeline's.
-    """
-
-    least: int = 0
-    """Records that are not few any more."""
-
-    longest: timedelta = timedelta(0)
-    """From when the first of them was seen."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadableRanges:
     """How far one partition may be read now."""
 
@@ -87,8 +73,24 @@ class ReadableRanges:
 NOTHING: Final = ReadableRanges()
 """Nothing to read, nothing to tell."""
 
-NO_LINGER: Final = Linger()
-"""Whatever there is is taken at once."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a batch may be; `batch` in the spec."""
+
+    target: timedelta
+    least: int
+    """Records; the floor of the size, not of a batch: one with less to read is smaller."""
+
+    most: int
+    linger: timedelta = timedelta(0)
+    """How long a batch of fewer than `least` is waited with, from when the first of them was seen.
+
+    Each batch costs something whatever its size: start and finish in the store, a Spark job, a file of the pipeline's.
+    """
+
+    longest: timedelta = timedelta(seconds=30)
+    """No batch is made larger than what is estimated to take this long: well below its timeout."""
 
 
 class Planner:
@@ -99,17 +101,15 @@ class Planner:
         clock: the member's.
         store_clock: what is known of the store's.
         grace: `checkpoint.grace`.
-        linger: how long few records are waited with.
+        limits: of a batch.
     """
 
-    def __init__(
-        self, logs: Logs, clock: Clock, store_clock: StoreClock, grace: timedelta, linger: Linger = NO_LINGER
-    ) -> None:
+    def __init__(self, logs: Logs, clock: Clock, store_clock: StoreClock, grace: timedelta, limits: Limits) -> None:
         self._logs, self._clock, self._store_clock = logs, clock, store_clock
         self.grace = grace
         """Of boundaries; may be changed at any time, from any thread: a plan reads it once."""
 
-        self.linger = linger
+        self.limits = limits
         """As `grace`."""
 
         self._seen: LogsSeen | None = None
@@ -159,19 +159,19 @@ class Planner:
         Never if something waits for the records: a boundary that has passed, an open checkpoint, or a count of records
         to be reached. Nor where the batch may take no more than there is.
         """
-        linger, available = self.linger, _available(reach, positions)
+        limits, available = self.limits, _available(reach, positions)
         awaited = (
             view.checkpoint is not None
             or view.records_left is not None
             or view.boundary_offsets
             or reach.boundary_offsets
         )
-        if not 0 < available < min(linger.least, size) or awaited:
+        if not 0 < available < min(limits.least, size) or awaited:
             self._few_since = None
             return False
         if self._few_since is None:
             self._few_since = self._clock()
-        if self._clock() - self._few_since < linger.longest.total_seconds():
+        if self._clock() - self._few_since < limits.linger.total_seconds():
             return True
         self._few_since = None
         return False
@@ -297,22 +297,6 @@ SPREAD: Final = 1.5
 
 Measured: TypeAlias = tuple[int, float]
 """Records of a batch, and the seconds that it took."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a batch may be; `batch` in the spec."""
-
-    target: timedelta
-    least: int
-    """Records; the floor of the size, not of a batch: one with less to read is smaller."""
-
-    most: int
-    linger: timedelta = timedelta(0)
-    """How long a batch of fewer than `least` is waited with; see `planner.Linger`."""
-
-    longest: timedelta = timedelta(seconds=30)
-    """No batch is made larger than what is estimated to take this long: well below its timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

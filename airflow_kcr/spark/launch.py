@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -309,6 +310,43 @@ def require_java(environ: Mapping[str, str]) -> Path:
     if found is None:
         raise ToolMissing(f"Spark needs Java, and there is none by JAVA_HOME nor on the path; {_JAVA}")
     return Path(found)
+
+
+OLDEST_JAVA: Final = 17
+"""What Spark 4 needs (https://spark.apache.org/docs/4.2.0/), and Kafka's broker."""
+
+_ANSWERS_WITHIN: Final = 20.0
+"""Seconds that `java -version` may take."""
+
+
+def sound_java(environ: Mapping[str, str]) -> tuple[Path, str]:
+    """Return the Java program that Spark starts with, and its version, which is new enough.
+
+    Args:
+        environ: of the process that starts it.
+
+    Raises:
+        ToolMissing: there is none, it is too old, or it doesn't say.
+        ConfigurationError: JAVA_HOME leads nowhere.
+    """
+    program = require_java(environ)
+    try:
+        said = subprocess.run(  # noqa: S603 - the Java that Spark would start
+            [program, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_ANSWERS_WITHIN,
+            check=False,
+            env=dict(environ),
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ToolMissing(f"{program} -version does not answer: {type(error).__name__}") from error
+    version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', said)
+    if version is None:
+        raise ToolMissing(f"{program} -version names no version; it says: {said.strip()[:200] or 'nothing'}")
+    if int(version[1]) < OLDEST_JAVA:
+        raise ToolMissing(f"{program} is Java {version[1]}; install {OLDEST_JAVA} or newer, or set JAVA_HOME to it")
+    return program, version[1]
 
 
 # The cache of jars that Spark fetches by their Maven coordinates, filled by one process at a time.

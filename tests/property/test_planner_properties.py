@@ -179,7 +179,7 @@ def test_batches_hold_exactly_the_records_before_the_boundary_whenever_logs_grow
     hands = Hands(1000.0)
     logs = {partition: Log() for partition in PARTITIONS}
     fake = FakeLogs(logs)
-    planner = Planner(fake, hands, StoreClock(hands, NOON), GRACE)
+    planner = Planner(fake, hands, StoreClock(hands, NOON), GRACE, LIMITS)
     limit = NOON + timedelta(seconds=boundary)
     positions = dict.fromkeys(PARTITIONS, Offset(0))
     located: dict[GroupPartition, BoundaryOffset] = {}

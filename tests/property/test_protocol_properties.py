@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_kcr.errors import ConflictingContribution, FencedError, KcrError, OverlappingOffsets
-from airflow_kcr.protocol.member.state import Assignment
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import commands, completion, rows
@@ -177,22 +176,6 @@ def test_contributing_the_same_part_twice_changes_nothing_and_another_one_is_ref
         assert driver.region == before
     driver.contribute(order[-1])
     judge(driver)
-
-
-# -- assignments -----------------------------------------------------------------------------------------------------
-
-
-@given(sets_of_partitions, sets_of_partitions)
-def test_added_and_retained_are_the_new_assignment_and_retained_and_removed_the_old_one(
-    old: frozenset[GroupPartition], new: frozenset[GroupPartition]
-) -> None:
-    before = Assignment(assignment=AssignmentId(1), partitions=old)
-    change = Assignment(assignment=AssignmentId(2), partitions=new).since(before)
-    assert change.added | change.retained == new
-    assert change.retained | change.removed == old
-    assert not change.added & change.retained
-    assert not change.added & change.removed
-    assert bool(change) == (old != new)
 
 
 # -- stale callers ---------------------------------------------------------------------------------------------------

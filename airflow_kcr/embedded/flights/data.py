@@ -140,9 +140,14 @@ TABLE_VARIABLE: Final = "KCR_FLIGHTS_DATABASE"
 GROUP: Final = GroupId("flights-etl")
 
 
+def text_of(name: str) -> str:
+    """Return a file of the example, such as its spec in YAML or a statement."""
+    return (files("airflow_kcr.embedded.flights") / name).read_text(encoding="utf-8")
+
+
 def spec_text() -> str:
     """Return the spec of the region as its YAML file has it, for `kcr region apply -f`."""
-    return (files("airflow_kcr.embedded.flights") / "flights.yaml").read_text(encoding="utf-8")
+    return text_of("flights.yaml")
 
 
 def spec() -> RegionSpec:
@@ -155,4 +160,4 @@ def spec() -> RegionSpec:
 
 def exactly_once_text() -> str:
     """Return the spec of the variant whose flights go into a table of Postgres, each of them once."""
-    return (files("airflow_kcr.embedded.flights") / "flights_exactly_once.yaml").read_text(encoding="utf-8")
+    return text_of("flights_exactly_once.yaml")

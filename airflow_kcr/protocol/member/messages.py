@@ -104,7 +104,10 @@ class Changed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """The assignment is these partitions now; `assignment` counts them, so that two equal ones stay distinct."""
+    """The assignment is these partitions now; `assignment` counts them, so that two equal ones stay distinct.
+
+    Another member may have claimed the partitions in between.
+    """
 
     assignment: AssignmentId
     partitions: frozenset[GroupPartition]

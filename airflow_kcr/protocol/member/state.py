@@ -1,8 +1,4 @@
-"""A member's states, its assignment, and what it remembers between events (docs/reference/states.md).
-
-An assignment is numbered: two equal ones at different times stay distinct, because another member may have claimed the
-partitions in between. What was added is read again and claimed, what was removed is let go, and only what was retained
-may continue as it is.
+"""A member's states, and what it remembers between events (docs/reference/states.md).
 
 Times are seconds of a monotonic clock that runs through suspension; they are compared with each other only.
 """
@@ -16,7 +12,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from airflow_kcr.errors import IllegalEvent, KcrError
-from airflow_kcr.protocol.member.messages import CommitAnswered, Effect, RangesPlanned, SinksPrepared
+from airflow_kcr.protocol.member.messages import Assigned, CommitAnswered, Effect, RangesPlanned, SinksPrepared
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.commands import EventMark, Found, Register
 from airflow_kcr.protocol.region.rows import Batch, ResetCause
@@ -37,41 +33,6 @@ from airflow_kcr.protocol.values import (
     few,
     replace,
 )
-
-# Assignments
-
-NOTHING: Final[frozenset[GroupPartition]] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """What Kafka assigned, as one answer."""
-
-    assignment: AssignmentId
-    partitions: frozenset[GroupPartition] = NOTHING
-
-    def since(self, before: Assignment | None) -> AssignmentChange:
-        """Return what this assignment changes; `before` is None if there was none, as after a revoke."""
-        had = NOTHING if before is None else before.partitions
-        return AssignmentChange(
-            added=self.partitions - had, retained=self.partitions & had, removed=had - self.partitions
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentChange:
-    """What changes between two assignments: added and retained are the new one, retained and removed the old."""
-
-    added: frozenset[GroupPartition] = NOTHING
-    retained: frozenset[GroupPartition] = NOTHING
-    removed: frozenset[GroupPartition] = NOTHING
-
-    def __bool__(self) -> bool:
-        """Whether anything changes."""
-        return bool(self.added or self.removed)
-
-
-# The member
 
 
 class State(StrEnum):
@@ -345,7 +306,7 @@ class MemberMachine:
     join_backoff: float = 0.0
     """How long after being fenced it does not join again."""
 
-    assignment: Assignment | None = None
+    assignment: Assigned | None = None
     """None from a revoke to the next assignment."""
 
     revoking: frozenset[GroupPartition] = frozenset()

@@ -17,7 +17,6 @@ from airflow_kcr.protocol.member import drive, messages, state
 from airflow_kcr.protocol.member.drive import PLAN_PAUSE
 from airflow_kcr.protocol.member.messages import Effect, Notice
 from airflow_kcr.protocol.member.state import (
-    Assignment,
     Awaited,
     BatchPhase,
     Failure,
@@ -416,8 +415,7 @@ def _discarded(member: MemberMachine, event: Reply[DiscardBatch, Region], now: f
 
 
 def _assigned(member: MemberMachine, event: messages.Assigned, now: float) -> MemberMachine:
-    fresh = Assignment(assignment=event.assignment, partitions=event.partitions)
-    return replace(_with_assignment(member, fresh), claim_after=0.0, claim_backoff=0.0, busy_since=None)
+    return replace(_with_assignment(member, event), claim_after=0.0, claim_backoff=0.0, busy_since=None)
 
 
 def _revoking(member: MemberMachine, event: messages.Revoking, now: float) -> MemberMachine:
@@ -428,7 +426,7 @@ def _revoked(member: MemberMachine, event: Notice, now: float) -> MemberMachine:
     return _with_assignment(member, None)
 
 
-def _with_assignment(member: MemberMachine, assignment: Assignment | None) -> MemberMachine:
+def _with_assignment(member: MemberMachine, assignment: messages.Assigned | None) -> MemberMachine:
     return replace(answered(member, Awaited.RELEASE), assignment=assignment, revoking=frozenset())
 
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from airflow_kcr.protocol.member.state import Assignment, MemberMachine, State
+from airflow_kcr.protocol.member.messages import Assigned
+from airflow_kcr.protocol.member.state import MemberMachine, State
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.commands import Register
@@ -19,7 +20,7 @@ def at_work() -> MemberMachine:
     return replace(
         MemberMachine(process=Register(member=MEMBER, token="t"), timeouts=Timeouts()),
         in_group=True,
-        assignment=Assignment(assignment=AssignmentId(1), partitions=frozenset({p(0), p(1), p(2)})),
+        assignment=Assigned(assignment=AssignmentId(1), partitions=frozenset({p(0), p(1), p(2)})),
         positions=OffsetMap({p(0): Offset(4), p(1): Offset(9)}),
     )
 

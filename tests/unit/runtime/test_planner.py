@@ -24,7 +24,7 @@ from airflow_kcr.protocol.values import (
     TopicId,
 )
 from airflow_kcr.runtime.leases import StoreClock
-from airflow_kcr.runtime.planner import AT_END, KEPT, Linger, Planner
+from airflow_kcr.runtime.planner import AT_END, KEPT, Limits, Planner
 from tests.support.lone_member import checkpoint_view
 from tests.support.runtime_fakes import NOON, FakeLogs, Hands, p, records
 from tests.support.simulation.broker import Log
@@ -50,13 +50,16 @@ def a_view(**changes: object) -> MemberRegion:
     return replace(seen, **changes)  # type: ignore[arg-type]
 
 
+ANY = Limits(target=timedelta(seconds=2), least=0, most=1_000_000)
+
+
 class Desk:
     """A planner with what it asks; the store's clock reads NOON when the member's reads 1000."""
 
     def __init__(self, *logs: Log) -> None:
         self.hands = Hands(1000.0)
         self.logs = FakeLogs({p(n): log for n, log in enumerate(logs)})
-        self.planner = Planner(self.logs, self.hands, StoreClock(self.hands, NOON), GRACE)
+        self.planner = Planner(self.logs, self.hands, StoreClock(self.hands, NOON), GRACE, ANY)
 
     def plan(self, *positions: int, view: MemberRegion | None = None, size: int = 100) -> RangesPlanned:
         places = OffsetMap({p(n): Offset(o) for n, o in enumerate(positions)})
@@ -350,7 +353,7 @@ def test_only_partitions_without_a_stored_place_are_looked_up() -> None:
 
 def lingering(*logs: Log) -> Desk:
     desk = Desk(*logs)
-    desk.planner.linger = Linger(least=50, longest=3 * SECOND)
+    desk.planner.limits = replace(ANY, least=50, linger=3 * SECOND)
     return desk
 
 

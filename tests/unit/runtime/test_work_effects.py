@@ -34,7 +34,7 @@ from airflow_kcr.runtime import effects as runtime_effects
 from airflow_kcr.runtime.effects import Grouping, Happening, Working
 from airflow_kcr.runtime.leases import Identity, StoreClock
 from airflow_kcr.runtime.metrics import Metrics
-from airflow_kcr.runtime.planner import Planner
+from airflow_kcr.runtime.planner import Limits, Planner
 from airflow_kcr.runtime.positions import Places
 from tests.support.driver import group_rules
 from tests.support.runtime_fakes import (
@@ -82,6 +82,9 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime_effects, "TRY_AGAIN", 0.001)
 
 
+ANY = Limits(target=timedelta(seconds=2), least=0, most=1_000_000)
+
+
 class Desk:
     """The work of one member; its loop's queue is a list."""
 
@@ -95,7 +98,7 @@ class Desk:
         who = Identity(region=FLIGHTS, region_id=REGION_ID, member=MEMBER, group=group_rules(), timeouts=times)
         self.membership = FakeMembership(Grouping(who, self.queue.append, lambda _: None, Metrics()))
         store_clock = StoreClock(self.hands, NOON)
-        self.planner = Planner(self.logs, self.hands, store_clock, timedelta(seconds=2))
+        self.planner = Planner(self.logs, self.hands, store_clock, timedelta(seconds=2), ANY)
         self.working = Working(
             who,
             self.engine,
