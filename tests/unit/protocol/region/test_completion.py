@@ -242,6 +242,18 @@ def test_a_drain_of_a_paused_region_leaves_it_paused() -> None:
     assert driver.region.desired_state is DesiredState.PAUSED
 
 
+def test_a_stop_ends_with_the_timeouts_of_what_never_came() -> None:
+    driver = running()
+    driver.handle(commands.StopRegion())
+    checkpoint = driver.complete()
+    driver.wait(60)
+    assert committed(driver, checkpoint) is Committed.NO
+    assert state(driver) is not RegionState.STOPPED
+    driver.wait(300)
+    assert state(driver) is RegionState.STOPPED
+    assert happened(driver, events.Stopped)[0].drained
+
+
 # -- publication ------------------------------------------------------------------------------------------------------
 
 

@@ -112,6 +112,19 @@ def test_nothing_begins_between_the_checkpoint_of_a_stop_and_its_end() -> None:
         driver.start_batch(driver.member(0))
 
 
+def test_a_stop_without_a_live_member_or_of_a_halted_region_is_done_at_once_and_undrained() -> None:
+    driver = running()
+    all_crash(driver)
+    driver.handle(commands.StopRegion())
+    assert state(driver) is rows.RegionState.STOPPED
+    halted = running()
+    halted.store.handle(halted.name, commands.ReportForeignConsumer(text="a stranger"))
+    halted.store.handle(halted.name, commands.StopRegion())
+    assert state(halted) is rows.RegionState.STOPPED
+    assert halted.region.halt is None
+    assert happened(driver, events.Stopped) == happened(halted, events.Stopped) == [events.Stopped(drained=False)]
+
+
 def test_a_second_stop_changes_nothing() -> None:
     driver = running()
     for _ in range(2):
