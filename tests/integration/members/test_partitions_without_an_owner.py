@@ -17,7 +17,7 @@ from airflow_kcr.api.validation import validate
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.commands import RequestCheckpoint, StartRegion, StopRegion
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.validation import Check, Question
 from airflow_kcr.protocol.values import RequestId
@@ -29,8 +29,6 @@ from tests.support.kafka import Kafka
 from tests.support.members import PATIENT, Live, live
 
 pytestmark = pytest.mark.timeout(240)
-
-DYNAMIC = ", static_membership: false"
 
 LONG_BATCHES = PATIENT.replace("timeout: 12s", "timeout: 60s").replace("drain: 15s", "drain: 90s")
 
@@ -50,27 +48,6 @@ def test_partitions_added_while_the_only_member_is_down_are_read_when_it_is_back
         finished(region, 90)
         assert region.owners() == dict.fromkeys(range(4), 0)
         assert told(region, events.PartitionsUnowned), "the region never knew"
-        faults.judged(region, record_property)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("down", [(0,), (1, 2)], ids=["the leader", "two of three"])
-def test_partitions_added_while_some_members_are_down_are_read_when_all_are_back(
-    lend: Lend, record_property: Note, down: tuple[int, ...]
-) -> None:
-    with lend(members=3, partitions=6, spec=PATIENT) as region:
-        processes = [region.start(index) for index in range(3)]
-        region.shared(0, 1, 2)
-        region.fill(20)
-        finished(region)
-        for index in down:
-            processes[index].kill()
-        region.kafka.add_partitions(region.topic, 8)
-        region.fill(30)
-        for index in down:
-            region.start(index)
-        finished(region, 120)
-        assert set(region.owners()) == set(range(8))
         faults.judged(region, record_property)
 
 
@@ -103,40 +80,6 @@ def test_a_topic_that_was_made_anew_with_more_partitions_while_the_member_was_do
         region.fill(5)
         region.start(0)
         region.until(lambda: set(region.owners()) == set(range(4)) and region.consumed(), "the new topic read", 90)
-
-
-@pytest.mark.long
-def test_partitions_added_while_all_dynamic_members_are_down_are_read(lend: Lend, record_property: Note) -> None:
-    with lend(members=2, partitions=2, spec=PATIENT.replace("session: 25s", "session: 7s"), group=DYNAMIC) as region:
-        processes = [region.start(index) for index in range(2)]
-        region.shared(0, 1)
-        region.fill(20)
-        finished(region)
-        for process in processes:
-            process.kill()
-        region.kafka.add_partitions(region.topic, 4)
-        region.fill(30)
-        for index in range(2):
-            region.start(index)
-        finished(region, 90)
-        faults.judged(region, record_property)
-
-
-@pytest.mark.long
-def test_partitions_added_while_the_region_was_stopped_are_read(lend: Lend, record_property: Note) -> None:
-    with lend(members=1, partitions=2, spec=PATIENT) as region:
-        first = region.start(0)
-        region.shared(0)
-        region.fill(20)
-        finished(region)
-        region.handle(StopRegion())
-        assert first.wait(60) == 0
-        region.kafka.add_partitions(region.topic, 4)
-        region.fill(30)
-        region.handle(StartRegion())
-        region.start(0)
-        finished(region, 90)
-        faults.judged(region, record_property)
 
 
 @pytest.mark.long

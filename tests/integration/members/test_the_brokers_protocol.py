@@ -76,50 +76,6 @@ def test_a_member_that_is_killed_returns_and_nothing_is_lost(lend: Lend, record_
 
 
 @pytest.mark.long
-@both_kinds
-def test_a_member_that_joins_takes_partitions_while_the_other_works(
-    lend: Lend, record_property: Note, group: str
-) -> None:
-    with lend(members=2, partitions=4, spec=OFTEN, group=group) as region:
-        region.start(0)
-        region.until(lambda: region.owners() == dict.fromkeys(range(4), 0), "alone")
-        region.fill(200)
-        finished(region)
-        region.fill(200)
-        region.start(1)
-        region.shared(0, 1)
-        region.fill(100)
-        settled(region, record_property)
-
-
-@pytest.mark.long
-def test_a_member_that_leaves_hands_its_partitions_over(lend: Lend, record_property: Note) -> None:
-    with lend(members=2, partitions=4, spec=OFTEN, group=DYNAMIC) as region:
-        leaver, _ = [region.start(index) for index in (0, 1)]
-        region.shared(0, 1)
-        region.fill(200)
-        leaver.terminate()
-        assert leaver.wait(60) == 0
-        region.until(lambda: region.owners() == dict.fromkeys(range(4), 1), "handed over", 60)
-        region.fill(100)
-        settled(region, record_property)
-
-
-@pytest.mark.long
-def test_a_static_member_that_ends_and_returns_gets_partitions_again(lend: Lend, record_property: Note) -> None:
-    with lend(members=2, partitions=4, spec=OFTEN, group=STATIC) as region:
-        leaver, _ = [region.start(index) for index in (0, 1)]
-        region.shared(0, 1)
-        region.fill(200)
-        leaver.terminate()
-        assert leaver.wait(60) == 0
-        region.start(0)
-        region.fill(100)
-        settled(region, record_property)
-        region.shared(0, 1)
-
-
-@pytest.mark.long
 def test_partitions_that_are_added_are_read_and_the_others_stay_where_they_are(
     lend: Lend, record_property: Note
 ) -> None:
