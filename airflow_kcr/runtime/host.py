@@ -536,7 +536,7 @@ class StoreCalls:
 
     def ask(self, command: Command[object]) -> None:
         """Give a command, and deliver what becomes of it as `Answered` or `Refused`; returns at once."""
-        self._worker.post(lambda: self._ask(command))
+        self._worker.post(partial(self._ask, command))
 
     def is_silent(self) -> bool:
         """Whether the command that is under way has had no answer for too long: a frozen server says nothing."""

@@ -40,8 +40,6 @@ from airflow_kcr.protocol.region.rows import RESET_STATES, Batch, CheckpointPhas
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import replace
 
-# The state
-
 
 def place(member: MemberMachine, now: float) -> Driven:
     """Put the member into the state that its facts mean."""
@@ -80,8 +78,6 @@ def _is_committing(member: MemberMachine, view: MemberRegion, now: float) -> boo
     return waited < state.seconds(member.timeouts.commit)
 
 
-# The batch
-
 PLAN_PAUSE: Final = 0.1
 """Seconds before the planner is asked again if nothing was there to process."""
 
@@ -112,12 +108,14 @@ def pursue(member: MemberMachine, now: float) -> Driven:
         return member, ()
     match batch.phase:
         case BatchPhase.STARTED if batch.doomed:
-            return pursue(_in(member, batch, BatchPhase.QUIESCED, now), now)
+            return pursue(state.in_phase(member, batch, BatchPhase.QUIESCED, now), now)
         case BatchPhase.STARTED:
             progress = OffsetMap({p: state.past_skips(member.view, p, r.to) for p, r in batch.ranges.items()})
-            return _in(member, batch, BatchPhase.RUNNING, now), (messages.RunBatch(row=_row(batch), progress=progress),)
+            return state.in_phase(member, batch, BatchPhase.RUNNING, now), (
+                messages.RunBatch(row=_row(batch), progress=progress),
+            )
         case BatchPhase.RUNNING if batch.doomed:
-            return _in(member, batch, BatchPhase.CANCELLING, now), (messages.Cancel(batch=batch.batch),)
+            return state.in_phase(member, batch, BatchPhase.CANCELLING, now), (messages.Cancel(batch=batch.batch),)
         case BatchPhase.CANCELLING if now - batch.since >= state.seconds(member.timeouts.process_end_limit):
             return member, (messages.EndProcess(why=f"batch {batch.batch} did not quiesce after its cancellation"),)
         case BatchPhase.QUIESCED:
@@ -132,10 +130,6 @@ def _row(batch: MyBatch) -> Batch:
     return batch.row
 
 
-def _in(member: MemberMachine, batch: MyBatch, phase: BatchPhase, now: float) -> MemberMachine:
-    return replace(member, batch=replace(batch, phase=phase, since=now))
-
-
 def _close(member: MemberMachine, batch: MyBatch, now: float) -> Driven:
     """Finish a quiet batch, or have it discarded; a fenced member writes nothing, one without lease waits for one."""
     if member.state is State.FENCED:
@@ -145,9 +139,9 @@ def _close(member: MemberMachine, batch: MyBatch, now: float) -> Driven:
         return (replace(member, batch=None) if gone else member), ()
     if not batch.doomed and batch.incarnation == member.incarnation:
         finish = FinishBatch(batch=batch.batch, member=member.member, incarnation=batch.incarnation)
-        return _in(member, batch, BatchPhase.FINISHING, now), (Ask(command=finish),)
+        return state.in_phase(member, batch, BatchPhase.FINISHING, now), (Ask(command=finish),)
     discard = DiscardBatch(batch=batch.batch, member=member.member, incarnation=member.incarnation)
-    return _in(member, replace(batch, doomed=True), BatchPhase.DISCARDING, now), (Ask(command=discard),)
+    return state.in_phase(member, replace(batch, doomed=True), BatchPhase.DISCARDING, now), (Ask(command=discard),)
 
 
 def ask_reset(member: MemberMachine, now: float) -> Driven:
@@ -225,8 +219,6 @@ def _next_plan(now: float, pause: float) -> float:
     """
     return (round(now / pause) + 1) * pause if pause == LONGEST_PLAN_PAUSE else now + pause
 
-
-# All rules
 
 RULES: Final[tuple[Callable[[MemberMachine, float], Driven], ...]] = (
     presence.lease,

@@ -406,6 +406,11 @@ def seconds(duration: timedelta) -> float:
     return duration.total_seconds()
 
 
+def in_phase(member: MemberMachine, batch: MyBatch, phase: BatchPhase, now: float) -> MemberMachine:
+    """Return the member with its batch, in a phase from now on."""
+    return replace(member, batch=replace(batch, phase=phase, since=now))
+
+
 def doomed(member: MemberMachine) -> MemberMachine:
     """Return the member whose batch, if it has one, is not to be finished any more."""
     if member.batch is None or member.batch.doomed:
@@ -420,11 +425,9 @@ def unprepared(member: MemberMachine) -> MemberMachine:
 
 def without_lease(member: MemberMachine) -> MemberMachine:
     """Return the member whose lease is lost: its batch is void, and it comes back as a new incarnation."""
-    batch = None if member.batch is None else replace(member.batch, doomed=True)
     lost = replace(
-        unprepared(member),
+        unprepared(doomed(member)),
         incarnation=None,
-        batch=batch,
         failure=None,
         claimed=None,
         positions=EMPTY,

@@ -83,23 +83,25 @@ def step(member: MemberMachine, event: messages.Event, now: float) -> tuple[Memb
     """
     if member.state is State.CLOSED:
         return member, ()
-    return drive.drive(_handler(event)(member, event, now), now)
+    awaited, record = _row(event)
+    heard = member if awaited is None else answered(member, awaited)
+    return drive.drive(record(heard, event, now), now)
 
 
-def _handler(event: messages.Event) -> Callable[..., MemberMachine]:
+def _row(event: messages.Event) -> Row:
     if isinstance(event, messages.Answered | messages.Refused):
-        return TABLE.get((type(event), type(event.command)), _unchanged)
+        return TABLE.get((type(event), type(event.command)), (None, _unchanged))
     return TABLE[event if isinstance(event, Notice) else type(event)]
 
 
 def _registered(member: MemberMachine, event: messages.Answered[Register, Incarnation], now: float) -> MemberMachine:
     if member.state is State.FENCED:
-        return answered(member, Awaited.REGISTER)
+        return member
     if member.incarnation is not None:
         raise IllegalEvent(f"{member.member} is registered already, as incarnation {member.incarnation}")
     memory = member.memory
     fresh = replace(
-        answered(member, Awaited.REGISTER),
+        member,
         incarnation=event.result,
         previous=event.result,
         memory=replace(
@@ -118,7 +120,6 @@ def _registered(member: MemberMachine, event: messages.Answered[Register, Incarn
 
 
 def _registration_refused(member: MemberMachine, event: messages.Refused[Register], now: float) -> MemberMachine:
-    member = answered(member, Awaited.REGISTER)
     if member.state is State.FENCED:
         return member
     if member.incarnation is not None:
@@ -140,7 +141,7 @@ def _patience(member: MemberMachine) -> float:
 
 
 def _renewed(member: MemberMachine, event: messages.Answered[Renew, Heartbeat], now: float) -> MemberMachine:
-    member, heartbeat = _store_seen(answered(member, Awaited.RENEW)), event.result
+    member, heartbeat = _store_seen(member), event.result
     if not heartbeat.renewed:
         return _without_renewal(_compared(member, event), heartbeat.incarnation)
     due = heartbeat.reconcile_at is not None and heartbeat.reconcile_at <= heartbeat.now
@@ -153,7 +154,7 @@ def _renewed(member: MemberMachine, event: messages.Answered[Renew, Heartbeat], 
 
 def _renewal_refused(member: MemberMachine, event: messages.Refused[Renew], now: float) -> MemberMachine:
     """A store that was restored has never heard of the member."""
-    return _without_renewal(_store_seen(answered(member, Awaited.RENEW)), Incarnation(0))
+    return _without_renewal(_store_seen(member), Incarnation(0))
 
 
 def _without_renewal(member: MemberMachine, newest: Incarnation) -> MemberMachine:
@@ -180,12 +181,11 @@ def _compared(member: MemberMachine, event: messages.Answered[Renew, Heartbeat])
 
 def fenced(member: MemberMachine) -> MemberMachine:
     """Return the member fenced: another process is this member now; its own batch is void."""
-    batch = None if member.batch is None else replace(member.batch, doomed=True)
-    return moved(replace(member, batch=batch), State.FENCED)
+    return moved(state.doomed(member), State.FENCED)
 
 
 def _view_read(member: MemberMachine, event: messages.Answered[ReadRegion, MemberRegion], now: float) -> MemberMachine:
-    member = _store_seen(answered(member, Awaited.READ))
+    member = _store_seen(member)
     if member.view is not None and event.result.counter < member.read.counter:
         # The store had shown more when it was asked: it was restored, and what it shows now is what counts.
         member = replace(_of_older_store(member), view=None)
@@ -214,7 +214,7 @@ def _against(before: MemberMachine, member: MemberMachine, view: MemberRegion) -
 
 
 def _read_refused(member: MemberMachine, event: messages.Refused[ReadRegion], now: float) -> MemberMachine:
-    return state.without_lease(_of_older_store(_store_seen(answered(member, Awaited.READ))))
+    return state.without_lease(_of_older_store(_store_seen(member)))
 
 
 def _seen(member: MemberMachine, view: MemberRegion, now: float) -> MemberMachine:
@@ -261,7 +261,7 @@ def _positions(member: MemberMachine, view: MemberRegion) -> OffsetMap:
 def _claim_granted(
     member: MemberMachine, event: messages.Answered[ClaimPartitions, MemberRegion], now: float
 ) -> MemberMachine:
-    member = _store_seen(answered(member, Awaited.CLAIM))
+    member = _store_seen(member)
     assignment = member.assignment
     if assignment is None or assignment.assignment != event.command.assignment or member.incarnation is None:
         # The assignment changed before the answer came: this claim is void and recreated.
@@ -284,36 +284,35 @@ def _claim_refused(member: MemberMachine, event: messages.Refused[ClaimPartition
     first, longest = CLAIM_BACKOFF
     if isinstance(event.error, PartitionBusy):
         since = now if member.busy_since is None else member.busy_since
-        return _stale(replace(answered(member, Awaited.CLAIM), busy_since=since, claim_after=now + first))
+        return _stale(replace(member, busy_since=since, claim_after=now + first))
     wait = min(max(member.claim_backoff * 2, first), longest)
     known = replace(member.discovery, claim_lacks_logs=isinstance(event.error, UnknownTopics))
     if isinstance(event.error, GroupInOtherRegion):
         # It will not be this region's while the other one lives: joining again would only disturb that one.
-        return replace(answered(member, Awaited.CLAIM), refusal=event.error)
-    refused = replace(answered(member, Awaited.CLAIM), claim_backoff=wait, claim_after=now + wait, discovery=known)
+        return replace(member, refusal=event.error)
+    refused = replace(member, claim_backoff=wait, claim_after=now + wait, discovery=known)
     return _stale(refused)
 
 
 def _acknowledged(
     member: MemberMachine, event: messages.Answered[Acknowledge, MemberRegion], now: float
 ) -> MemberMachine:
-    return _seen(_store_seen(answered(member, Awaited.ACKNOWLEDGE)), event.result, now)
+    return _seen(_store_seen(member), event.result, now)
 
 
 def _acknowledgement_refused(member: MemberMachine, event: messages.Refused[Acknowledge], now: float) -> MemberMachine:
-    member = _stale(answered(member, Awaited.ACKNOWLEDGE))
-    return replace(member, reset=OwnReset(), claimed=None, claim_after=now + CLAIM_BACKOFF[0])
+    return replace(_stale(member), reset=OwnReset(), claimed=None, claim_after=now + CLAIM_BACKOFF[0])
 
 
 def _contributed(
     member: MemberMachine, event: messages.Answered[Contribute, MemberRegion], now: float
 ) -> MemberMachine:
     stored = replace(member.contribution, stored=event.command.sequence)
-    return _seen(replace(answered(member, Awaited.CONTRIBUTE), contribution=stored), event.result, now)
+    return _seen(replace(member, contribution=stored), event.result, now)
 
 
 def _contribution_refused(member: MemberMachine, event: messages.Refused[Contribute], now: float) -> MemberMachine:
-    return _stale(state.unprepared(answered(member, Awaited.CONTRIBUTE)))
+    return _stale(state.unprepared(member))
 
 
 def _store_lost(member: MemberMachine, event: messages.StoreLost, now: float) -> MemberMachine:
@@ -349,7 +348,7 @@ def _stale(member: MemberMachine) -> MemberMachine:
 
 
 def _planned(member: MemberMachine, event: messages.RangesPlanned, now: float) -> MemberMachine:
-    return replace(answered(member, Awaited.PLAN), plan=event)
+    return replace(member, plan=event)
 
 
 def _in_phase(member: MemberMachine, batch: BatchId, phases: frozenset[BatchPhase]) -> MyBatch:
@@ -360,13 +359,9 @@ def _in_phase(member: MemberMachine, batch: BatchId, phases: frozenset[BatchPhas
     return mine
 
 
-def _to_phase(member: MemberMachine, batch: MyBatch, phase: BatchPhase, now: float) -> MemberMachine:
-    return replace(member, batch=replace(batch, phase=phase, since=now))
-
-
 def _batch_started(member: MemberMachine, event: messages.Answered[StartBatch, Batch], now: float) -> MemberMachine:
     batch = replace(_in_phase(member, event.command.batch, frozenset({BatchPhase.STARTING})), row=event.result)
-    return _to_phase(member, batch, BatchPhase.STARTED, now)
+    return state.in_phase(member, batch, BatchPhase.STARTED, now)
 
 
 def _start_refused(member: MemberMachine, event: messages.Refused[StartBatch], now: float) -> MemberMachine:
@@ -376,19 +371,19 @@ def _start_refused(member: MemberMachine, event: messages.Refused[StartBatch], n
 
 def _batch_ran(member: MemberMachine, event: messages.BatchFinished, now: float) -> MemberMachine:
     batch = _in_phase(member, event.batch, frozenset({BatchPhase.RUNNING, BatchPhase.CANCELLING}))
-    return _to_phase(member, batch, BatchPhase.QUIESCED, now)
+    return state.in_phase(member, batch, BatchPhase.QUIESCED, now)
 
 
 def _batch_failed(member: MemberMachine, event: messages.PipelineFailed, now: float) -> MemberMachine:
     batch = _in_phase(member, event.batch, frozenset({BatchPhase.RUNNING, BatchPhase.CANCELLING}))
     if batch.phase is BatchPhase.RUNNING and not batch.doomed:
         member = replace(member, failure=Failure(ResetCause.BATCH_FAILED, batch.failed(event.why)))
-    return _to_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now)
+    return state.in_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now)
 
 
 def _batch_quiesced(member: MemberMachine, event: messages.BatchQuiesced, now: float) -> MemberMachine:
     batch = _in_phase(member, event.batch, frozenset({BatchPhase.CANCELLING}))
-    return _to_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now)
+    return state.in_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now)
 
 
 def _batch_accepted(member: MemberMachine, event: messages.Answered[FinishBatch, None], now: float) -> MemberMachine:
@@ -405,7 +400,7 @@ def _batch_accepted(member: MemberMachine, event: messages.Answered[FinishBatch,
 def _finish_refused(member: MemberMachine, event: messages.Refused[FinishBatch], now: float) -> MemberMachine:
     batch = _in_phase(member, event.command.batch, frozenset({BatchPhase.FINISHING}))
     member = replace(member, failure=Failure(ResetCause.BATCH_REFUSED, event.why))
-    return _stale(_to_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now))
+    return _stale(state.in_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now))
 
 
 def _discarded(member: MemberMachine, event: Reply[DiscardBatch, Region], now: float) -> MemberMachine:
@@ -419,7 +414,7 @@ def _assigned(member: MemberMachine, event: messages.Assigned, now: float) -> Me
 
 
 def _revoking(member: MemberMachine, event: messages.Revoking, now: float) -> MemberMachine:
-    return replace(answered(member, Awaited.RELEASE), revoking=event.partitions)
+    return replace(member, revoking=event.partitions)
 
 
 def _revoked(member: MemberMachine, event: Notice, now: float) -> MemberMachine:
@@ -431,8 +426,7 @@ def _with_assignment(member: MemberMachine, assignment: messages.Assigned | None
 
 
 def _left_group(member: MemberMachine, event: Notice, now: float) -> MemberMachine:
-    left = _with_assignment(answered(member, Awaited.LEAVE), None)
-    return replace(left, in_group=False, claimed=None)
+    return replace(_with_assignment(member, None), in_group=False, claimed=None)
 
 
 def _instance_fenced(member: MemberMachine, event: Notice, now: float) -> MemberMachine:
@@ -443,7 +437,7 @@ def _instance_fenced(member: MemberMachine, event: Notice, now: float) -> Member
 
 
 def _committed(member: MemberMachine, event: messages.CommitAnswered, now: float) -> MemberMachine:
-    return replace(answered(member, Awaited.COMMIT), commit=replace(member.commit, answer=event))
+    return replace(member, commit=replace(member.commit, answer=event))
 
 
 def _partitions_discovered(member: MemberMachine, event: messages.PartitionsDiscovered, now: float) -> MemberMachine:
@@ -453,7 +447,7 @@ def _partitions_discovered(member: MemberMachine, event: messages.PartitionsDisc
         since = None if held <= event.partitions else now if known.lacks_since is None else known.lacks_since
         lacks = since is not None and now - since >= state.seconds(member.timeouts.rejoin_after)
         known = replace(known, lacks_since=since, lacks=lacks)
-    return replace(answered(member, Awaited.DISCOVER), discovery=known)
+    return replace(member, discovery=known)
 
 
 def _partitions_reported(
@@ -468,18 +462,16 @@ def _partitions_reported(
         rejoin=advice.rejoin,
         rejoins=known.rejoins if advice.report_again else 0,
     )
-    return replace(answered(member, Awaited.REPORT_PARTITIONS), discovery=advised)
+    return replace(member, discovery=advised)
 
 
 def _sinks_reset(member: MemberMachine, event: messages.SinksReset, now: float) -> MemberMachine:
-    member = answered(member, Awaited.RESET_SINKS)
     if event.epoch != member.reset.epoch:
         return member
     return replace(member, reset=replace(member.reset, found=dict(event.found)))
 
 
 def _sink_failed(member: MemberMachine, event: messages.SinkFailed, now: float) -> MemberMachine:
-    member = answered(member, Awaited.RESET_SINKS)
     if event.fence > member.memory.epoch or event.timeline > member.memory.timeline:
         fence, timeline = max(event.fence, member.memory.epoch), max(event.timeline, member.memory.timeline)
         memory = replace(member.memory, epoch=fence, timeline=timeline, is_store_older=True)
@@ -494,7 +486,7 @@ def _sink_failed(member: MemberMachine, event: messages.SinkFailed, now: float) 
 
 def _sinks_prepared(member: MemberMachine, event: messages.SinksPrepared, now: float) -> MemberMachine:
     part = event if event.sequence == member.contribution.sequence else None
-    return replace(answered(member, Awaited.PREPARE), contribution=replace(member.contribution, prepared=part))
+    return replace(member, contribution=replace(member.contribution, prepared=part))
 
 
 def _engine_lacks(member: MemberMachine, event: messages.EngineLacks, now: float) -> MemberMachine:
@@ -512,12 +504,12 @@ def _engine_slowed(member: MemberMachine, event: messages.EngineSlowed, now: flo
 def _published(
     member: MemberMachine, event: messages.Answered[ReportPublished, MemberRegion], now: float
 ) -> MemberMachine:
-    return _seen(answered(member, Awaited.PUBLISH), event.result, now)
+    return _seen(member, event.result, now)
 
 
 def _publication_failed(member: MemberMachine, event: messages.Refused[ReportPublished], now: float) -> MemberMachine:
     """It is tried again in its turn."""
-    return _stale(answered(member, Awaited.PUBLISH))
+    return _stale(member)
 
 
 def _terminated(member: MemberMachine, event: Notice, now: float) -> MemberMachine:
@@ -531,49 +523,51 @@ def _unchanged(member: MemberMachine, event: messages.Event, now: float) -> Memb
 
 Kind: TypeAlias = "Notice | type[object] | tuple[type[object], type[Command[object]]]"
 
-TABLE: Final[Mapping[Kind, Callable[..., MemberMachine]]] = {
-    (messages.Answered, Register): _registered,
-    (messages.Refused, Register): _registration_refused,
-    (messages.Answered, Renew): _renewed,
-    (messages.Refused, Renew): _renewal_refused,
-    (messages.Answered, ReadRegion): _view_read,
-    (messages.Refused, ReadRegion): _read_refused,
-    (messages.Answered, ClaimPartitions): _claim_granted,
-    (messages.Refused, ClaimPartitions): _claim_refused,
-    (messages.Answered, Acknowledge): _acknowledged,
-    (messages.Refused, Acknowledge): _acknowledgement_refused,
-    (messages.Answered, Contribute): _contributed,
-    (messages.Refused, Contribute): _contribution_refused,
-    (messages.Answered, ReportPublished): _published,
-    (messages.Refused, ReportPublished): _publication_failed,
-    (messages.Answered, ReportPartitions): _partitions_reported,
-    (messages.Refused, ReportPartitions): _partitions_reported,
-    (messages.Answered, StartBatch): _batch_started,
-    (messages.Refused, StartBatch): _start_refused,
-    (messages.Answered, FinishBatch): _batch_accepted,
-    (messages.Refused, FinishBatch): _finish_refused,
-    (messages.Answered, DiscardBatch): _discarded,
-    (messages.Refused, DiscardBatch): _discarded,
-    messages.StoreLost: _store_lost,
-    Notice.STORE_BACK: _store_back,
-    messages.Changed: _changed,
-    messages.RangesPlanned: _planned,
-    messages.BatchFinished: _batch_ran,
-    messages.PipelineFailed: _batch_failed,
-    messages.BatchQuiesced: _batch_quiesced,
-    messages.Assigned: _assigned,
-    messages.Revoking: _revoking,
-    Notice.REVOKED: _revoked,
-    Notice.LEFT_GROUP: _left_group,
-    Notice.INSTANCE_FENCED: _instance_fenced,
-    messages.CommitAnswered: _committed,
-    messages.PartitionsDiscovered: _partitions_discovered,
-    messages.SinksReset: _sinks_reset,
-    messages.SinkFailed: _sink_failed,
-    messages.SinksPrepared: _sinks_prepared,
-    messages.EngineLacks: _engine_lacks,
-    messages.EngineSlowed: _engine_slowed,
-    Notice.TICK: _unchanged,
-    Notice.TERMINATED: _terminated,
+Row: TypeAlias = tuple[Awaited | None, Callable[..., MemberMachine]]
+
+TABLE: Final[Mapping[Kind, Row]] = {
+    (messages.Answered, Register): (Awaited.REGISTER, _registered),
+    (messages.Refused, Register): (Awaited.REGISTER, _registration_refused),
+    (messages.Answered, Renew): (Awaited.RENEW, _renewed),
+    (messages.Refused, Renew): (Awaited.RENEW, _renewal_refused),
+    (messages.Answered, ReadRegion): (Awaited.READ, _view_read),
+    (messages.Refused, ReadRegion): (Awaited.READ, _read_refused),
+    (messages.Answered, ClaimPartitions): (Awaited.CLAIM, _claim_granted),
+    (messages.Refused, ClaimPartitions): (Awaited.CLAIM, _claim_refused),
+    (messages.Answered, Acknowledge): (Awaited.ACKNOWLEDGE, _acknowledged),
+    (messages.Refused, Acknowledge): (Awaited.ACKNOWLEDGE, _acknowledgement_refused),
+    (messages.Answered, Contribute): (Awaited.CONTRIBUTE, _contributed),
+    (messages.Refused, Contribute): (Awaited.CONTRIBUTE, _contribution_refused),
+    (messages.Answered, ReportPublished): (Awaited.PUBLISH, _published),
+    (messages.Refused, ReportPublished): (Awaited.PUBLISH, _publication_failed),
+    (messages.Answered, ReportPartitions): (Awaited.REPORT_PARTITIONS, _partitions_reported),
+    (messages.Refused, ReportPartitions): (Awaited.REPORT_PARTITIONS, _partitions_reported),
+    (messages.Answered, StartBatch): (None, _batch_started),
+    (messages.Refused, StartBatch): (None, _start_refused),
+    (messages.Answered, FinishBatch): (None, _batch_accepted),
+    (messages.Refused, FinishBatch): (None, _finish_refused),
+    (messages.Answered, DiscardBatch): (None, _discarded),
+    (messages.Refused, DiscardBatch): (None, _discarded),
+    messages.StoreLost: (None, _store_lost),
+    Notice.STORE_BACK: (None, _store_back),
+    messages.Changed: (None, _changed),
+    messages.RangesPlanned: (Awaited.PLAN, _planned),
+    messages.BatchFinished: (None, _batch_ran),
+    messages.PipelineFailed: (None, _batch_failed),
+    messages.BatchQuiesced: (None, _batch_quiesced),
+    messages.Assigned: (None, _assigned),
+    messages.Revoking: (Awaited.RELEASE, _revoking),
+    Notice.REVOKED: (None, _revoked),
+    Notice.LEFT_GROUP: (Awaited.LEAVE, _left_group),
+    Notice.INSTANCE_FENCED: (None, _instance_fenced),
+    messages.CommitAnswered: (Awaited.COMMIT, _committed),
+    messages.PartitionsDiscovered: (Awaited.DISCOVER, _partitions_discovered),
+    messages.SinksReset: (Awaited.RESET_SINKS, _sinks_reset),
+    messages.SinkFailed: (Awaited.RESET_SINKS, _sink_failed),
+    messages.SinksPrepared: (Awaited.PREPARE, _sinks_prepared),
+    messages.EngineLacks: (None, _engine_lacks),
+    messages.EngineSlowed: (None, _engine_slowed),
+    Notice.TICK: (None, _unchanged),
+    Notice.TERMINATED: (None, _terminated),
 }
-"""One row an event, and what records it."""
+"""One row an event: the effect whose answer it is, and what records it."""
