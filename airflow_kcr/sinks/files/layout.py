@@ -45,6 +45,9 @@ RETIRED: Final = "retired"
 DATA: Final = "data"
 COMPACTED: Final = "compacted"
 TABLE: Final = "table"
+FOLDERS: Final = frozenset({TIMELINES, COLUMNS, MANIFESTS, RETIRED, DATA, COMPACTED, TABLE})
+"""What a sink makes in its folder."""
+
 TEMPORARY: Final = "_temporary-"
 """Begins the names of what is still being written; Spark reads nothing that begins with an underscore."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
@@ -42,6 +42,40 @@ def taken(uri: str, target: FileTarget, owner: Owner) -> str:
         f"{target} of region {target.region} (id {target.region_id}): {uri} is the folder of {owner}; each sink has a "
         "folder of its own: name another one in the spec, or delete all that is in this one"
     )
+
+
+def claimed(
+    target: FileTarget, folder: Folder, ledger: RegionLedger, but: Collection[str] = frozenset()
+) -> Owner:
+    """Return whose folder it is, having marked one without a marker as the target's.
+
+    Args:
+        target: the sink.
+        folder: its folder.
+        ledger: knows from which checkpoint on batches may write here.
+        but: names of what may be in it.
+
+    Raises:
+        ConfigurationError: it holds something else.
+        SinkError: the folder or the store is away.
+    """
+    strange = [name for name in folder.names("") if not name.startswith(("_", ".")) and name not in but]
+    if strange:
+        raise ConfigurationError(
+            f"{target}: {folder.uri} holds {strange[0]!r}, and is no sink's folder; name an empty one"
+        )
+    mine = Owner(
+        region=target.region,
+        region_id=target.region_id,
+        group=target.group,
+        sink=target.sink,
+        since=ledger.stamp(),
+        format=target.format,
+        layout=LAYOUT,
+    )
+    if not folder.create(layout.OWNER, mine.text()) and Owner.of(folder.read(layout.OWNER)) is None:
+        folder.replace(layout.OWNER, mine.text())
+    return Owner.of(folder.read(layout.OWNER)) or mine
 
 
 _LOG = logging.getLogger(__name__)
@@ -97,25 +131,9 @@ class FileSink:
     def _take(self) -> None:
         owner = self._owner()
         if owner is None:
-            strange = [name for name in self.folder.names("") if not name.startswith(("_", "."))]
-            if strange:
-                raise ConfigurationError(
-                    f"{self.target}: {self.folder.uri} holds {strange[0]!r}, and is no sink's folder; name an empty one"
-                )
             if self._ledger.has_taken(self.target.place):
                 raise ConfigurationError(f"{self.target}: {lost_marker(self.folder.uri, self.target)}")
-            mine = Owner(
-                region=self.target.region,
-                region_id=self.target.region_id,
-                group=self.target.group,
-                sink=self.target.sink,
-                since=self._ledger.stamp(),
-                format=self.target.format,
-                layout=LAYOUT,
-            )
-            if not self.folder.create(layout.OWNER, mine.text()) and self._owner() is None:
-                self.folder.replace(layout.OWNER, mine.text())
-            owner = self._owner() or mine
+            owner = claimed(self.target, self.folder, self._ledger)
         if not owner.is_of(self.target):
             raise ConfigurationError(taken(self.folder.uri, self.target, owner))
         if owner.format != self.target.format:
@@ -125,8 +143,8 @@ class FileSink:
             )
         self._ledger.take(self.target.place)
 
-    def _require_marker(self) -> None:
-        """Refuse a folder that was emptied, or swapped for another one, under a running member.
+    def _marked(self) -> Owner:
+        """Return the folder's marker; refuse a folder that was emptied, or swapped for another one, under a member.
 
         Raises:
             SinkError: its marker is missing, or another region's.
@@ -134,6 +152,23 @@ class FileSink:
         owner = self._owner()
         if owner is None or not owner.is_of(self.target):
             raise SinkError(f"{self.target}: {lost_marker(self.folder.uri, self.target)}")
+        return owner
+
+    def _require_previous(self, contents: CheckpointContents, owner: Owner) -> None:
+        """Refuse a folder that lacks the checkpoint before: an older copy of it has taken its place.
+
+        Raises:
+            SinkError: it does.
+        """
+        before = contents.previous
+        if before is None or before.sequence < owner.since:
+            return
+        if self.folder.read(layout.manifest(before)) is None and self.folder.read(layout.retired(before)) is None:
+            raise SinkError(
+                f"{self.target}: {self.folder.uri} lacks checkpoint {before}, which was published: it was restored from "
+                "before that, or files in it were deleted; put it back as it was, or reset the region to before what "
+                "is missing (`kcr reset apply --force`)"
+            )
 
     def _owner(self) -> Owner | None:
         return Owner.of(self.folder.read(layout.OWNER))
@@ -197,9 +232,9 @@ class FileSink:
 
         Raises:
             SinkError: an accepted batch has no list, the folder, the table or the store is away, or the folder has
-                another checkpoint of this number.
+                another checkpoint of this number, or lacks the one before.
         """
-        self._require_marker()
+        owner = self._marked()
         for _ in range(ATTEMPTS):
             # Before the ledger is asked: once it says that a checkpoint is undone, the table is written to.
             seen = self._table.seen()
@@ -207,14 +242,14 @@ class FileSink:
             contents = self._ledger.contents(sequence, self.target.group)
             if contents.undone_by is not None:
                 return
-            if self._publish(contents, seen):
+            if self._publish(contents, seen, owner):
                 self._note_undone()
                 return
         raise SinkError(
             f"{self.target}: checkpoint {sequence} is not in the table yet, others write to it all the time"
         )
 
-    def _publish(self, contents: CheckpointContents, seen: int) -> bool:
+    def _publish(self, contents: CheckpointContents, seen: int, owner: Owner) -> bool:
         """Publish what is accepted; False: the table was written to since it was asked, so the ledger has to be."""
         if Retired.of(self.folder.read(layout.retired(contents.id))) is not None:
             return True
@@ -224,8 +259,9 @@ class FileSink:
         if written is not None:
             self._require_same(written, contents)
             return True
+        self._require_previous(contents, owner)
         try:
-            found = self._arranged(contents)
+            found = self._arranged(contents, owner)
             manifest = self._manifest(contents, found)
             if not self._table.show(manifest, seen):
                 return False
@@ -255,14 +291,8 @@ class FileSink:
             self.folder.delete(found.superfluous)
         return True
 
-    def _arranged(self, contents: CheckpointContents) -> Arrangement:
-        owner = self._owner()
-        arranger = Arranger(
-            target=self.target,
-            folder=self.folder,
-            rewriter=self._rewriter,
-            since=0 if owner is None else owner.since,
-        )
+    def _arranged(self, contents: CheckpointContents, owner: Owner) -> Arrangement:
+        arranger = Arranger(target=self.target, folder=self.folder, rewriter=self._rewriter, since=owner.since)
         found = arranger.arranged(contents, self._undone_before(contents), self._given_up_before(contents))
         require_one_type(f"{self.target}: checkpoint {contents.id}", found.schemas)
         return found

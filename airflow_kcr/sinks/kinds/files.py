@@ -16,7 +16,7 @@ from airflow_kcr.sinks.files.delta import needs_of, table_of
 from airflow_kcr.sinks.files.folder import Folder, HadoopFolder
 from airflow_kcr.sinks.files.frames import SparkRewriter
 from airflow_kcr.sinks.files.layout import FILE_SIZE, MIB, FileTarget, Owner
-from airflow_kcr.sinks.files.sink import FileSink, taken
+from airflow_kcr.sinks.files.sink import FileSink, claimed, taken
 from airflow_kcr.spec import SinkSpec
 from airflow_kcr.store.regions import RegionStore
 
@@ -90,7 +90,9 @@ class DeclaredFolder(DeclaredSink):
             if not owner.is_of(self.target):
                 raise ConfigurationError(taken(folder.uri, self.target, owner))
             return self.found(folder.uri, note="nothing to do")
-        store.let_go(self.region_name, self.target.place)
+        if self.target.place not in self.taken:
+            return self.found(folder.uri, note="nothing to do")
+        claimed(self.target, folder, RegionLedger(store, self.region_name), layout.FOLDERS)
         return self.found(folder.uri, note="the folder is the sink's as it is")
 
     def delete(self, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput:

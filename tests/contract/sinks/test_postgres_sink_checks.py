@@ -210,6 +210,9 @@ class TestColumns:
         out = Table(url=empty_database_url, options={"mode": SinkMode.UPSERT, "key": ("id",)})
         with pytest.raises(SinkError, match="column id of the key"):
             out.sink.stage(out.call({0: (0, 2)}), COLUMNS)
+        out.ask(f"CREATE TABLE out (value text, size bigint, id bigint PRIMARY KEY DEFAULT 7, {OWN})")
+        with pytest.raises(SinkError, match="needs column id"):
+            out.sink.stage(out.call({0: (0, 2)}), COLUMNS)
 
     def test_that_are_named_like_the_sinks_own_are_refused(self, empty_database_url: str) -> None:
         out = Table(url=empty_database_url)

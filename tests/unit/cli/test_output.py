@@ -262,10 +262,13 @@ def test_a_folder_that_was_emptied_says_so_until_it_is_accepted(
 ) -> None:
     shutil.rmtree(tmp_path / "out")
     assert kcr.json("region", "output", "again")["sinks"][0]["note"] == ""
+    assert "nothing to do" in kcr("region", "output", "again", "--take-over").stdout
+    (tmp_path / "out" / "data").mkdir(parents=True)  # a member has gone on
     store.take(NAME, SinkPlace(GROUP, "out", str(tmp_path / "out")))
     assert kcr.json("region", "output", "again")["sinks"][0]["note"] == "emptied since it was written to"
     assert "the folder is the sink's as it is" in kcr("region", "output", "again", "--take-over").stdout
-    assert kcr.json("region", "output", "again")["sinks"][0]["note"] == ""
+    (row,) = kcr.json("region", "output", "again")["sinks"]
+    assert (row["note"], row["earlier"]) == ("", [])
 
 
 def test_a_folder_is_not_looked_into_where_there_is_no_spark(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -424,6 +425,37 @@ class TestTheFolder:
         both(files)
         both(files)
         files.checkpoint("n3")
+        assert everything(files)
+
+    def test_that_was_deleted_under_a_member_is_told_by_the_next_start_whatever_was_written_since(
+        self, files: Files
+    ) -> None:
+        both(files)
+        files.checkpoint("n1")
+        files.folder.delete(files.folder.names(""))
+        both(files)
+        with pytest.raises(ConfigurationError, match=r"has lost its marker.*kcr region output flights --take-over"):
+            files.process(files.folder).check()
+
+    def test_that_was_restored_from_before_a_checkpoint_is_told_by_the_next_one(
+        self, files: Files, tmp_path: Path
+    ) -> None:
+        both(files)
+        first = files.checkpoint("n1")
+        shutil.copytree(files.root, tmp_path / "kept")
+        both(files)
+        second = files.checkpoint("n2")
+        shutil.rmtree(files.root)
+        (tmp_path / "kept").rename(files.root)
+        files.process(files.folder).check()  # its marker is the right one
+        both(files)
+        with pytest.raises(SinkError, match=rf"lacks checkpoint 000001\.0*{second}, which was published.*--force`"):
+            files.checkpoint("n3")
+        files.driver.reset(ToCheckpoint(sequence=first), forced=True)
+        reset_done(files)
+        both(files)
+        both(files)
+        files.checkpoint("n4")
         assert everything(files)
 
     def test_that_holds_something_else_is_refused(self, tmp_path: Path) -> None:
