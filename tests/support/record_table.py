@@ -17,6 +17,7 @@ class Rows:
 
     checkpoints: dict[CheckpointId, Counter[Record]] = field(default_factory=dict)
     commits: list[str] = field(default_factory=list)
+    is_made: bool = False
     transaction: int = 0
     """The newest transaction version that was written with."""
 
@@ -33,8 +34,13 @@ class RecordTable:
     folder: LocalFolder
     kill: Callable[[str], None] = lambda step: None
 
+    def is_there(self) -> bool:
+        """Whether it was made."""
+        return self.rows.is_made
+
     def check(self) -> None:
-        """It is there."""
+        """Make it."""
+        self.rows.is_made = True
 
     def fit(self, schema: str) -> None:
         """It takes any rows."""

@@ -23,7 +23,7 @@ from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SparkNeeds
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.folder import NO_TABLE, Table
+from airflow_kcr.sinks.files.folder import NO_TABLE, HadoopFolder, Table
 from airflow_kcr.sinks.files.frames import COORDINATE_COLUMNS, rows_of
 from airflow_kcr.sinks.files.layout import FileTarget, Manifest, Undone
 from airflow_kcr.spark import jvm
@@ -55,6 +55,7 @@ LONGEST_REASON: Final = 500
 _STACK: Final = ("at ", "JVM stacktrace")
 _OF_CHECKPOINT: Final = f"{TIMELINE} INT, {SEQUENCE} BIGINT"
 _ALONE: Final = frozenset({"s3", "s3a", "s3n"})
+_LOG: Final = "_delta_log"
 _LOG_STORE: Final = "spark.delta.logStore.{}.impl"
 _FEATURES: Final = "DELTA_FEATURES_"
 """Begins the conditions of columns that a table can't have yet, by its features."""
@@ -122,6 +123,10 @@ class DeltaTable:
         self.uri = f"{target.path.rstrip('/')}/{layout.TABLE}"
         self._fitting: set[str] = set()
         self._is_made = False
+
+    def is_there(self) -> bool:
+        """Whether it has a log."""
+        return bool(HadoopFolder(self._spark, self.uri).names(_LOG))
 
     def check(self) -> None:
         """Make the table if there is none.

@@ -118,6 +118,10 @@ class Rewriter(Protocol):
 class Table(Protocol):
     """What a file sink does beside its manifests, by its format. Every call may raise SinkError."""
 
+    def is_there(self) -> bool:
+        """Whether it was made; there is always what a format has none of."""
+        ...
+
     def check(self) -> None:
         """Check that the table can be written to, and create it if there is none; may be repeated.
 
@@ -164,6 +168,10 @@ class Table(Protocol):
 
 class NoTable:
     """Files alone: the manifests are what readers go by."""
+
+    def is_there(self) -> bool:
+        """Nothing is missing."""
+        return True
 
     def check(self) -> None:
         """There is nothing to check."""

@@ -17,7 +17,13 @@ from airflow_kcr.sinks.contract import not_written, written_twice
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.arrangement import Arrangement, Arranger
 from airflow_kcr.sinks.files.columns import Columns, require_one_type
-from airflow_kcr.sinks.files.contents import CheckpointContents, RegionLedger, brought_up_to_date, timelines_in
+from airflow_kcr.sinks.files.contents import (
+    CheckpointContents,
+    RegionLedger,
+    brought_up_to_date,
+    newest_first,
+    timelines_in,
+)
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, FolderRefused, Rewriter, Table
 from airflow_kcr.sinks.files.frames import with_coordinates, write_parquet
 from airflow_kcr.sinks.files.layout import LAYOUT, BatchList, DataFile, FileTarget, Manifest, Owner, Retired, Timelines
@@ -44,9 +50,7 @@ def taken(uri: str, target: FileTarget, owner: Owner) -> str:
     )
 
 
-def claimed(
-    target: FileTarget, folder: Folder, ledger: RegionLedger, but: Collection[str] = frozenset()
-) -> Owner:
+def claimed(target: FileTarget, folder: Folder, ledger: RegionLedger, but: Collection[str] = frozenset()) -> Owner:
     """Return whose folder it is, having marked one without a marker as the target's.
 
     Args:
@@ -116,7 +120,8 @@ class FileSink:
         """Check that the folder can be written to and isn't another sink's, and claim it; may be repeated.
 
         Raises:
-            ConfigurationError: it is another sink's, holds something else, or may not be written to.
+            ConfigurationError: it is another sink's, holds something else, has lost its table, or may not be written
+                to.
             SinkError: it can't be reached.
         """
         probe = f"{layout.TEMPORARY}{uuid.uuid4().hex}"
@@ -124,6 +129,11 @@ class FileSink:
             self.folder.put(probe, "")
             self.folder.delete([probe])
             self._take()
+            if not self._table.is_there() and next(newest_first(self.folder, timelines_in(self.folder)), None):
+                raise ConfigurationError(
+                    f"{self.target}: {self.folder.uri} has published checkpoints, and the table {layout.TABLE} beside "
+                    "them is gone; put it back, or name another folder"
+                )
             self._table.check()
         except FolderRefused as error:
             raise ConfigurationError(f"{self.target} can't write to {self.folder.uri}: {error}") from error
@@ -165,9 +175,9 @@ class FileSink:
             return
         if self.folder.read(layout.manifest(before)) is None and self.folder.read(layout.retired(before)) is None:
             raise SinkError(
-                f"{self.target}: {self.folder.uri} lacks checkpoint {before}, which was published: it was restored from "
-                "before that, or files in it were deleted; put it back as it was, or reset the region to before what "
-                "is missing (`kcr reset apply --force`)"
+                f"{self.target}: {self.folder.uri} lacks checkpoint {before}, which was published: it was restored "
+                "from before that, or files in it were deleted; put it back as it was, or reset the region to before "
+                "what is missing (`kcr reset apply --force`)"
             )
 
     def _owner(self) -> Owner | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -405,6 +406,15 @@ def test_a_store_that_keeps_no_writers_apart_is_refused_by_name(spark: SparkSess
     )
     with pytest.raises(ConfigurationError, match=r"on s3a, where .* set spark\.delta\.logStore\.s3a\.impl"):
         require_delta(spark, target)
+
+
+@pytest.mark.soak
+def test_a_folder_whose_table_is_gone_is_refused(lake: Lake) -> None:
+    lake.batch(0)
+    lake.checkpoint("n1")
+    shutil.rmtree(lake.root / layout.TABLE)
+    with pytest.raises(ConfigurationError, match=f"the table {layout.TABLE} beside them is gone"):
+        lake.opened(lake.root.as_uri()).check()
 
 
 @pytest.mark.soak

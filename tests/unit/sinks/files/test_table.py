@@ -191,6 +191,19 @@ def test_a_checkpoint_that_others_keep_from_being_shown_is_not_published(tabled:
     assert tabled.files.manifests() == {}
 
 
+def test_a_folder_whose_table_is_gone_is_refused_once_it_has_published(tabled: Tabled) -> None:
+    tabled.rows.is_made = False
+    tabled.other().check()
+    tabled.both()
+    tabled.files.checkpoint("n1")
+    tabled.rows.is_made = False
+    with pytest.raises(ConfigurationError, match=r"has published checkpoints, and the table .* is gone; put it back"):
+        tabled.other().check()
+    assert not tabled.rows.is_made
+    tabled.reset()
+    tabled.other().check()
+
+
 def test_a_folder_of_another_format_is_refused(tabled: Tabled) -> None:
     folder = tabled.files.folder
     target = replace(tabled.files.sink.target, format=FileFormat.DELTA)
