@@ -79,7 +79,7 @@ Happening: TypeAlias = "messages.Event | Callable[[], None]"
 
 _LOG = logging.getLogger(__name__)
 _AGAIN = unflooded(f"{__name__}.again")
-"""For what is told with each try while a broker, the store or Spark is away."""
+"""For what is told with each try while a broker, the store or Spark is away, and with each batch of a pipeline."""
 
 
 class Grouping:
@@ -465,7 +465,7 @@ class Working:
             _LOG.warning("%s: %s", self._who.member, error)
             return self._quiesced(call.batch) or messages.PipelineFailed(batch=call.batch, why=error.message)
         for warning in report.warnings:
-            _LOG.warning("%s: batch %s: %s", self._who.member, call.batch, warning)
+            _AGAIN.warning("%s: batch %s: %s", self._who.member, call.batch, warning)
         return messages.BatchFinished(batch=call.batch)
 
     def _quiesced(self, batch: BatchId) -> messages.Event | None:

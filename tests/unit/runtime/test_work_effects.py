@@ -211,6 +211,18 @@ def test_a_batch_that_did_its_work_is_finished_and_timed(desk: Desk) -> None:
     assert took == [(0.0, True)]
 
 
+def test_what_each_batch_is_warned_of_is_told_once_then_now_and_then(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.engine.report = BatchReport(scans=2, warnings=("scanned twice, as no other test says",))
+    for _ in range(3):
+        desk.run()
+        desk.hear(messages.BatchFinished)
+    assert [record.getMessage() for record in caplog.records if "as no other" in record.getMessage()] == [
+        f"{MEMBER}: batch {BATCH}: scanned twice, as no other test says"
+    ]
+
+
 def test_how_long_a_batch_took_is_told_before_its_end(desk: Desk) -> None:
     desk.run()
     eventually(lambda: len(desk.queue) == 2, "both")
