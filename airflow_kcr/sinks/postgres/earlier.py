@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.values import GroupId, RegionId
 from airflow_kcr.sinks.contract import SinkOwner
+from airflow_kcr.sinks.postgres import bookkeeping, staging
 from airflow_kcr.sinks.postgres.target import SOURCE, TargetTable
 
 
@@ -92,7 +94,7 @@ def delete_output(table: TargetTable, source: int) -> int:
         if table.value("has_rows", source=source):
             raise rows_kept(table, "rows that were deleted", "DELETE")
     table.run("delete_progress", source=source)
-    table.run("delete_fence", source=source)
+    _forget(table, source)
     return rows
 
 
@@ -117,13 +119,23 @@ def take_over(table: TargetTable, source: int, earlier: SinkOwner, own: int | No
             f"{table.target} has written to {table.shown} already, and can't take over what {earlier.sink} of group "
             f"{earlier.group} has written; keep or delete that"
         )
-    table.run("delete_fence", source=own)
-    table.run("take_over", source=source, **table.target.writer)
     if earlier.region_id == table.target.owner.region_id:
+        table.run("delete_fence", source=own)
+        table.run("take_over", source=source, **table.target.writer)
         return
-    table.run("restart_fence", source=source)
-    table.run("restart_progress", source=source)
+    # Under a number of its own: what of the earlier region is still alive somewhere finds its fence gone.
+    own = bookkeeping.ensure_source(table)
+    table.run("move_progress", source=source, own=own)
     if SOURCE in table.columns:
-        table.run("restart_rows", source=source)
-        if table.value("is_not_restarted", source=source):
+        table.run("move_rows", source=source, own=own)
+        if table.value("has_rows", source=source):
             raise rows_kept(table, "rows as they were", "UPDATE")
+    _forget(table, source)
+    bookkeeping.remember_target(table, own)
+
+
+def _forget(table: TargetTable, source: int) -> None:
+    """Delete the fence of a sink, and what its batches have staged."""
+    table.run("delete_fence", source=source)
+    for left in staging.leftovers(replace(table, source=source)):
+        staging.drop(table, left)

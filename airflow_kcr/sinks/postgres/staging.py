@@ -170,7 +170,10 @@ def drop(table: TargetTable, staging: Staging) -> None:
     table.run("drop_staging", {"staging": staging.shown})
 
 
-def leftovers(table: TargetTable, epoch: Epoch) -> list[Staging]:
-    """Return the staging tables that batches of older epochs of this sink have left."""
-    found = [name for (name,) in table.run("staging_tables")]
-    return [Staging(schema=table.schema, table=name, columns=()) for name in found if int(name.split("_")[3]) < epoch]
+def leftovers(table: TargetTable, before: Epoch | None = None) -> list[Staging]:
+    """Return the staging tables that batches of this sink have left: of older epochs, or of all."""
+    return [
+        Staging(schema=table.schema, table=name, columns=())
+        for (name,) in table.run("staging_tables")
+        if before is None or int(name.split("_")[3]) < before
+    ]

@@ -227,24 +227,19 @@ UPDATE {fence} SET region = '', region_id = 'kept ' || source WHERE source = :so
 UPDATE {fence} SET region_id = :region_id, group_id = :group, sink = :sink, target_id = to_regclass(:shown)::oid
 WHERE source = :source
 
--- name: restart_fence
--- A new region counts its epochs and timelines anew.
-UPDATE {fence} SET epoch = 0 WHERE source = :source
+-- name: move_progress
+-- To another region's sink, which counts its epochs and timelines anew.
+UPDATE {progress} SET source = :own, timeline = 0, epoch = 0, batch = '' WHERE source = :source
 
--- name: restart_progress
-UPDATE {progress} SET timeline = 0, epoch = 0, batch = '' WHERE source = :source
-
--- name: restart_rows
-UPDATE {target} SET kcr_timeline = 0 WHERE kcr_source = :source AND kcr_timeline <> 0
-
--- name: is_not_restarted
-SELECT EXISTS (SELECT FROM {target} WHERE kcr_source = :source AND kcr_timeline <> 0)
+-- name: move_rows
+UPDATE {target} SET kcr_source = :own, kcr_timeline = 0 WHERE kcr_source = :source
 
 
 -- name: staging_tables
--- Those of a sink, of all its epochs.
+-- Those of a sink, of all its epochs, that this user may drop.
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = :schema AND c.relname ~ ('^kcr_staging_' || :source || '_[0-9]+_[0-9a-f]+$')
+    AND pg_has_role(c.relowner, 'USAGE')
 
 
 -- name: make_target

@@ -84,6 +84,28 @@ def test_rows_that_are_taken_over_are_replaced_where_they_are_processed_again(
     assert second.ask("SELECT count(*), count(DISTINCT kcr_offset) FROM out") == [(rows, rows)]
 
 
+@pytest.mark.parametrize("is_taken_over", [True, False])
+def test_what_is_still_alive_of_an_earlier_region_writes_nothing_more(
+    empty_database_url: str, is_taken_over: bool
+) -> None:
+    first = lived(empty_database_url)
+    call = first.call({0: (3, 5)})
+    staging = first.staged(call)
+    second = life(empty_database_url, SECOND)
+    decided(
+        second, earlier.take_over if is_taken_over else lambda place, source, *_: earlier.delete_output(place, source)
+    )
+    assert first.left() == []
+    second.epoch, second.timeline = 4, 2  # as far as the first one was
+    second.reset({0: 3})
+    for late in (lambda: first.sink.insert(call, staging), lambda: first.run({0: (3, 5)}), lambda: first.reset({0: 0})):
+        with pytest.raises(SinkError):
+            late()
+    second.run({0: (3, 4)})
+    kept = 4 if is_taken_over else 1
+    assert second.ask("SELECT count(*), max(kcr_offset) FROM out") == [(kept, 3)]
+
+
 def test_a_region_of_another_name_writes_beside(empty_database_url: str) -> None:
     lived(empty_database_url)
     other = life(empty_database_url, SECOND, region=RegionName("r2"))
