@@ -72,7 +72,8 @@ class Stepping:
     def __init__(self, lake: Lake, before: Callable[[str], None], after: Callable[[str], None]) -> None:
         self._inner: Table = delta_table(lake.spark, lake.target(lake.root.as_uri()))
         self._before, self._after = before, after
-        self.check, self.fit, self.seen = self._inner.check, self._inner.fit, self._inner.seen
+        self.is_there, self.check = self._inner.is_there, self._inner.check
+        self.fit, self.seen = self._inner.fit, self._inner.seen
 
     def show(self, manifest: Manifest, seen: int) -> bool:
         self._before("show")
