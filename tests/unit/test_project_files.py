@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from airflow_kcr import __version__
 
@@ -67,6 +70,16 @@ def test_the_top_level_stays_small(project_files: frozenset[str]) -> None:
 def test_the_changelog_begins_with_the_version_of_the_package() -> None:
     changelog = (TOP / "docs" / "changelog.md").read_text(encoding="utf-8")
     assert re.findall(r"^## \[(.+?)\]", changelog, re.MULTILINE)[0] == __version__
+
+
+def test_pip_takes_no_pandas_that_spark_does_not_fully_support() -> None:
+    from pyspark.sql.pandas import utils
+
+    warned = re.search(r"does not yet fully support pandas >= ([\d.]+)", inspect.getsource(utils))
+    assert warned, "PySpark warns of no pandas any more: the pin can go"
+    extras = tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    pins = [Requirement(one).specifier for one in extras["spark"] if Requirement(one).name == "pandas"]
+    assert [warned[1] in pin for pin in pins] == [False]
 
 
 @pytest.fixture(scope="module")
