@@ -415,15 +415,6 @@ def renewals_of(lone: LoneMember) -> list[commands.Renew]:
     return found
 
 
-def test_a_batch_that_takes_too_long_is_a_failed_one() -> None:
-    lone = LoneMember().in_batch()
-    lone.wait(119)
-    assert requested(lone) == []
-    lone.wait(1)
-    assert requested(lone) == [ResetCause.BATCH_TIMEOUT]
-    assert lone.wanted(messages.Cancel)
-
-
 def test_a_cancelled_batch_is_discarded_once_it_is_quiesced_whatever_it_answered() -> None:
     for answer in (
         messages.BatchQuiesced(batch=B1),
@@ -519,13 +510,3 @@ def test_an_end_that_was_finished_under_an_older_incarnation_is_a_discard() -> N
 
 
 # -- a reset that a sink made necessary -------------------------------------------------------------------------------
-
-
-def test_a_sink_that_failed_asks_for_a_further_attempt_in_the_newest_epoch() -> None:
-    lone = LoneMember().processing()
-    view = replace(view_of(claims_of(epoch=2)), epoch=Epoch(2), state=RegionState.RESETTING, acknowledged=False)
-    lone.see(replace(view, counter=EventNumber(11), claims={}))
-    lone.grant(replace(view, counter=EventNumber(12)))
-    lone.feed(messages.SinkFailed(epoch=Epoch(2), why="the fence is held"))
-    asked = lone.wanted(commands.RequestReset)[0]
-    assert (asked.caller.epoch, asked.cause, asked.detail) == (2, ResetCause.SINK_FAILED, "the fence is held")

@@ -335,25 +335,6 @@ def test_only_while_it_is_assigned() -> None:
     assert lone.wanted(messages.Commit) == []
 
 
-def test_what_was_read_back_is_its_commit_read_back() -> None:
-    lone = owing()
-    read = OffsetMap(dict.fromkeys(MINE, Offset(19)))
-    lone.feed(messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=read))
-    assert lone.wanted(commands.ReportReadBack) == [
-        commands.ReportReadBack(member=ME, sequence=CheckpointNumber(2), incarnation=Incarnation(1), offsets=read)
-    ]
-    assert lone.wanted(messages.Commit) == []
-    assert lone.state is State.PROCESSING
-
-
-def test_what_nobody_knows_is_no_commit_read_back_and_the_member_goes_on() -> None:
-    lone = owing()
-    lone.feed(messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=EMPTY))
-    assert not lone.wanted(commands.ReportReadBack)
-    assert not lone.wanted(messages.Commit)
-    assert lone.member.commit.done == 2
-
-
 @pytest.mark.parametrize("held", [EMPTY, OffsetMap(dict.fromkeys(MINE, Offset(10)))], ids=["unknown", "as before"])
 def test_a_commit_that_the_fenced_client_could_not_make_is_made_in_the_next_assignment(held: OffsetMap) -> None:
     lone = owing()

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import MemberInUse
 from airflow_kcr.protocol.member import messages
-from airflow_kcr.protocol.member.state import Awaited, BatchPhase, MemberMachine, State, Why
+from airflow_kcr.protocol.member.state import Awaited, BatchPhase, MemberMachine, State
 from airflow_kcr.protocol.member.step import REGISTER_PAUSE
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, RegionState
@@ -71,15 +71,6 @@ def test_its_age_counts_from_before_the_renewal_was_sent() -> None:
     lone.now = 12.0
     lone.feed(messages.Notice.TICK)
     assert lone.member.incarnation is None
-
-
-def test_a_lost_lease_discards_the_batch_and_makes_a_new_incarnation() -> None:
-    lone = LoneMember().in_batch()
-    lone.now = 10.0
-    lone.feed(messages.Notice.TICK)
-    assert lone.state is State.JOINING
-    assert lone.wanted(messages.Cancel) == [messages.Cancel(batch=BatchId("b1"))]
-    assert [c.previous for c in lone.wanted(commands.Register)] == [Incarnation(1)]
 
 
 def test_an_older_answer_does_not_make_a_lease_older() -> None:
@@ -151,14 +142,6 @@ def test_who_terminates_before_it_is_registered_does_not_register() -> None:
     assert lone.state is State.CLOSED
 
 
-def test_a_refused_member_closes_and_does_not_ask_again() -> None:
-    lone = LoneMember()
-    lone.feed(messages.Notice.TICK, answers.registration_refused(why="index 7 is not one of them"))
-    assert lone.state is State.CLOSED
-    assert str(lone.member.refusal) == "index 7 is not one of them"
-    assert len([e for e in lone.all if isinstance(e, commands.Register)]) == 1
-
-
 def test_the_region_is_read_when_its_counter_moved() -> None:
     lone = LoneMember().processing()
     renewed(lone, 10)
@@ -228,14 +211,6 @@ def test_it_has_the_region_look_again_when_a_reset_took_the_count_back_and_it_is
 # -- a restored store -------------------------------------------------------------------------------------------------
 
 
-def test_a_store_that_shows_a_lower_epoch_is_told_what_the_member_has_seen() -> None:
-    lone = LoneMember().processing()
-    lone.see(replace(SEEN, counter=EventNumber(20), epoch=Epoch(5)))
-    lone.see(replace(SEEN, counter=EventNumber(30), epoch=Epoch(4)))
-    memory = lone.wanted(commands.ReportLater)[0]
-    assert (memory.member, memory.epoch, memory.incarnation) == (ME, 5, 1)
-
-
 def test_one_that_shows_no_less_is_told_nothing() -> None:
     lone = LoneMember().processing().see(replace(SEEN, counter=EventNumber(20)))
     assert lone.wanted(commands.ReportLater) == []
@@ -253,19 +228,6 @@ def test_a_member_joins_its_group_once_the_region_takes_claims() -> None:
     assert lone.wanted(messages.GroupRequest.JOIN) == [messages.GroupRequest.JOIN]
     lone.see(replace(view_of(), counter=EventNumber(12)))
     assert lone.wanted(messages.GroupRequest.JOIN) == []
-
-
-def test_a_store_that_is_away_too_long_makes_the_member_leave_and_come_back_with_it() -> None:
-    lone = LoneMember().processing()
-    away(lone, 29)
-    assert lone.wanted(messages.GroupRequest.LEAVE) == []
-    away(lone, 1)
-    assert (lone.state, lone.member.why) == (State.HOLDING, Why.STORE_AWAY)
-    assert lone.wanted(messages.GroupRequest.LEAVE) == [messages.GroupRequest.LEAVE]
-    lone.feed(messages.Notice.LEFT_GROUP)
-    assert lone.wanted(messages.GroupRequest.JOIN) == []
-    lone.feed(messages.Notice.STORE_BACK)
-    assert (lone.member.state, lone.member.in_group) == (State.JOINING, True)
 
 
 def test_a_hint_that_the_region_changed_is_followed_by_a_look_at_it() -> None:
@@ -310,14 +272,6 @@ def test_a_store_that_was_restored_to_less_than_a_hint_told_is_not_asked_again_a
     assert not lone.wanted(commands.ReadRegion)
 
 
-def test_a_batch_is_void_by_then() -> None:
-    lone = LoneMember().in_batch()
-    away(lone, 30)
-    assert lone.member.batch is not None
-    assert lone.member.batch.doomed
-    assert messages.Cancel(batch=BatchId("b1")) in lone.all
-
-
 def test_a_short_absence_is_nothing() -> None:
     lone = LoneMember().processing()
     away(lone, 10)
@@ -327,18 +281,6 @@ def test_a_short_absence_is_nothing() -> None:
 
 
 # -- fenced -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_fenced_member_stops_its_batch_writes_nothing_and_leaves_the_slot_to_the_other() -> None:
-    lone = LoneMember().in_batch().superseded()
-    assert lone.state is State.FENCED
-    assert lone.wanted(messages.Cancel)
-    assert lone.wanted(messages.GroupRequest.CLOSE_KEEPING_SLOT) == [messages.GroupRequest.CLOSE_KEEPING_SLOT]
-    lone.feed(messages.BatchQuiesced(batch=BatchId("b1")))
-    assert lone.last == ()
-    assert lone.member.batch is None
-    lone.feed(messages.Notice.LEFT_GROUP)
-    assert lone.last == ()
 
 
 # -- fenced by Kafka --------------------------------------------------------------------------------------------------

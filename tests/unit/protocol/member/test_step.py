@@ -212,16 +212,6 @@ def test_a_position_that_is_not_known_yet_is_none() -> None:
 # -- claims -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_claim_of_an_older_assignment_is_void() -> None:
-    lone = LoneMember().join().assign().assign(MINE[:1], assignment=2)
-    lone.grant(assignment=1)
-    assert lone.member.claimed is None
-    assert lone.state is State.JOINING
-    lone.feed(messages.Notice.REVOKED)
-    lone.grant(assignment=2)
-    assert lone.member.claimed is None
-
-
 def test_a_claim_that_began_a_reset_is_made_again_a_little_later() -> None:
     lone = LoneMember().join().assign()
     lone.grant(replace(view_of(), epoch=Epoch(2), state=RegionState.RESETTING, counter=EventNumber(20)))
