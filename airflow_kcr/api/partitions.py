@@ -19,8 +19,8 @@ from airflow_kcr.protocol.log_checks import is_strange_commit, strange_commit
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import lost_logs, timelines
-from airflow_kcr.protocol.region.commands import RepairReadBack
-from airflow_kcr.protocol.region.rows import CheckpointPoint, ResetPoint
+from airflow_kcr.protocol.region.commands import ReportReadBack
+from airflow_kcr.protocol.region.rows import RestorePoint
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.rules import Assignor, GroupRules
 from airflow_kcr.protocol.values import (
@@ -284,7 +284,7 @@ def _comparison(
 
 def is_restore_point(region: StoredRegion, sequence: CheckpointNumber) -> bool:
     """Whether a checkpoint is the region's restore point, and so the one that Kafka should hold."""
-    return region.restore_point == CheckpointPoint(sequence)
+    return region.restore_point == RestorePoint(sequence)
 
 
 def repair(store: RegionStore, name: RegionName, sequence: CheckpointNumber, clusters: Clusters) -> StoredRegion:
@@ -307,7 +307,7 @@ def repair(store: RegionStore, name: RegionName, sequence: CheckpointNumber, clu
         BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
     """
     region, _ = store.read(name)
-    if isinstance(region.restore_point, ResetPoint) and region.restore_point.sequence == sequence:
+    if region.restore_epoch is not None and region.restore_sequence == sequence:
         raise CheckpointRefused(
             f"{sequence}, the restore point of region {name}, is a reset and no checkpoint; Kafka is told its "
             "offsets when the "
@@ -327,7 +327,7 @@ def repair(store: RegionStore, name: RegionName, sequence: CheckpointNumber, clu
         if own:
             with clusters(spec, group) as cluster:
                 cluster.alter(group, own, note)
-    return store.handle(name, RepairReadBack(sequence=sequence, offsets=offsets))
+    return store.handle(name, ReportReadBack(sequence=sequence, offsets=offsets))
 
 
 # Who would own what: a region's groups dealt out by the assignor, before anything is scaled.

@@ -12,7 +12,7 @@ from typing import Final
 
 from airflow_kcr.protocol.evidence import CheckFindings, Evidence, failed, fine, warning
 from airflow_kcr.protocol.region import coverage, lost_logs, timelines
-from airflow_kcr.protocol.region.rows import RESET_STATES, CheckpointPoint, Committed, RegionState
+from airflow_kcr.protocol.region.rows import RESET_STATES, Committed, RegionState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import COMMITTED, GroupRules
 from airflow_kcr.protocol.values import (
@@ -108,9 +108,9 @@ def _unclaimed(evidence: Evidence, known: set[GroupPartition], there: Collection
     """Yield partitions that no live member has claimed; in a reset they are on their way to one."""
     region, now = evidence.region, evidence.now
     is_working = region.state in _WORKING
-    for gap in coverage.missing(region, now):
-        if gap.partition.group == evidence.group:
-            yield (failed if is_working else warning)(str(gap))
+    for partition, owner in coverage.missing(region, now).items():
+        if partition.group == evidence.group:
+            yield (failed if is_working else warning)(coverage.gap_text(partition, owner))
     late = coverage.overdue(region, now)
     for partition, since in late.items() if is_working else ():
         if partition in there:
@@ -120,8 +120,9 @@ def _unclaimed(evidence: Evidence, known: set[GroupPartition], there: Collection
                 "stop the region and start it"
             )
     for partition in sorted(set(there) - known - late.keys()):
+        last = coverage.last_owner(region, partition) or "none"
         yield warning(
-            f"{partition} is new and unclaimed (last owner: {_last_owner(region, partition) or 'none'}); a member "
+            f"{partition} is new and unclaimed (last owner: {last}); a member "
             f"joins its group anew for it when that has lasted {region.rules.timeouts.rejoin_after.total_seconds():g} s"
         )
 
@@ -129,11 +130,6 @@ def _unclaimed(evidence: Evidence, known: set[GroupPartition], there: Collection
 def _absence(region: Region, partition: GroupPartition) -> str:
     absence = region.absent.get(partition)
     return "" if absence is None else f": {lost_logs.absence_text(region, absence)}"
-
-
-def _last_owner(region: Region, partition: GroupPartition) -> MemberId | None:
-    claim = region.claims.get(partition)
-    return None if claim is None else claim.owner or claim.last_owner
 
 
 def _disputed(evidence: Evidence) -> CheckFindings:
@@ -201,10 +197,10 @@ def _inheritance(evidence: Evidence) -> CheckFindings:
 def _closing_in(evidence: Evidence) -> CheckFindings:
     """Yield partitions whose restore point would be overtaken if retention went on as it did since that checkpoint."""
     region = evidence.region
-    point = region.restore_point
-    if not isinstance(point, CheckpointPoint) or evidence.bounds is None:
+    checkpoint = region.restore_checkpoint
+    if checkpoint is None or evidence.bounds is None:
         return
-    then = {p: log for part in region.contributions_to(point.sequence).values() for p, log in part.bounds.items()}
+    then = {p: log for part in region.contributions_to(checkpoint.sequence).values() for p, log in part.bounds.items()}
     for partition, offset in region.restore_point_offsets().items():
         log, before = evidence.bounds.get(partition), then.get(partition)
         if log is None or before is None or timelines.is_recreated(before.topic_id, log.topic_id):

@@ -265,7 +265,7 @@ class Script:
         restore_point = self.driver.region.restore_sequence or CheckpointNumber(0)
         if restore_point in self.driver.region.offsets:
             self.driver.handle(
-                commands.RepairReadBack(sequence=restore_point, offsets=self.driver.region.offsets[restore_point])
+                commands.ReportReadBack(sequence=restore_point, offsets=self.driver.region.offsets[restore_point])
             )
 
     def do_checkpoint(self, a: int, b: int, c: int) -> None:

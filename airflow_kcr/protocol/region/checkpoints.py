@@ -51,7 +51,7 @@ def may_open(region: Region, now: datetime) -> bool:
         region.state is rows.RegionState.RUNNING
         and region.open_checkpoint is None
         and not timelines.unpublished(region)
-        and all(gap.partition in left for gap in coverage.missing(region, now))
+        and coverage.missing(region, now).keys() <= left
         and not coverage.awaited(region, now).keys() - left
         and bool(region.universe() - left)
     )

@@ -15,7 +15,7 @@ from typing import Final
 
 from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog, PartitionBusy, UnknownMember
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.offsets import EMPTY, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region import (
     batches,
     boundaries,
@@ -25,7 +25,6 @@ from airflow_kcr.protocol.region import (
     lost_logs,
     resets,
     rows,
-    unowned,
 )
 from airflow_kcr.protocol.region.commands import Acknowledge, ClaimPartitions, Contribute, ReadRegion, ReportPublished
 from airflow_kcr.protocol.region.state import InitialKey, Region, put
@@ -87,9 +86,7 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
         arrived_at=now,
     )
     region = replace(region, claims=put(region.claims, granted), members=put(region.members, {proposal.member: row}))
-    region = lost_logs.partitions_claimed(
-        unowned.ownership_claimed(region, proposal.partitions.keys()), proposal.partitions.keys()
-    )
+    region = lost_logs.partitions_claimed(region, proposal.partitions.keys())
     body = events.Claimed(
         member=proposal.member,
         incarnation=proposal.incarnation,
@@ -190,15 +187,8 @@ def _with_initial_offsets(region: Region, now: datetime, proposal: ClaimPartitio
         fresh[partition, topic_id] = rows.InitialOffset(
             offset=start.offset, source=str(start.source), bounds=assigned.bounds
         )
-    region = replace(region, claims=put(region.claims, newly_named), initial=put(region.initial, {**fresh, **named}))
-    if fresh:
-        body = events.InitialOffsetsStored(
-            offsets=OffsetMap({p: row.offset for (p, _), row in fresh.items()}),
-            bounds={p: row.bounds for (p, _), row in fresh.items()},
-            sources={p: row.source for (p, _), row in fresh.items()},
-        )
-        region = region.record(now, body)
-    return _with_resume_points(region, now, proposal)
+    region = replace(region, claims=put(region.claims, newly_named), initial=put(region.initial, named))
+    return _with_resume_points(region.with_initial(now, fresh), now, proposal)
 
 
 def _with_resume_points(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:

@@ -159,13 +159,10 @@ class KeepSlot(Command[Region]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportLater(Command[Region]):
+class ReportLater(rows.Noted, Command[Region]):
     """Report what a member remembers of later times than the store: a restored store halts its regions."""
 
-    member: MemberId
-    epoch: Epoch
     incarnation: Incarnation
-    sequence: CheckpointNumber
     timeline: Timeline = Timeline(0)
     counter: EventNumber = EventNumber(0)
     """Of the region's events; 0 if that is not known."""
@@ -361,11 +358,13 @@ class ReportPublished(Command[MemberRegion]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportReadBack(Command[Region]):
-    """Report what Kafka answered, read back, to a member's commit of the restore point."""
+    """Report what Kafka answered, read back, to a commit of the restore point."""
 
     sequence: CheckpointNumber
-    member: MemberId
-    incarnation: Incarnation
+    member: MemberId | None = None
+    """Who has committed its partitions; None: they were repaired while the groups were empty."""
+
+    incarnation: Incarnation = Incarnation(0)
     offsets: OffsetMap
 
 
@@ -507,14 +506,6 @@ class PublishCheckpoint(Command[Region]):
     """Say that the sinks show what belongs to a complete checkpoint, if no member can."""
 
     sequence: CheckpointNumber
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairReadBack(Command[Region]):
-    """Store Kafka's commit read-back of the restore point as repaired while its groups were empty."""
-
-    sequence: CheckpointNumber
-    offsets: OffsetMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

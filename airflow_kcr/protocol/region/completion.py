@@ -194,7 +194,7 @@ def _completed(region: Region, now: datetime, checkpoint: rows.Checkpoint) -> Re
     region = replace(
         region.with_checkpoint(complete),
         open_checkpoint=None,
-        restore_point=rows.CheckpointPoint(checkpoint.sequence),
+        restore_point=rows.RestorePoint(checkpoint.sequence),
         aligned=region.aligned if checkpoint.boundary is None else checkpoint.sequence,
         failures=_failures(region, offsets),
         offsets=put(region.offsets, {checkpoint.sequence: offsets}),
@@ -246,10 +246,9 @@ def _inexact(
     `strangers` are the partitions that a foreign consumer had.
     """
     found = checkpoints.unread(region, offsets)
-    found |= {
-        p: f"no member owned it, but {_strangers(region, p)}; nothing of it was processed for this checkpoint"
-        for p in strangers
-    }
+    for p in strangers:
+        who = coverage.strangers(region, p) or "a foreign consumer"
+        found[p] = f"no member owned it, but {who}; nothing of it was processed for this checkpoint"
     if checkpoint.boundary is None:
         return found
     found |= boundaries.overshoot(region, checkpoint.boundary, frozenset(offsets))
@@ -258,10 +257,6 @@ def _inexact(
         if row is not None and row.inexact:
             found[partition] = row.inexact
     return found
-
-
-def _strangers(region: Region, partition: GroupPartition) -> str:
-    return "; ".join(str(o) for o in region.foreign_consumers if o.group == partition.group) or "a foreign consumer"
 
 
 def _ended_in_what_asked(region: Region, now: datetime, checkpoint: rows.Checkpoint) -> Region:

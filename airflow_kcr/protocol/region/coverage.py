@@ -9,7 +9,6 @@ quiesced is what keeps two incarnations from writing at once (C13, C51).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -21,17 +20,6 @@ from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Member
 _NONE: Final[frozenset[GroupPartition]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """One partition without coverage."""
-
-    partition: GroupPartition
-    last_owner: MemberId | None
-
-    def __str__(self) -> str:
-        return f"{self.partition} is not covered (last owner: {self.last_owner or 'none'})"
-
-
 def is_current(region: Region, claim: Claim, now: datetime) -> bool:
     """Whether the claim's owner may act on it now."""
     if claim.owner is None or claim.epoch != region.epoch or not region.is_live(claim.owner, now):
@@ -39,14 +27,20 @@ def is_current(region: Region, claim: Claim, now: datetime) -> bool:
     return region.members[claim.owner].incarnation == claim.incarnation
 
 
-def missing(region: Region, now: datetime) -> tuple[Missing, ...]:
-    """Return the partitions that no current claim covers, with their last owners."""
-    found = []
-    for partition in sorted(region.universe() - covered(region, now)):
-        claim = region.claims.get(partition)
-        last = None if claim is None else claim.owner or claim.last_owner
-        found.append(Missing(partition=partition, last_owner=last))
-    return tuple(found)
+def missing(region: Region, now: datetime) -> dict[GroupPartition, MemberId | None]:
+    """Return the partitions that no current claim covers, each with its last owner."""
+    return {p: last_owner(region, p) for p in sorted(region.universe() - covered(region, now))}
+
+
+def last_owner(region: Region, partition: GroupPartition) -> MemberId | None:
+    """Return who has a partition, or had it last."""
+    claim = region.claims.get(partition)
+    return None if claim is None else claim.owner or claim.last_owner
+
+
+def gap_text(partition: GroupPartition, owner: MemberId | None) -> str:
+    """Return what is said of a partition that no current claim covers."""
+    return f"{partition} is not covered (last owner: {owner or 'none'})"
 
 
 def covered(region: Region, now: datetime) -> frozenset[GroupPartition]:
@@ -132,10 +126,16 @@ def left_out(region: Region, now: datetime) -> frozenset[GroupPartition]:
 def gaps(region: Region, now: datetime) -> Iterator[str]:
     """Yield what the region waits to be covered, with who had it last, and who else is in its group."""
     without = excused(region, now)
-    for gap in missing(region, now):
-        if gap.partition not in without:
-            strangers = "; ".join(str(o) for o in region.foreign_consumers if o.group == gap.partition.group)
-            yield f"{gap}; beside its members there is {strangers}" if strangers else str(gap)
+    for partition, owner in missing(region, now).items():
+        if partition not in without:
+            others = strangers(region, partition)
+            beside = f"; beside its members there is {others}" if others else ""
+            yield gap_text(partition, owner) + beside
+
+
+def strangers(region: Region, partition: GroupPartition) -> str:
+    """Return the foreign consumers in a partition's group, by name; empty: there are none."""
+    return "; ".join(str(o) for o in region.foreign_consumers if o.group == partition.group)
 
 
 def could_cover(region: Region, now: datetime) -> bool:

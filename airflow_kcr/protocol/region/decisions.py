@@ -89,7 +89,6 @@ RULES: Final[Mapping[type[commands.Command[object]], Rule]] = {
     commands.ReportGroups: foreign_consumers.report_foreign_consumers,
     commands.RequestCheckpoint: requests.ask,
     commands.PublishCheckpoint: publication.publish,
-    commands.RepairReadBack: publication.repair,
     commands.PinCheckpoint: retention.pin,
     commands.RecordResetAnswer: person_resets.answered,
     commands.ApplyReset: person_resets.apply,

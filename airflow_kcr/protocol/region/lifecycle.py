@@ -46,26 +46,19 @@ def declare(name: RegionName, now: datetime, command: DeclareRegion) -> Region:
     return region
 
 
-def _want(region: Region, now: datetime, wanted: rows.DesiredState, requester: rows.Requester) -> Region:
-    if wanted is region.desired_state:
-        return region
-    return replace(region, desired_state=wanted).record(
-        now, events.DesiredStateChanged(desired_state=wanted, requester=requester)
-    )
-
-
 def start(region: Region, now: datetime, command: StartRegion) -> Region:
     """Return a stopped or halted region in its start, a reset: same targets, quiescing, fences, acknowledgements.
 
     In any other state nothing but `desired_state` changes: joining never raises the epoch.
     """
-    region = _want(region, now, rows.DesiredState.RUNNING, command.requester)
+    region = region.wanting(now, rows.DesiredState.RUNNING, command.requester)
     if region.stopping is not None:
         # Its last checkpoint is complete and the others still wait for its commit read-backs: no member has left, so
         # none has to start.
         region = replace(region, stopping=None).moved_to(now, rows.RegionState.RUNNING, "resumed before it had stopped")
     if region.state not in {rows.RegionState.STOPPED, rows.RegionState.HALTED}:
-        return requests.cancel(region, now, "the region was resumed", purposes=frozenset({rows.CheckpointPurpose.STOP}))
+        stops = (request for request in requests.queue(region) if request.purpose is rows.CheckpointPurpose.STOP)
+        return requests.cancel(region, now, "the region was resumed", stops)
     opening = _at_restored_restore_point(region)
     region = specs.take_pending(replace(region, failures=0), now)
     if opening is None:
@@ -100,7 +93,7 @@ def pause(region: Region, now: datetime, command: PauseRegion) -> Region:
     """
     if region.state is rows.RegionState.STOPPED or region.desired_state is rows.DesiredState.STOPPED:
         raise RegionInState(f"region {region.name} is stopped or stopping; start it, then pause it")
-    region = _want(region, now, rows.DesiredState.PAUSED, command.requester)
+    region = region.wanting(now, rows.DesiredState.PAUSED, command.requester)
     return _give_up_approach(region, now, "the region was paused")
 
 
@@ -112,7 +105,7 @@ def _give_up_approach(region: Region, now: datetime, why: str) -> Region:
     if checkpoint.purpose not in requests.BY_PERSON:
         return region
     # A person's later word counts: what may approach in a paused region would be opened again at once.
-    return requests.cancel_one(region, now, region.requests[checkpoint.request_id], why)
+    return requests.cancel(region, now, why, [region.requests[checkpoint.request_id]])
 
 
 def stop(region: Region, now: datetime, command: StopRegion) -> Region:
@@ -120,7 +113,7 @@ def stop(region: Region, now: datetime, command: StopRegion) -> Region:
 
     Without a live member it is stopped at once, marked undrained; so it is when halted, which can't drain (C60).
     """
-    region = _want(region, now, rows.DesiredState.STOPPED, command.requester)
+    region = region.wanting(now, rows.DesiredState.STOPPED, command.requester)
     if region.state is rows.RegionState.STOPPED:
         return region
     region = person_resets.fail_all(region, now, "the region was stopped")
@@ -155,8 +148,7 @@ def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
     Leases end by themselves.
     """
     region = checkpoints.abort(region, now, "the region stopped")
-    every = frozenset(rows.CheckpointPurpose)
-    region = requests.cancel(region, now, "the region stopped", purposes=every)
+    region = requests.cancel(region, now, "the region stopped", requests.queue(region))
     region = resets.give_up(region, now, "the region stopped; the next start goes to the restore point")
     region = resets.resolve_commit(region, now, rows.Committed.NO, "the region stopped first")
     region = timelines.taken_over_note(region, now)
@@ -169,7 +161,7 @@ def kill(region: Region, now: datetime, command: KillRegion) -> Region:
 
     The next start is at the restore point.
     """
-    region = _want(region, now, rows.DesiredState.STOPPED, command.requester)
+    region = region.wanting(now, rows.DesiredState.STOPPED, command.requester)
     region = person_resets.fail_all(region, now, "the region was killed")
     region = stopped(region, now, drained=False) if region.state is not rows.RegionState.STOPPED else region
     # A region whose epochs are used up is killed to be deleted; no member lives in it, so no epoch is needed to fence.

@@ -20,7 +20,7 @@ from airflow_kcr.protocol.region import batches, boundaries, coverage, requests,
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.waits import Rule, Wait, Waits
 from airflow_kcr.protocol.rules import CheckpointMode
-from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, few, format_instant, replace
+from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, MemberId, Offset, few, format_instant, replace
 
 RESETS_IN_A_ROW: Final = 5
 """How many resets without a checkpoint between them, while one is wanted, may each be in time."""
@@ -178,15 +178,16 @@ def _members(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
 def _partitions(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
     if region.state not in {rows.RegionState.RUNNING, rows.RegionState.DRAINING} or not region.live_members(now):
         return
-    gaps: dict[GroupId, list[coverage.Missing]] = {}
-    for gap in coverage.missing(region, now):
-        gaps.setdefault(gap.partition.group, []).append(gap)
+    gaps: dict[GroupId, dict[GroupPartition, MemberId | None]] = {}
+    for partition, owner in coverage.missing(region, now).items():
+        gaps.setdefault(partition.group, {})[partition] = owner
     for group, found in gaps.items():
-        moments = (region.unowned.get(gap.partition) or _lost_at(region, now, gap) for gap in found)
+        moments = (region.unowned.get(p) or _lost_at(region, now, owner) for p, owner in found.items())
         since = max((moment for moment in moments if moment is not None), default=None)
         since = since or _running_since(region)
         until = None if since is None else since + patience(region)
-        yield Wait(rule=Rule.PARTITIONS, since=since, what=few(found, _NAMED), until=until, group=group)
+        what = few((coverage.gap_text(p, owner) for p, owner in found.items()), _NAMED)
+        yield Wait(rule=Rule.PARTITIONS, since=since, what=what, until=until, group=group)
     yield from _unassigned(region)
 
 
@@ -203,12 +204,12 @@ def _unassigned(region: Region) -> Waits:
         yield Wait(rule=Rule.PARTITIONS, since=since, what=what, until=since + patience(region), group=group)
 
 
-def _lost_at(region: Region, now: datetime, gap: coverage.Missing) -> datetime | None:
+def _lost_at(region: Region, now: datetime, owner: MemberId | None) -> datetime | None:
     """When the lease of the last owner ended, or when it came back or let go; None: that is not known."""
-    lease = None if gap.last_owner is None else region.leases.get(gap.last_owner)
-    if gap.last_owner is None or lease is None:
+    lease = None if owner is None else region.leases.get(owner)
+    if owner is None or lease is None:
         return None
-    return lease.until if lease.until <= now else region.members[gap.last_owner].arrived_at
+    return lease.until if lease.until <= now else region.members[owner].arrived_at
 
 
 def _running_since(region: Region) -> datetime | None:
@@ -440,8 +441,8 @@ def _limited_since(region: Region) -> datetime:
 
 
 def _ends_at_restore_point(region: Region) -> dict[GroupPartition, LogEnd]:
-    point = region.restore_point
-    parts = region.contributions_to(point.sequence).values() if isinstance(point, rows.CheckpointPoint) else ()
+    checkpoint = region.restore_checkpoint
+    parts = () if checkpoint is None else region.contributions_to(checkpoint.sequence).values()
     return {p: LogEnd(log.end, part.contributed_at) for part in parts for p, log in part.bounds.items()}
 
 

@@ -28,7 +28,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
 from airflow_kcr.protocol.region import checkpoints, events, resets, rows, timelines
 from airflow_kcr.protocol.region.commands import ReportClusters, ReportOutOfRange
-from airflow_kcr.protocol.region.state import Region, put
+from airflow_kcr.protocol.region.state import Region, put, without
 from airflow_kcr.protocol.rules import OutOfRangePolicy
 from airflow_kcr.protocol.values import (
     ClusterId,
@@ -168,9 +168,11 @@ def _given_back(region: Region, partition: GroupPartition, claim: rows.Claim) ->
 
 
 def partitions_claimed(region: Region, partitions: Collection[GroupPartition]) -> Region:
-    """Return the region after partitions were claimed, whose logs were read for that: they are there."""
-    absent = {p: row for p, row in region.absent.items() if p not in partitions}
-    return region if len(absent) == len(region.absent) else replace(region, absent=absent)
+    """Return the region after partitions were claimed, whose logs were read for that: they are there, and owned."""
+    if region.absent.keys().isdisjoint(partitions) and region.unowned.keys().isdisjoint(partitions):
+        return region
+    claimed = frozenset(partitions)
+    return replace(region, absent=without(region.absent, claimed), unowned=without(region.unowned, claimed))
 
 
 def absence_text(region: Region, absence: rows.Absence) -> str:

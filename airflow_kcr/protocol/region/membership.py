@@ -126,17 +126,24 @@ def leave(region: Region, now: datetime, command: Leave) -> Region:
     known = region.members.get(member)
     if known is not None and known.left and known.incarnation == incarnation:
         return region
-    row = region.require_member(member, incarnation, now)
+    return let_go(region, now, region.require_member(member, incarnation, now))
+
+
+def let_go(region: Region, now: datetime, row: rows.Member) -> Region:
+    """Return the region without a member's lease and claims: it left, or the spec has no place for it any more."""
+    lease = region.leases.get(row.member)
+    # One that died long ago can't write since then; nothing waits for it anew.
+    ended = rows.Lease(incarnation=row.incarnation, until=now if lease is None else min(lease.until, now))
     dropped: dict[GroupPartition, rows.Claim] = {
-        p: replace(c, owner=None, last_owner=member) for p, c in region.claims.items() if c.owner == member
+        p: replace(c, owner=None, last_owner=row.member) for p, c in region.claims.items() if c.owner == row.member
     }
     region = replace(
         region,
-        members=put(region.members, {member: replace(row, left=True)}),
-        leases=put(region.leases, {member: rows.Lease(incarnation=incarnation, until=now)}),
+        members=put(region.members, {row.member: replace(row, left=True)}),
+        leases=put(region.leases, {row.member: ended}),
         claims=put(region.claims, dropped),
     )
-    body = events.MemberLeft(member=member, incarnation=incarnation, dropped=tuple(sorted(dropped)))
+    body = events.MemberLeft(member=row.member, incarnation=row.incarnation, dropped=tuple(sorted(dropped)))
     return region.record(now, body)
 
 

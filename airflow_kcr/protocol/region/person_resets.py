@@ -153,12 +153,16 @@ def _accepted(region: Region, now: datetime, reset: rows.PersonReset) -> Region:
     return replace(region, reset_answers=unused).with_person_reset(row)
 
 
-def _with_skips(region: Region, now: datetime, reset: rows.PersonReset) -> Region:
-    """Step over the reset's records from its start on; a request that fails must leave nothing behind."""
-    if not reset.skip:
-        return region
-    skips = {p: tuple(sorted({*region.skips.get(p, ()), o})) for p, o in reset.skip.items()}
-    return replace(region, skips=put(region.skips, skips)).record(now, events.Skipped(offsets=reset.skip))
+def _opened(region: Region, now: datetime, reset: rows.PersonReset, seek: SeekMap) -> Region:
+    """Begin the reset: a request that fails before must leave nothing behind, no record that is stepped over either."""
+    if reset.skip:
+        skips = {p: tuple(sorted({*region.skips.get(p, ()), o})) for p, o in reset.skip.items()}
+        region = replace(region, skips=put(region.skips, skips)).record(now, events.Skipped(offsets=reset.skip))
+    started = replace(reset, state=rows.PersonResetState.STARTED, epoch=Epoch(region.epoch + 1))
+    opening = resets.Opening(seek=seek, checkpoint=plans.target_checkpoint(region, reset), person=reset.request_id)
+    return resets.open_timeline(
+        region.with_person_reset(started), now, rows.ResetCause.PERSON, opening, str(reset.target)
+    )
 
 
 def waiting(region: Region) -> tuple[rows.PersonReset, ...]:
@@ -226,12 +230,7 @@ def _begin(
     reset = replace(reset, target=reset.target.anchored(now))
     seek = plans.seek_map(region, now, reset, OffsetMap(current), seen)
     plans.require(region, reset, seek)
-    region = _with_skips(region, now, reset)
-    region = region.with_person_reset(
-        replace(reset, state=rows.PersonResetState.STARTED, epoch=Epoch(region.epoch + 1))
-    )
-    opening = resets.Opening(seek=seek, checkpoint=plans.target_checkpoint(region, reset), person=reset.request_id)
-    return resets.open_timeline(region, now, rows.ResetCause.PERSON, opening, str(reset.target))
+    return _opened(region, now, reset, seek)
 
 
 def _begin_forced(region: Region, now: datetime, reset: rows.PersonReset) -> Region:
@@ -278,12 +277,8 @@ def _begin_stopped(region: Region, now: datetime, reset: rows.PersonReset, resol
         raise RegionInState(
             f"region {region.name} is stopped: the caller has to resolve every partition itself (missing: {missing})"
         )
-    region = _with_skips(resets.gone_back_for_output(region, now, rows.ResetCause.PERSON), now, reset)
-    region = region.with_person_reset(
-        replace(reset, state=rows.PersonResetState.STARTED, epoch=Epoch(region.epoch + 1))
-    )
-    opening = resets.Opening(seek=resolved, checkpoint=plans.target_checkpoint(region, reset), person=reset.request_id)
-    return resets.begin_stopped(region, now, opening, str(reset.target))
+    region = resets.gone_back_for_output(region, now, rows.ResetCause.PERSON)
+    return resets.done_stopped(_opened(region, now, reset, resolved), now)
 
 
 def _failed(region: Region, now: datetime, reset: rows.PersonReset, why: str) -> Region:
@@ -291,7 +286,7 @@ def _failed(region: Region, now: datetime, reset: rows.PersonReset, why: str) ->
     request = region.requests.get(reset.request_id)
     if request is None or request.purpose is not rows.CheckpointPurpose.RESET:
         return region
-    return requests.cancel_one(region, now, request, why)
+    return requests.cancel(region, now, why, [request])
 
 
 def fail_all(region: Region, now: datetime, why: str) -> Region:

@@ -10,10 +10,10 @@ from datetime import datetime
 from airflow_kcr.errors import CheckpointRefused, NotClaimed, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import coverage, events, resets
-from airflow_kcr.protocol.region.commands import PublishCheckpoint, RepairReadBack, ReportPublished, ReportReadBack
-from airflow_kcr.protocol.region.rows import CheckpointPoint, CheckpointState, Committed
+from airflow_kcr.protocol.region.commands import PublishCheckpoint, ReportPublished, ReportReadBack
+from airflow_kcr.protocol.region.rows import CheckpointState, Committed, RestorePoint
 from airflow_kcr.protocol.region.state import Region, put
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Incarnation, replace
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, replace
 
 
 def publish(region: Region, now: datetime, report: ReportPublished | PublishCheckpoint) -> Region:
@@ -40,7 +40,7 @@ def publish(region: Region, now: datetime, report: ReportPublished | PublishChec
 
 
 def read_back(region: Region, now: datetime, report: ReportReadBack) -> Region:
-    """Return the region with what Kafka answered, read back, to a member's commit of the restore point.
+    """Return the region with what Kafka answered, read back, to a commit of the restore point: a member's, or a repair.
 
     The checkpoint is *committed* when the commit read-backs of all its partitions equal it; one that differs makes it
     not committed, visibly, and can be repaired.
@@ -50,46 +50,25 @@ def read_back(region: Region, now: datetime, report: ReportReadBack) -> Region:
             C32).
         StaleIncarnation, LeaseExpired, NotClaimed: the member may not speak for these partitions.
     """
-    _require_restore_point(region, report.sequence)
-    member = report.member
-    region.require_member(member, report.incarnation, now)
-    for partition in report.offsets:
-        claim = region.claims.get(partition)
-        if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):
-            raise NotClaimed(f"{member} does not hold {partition} now; its commit read-back says nothing")
+    sequence, member = report.sequence, report.member
+    if region.restore_point != RestorePoint(sequence):
+        raise CheckpointRefused(
+            f"checkpoint {sequence} is not the restore point of region {region.name} any more; don't commit it"
+        )
+    if member is not None:
+        region.require_member(member, report.incarnation, now)
+        for partition in report.offsets:
+            claim = region.claims.get(partition)
+            if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):
+                raise NotClaimed(f"{member} does not hold {partition} now; its commit read-back says nothing")
     body = events.CommitReadBack(
-        sequence=report.sequence,
+        sequence=sequence,
         member=member,
         incarnation=report.incarnation,
         epoch=region.epoch,
         offsets=report.offsets,
     )
-    return _with_read_back(region, now, body)
-
-
-def repair(region: Region, now: datetime, report: RepairReadBack) -> Region:
-    """Return the region with Kafka's commit read-back of the restore point as repaired while its groups were empty.
-
-    Raises:
-        CheckpointRefused: the checkpoint is not the restore point any more.
-    """
-    _require_restore_point(region, report.sequence)
-    body = events.CommitReadBack(
-        sequence=report.sequence, member=None, incarnation=Incarnation(0), epoch=region.epoch, offsets=report.offsets
-    )
-    return _with_read_back(region, now, body)
-
-
-def _require_restore_point(region: Region, sequence: CheckpointNumber) -> None:
-    if region.restore_point != CheckpointPoint(sequence):
-        raise CheckpointRefused(
-            f"checkpoint {sequence} is not the restore point of region {region.name} any more; don't commit it"
-        )
-
-
-def _with_read_back(region: Region, now: datetime, body: events.CommitReadBack) -> Region:
-    sequence = body.sequence
-    known = region.read_backs.get(sequence, EMPTY).replace(body.offsets)
+    known = region.read_backs.get(sequence, EMPTY).replace(report.offsets)
     region = replace(region, read_backs=put(region.read_backs, {sequence: known})).record(now, body)
     wanted, checkpoint = region.offsets[sequence], region.checkpoints[sequence]
     differs = [p for p in known if p in wanted and known[p] != wanted[p]]

@@ -67,7 +67,7 @@ def _serve(region: Region, now: datetime) -> Region:
     """Serve what waits for a running region: persons' resets, the boundary or count that is reached, the queue."""
     if region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
         why = f"the region is {region.state}"
-        region = requests.cancel(region, now, why, purposes=frozenset(rows.CheckpointPurpose))
+        region = requests.cancel(region, now, why, requests.queue(region))
         return _fail_waiting(region, now, why)
     if region.state is not rows.RegionState.RUNNING:
         return region
@@ -85,7 +85,8 @@ def _serve(region: Region, now: datetime) -> Region:
         )
         region = requests.ask(region, now, scheduled)
     if left := batches.records_left(region):
-        region = requests.cancel_counted(region, now, f"its count is not reached any more: {left} offsets are left")
+        counted = (r for r in requests.queue(region) if r.request_id.startswith(requests.BY_COUNT))
+        region = requests.cancel(region, now, f"its count is not reached any more: {left} offsets are left", counted)
     elif left == 0 and region.desired_state is rows.DesiredState.RUNNING:
         request_id = RequestId(f"{requests.BY_COUNT}{region.timeline}.{region.restore_sequence}")
         region = requests.ask(

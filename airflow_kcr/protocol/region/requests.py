@@ -7,6 +7,7 @@ checkpoint, it asks again (scenarios C15, C28, C53).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -128,10 +129,7 @@ def answered(region: Region, now: datetime, request: rows.CheckpointRequest, seq
     region = region.with_request(row).record(
         now, events.CheckpointRequestAnswered(request_id=request.request_id, sequence=sequence)
     )
-    if request.then is None or request.then is region.desired_state:
-        return region
-    body = events.DesiredStateChanged(desired_state=request.then, requester=request.requester)
-    return replace(region, desired_state=request.then).record(now, body)
+    return region if request.then is None else region.wanting(now, request.then, request.requester)
 
 
 def end_request(
@@ -190,24 +188,9 @@ def _is_answered_by(request: rows.CheckpointRequest, checkpoint: rows.Checkpoint
     return request.requested_at < checkpoint.opened_at
 
 
-def cancel(region: Region, now: datetime, why: str, *, purposes: frozenset[rows.CheckpointPurpose]) -> Region:
-    """Return the region without queued requests of these purposes: the verb behind them is gone."""
-    for request in queue(region):
-        if request.purpose in purposes:
+def cancel(region: Region, now: datetime, why: str, asked: Iterable[rows.CheckpointRequest]) -> Region:
+    """Return the region without those of these requests that are still queued: what is behind them is gone."""
+    for request in asked:
+        if request.state is rows.RequestState.QUEUED:
             region = end_request(region, now, request, rows.RequestState.SUPERSEDED, why)
     return region
-
-
-def cancel_counted(region: Region, now: datetime, why: str) -> Region:
-    """Return the region without the queued request of its own count, which isn't reached any more."""
-    for request in queue(region):
-        if request.request_id.startswith(BY_COUNT):
-            region = cancel_one(region, now, request, why)
-    return region
-
-
-def cancel_one(region: Region, now: datetime, request: rows.CheckpointRequest, why: str) -> Region:
-    """Return the region without this request, if it is still queued."""
-    if request.state is not rows.RequestState.QUEUED:
-        return region
-    return end_request(region, now, request, rows.RequestState.SUPERSEDED, why)

@@ -40,13 +40,12 @@ _UNCLAIMED: Final = rows.Claim()
 
 def restore_point_map(region: Region) -> SeekMap:
     """Return the restore point as a seek map, entries that are still open among them."""
-    match region.restore_point:
-        case rows.CheckpointPoint(sequence=sequence):
-            return from_offsets(region.offsets[sequence], SeekSource.MERGED)
-        case rows.ResetPoint(epoch=epoch):
-            return region.seek_maps[epoch]
-        case None:
-            return NO_SEEK
+    point = region.restore_point
+    if point is None:
+        return NO_SEEK
+    if point.epoch is not None:
+        return region.seek_maps[point.epoch]
+    return from_offsets(region.offsets[point.sequence], SeekSource.MERGED)
 
 
 def target(region: Region) -> SeekMap:
@@ -270,7 +269,7 @@ def open_timeline(region: Region, now: datetime, cause: rows.ResetCause, opening
     region = resolve_commit(region, now, rows.Committed.SUPERSEDED, "a reset began")
     seek = filled(opening.seek, initial=region.initial_offsets(), partitions=region.universe_in_order())
     region = _in_new_epoch(replace(region, timeline=Timeline(region.timeline + 1)), seek)
-    region = replace(region, restore_point=rows.ResetPoint(_burnt(region), region.epoch))
+    region = replace(region, restore_point=rows.RestorePoint(_burnt(region), region.epoch))
     undoes = timelines.undone_by(region, seek.offsets)
     region = boundaries.after_reset(timelines.without_undone(region, undoes), now, opening.checkpoint)
     return _begun(region, now, cause, detail, seek=seek, undoes=undoes, person=opening.person)
@@ -343,19 +342,15 @@ def _begun(
     return _timed(region.moved_to(now, rows.RegionState.STARTING, f"reset {sequence} began ({cause})"), now)
 
 
-def begin_stopped(region: Region, now: datetime, opening: Opening, detail: str) -> Region:
-    """Return the stopped region with another restore point, still stopped.
+def done_stopped(region: Region, now: datetime) -> Region:
+    """Return a region that was stopped before its reset began, stopped again with another restore point.
 
-    A new epoch and timeline, so no zombie can win.
-
-    The next start resumes there; Kafka's committed offsets of the empty groups are altered by the caller, after this.
+    A new epoch and timeline, so no zombie can win. The next start resumes there; Kafka's committed offsets of the empty
+    groups are altered by the caller, after this.
     """
-    region = open_timeline(region, now, rows.ResetCause.PERSON, opening, detail)
     reset = region.resets[region.epoch]
-    region = region.moved_to(
-        now, rows.RegionState.STOPPED, f"reset {reset.sequence} moved the restore point of a stopped region"
-    )
-    return _marked_done(region, now, reset)
+    why = f"reset {reset.sequence} moved the restore point of a stopped region"
+    return _marked_done(region.moved_to(now, rows.RegionState.STOPPED, why), now, reset)
 
 
 def _superseded(region: Region, now: datetime, reset: rows.ResetAttempt) -> Region:

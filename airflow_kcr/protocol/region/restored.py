@@ -9,7 +9,7 @@ from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import events, membership, resets, rows, timelines
 from airflow_kcr.protocol.region.commands import ReportLater, ReportNoted
 from airflow_kcr.protocol.region.state import Region, put
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Incarnation, Timeline, replace
+from airflow_kcr.protocol.values import GroupPartition, Incarnation, replace
 
 _RESTORED_CHOICES: Final = (
     "compare the newest checkpoint with Kafka's committed offsets and the sinks",
@@ -47,12 +47,7 @@ def seen_later(region: Region, now: datetime, memory: ReportLater) -> Region:
         return region
     text = f"the store was restored from an older state: {memory.member} has seen {'; '.join(later)}"
     region = resets.give_up(region, now, "the store was restored; a resume goes to the restore point")
-    region = replace(
-        region,
-        epoch=Epoch(max(region.epoch, memory.epoch)),
-        timeline=Timeline(max(region.timeline, memory.timeline)),
-        next_sequence=CheckpointNumber(max(region.next_sequence, memory.sequence + 1)),
-    )
+    region = timelines.with_numbers_above(region, memory)
     if memory.incarnation > incarnation:
         row = row or rows.Member(member=memory.member, incarnation=incarnation, left=True)
         region = membership.with_predecessor_fenced(region, memory.member)
@@ -115,9 +110,9 @@ def _also_noted(region: Region, now: datetime, note: rows.Noted) -> Region:
 
 def _overwrite(region: Region, partition: GroupPartition) -> str:
     """Return how to remove a note that another program has written."""
-    point = region.restore_point
-    if isinstance(point, rows.CheckpointPoint) and partition in region.offsets.get(point.sequence, EMPTY):
-        how = f"kcr checkpoint repair {region.name} {point.sequence}"
+    checkpoint = region.restore_checkpoint
+    if checkpoint is not None and partition in region.offsets.get(checkpoint.sequence, EMPTY):
+        how = f"kcr checkpoint repair {region.name} {checkpoint.sequence}"
     else:
         how = f"kafka-consumer-groups.sh --delete-offsets --group {partition.group} --topic {partition.topic}"
     return (

@@ -14,7 +14,7 @@ from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.commands import PinCheckpoint
-from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, RegionState, ResetPoint
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, RegionState
 from airflow_kcr.protocol.region.state import BoundariesForgotten, OffsetsForgotten, Region, put
 from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
 from airflow_kcr.protocol.values import CheckpointNumber, replace
@@ -64,7 +64,7 @@ def _restore_point_reasons(region: Region) -> dict[CheckpointNumber, str]:
     kept = {point.sequence: "it is the restore point"}
     if checkpoint is not None and checkpoint.previous is not None:
         kept[checkpoint.previous] = f"the restore point {point.sequence} was built from it"
-    opened = region.resets.get(point.epoch) if isinstance(point, ResetPoint) else None
+    opened = None if point.epoch is None else region.resets.get(point.epoch)
     person = None if opened is None or opened.person is None else region.person_reset_of(opened.person)
     if person is not None and isinstance(person.target, ToCheckpoint):
         kept[person.target.sequence] = f"the restore point, reset {point.sequence}, was built from it"

@@ -584,30 +584,23 @@ class StartFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointPoint:
-    """A restore point that is a checkpoint: its offsets."""
+class RestorePoint:
+    """Where a region goes back to: a checkpoint's offsets, or the seek map of a reset that opened a timeline."""
 
     sequence: CheckpointNumber
-
-
-@dataclass(frozen=True, slots=True)
-class ResetPoint:
-    """A restore point that is a reset which opened a timeline: the seek map of its epoch."""
-
-    sequence: CheckpointNumber
-    epoch: Epoch
-
-
-RestorePoint: TypeAlias = CheckpointPoint | ResetPoint
-"""Where a region goes back to."""
+    epoch: Epoch | None = None
+    """The reset's; None: it is a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
-    """What Kafka's commit metadata says of a region's numbers; any client that may commit can have written it."""
+    """What a region's numbers were, as a member remembers them, or Kafka's commit metadata says.
+
+    Any client that may commit can have written the latter.
+    """
 
     member: MemberId
-    """Who has read it."""
+    """Who remembers it, or has read it."""
 
     epoch: Epoch
     sequence: CheckpointNumber

@@ -18,7 +18,7 @@ from airflow_kcr.protocol.region import boundaries, events, lost_logs, membershi
 from airflow_kcr.protocol.region.commands import ChangeSpec, ReportStartFailures
 from airflow_kcr.protocol.region.state import Region, Spec, put
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId, replace
+from airflow_kcr.protocol.values import Incarnation, MemberId, replace
 
 
 def change(region: Region, now: datetime, wanted: ChangeSpec) -> Region:
@@ -75,20 +75,7 @@ def _without_strangers(region: Region, now: datetime) -> Region:
         row for member, row in sorted(region.members.items()) if not row.left and not _has_place(region.rules, member)
     ]
     for row in strangers:
-        held: dict[GroupPartition, rows.Claim] = {
-            p: replace(c, owner=None, last_owner=c.owner) for p, c in region.claims.items() if c.owner == row.member
-        }
-        # One that died long ago can't write since then; nothing waits for it anew.
-        lease = region.leases.get(row.member)
-        ended = rows.Lease(incarnation=row.incarnation, until=now if lease is None else min(lease.until, now))
-        region = replace(
-            region,
-            claims=put(region.claims, held),
-            leases=put(region.leases, {row.member: ended}),
-            members=put(region.members, {row.member: replace(row, left=True)}),
-        )
-        body = events.MemberLeft(member=row.member, incarnation=row.incarnation, dropped=tuple(sorted(held)))
-        region = region.record(now, body)
+        region = membership.let_go(region, now, row)
     return region
 
 

@@ -276,13 +276,13 @@ class Region:
     @property
     def restore_epoch(self) -> Epoch | None:
         """The epoch whose seek map is the restore point, where that is a reset."""
-        return self.restore_point.epoch if isinstance(self.restore_point, rows.ResetPoint) else None
+        return None if self.restore_point is None else self.restore_point.epoch
 
     @property
     def restore_checkpoint(self) -> rows.Checkpoint | None:
         """The checkpoint that is the restore point, if one is."""
         point = self.restore_point
-        return self.checkpoints[point.sequence] if isinstance(point, rows.CheckpointPoint) else None
+        return None if point is None or point.epoch is not None else self.checkpoints[point.sequence]
 
     @property
     def checkpoint(self) -> rows.Checkpoint | None:
@@ -319,6 +319,24 @@ class Region:
         before = self.state
         moved = replace(self, state=state)
         return moved.record(now, events.StateChanged(before=before, after=state, why=why))
+
+    def wanting(self, now: datetime, desired: rows.DesiredState, requester: rows.Requester) -> Region:
+        """Return the region with what was asked of it; the single writer of `desired_state`."""
+        if desired is self.desired_state:
+            return self
+        body = events.DesiredStateChanged(desired_state=desired, requester=requester)
+        return replace(self, desired_state=desired).record(now, body)
+
+    def with_initial(self, now: datetime, initial: Mapping[InitialKey, rows.InitialOffset]) -> Region:
+        """Return the region with the initial offsets of partitions, each for a topic id."""
+        if not initial:
+            return self
+        body = events.InitialOffsetsStored(
+            offsets=OffsetMap({p: row.offset for (p, _), row in initial.items()}),
+            bounds={p: row.bounds for (p, _), row in initial.items()},
+            sources={p: row.source for (p, _), row in initial.items()},
+        )
+        return replace(self, initial=put(self.initial, initial)).record(now, body)
 
     def with_checkpoint(self, checkpoint: rows.Checkpoint) -> Region:
         """Return the region with one checkpoint row replaced."""
@@ -426,24 +444,20 @@ class Region:
 
     def restore_point_offsets(self) -> OffsetMap:
         """Return the restore point's offsets: of the checkpoint, or of the seek map that opened the timeline."""
-        match self.restore_point:
-            case rows.CheckpointPoint(sequence=sequence):
-                return self.offsets[sequence]
-            case rows.ResetPoint(epoch=epoch):
-                return self.seek_maps[epoch].offsets
-            case None:
-                return EMPTY
+        point = self.restore_point
+        if point is None:
+            return EMPTY
+        return self.offsets[point.sequence] if point.epoch is None else self.seek_maps[point.epoch].offsets
 
     def restore_point_offset(self, partition: GroupPartition) -> Offset | None:
         """Return where the restore point has one partition; None: nowhere, or its entry is still open."""
-        match self.restore_point:
-            case rows.CheckpointPoint(sequence=sequence):
-                return self.offsets[sequence].get(partition)
-            case rows.ResetPoint(epoch=epoch):
-                entry = self.seek_maps[epoch].get(partition)
-                return None if entry is None else entry.offset
-            case None:
-                return None
+        point = self.restore_point
+        if point is None:
+            return None
+        if point.epoch is None:
+            return self.offsets[point.sequence].get(partition)
+        entry = self.seek_maps[point.epoch].get(partition)
+        return None if entry is None else entry.offset
 
     def contributions_to(self, sequence: CheckpointNumber) -> Mapping[MemberId, rows.Contribution]:
         """Return what was contributed to one checkpoint, by member, in order; of a retired one nothing is left."""

@@ -33,7 +33,6 @@ from airflow_kcr.protocol.values import (
     Epoch,
     GroupPartition,
     Offset,
-    Timeline,
     TopicId,
     replace,
 )
@@ -212,20 +211,8 @@ def followed_topics(region: Region, now: datetime, logs: Mapping[GroupPartition,
         for p in sorted(anew)
         if (p, logs[p].topic_id) not in region.initial
     }
-    region = replace(
-        region,
-        claims=put(region.claims, followed),
-        initial=put(region.initial, initial),
-        skips=without(region.skips, anew & region.skips.keys()),
-    )
-    if not initial:
-        return region
-    body = events.InitialOffsetsStored(
-        offsets=OffsetMap({p: row.offset for (p, _), row in initial.items()}),
-        bounds={p: row.bounds for (p, _), row in initial.items()},
-        sources={p: row.source for (p, _), row in initial.items()},
-    )
-    return region.record(now, body)
+    skips = without(region.skips, anew & region.skips.keys())
+    return replace(region, claims=put(region.claims, followed), skips=skips).with_initial(now, initial)
 
 
 def with_recreated(
@@ -295,14 +282,18 @@ def taken_over_note(region: Region, now: datetime) -> Region:
     if halt is None or halt.noted is None:
         return region
     noted, what = halt.noted, "; ".join(noted_later(region, halt.noted))
-    raised = replace(
-        region,
-        epoch=Epoch(max(region.epoch, noted.epoch)),
-        timeline=Timeline(max(region.timeline, noted.timeline)),
-        next_sequence=CheckpointNumber(max(region.next_sequence, noted.sequence + 1)),
-        halt=replace(halt, noted=None),
-    )
+    raised = with_numbers_above(replace(region, halt=replace(halt, noted=None)), noted)
     return raised.record(now, events.StoreRestoredSeen(member=noted.member, detail=f"taken over: {what}"))
+
+
+def with_numbers_above(region: Region, seen: rows.Noted) -> Region:
+    """Return the region with its numbers raised above these, so that none is ever used twice."""
+    return replace(
+        region,
+        epoch=max(region.epoch, seen.epoch),
+        timeline=max(region.timeline, seen.timeline),
+        next_sequence=CheckpointNumber(max(region.next_sequence, seen.sequence + 1)),
+    )
 
 
 def _pairs(region: Region, noted: rows.Noted) -> tuple[tuple[str, int, int], ...]:

@@ -54,12 +54,6 @@ def _without_blind_checkpoint(region: Region, now: datetime, fresh: Collection[G
     return checkpoints.abort(region, now, f"{unseen[0]} is on the brokers and no member owns it")
 
 
-def ownership_claimed(region: Region, partitions: Collection[GroupPartition]) -> Region:
-    """Return the region after partitions were claimed: they have an owner."""
-    left = {p: since for p, since in region.unowned.items() if p not in partitions}
-    return region if len(left) == len(region.unowned) else replace(region, unowned=left)
-
-
 def advice(region: Region, now: datetime, report: ReportPartitions) -> PartitionAdvice:
     """Return what a member has to do about the partitions of its group that have no owner."""
     group = report.member.group

@@ -118,9 +118,7 @@ def region_from(name: RegionName, head: Found, rules: RulesOf, archive: Archive)
 
 
 def _restore_point(sequence: CheckpointNumber | None, epoch: Epoch | None) -> rows.RestorePoint | None:
-    if sequence is None:
-        return None
-    return rows.CheckpointPoint(sequence) if epoch is None else rows.ResetPoint(sequence, epoch)
+    return None if sequence is None else rows.RestorePoint(sequence, epoch)
 
 
 # Few and wide rows

@@ -17,10 +17,8 @@ from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
     BoundaryKey,
     BoundaryOffset,
-    CheckpointPoint,
     Claim,
     Committed,
-    ResetPoint,
 )
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, RegionName, replace
@@ -133,8 +131,8 @@ def worked_at(row: Found) -> datetime | None:
 
 def _map_of(region: Region, gathered: list[Any]) -> dict[CheckpointNumber, OffsetMap]:
     """Return the offsets that were read of the restore point, where it is a checkpoint."""
-    point = region.restore_point
-    return {point.sequence: layouts.offset_map(scattered(gathered))} if isinstance(point, CheckpointPoint) else {}
+    checkpoint = region.restore_checkpoint
+    return {} if checkpoint is None else {checkpoint.sequence: layouts.offset_map(scattered(gathered))}
 
 
 def _seek_maps(region: Region, gathered: list[Any]) -> dict[Epoch, SeekMap]:
@@ -215,15 +213,13 @@ def _with_places(session: Session, region: Region, member: MemberId, limit: date
         if place is not None and limit is not None:
             located[key, topic_id, limit] = BoundaryOffset(offset=place, inexact=inexact, leader_epoch=leader_epoch)
     region = replace(region, boundary_offsets=located)
-    match region.restore_point:
-        case CheckpointPoint(sequence=sequence):
-            return replace(
-                region, offsets={sequence: OffsetMap(held)}, read_backs={sequence: OffsetMap(known_read_back)}
-            )
-        case ResetPoint(epoch=epoch):
-            return replace(region, seek_maps={epoch: from_offsets(OffsetMap(held), SeekSource.MERGED)})
-        case None:
-            return region
+    point = region.restore_point
+    if point is None:
+        return region
+    if point.epoch is not None:
+        return replace(region, seek_maps={point.epoch: from_offsets(OffsetMap(held), SeekSource.MERGED)})
+    known_read_backs = {point.sequence: OffsetMap(known_read_back)}
+    return replace(region, offsets={point.sequence: OffsetMap(held)}, read_backs=known_read_backs)
 
 
 # As a batch's start or finish needs it

@@ -18,7 +18,6 @@ from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.commands import (
     ChangeSpec,
     Reconcile,
-    RepairReadBack,
     ReportLater,
     ReportReadBack,
     StartRegion,
@@ -67,7 +66,7 @@ def test_c32_a_failed_commit_read_back_of_an_older_checkpoint_is_never_repaired_
     assert driver.region.checkpoints[second].committed is rows.Committed.YES
     before = driver.region
     with pytest.raises(CheckpointRefused, match="not the restore point"):
-        driver.handle(RepairReadBack(sequence=first, offsets=driver.region.offsets[first]))
+        driver.handle(ReportReadBack(sequence=first, offsets=driver.region.offsets[first]))
     member = driver.member(0)
     with pytest.raises(CheckpointRefused, match="not the restore point"):
         driver.handle(
@@ -92,7 +91,7 @@ def test_c32_the_restore_point_can_be_repaired_and_that_settles_it() -> None:
     driver.read_back(driver.member(1), {driver.partition(2): Offset(3), driver.partition(3): Offset(10)})
     assert driver.region.checkpoints[checkpoint].committed is rows.Committed.NO
     all_crash(driver)
-    driver.handle(RepairReadBack(sequence=checkpoint, offsets=driver.region.offsets[checkpoint]))
+    driver.handle(ReportReadBack(sequence=checkpoint, offsets=driver.region.offsets[checkpoint]))
     assert driver.region.checkpoints[checkpoint].committed is rows.Committed.YES
     judge(driver)
 

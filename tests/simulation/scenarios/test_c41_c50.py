@@ -397,7 +397,7 @@ def test_c49_a_checkpoint_waits_for_the_partitions_of_a_dead_static_member_and_n
     assert (asked.state, open_checkpoint(driver)) == (rows.RequestState.QUEUED, None)
     driver.wait(3600)
     assert driver.region.requests[asked.request_id].state is rows.RequestState.QUEUED
-    named = [str(gap) for gap in coverage.missing(driver.region, driver.clock.now)]
+    named = list(coverage.gaps(driver.region, driver.clock.now))
     assert named == [f"g:t-{n} is not covered (last owner: g[1])" for n in (2, 3)]
     driver.join(driver.member(1))
     driver.claim(driver.member(1), [driver.partition(2), driver.partition(3)])

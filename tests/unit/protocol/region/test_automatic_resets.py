@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region import resets
-from airflow_kcr.protocol.region.rows import ResetPoint
+from airflow_kcr.protocol.region.rows import RestorePoint
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToOffset
@@ -78,7 +78,9 @@ def test_an_open_entry_of_the_restore_point_is_open_in_the_target_too_and_no_sin
     epoch = driver.region.epoch
     asked = SeekEntry(offset=None, source=SeekSource.EXPLICIT, current=Offset(15))
     still_open = SeekMap({driver.partition(0): asked})
-    region = replace(driver.region, restore_point=ResetPoint(CheckpointNumber(1), epoch), seek_maps={epoch: still_open})
+    region = replace(
+        driver.region, restore_point=RestorePoint(CheckpointNumber(1), epoch), seek_maps={epoch: still_open}
+    )
     assert entry(region, driver) == asked
 
 

@@ -344,7 +344,7 @@ def test_only_the_restore_point_is_ever_committed_or_repaired() -> None:
             commands.ReportReadBack(sequence=first, member=driver.member(0), incarnation=mine, offsets=offsets)
         )
     with pytest.raises(errors.CheckpointRefused, match=f"checkpoint {first} is not the restore point"):
-        driver.handle(commands.RepairReadBack(sequence=first, offsets=offsets))
+        driver.handle(commands.ReportReadBack(sequence=first, offsets=offsets))
 
 
 def test_a_reset_that_is_the_restore_point_is_no_checkpoint_to_be_committed() -> None:
@@ -352,7 +352,7 @@ def test_a_reset_that_is_the_restore_point_is_no_checkpoint_to_be_committed() ->
     restore_point = driver.region.restore_sequence
     assert restore_point is not None
     with pytest.raises(errors.CheckpointRefused, match="not the restore point"):
-        driver.handle(commands.RepairReadBack(sequence=restore_point, offsets=OffsetMap()))
+        driver.handle(commands.ReportReadBack(sequence=restore_point, offsets=OffsetMap()))
     with pytest.raises(errors.CheckpointRefused, match="not the restore point"):
         driver.handle(
             commands.ReportReadBack(

@@ -316,10 +316,10 @@ def test_a_checkpoint_that_drains_is_waited_for() -> None:
 # -- ends -------------------------------------------------------------------------------------------------------------
 
 
-def test_queued_requests_of_a_purpose_are_cancelled_with_the_verb_behind_them() -> None:
+def test_queued_requests_are_cancelled_with_the_verb_behind_them() -> None:
     driver = running()
     region = with_queue(driver, queued(driver, "stop", CheckpointPurpose.STOP), queued(driver, "run"))
-    region = requests.cancel(region, driver.clock.now, "resumed", purposes=frozenset({CheckpointPurpose.STOP}))
+    region = requests.cancel(region, driver.clock.now, "resumed", [region.requests[RequestId("stop")]])
     assert region.requests[RequestId("stop")].state is RequestState.SUPERSEDED
     assert region.requests[RequestId("stop")].refusal == "resumed"
     assert region.requests[RequestId("run")].state is RequestState.QUEUED
@@ -330,10 +330,10 @@ def test_a_request_that_is_no_longer_queued_is_not_cancelled() -> None:
     driver = running()
     row = driver.request_checkpoint("n")
     region = driver.region
-    assert requests.cancel_one(region, driver.clock.now, row, "why") is region
+    assert requests.cancel(region, driver.clock.now, "why", [row]) is region
     waits = queued(driver, "waits")
     region = with_queue(driver, waits)
-    assert requests.cancel_one(region, driver.clock.now, waits, "why").requests[waits.request_id].refusal == "why"
+    assert requests.cancel(region, driver.clock.now, "why", [waits]).requests[waits.request_id].refusal == "why"
 
 
 def test_a_request_goes_back_to_the_queue_with_its_place_when_its_checkpoint_was_not_at_fault() -> None:

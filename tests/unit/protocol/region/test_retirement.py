@@ -8,7 +8,7 @@ import pytest
 from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
 from airflow_kcr.protocol.region import events, retention
 from airflow_kcr.protocol.region.commands import KillRegion, PinCheckpoint, Reconcile, RetireCheckpoints
-from airflow_kcr.protocol.region.rows import CheckpointState, PersonResetState, Requester, RequestState, ResetPoint
+from airflow_kcr.protocol.region.rows import CheckpointState, PersonResetState, Requester, RequestState, RestorePoint
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RetentionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent, ToInitial, ToRun
@@ -101,7 +101,7 @@ def test_what_is_open_or_not_published_stays() -> None:
     assert sequence is not None
     assert retention.protected(driver.region)[sequence] == "it is open"
     driver.complete()
-    unpublished = replace(driver.region, restore_point=ResetPoint(CheckpointNumber(1), Epoch(1)))
+    unpublished = replace(driver.region, restore_point=RestorePoint(CheckpointNumber(1), Epoch(1)))
     assert retention.protected(unpublished)[sequence] == "it is not published yet"
 
 
