@@ -48,8 +48,8 @@ class FullDocument:
 
     __slots__ = ()
 
-    shown: ClassVar[tuple[str, ...]]
-    """The names in its JSON, in this order: fields and properties. Only fields are read back."""
+    also: ClassVar[tuple[str, ...]] = ()
+    """The properties that its JSON has after the fields; they are not read back."""
 
     def to_json(self) -> dict[str, object]:
         """Return it as the commands write it with `-o json` (docs/reference/cli.md)."""
@@ -204,8 +204,8 @@ def _of_dataclass(cls: type) -> Codec:
 
 def _of_full(cls: type[FullDocument]) -> Codec:
     hints = get_type_hints(cls)
-    names = {field.name for field in fields(cast("Any", cls))}
-    parts = [(name, hints.get(name) or _returned(cls, name)) for name in cls.shown]
+    names = [field.name for field in fields(cast("Any", cls))]
+    parts = [*((name, hints[name]) for name in names), *((name, _returned(cls, name)) for name in cls.also)]
     codecs = [(name, None if hint is GroupPartition else codec_of(hint)) for name, hint in parts]
 
     def encode(value: object) -> dict[str, object]:

@@ -36,9 +36,56 @@ from airflow_kcr.protocol.scopes import LARGEST_PARTITION
 from airflow_kcr.protocol.values import MAX_NUMBER, GroupId, GroupPartition, Offset, TopicId, TopicName, checked
 
 D = TypeVar("D")
+V = TypeVar("V")
 
 
-class OffsetMap(Mapping[GroupPartition, Offset]):
+class PartitionMap(Mapping[GroupPartition, V]):
+    """An immutable map by partition, in the order of the partitions.
+
+    What `Mapping` has of its methods asks for one partition after the other, by a call each.
+    """
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Iterable[tuple[GroupPartition, V]]) -> None:
+        self._rows = dict(rows)
+
+    def __getitem__(self, partition: GroupPartition) -> V:
+        return self._rows[partition]
+
+    def __iter__(self) -> Iterator[GroupPartition]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, partition: object) -> bool:
+        return partition in self._rows
+
+    @overload
+    def get(self, partition: GroupPartition, /) -> V | None: ...
+
+    @overload
+    def get(self, partition: GroupPartition, /, default: V | D) -> V | D: ...
+
+    def get(self, partition: GroupPartition, /, default: V | D | None = None) -> V | D | None:
+        """Return what a partition has, or the default where it is not in the map."""
+        return self._rows.get(partition, default)
+
+    def keys(self) -> KeysView[GroupPartition]:
+        """Return the partitions, in order."""
+        return self._rows.keys()
+
+    def values(self) -> ValuesView[V]:
+        """Return what they have, in the order of the partitions."""
+        return self._rows.values()
+
+    def items(self) -> ItemsView[GroupPartition, V]:
+        """Return both, in order."""
+        return self._rows.items()
+
+
+class OffsetMap(PartitionMap[Offset]):
     """An immutable, hashable map from partition to the next offset to read.
 
     Iteration is in the order of the partitions, whatever order they were given in.
@@ -52,69 +99,33 @@ class OffsetMap(Mapping[GroupPartition, Offset]):
         OverlappingOffsets: a partition is given twice.
     """
 
-    __slots__ = ("_hash", "_offsets")
+    __slots__ = ("_hash",)
 
     def __init__(self, offsets: Mapping[GroupPartition, Offset] | Iterable[tuple[GroupPartition, Offset]] = ()) -> None:
         pairs = sorted(offsets.items() if isinstance(offsets, Mapping) else offsets)
         for partition, offset in pairs:
             if not 0 <= offset <= MAX_NUMBER:  # seldom, and only then has the message to be made
                 checked(offset, f"the offset of {partition}")
-        self._offsets: dict[GroupPartition, Offset] = dict(pairs)
-        if len(self._offsets) != len(pairs):
+        super().__init__(pairs)
+        if len(self) != len(pairs):
             twice = next(a for (a, _), (b, _) in pairwise(pairs) if a == b)
             raise OverlappingOffsets(f"{twice} is given twice in one offset map")
         self._hash: int | None = None
 
-    def __getitem__(self, partition: GroupPartition) -> Offset:
-        return self._offsets[partition]
-
-    def __iter__(self) -> Iterator[GroupPartition]:
-        return iter(self._offsets)
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    # What `Mapping` has of these asks for one partition after the other, by a call each.
-
-    def __contains__(self, partition: object) -> bool:
-        return partition in self._offsets
-
-    @overload
-    def get(self, partition: GroupPartition, /) -> Offset | None: ...
-
-    @overload
-    def get(self, partition: GroupPartition, /, default: Offset | D) -> Offset | D: ...
-
-    def get(self, partition: GroupPartition, /, default: Offset | D | None = None) -> Offset | D | None:
-        """Return the offset of a partition, or the default where it is not in the map."""
-        return self._offsets.get(partition, default)
-
-    def keys(self) -> KeysView[GroupPartition]:
-        """Return the partitions, in order."""
-        return self._offsets.keys()
-
-    def values(self) -> ValuesView[Offset]:
-        """Return the offsets, in the order of the partitions."""
-        return self._offsets.values()
-
-    def items(self) -> ItemsView[GroupPartition, Offset]:
-        """Return partitions with offsets, in order."""
-        return self._offsets.items()
-
     def __hash__(self) -> int:
         if self._hash is None:
-            self._hash = hash(tuple(self._offsets.items()))
+            self._hash = hash(tuple(self._rows.items()))
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self._offsets == other._offsets if isinstance(other, OffsetMap) else NotImplemented
+        return self._rows == other._rows if isinstance(other, OffsetMap) else NotImplemented
 
     def __repr__(self) -> str:
-        return f"OffsetMap({{{', '.join(f'{p}: {o}' for p, o in self._offsets.items())}}})"
+        return f"OffsetMap({{{', '.join(f'{p}: {o}' for p, o in self._rows.items())}}})"
 
     def restrict(self, partitions: Iterable[GroupPartition]) -> Self:
         """Return the map of those of `partitions` that it has; the others are left out silently."""
-        return type(self)({p: self._offsets[p] for p in partitions if p in self._offsets})
+        return type(self)({p: self._rows[p] for p in partitions if p in self._rows})
 
     def union(self, other: Mapping[GroupPartition, Offset]) -> Self:
         """Return the map of both, which must not share a partition: the merge of contributions is this.
@@ -123,18 +134,18 @@ class OffsetMap(Mapping[GroupPartition, Offset]):
             OverlappingOffsets: both have a partition, even at the same offset; two owners of one partition are a
                 double claim, and whose offset is right can't be told from the offsets.
         """
-        shared = sorted(self._offsets.keys() & other.keys())
+        shared = sorted(self._rows.keys() & other.keys())
         if shared:
             raise OverlappingOffsets(f"{', '.join(map(str, shared))}: more than one owner's offset")
-        return type(self)({**self._offsets, **other})
+        return type(self)({**self._rows, **other})
 
     def replace(self, offsets: Mapping[GroupPartition, Offset]) -> Self:
         """Return the map with the given partitions at the given offsets, forwards or backwards: a reset's scope."""
-        return type(self)({**self._offsets, **offsets})
+        return type(self)({**self._rows, **offsets})
 
     def covers(self, other: Mapping[GroupPartition, Offset]) -> bool:
         """Whether this map is at or beyond `other` on every partition that both have (`timelines` asks)."""
-        return all(self._offsets[p] >= o for p, o in other.items() if p in self._offsets)
+        return all(self._rows[p] >= o for p, o in other.items() if p in self._rows)
 
 
 EMPTY = OffsetMap()
@@ -209,57 +220,31 @@ class SeekEntry:
         )
 
 
-class SeekMap(Mapping[GroupPartition, SeekEntry]):
+class SeekMap(PartitionMap[SeekEntry]):
     """Immutable map from partition to its seek entry, in the order of the partitions."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ()
 
     def __init__(self, entries: Mapping[GroupPartition, SeekEntry]) -> None:
         for partition, entry in entries.items():
             if entry.offset is not None and not 0 <= entry.offset <= MAX_NUMBER:
                 checked(entry.offset, f"the seek offset of {partition}")
-        self._entries = dict(sorted(entries.items()))
-
-    def __getitem__(self, partition: GroupPartition) -> SeekEntry:
-        return self._entries[partition]
-
-    def __iter__(self) -> Iterator[GroupPartition]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    # What `Mapping` has of these asks for one partition after the other, by a call each.
-
-    def __contains__(self, partition: object) -> bool:
-        return partition in self._entries
-
-    def keys(self) -> KeysView[GroupPartition]:
-        """Return the partitions, in order."""
-        return self._entries.keys()
-
-    def values(self) -> ValuesView[SeekEntry]:
-        """Return the entries, in the order of the partitions."""
-        return self._entries.values()
-
-    def items(self) -> ItemsView[GroupPartition, SeekEntry]:
-        """Return partitions with entries, in order."""
-        return self._entries.items()
+        super().__init__(sorted(entries.items()))
 
     @property
     def offsets(self) -> OffsetMap:
         """The entries that are known."""
-        return OffsetMap({p: e.offset for p, e in self._entries.items() if e.offset is not None})
+        return OffsetMap({p: e.offset for p, e in self._rows.items() if e.offset is not None})
 
     @property
     def open(self) -> tuple[GroupPartition, ...]:
         """The partitions whose entry is still to be written."""
-        return tuple(p for p, e in self._entries.items() if e.offset is None)
+        return tuple(p for p, e in self._rows.items() if e.offset is None)
 
     def write(self, entries: Mapping[GroupPartition, SeekEntry]) -> SeekMap:
         """Return the map with the open ones of `entries` written; those already known stay as they are."""
-        fresh = {p: e for p, e in entries.items() if p not in self._entries or self._entries[p].offset is None}
-        return SeekMap({**self._entries, **fresh}) if fresh else self
+        fresh = {p: e for p, e in entries.items() if p not in self._rows or self._rows[p].offset is None}
+        return SeekMap({**self._rows, **fresh}) if fresh else self
 
 
 def from_offsets(offsets: Mapping[GroupPartition, Offset], source: SeekSource) -> SeekMap:

@@ -30,21 +30,7 @@ from airflow_kcr.protocol.values import GroupPartition, Offset
 class PlanLine(FullDocument):
     """One partition of a plan. What is not known is None."""
 
-    shown = (
-        "partition",
-        "current",
-        "target",
-        "source",
-        "clamped",
-        "asked",
-        "replay",
-        "skip",
-        "in_scope",
-        "unreachable",
-        "recreated",
-        "log_start",
-        "log_end",
-    )
+    also = ("clamped", "replay", "skip")
     RECREATED: ClassVar = "the topic was made anew, where it is now is of the one before"
 
     partition: GroupPartition

@@ -744,7 +744,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "outcomes": lambda: values_of(rows, rows.Outcome),
     "outcome-moves": lambda: moves(OUTCOME_MOVES, "(running)"),
     "event-envelope": lambda: classes(events, [events.Event]),
-    "region-events": lambda: classes(events, get_args(events.Body)),
+    "region-events": lambda: classes(events, events.BODIES.values()),
     "member-events": lambda: classes(member_events, [get_origin(e) or e for e in get_args(member_events.Event)]),
     "commands": lambda: classes(
         commands, (c for c in vars(commands).values() if isinstance(c, type) and c.__base__ is commands.Command)

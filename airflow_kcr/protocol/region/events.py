@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Final, TypeAlias, get_args
+from typing import Final
 
 from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
@@ -34,8 +34,13 @@ from airflow_kcr.protocol.values import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What happened: a class for each kind, whose name is stored."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionCreated:
+class RegionCreated(Body):
     """The region was declared."""
 
     region_id: RegionId
@@ -44,7 +49,7 @@ class RegionCreated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpecChanged:
+class SpecChanged(Body):
     """A new spec took effect, whole or in the parts that may change while members run."""
 
     revision: int
@@ -52,14 +57,14 @@ class SpecChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpecProposed:
+class SpecProposed(Body):
     """A changed spec waits for the next checkpoint."""
 
     revision: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartFailed:
+class StartFailed(Body):
     """A process could not start a member with the spec in force."""
 
     member: MemberId
@@ -68,7 +73,7 @@ class StartFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DesiredStateChanged:
+class DesiredStateChanged(Body):
     """A verb changed the desired state."""
 
     desired_state: rows.DesiredState
@@ -76,7 +81,7 @@ class DesiredStateChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateChanged:
+class StateChanged(Body):
     """The region moved to another state."""
 
     before: rows.RegionState
@@ -85,7 +90,7 @@ class StateChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Halted:
+class Halted(Body):
     """The region can't continue by itself."""
 
     reason: rows.HaltReason
@@ -94,7 +99,7 @@ class Halted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Killed:
+class Killed(Body):
     """A new epoch without a reset: whatever runs is void."""
 
     epoch: Epoch
@@ -102,7 +107,7 @@ class Killed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped:
+class Stopped(Body):
     """The region has stopped."""
 
     drained: bool
@@ -110,7 +115,7 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRegistered:
+class MemberRegistered(Body):
     """A new incarnation of a member exists; older ones are fenced."""
 
     member: MemberId
@@ -121,7 +126,7 @@ class MemberRegistered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFound:
+class ClusterFound(Body):
     """A group was found on a Kafka cluster for the first time; from now on it is that one."""
 
     group: GroupId
@@ -129,7 +134,7 @@ class ClusterFound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberLeft:
+class MemberLeft(Body):
     """A member has no lease any more: it left by itself, or a changed spec has no place for it."""
 
     member: MemberId
@@ -139,7 +144,7 @@ class MemberLeft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InitialOffsetsStored:
+class InitialOffsetsStored(Body):
     """Start positions were resolved, each once."""
 
     offsets: OffsetMap
@@ -148,7 +153,7 @@ class InitialOffsetsStored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class Claimed(Body):
     """A member's claims were replaced by these."""
 
     member: MemberId
@@ -162,7 +167,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointRequested:
+class CheckpointRequested(Body):
     """A checkpoint was requested."""
 
     request_id: RequestId
@@ -172,7 +177,7 @@ class CheckpointRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointRequestAnswered:
+class CheckpointRequestAnswered(Body):
     """A request has its answer."""
 
     request_id: RequestId
@@ -180,7 +185,7 @@ class CheckpointRequestAnswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointRequestEnded:
+class CheckpointRequestEnded(Body):
     """A request ended without a checkpoint."""
 
     request_id: RequestId
@@ -188,7 +193,7 @@ class CheckpointRequestEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointOpened:
+class CheckpointOpened(Body):
     """A checkpoint was opened; participants and partitions are frozen."""
 
     sequence: CheckpointNumber
@@ -201,14 +206,14 @@ class CheckpointOpened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrainBegun:
+class DrainBegun(Body):
     """Every partition is where the checkpoint will be; nothing begins any more."""
 
     sequence: CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contributed:
+class Contributed(Body):
     """One member stored its part of a checkpoint."""
 
     sequence: CheckpointNumber
@@ -220,7 +225,7 @@ class Contributed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointCompleted:
+class CheckpointCompleted(Body):
     """A checkpoint is complete and is the restore point."""
 
     sequence: CheckpointNumber
@@ -232,7 +237,7 @@ class CheckpointCompleted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointAborted:
+class CheckpointAborted(Body):
     """A checkpoint was given up; its sequence is burnt."""
 
     sequence: CheckpointNumber
@@ -242,7 +247,7 @@ class CheckpointAborted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointPublished:
+class CheckpointPublished(Body):
     """The sinks show what belongs to the checkpoint; downstream may read it."""
 
     sequence: CheckpointNumber
@@ -250,14 +255,14 @@ class CheckpointPublished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishLate:
+class PublishLate(Body):
     """A complete checkpoint is not published within its time; later checkpoints wait for it."""
 
     sequence: CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitReadBack:
+class CommitReadBack(Body):
     """The offsets that Kafka has after one member's commit of a checkpoint."""
 
     sequence: CheckpointNumber
@@ -270,7 +275,7 @@ class CommitReadBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitResolved:
+class CommitResolved(Body):
     """It is known whether Kafka holds the checkpoint's offsets."""
 
     sequence: CheckpointNumber
@@ -279,7 +284,7 @@ class CommitResolved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeekCommitted:
+class SeekCommitted(Body):
     """A member committed to Kafka where it resumed after a reset, or failed; then lag tools are wrong for a while."""
 
     epoch: Epoch
@@ -288,14 +293,14 @@ class SeekCommitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointsRetired:
+class CheckpointsRetired(Body):
     """Checkpoints were forgotten; their digests stay."""
 
     sequences: tuple[CheckpointNumber, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointPinned:
+class CheckpointPinned(Body):
     """A checkpoint was pinned under a name, or released (empty name)."""
 
     sequence: CheckpointNumber
@@ -304,7 +309,7 @@ class CheckpointPinned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoundaryStored:
+class BoundaryStored(Body):
     """Where a boundary falls in some partitions."""
 
     boundary: datetime
@@ -313,7 +318,7 @@ class BoundaryStored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NextBoundaryChanged:
+class NextBoundaryChanged(Body):
     """The boundary that no batch may cross."""
 
     boundary: datetime | None
@@ -321,14 +326,14 @@ class NextBoundaryChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoundaryHeld:
+class BoundaryHeld(Body):
     """Members have held at a boundary for longer than a period, and no DAG run has requested its checkpoint."""
 
     boundary: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResetRequested:
+class ResetRequested(Body):
     """An automatic request arrived."""
 
     member: MemberId
@@ -340,14 +345,14 @@ class ResetRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResetAnswered:
+class ResetAnswered(Body):
     """A person has answered a question about a reset in Airflow: chosen its checkpoint, or approved its plan."""
 
     answer: rows.ResetAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PersonResetAccepted:
+class PersonResetAccepted(Body):
     """A person's reset was stored."""
 
     request_id: RequestId
@@ -360,7 +365,7 @@ class PersonResetAccepted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PersonResetFailed:
+class PersonResetFailed(Body):
     """A person's reset failed; nothing else has changed."""
 
     request_id: RequestId
@@ -368,7 +373,7 @@ class PersonResetFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResetBegun:
+class ResetBegun(Body):
     """A new epoch: every partition goes to its seek entry."""
 
     epoch: Epoch
@@ -389,7 +394,7 @@ class ResetBegun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeekWritten:
+class SeekWritten(Body):
     """Open seek entries were written."""
 
     epoch: Epoch
@@ -397,7 +402,7 @@ class SeekWritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledged:
+class Acknowledged(Body):
     """A member is quiesced, its fences are raised and its positions set."""
 
     member: MemberId
@@ -406,7 +411,7 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResetDone:
+class ResetDone(Body):
     """Every partition is covered and every member quiesced: the region continues as its desired state says."""
 
     epoch: Epoch
@@ -414,7 +419,7 @@ class ResetDone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreRestoredSeen:
+class StoreRestoredSeen(Body):
     """A member had already seen later numbers than the store's: the store is older than the world."""
 
     member: MemberId
@@ -422,7 +427,7 @@ class StoreRestoredSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignConsumersSeen:
+class ForeignConsumersSeen(Body):
     """A foreign consumer was found in a group of the region; recorded once for each."""
 
     foreign_consumers: tuple[ForeignConsumer, ...]
@@ -433,14 +438,14 @@ class ForeignConsumersSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignConsumersGone:
+class ForeignConsumersGone(Body):
     """Foreign consumers are not in the groups any more."""
 
     foreign_consumers: tuple[ForeignConsumer, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionsUnowned:
+class PartitionsUnowned(Body):
     """A member compared what the brokers have with what is claimed, and which partitions have no owner has changed.
 
     A claim of a partition ends that (`Claimed`); so does the stop of the region.
@@ -451,7 +456,7 @@ class PartitionsUnowned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionsGone:
+class PartitionsGone(Body):
     """The brokers have said for long that they do not have partitions of the region, which continues without them.
 
     A claim of such a partition ends that (`Claimed`).
@@ -462,63 +467,13 @@ class PartitionsGone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
+class Skipped(Body):
     """A single record will not be processed again, by a person's choice."""
 
     offsets: OffsetMap
 
 
-Body: TypeAlias = (
-    RegionCreated
-    | SpecChanged
-    | SpecProposed
-    | StartFailed
-    | DesiredStateChanged
-    | StateChanged
-    | Halted
-    | Killed
-    | Stopped
-    | MemberRegistered
-    | ClusterFound
-    | MemberLeft
-    | InitialOffsetsStored
-    | Claimed
-    | CheckpointRequested
-    | CheckpointRequestAnswered
-    | CheckpointRequestEnded
-    | CheckpointOpened
-    | DrainBegun
-    | Contributed
-    | CheckpointCompleted
-    | CheckpointAborted
-    | CheckpointPublished
-    | PublishLate
-    | CommitReadBack
-    | CommitResolved
-    | SeekCommitted
-    | CheckpointsRetired
-    | CheckpointPinned
-    | BoundaryStored
-    | NextBoundaryChanged
-    | BoundaryHeld
-    | ResetRequested
-    | ResetAnswered
-    | PersonResetAccepted
-    | PersonResetFailed
-    | ResetBegun
-    | SeekWritten
-    | Acknowledged
-    | ResetDone
-    | StoreRestoredSeen
-    | ForeignConsumersSeen
-    | ForeignConsumersGone
-    | PartitionsUnowned
-    | PartitionsGone
-    | Skipped
-)
-
-
-BODIES: Final[Mapping[str, type[Body]]] = MappingProxyType({body.__name__: body for body in get_args(Body)})
+BODIES: Final[Mapping[str, type[Body]]] = MappingProxyType({body.__name__: body for body in Body.__subclasses__()})
 """The kinds of events, by the name that is stored."""
 
 PARTS: Final = (Contributed, CommitReadBack, Acknowledged)

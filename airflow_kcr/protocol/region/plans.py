@@ -284,8 +284,6 @@ WORST: Final = 20
 class Totals(FullDocument):
     """A plan in numbers."""
 
-    shown = ("partitions", "moved", "replay", "skip", "clamped", "unreachable")
-
     partitions: int
     moved: int
     """Those that don't stay where they are."""
@@ -317,24 +315,7 @@ class Plan(FullDocument):
     `plan` is its name: the reset is accepted under it, so that a plan that is applied twice is one reset.
     """
 
-    shown = (
-        "plan",
-        "region",
-        "region_id",
-        "epoch",
-        "made_at",
-        "target",
-        "scope",
-        "request",
-        "requester",
-        "totals",
-        "undoes",
-        "runs",
-        "overtaken_at",
-        "ignored",
-        "upserts",
-        "entries",
-    )
+    also = ("target", "scope")
 
     plan: RequestId
     region: RegionName

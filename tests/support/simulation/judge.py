@@ -184,7 +184,7 @@ def _rewound(simulation: Simulation) -> Counter[tuple[GroupPartition, int]]:
             if batch.started_after < event.number:
                 for partition, range_ in batch.ranges.items():
                     furthest[partition] = max(furthest[partition], range_.to)
-        seek = event.body.seek  # type: ignore[union-attr]
+        seek = event.body.seek  # type: ignore[attr-defined]
         for partition, entry in seek.items():
             if entry.offset is not None:
                 rewound.update((partition, o) for o in range(entry.offset, furthest[partition]))

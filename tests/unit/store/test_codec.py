@@ -127,10 +127,6 @@ def test_the_documents_of_rows_come_back_as_they_were(hint: Any) -> None:  # noq
     check()
 
 
-def test_every_kind_of_event_is_known_by_its_name() -> None:
-    assert set(BODIES.values()) == set(get_args(events.Body))
-
-
 def test_offsets_repeat_no_name() -> None:
     offsets = OffsetMap({GroupPartition(GroupId("g"), TopicName("t"), n): Offset(n * 10) for n in range(3)})
     assert write(offsets, OffsetMap) == {"g": {"t": {"0": 0, "1": 10, "2": 20}}}
