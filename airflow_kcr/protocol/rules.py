@@ -23,20 +23,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import (
-    GroupId,
-    GroupPartition,
-    Offset,
-    TopicName,
-    back_from,
-    checked_instant,
-    format_duration,
-    format_instant,
-    parse_duration,
-    parse_instant,
-)
+from airflow_kcr.protocol.values import GroupPartition, Offset, format_instant
 
 if TYPE_CHECKING:
     from airflow_kcr.protocol.observations import LogBounds, LogView
@@ -93,7 +83,7 @@ class SinkMode(StrEnum):
 class UpsertSink:
     """A sink that no reset can restore, as people know it."""
 
-    group: GroupId
+    group: values.GroupId
     name: str
     table: str
 
@@ -126,16 +116,16 @@ class StartPosition:
 
     def __post_init__(self) -> None:
         if self.instant is not None:
-            object.__setattr__(self, "instant", checked_instant(self.instant))
+            object.__setattr__(self, "instant", values.checked_instant(self.instant))
         if self.back is not None:
-            format_duration(self.back)
+            values.format_duration(self.back)
 
     @property
     def text(self) -> str:
         """What a spec's `start:` says; `parse_start` of it is the same start position again."""
         if self.instant is not None:
             return f"{self.kind}:{format_instant(self.instant)}"
-        return self.kind if self.back is None else f"{self.kind}:{format_duration(self.back)}"
+        return self.kind if self.back is None else f"{self.kind}:{values.format_duration(self.back)}"
 
     def time_needed(self, read_at: datetime) -> datetime | None:
         """Return the instant that must be looked up before `entry`, in UTC; None: no look-up is needed.
@@ -143,7 +133,7 @@ class StartPosition:
         Args:
             read_at: the store's clock when the log is read, as it will be in the log view.
         """
-        return self.instant if self.back is None else back_from(read_at, self.back)
+        return self.instant if self.back is None else values.back_from(read_at, self.back)
 
     def entry(self, partition: GroupPartition, log: LogView) -> SeekEntry:
         """Return where it lies in one partition's log, as a concrete offset inside of it.
@@ -190,9 +180,9 @@ def parse_start(text: str) -> StartPosition:
         case "earliest" | "latest" | "committed", "":
             return StartPosition(kind=kind)
         case "timestamp", ":":
-            return StartPosition(kind=kind, instant=parse_instant(value))
+            return StartPosition(kind=kind, instant=values.parse_instant(value))
         case "duration", ":":
-            return StartPosition(kind=kind, back=parse_duration(value))
+            return StartPosition(kind=kind, back=values.parse_duration(value))
     if kind == "offset" or text.lstrip("+-").isdecimal():
         raise ConfigurationError(
             f"{text!r} is an offset, which is never a start position: Kafka decides which partitions a member owns, "
@@ -293,14 +283,14 @@ class Schedule(Protocol):
 class GroupRules:
     """One consumer group of a region."""
 
-    group_id: GroupId
-    topics: tuple[TopicName, ...] = ()
+    group_id: values.GroupId
+    topics: tuple[values.TopicName, ...] = ()
     """Topics by name; empty where `pattern` is given."""
 
     pattern: str | None = None
     """A regular expression that begins a topic's name; starts with `^` and leaves the end open (librdkafka's rules)."""
 
-    exclude: tuple[TopicName, ...] = ()
+    exclude: tuple[values.TopicName, ...] = ()
     """Topics by name that match `pattern` and are not read."""
 
     members: int = 1
@@ -324,7 +314,7 @@ class GroupRules:
         """
         return self.holds_output and self.delivery is not Delivery.AT_MOST_ONCE
 
-    def subscribes(self, topic: TopicName) -> bool:
+    def subscribes(self, topic: values.TopicName) -> bool:
         """Whether this group reads `topic`."""
         if self.pattern is not None and self.protocol is GroupProtocol.CONSUMER:
             return re.fullmatch(self.pattern, topic) is not None
@@ -332,7 +322,7 @@ class GroupRules:
             return topic not in self.exclude and re.search(self.pattern, topic) is not None
         return topic in self.topics
 
-    def partitions(self, topics: Mapping[TopicName, int]) -> frozenset[GroupPartition]:
+    def partitions(self, topics: Mapping[values.TopicName, int]) -> frozenset[GroupPartition]:
         """Return the partitions that this group reads.
 
         Args:
@@ -382,7 +372,7 @@ class RetentionRules:
 class RegionRules:
     """Everything of a region's spec that decisions depend on."""
 
-    groups: Mapping[GroupId, GroupRules]
+    groups: Mapping[values.GroupId, GroupRules]
     checkpoint: CheckpointRules = field(default_factory=CheckpointRules)
     timeouts: Timeouts = field(default_factory=Timeouts)
     max_failures: int = 5
@@ -391,7 +381,7 @@ class RegionRules:
     beyond_end: OutOfRangePolicy = OutOfRangePolicy.FAIL
     retention: RetentionRules = field(default_factory=RetentionRules)
 
-    def subscribes(self, group: GroupId, topic: TopicName) -> bool:
+    def subscribes(self, group: values.GroupId, topic: values.TopicName) -> bool:
         """Whether `group` is in the region and reads `topic`."""
         rules = self.groups.get(group)
         return rules is not None and rules.subscribes(topic)

@@ -19,21 +19,10 @@ from enum import Flag
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from airflow_kcr.errors import ConfigurationError, InvalidTarget
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, read_offsets, write_offsets
 from airflow_kcr.protocol.rules import at_offset, at_time
-from airflow_kcr.protocol.values import (
-    MAX_NUMBER,
-    CheckpointNumber,
-    GroupPartition,
-    Offset,
-    back_from,
-    checked_instant,
-    few,
-    format_duration,
-    format_instant,
-    parse_duration,
-    parse_instant,
-)
+from airflow_kcr.protocol.values import GroupPartition, Offset, few, format_instant
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -217,14 +206,14 @@ class ToCheckpoint(_OfCheckpoint):
     metavar = "SEQUENCE"
     wanted = "the sequence of a checkpoint, such as 12"
 
-    sequence: CheckpointNumber
+    sequence: values.CheckpointNumber
 
     def __post_init__(self) -> None:
         _require_storable(self.sequence, self, "a checkpoint's sequence")
 
     @classmethod
     def of_value(cls, value: str) -> Self:
-        return cls(sequence=CheckpointNumber(_integer(value, cls)))
+        return cls(sequence=values.CheckpointNumber(_integer(value, cls)))
 
     @property
     def value(self) -> str:
@@ -337,13 +326,13 @@ class ToDatetime(_ByTime):
 
     def __post_init__(self) -> None:
         try:
-            object.__setattr__(self, "instant", checked_instant(self.instant))
+            object.__setattr__(self, "instant", values.checked_instant(self.instant))
         except ConfigurationError as error:
             raise InvalidTarget(f"--{self.option}: {error.message}") from None
 
     @classmethod
     def of_value(cls, value: str) -> Self:
-        return cls(instant=parse_instant(value))
+        return cls(instant=values.parse_instant(value))
 
     @property
     def value(self) -> str:
@@ -369,23 +358,23 @@ class ByDuration(_ByTime):
 
     def __post_init__(self) -> None:
         try:
-            format_duration(self.back)
+            values.format_duration(self.back)
         except ConfigurationError as error:
             raise InvalidTarget(f"--{self.option}: {error.message}") from None
 
     @classmethod
     def of_value(cls, value: str) -> Self:
-        return cls(back=parse_duration(value))
+        return cls(back=values.parse_duration(value))
 
     @property
     def value(self) -> str:
-        return format_duration(self.back)
+        return values.format_duration(self.back)
 
     def time_needed(self, read_at: datetime) -> datetime | None:
-        return back_from(read_at, self.back)
+        return values.back_from(read_at, self.back)
 
     def anchored(self, now: datetime) -> Target:
-        return ToDatetime(instant=back_from(now, self.back))
+        return ToDatetime(instant=values.back_from(now, self.back))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,7 +407,7 @@ class ShiftBy(Target):
                 f"{partition} has no position in this log that could be shifted; leave it out of the scope"
             )
         # What was asked for is stored with the entry, and the store's numbers have an end.
-        asked = min(position + self.by, MAX_NUMBER)
+        asked = min(position + self.by, values.MAX_NUMBER)
         return at_offset(asked, situation.log.bounds[partition], SeekSource.EXPLICIT)
 
     def goes_back(self, partition: GroupPartition, current: Offset) -> bool:
@@ -556,11 +545,11 @@ def _integer(text: str, kind: type[Target]) -> int:
     digits = text[1:] if text[:1] in {"-", "+"} else text
     if not (digits.isascii() and digits.isdigit()):
         raise InvalidTarget(f"--{kind.option} needs a whole number, got {text!r:.60}")
-    if len(digits.lstrip("0")) > len(str(MAX_NUMBER)):
-        raise InvalidTarget(f"--{kind.option} needs a number of at most {MAX_NUMBER}, got {text:.60}")
+    if len(digits.lstrip("0")) > len(str(values.MAX_NUMBER)):
+        raise InvalidTarget(f"--{kind.option} needs a number of at most {values.MAX_NUMBER}, got {text:.60}")
     return int(text)
 
 
 def _require_storable(number: int, target: Target, what: str) -> None:
-    if not 0 <= number <= MAX_NUMBER:
-        raise InvalidTarget(f"--{target.option} needs {what} between 0 and {MAX_NUMBER}, got {number}")
+    if not 0 <= number <= values.MAX_NUMBER:
+        raise InvalidTarget(f"--{target.option} needs {what} between 0 and {values.MAX_NUMBER}, got {number}")

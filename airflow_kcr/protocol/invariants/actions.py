@@ -6,23 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
 
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.invariants.checkpoints import AT_ONCE, begin_flaw
 from airflow_kcr.protocol.invariants.moment import Invariant, Moment, Person
 from airflow_kcr.protocol.invariants.tiling import add
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Batch, CheckpointPurpose, RegionState
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    Epoch,
-    EventNumber,
-    GroupPartition,
-    Offset,
-    Range,
-    RequestId,
-    Timeline,
-    TopicId,
-)
+from airflow_kcr.protocol.values import GroupPartition, Offset
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +91,7 @@ class Still(Invariant):
     why: str = ""
     """Why nothing may begin; empty: it may."""
 
-    since: EventNumber = EventNumber(0)
+    since: values.EventNumber = values.EventNumber(0)
 
     def event(self, moment: Moment, event: events.Event) -> None:
         """See `Invariant`."""
@@ -114,7 +105,7 @@ class Still(Invariant):
             case events.StateChanged(before=RegionState.DRAINING):
                 self._hold(event.number, "")
 
-    def _hold(self, number: EventNumber, why: str) -> None:
+    def _hold(self, number: values.EventNumber, why: str) -> None:
         if why != self.why:
             self.why, self.since = why, number
 
@@ -132,10 +123,10 @@ class Still(Invariant):
 class Done:
     """What was done under one stamp."""
 
-    timeline: Timeline
-    sequence: CheckpointNumber
-    ranges: dict[GroupPartition, list[Range]] = field(default_factory=dict)
-    newest: EventNumber = EventNumber(0)
+    timeline: values.Timeline
+    sequence: values.CheckpointNumber
+    ranges: dict[GroupPartition, list[values.Range]] = field(default_factory=dict)
+    newest: values.EventNumber = values.EventNumber(0)
     """When the last of it had started."""
 
 
@@ -154,11 +145,11 @@ class Increasing(Invariant):
 
     invariant: ClassVar[str] = "R11"
     sees_batches: ClassVar[bool] = True
-    since: EventNumber = EventNumber(0)
+    since: values.EventNumber = values.EventNumber(0)
     """Which event had the highest numbers so far."""
 
-    timeline: Timeline = Timeline(0)
-    sequence: CheckpointNumber = CheckpointNumber(0)
+    timeline: values.Timeline = values.Timeline(0)
+    sequence: values.CheckpointNumber = values.CheckpointNumber(0)
     done: list[Done] = field(default_factory=list)
     """By stamp, oldest first; from the last reset that was done on."""
 
@@ -205,7 +196,7 @@ class Increasing(Invariant):
                 self.add(detail, *sorted((done.newest, batch.started_after)))
         done.newest = max(done.newest, batch.started_after)
 
-    def _under(self, timeline: Timeline, sequence: CheckpointNumber) -> Done:
+    def _under(self, timeline: values.Timeline, sequence: values.CheckpointNumber) -> Done:
         for done in reversed(self.done):
             if done.sequence == sequence and done.timeline == timeline:
                 return done
@@ -219,7 +210,7 @@ class Increasing(Invariant):
 class ResumePlace(NamedTuple):
     """Where a partition has to continue; nothing has started there since."""
 
-    number: EventNumber
+    number: values.EventNumber
     offset: Offset | None
     """None: its seek entry is open."""
 
@@ -277,9 +268,9 @@ class Resumed(Invariant):
 class Start(NamedTuple):
     """An initial offset that was stored."""
 
-    number: EventNumber
+    number: values.EventNumber
     offset: Offset
-    topic_id: TopicId
+    topic_id: values.TopicId
 
 
 @dataclass(slots=True, kw_only=True)
@@ -301,7 +292,7 @@ class ResolvedOnce(Invariant):
             return
         for partition, offset in event.body.offsets.items():
             log = event.body.bounds.get(partition)
-            start = Start(event.number, offset, TopicId("") if log is None else log.topic_id)
+            start = Start(event.number, offset, values.TopicId("") if log is None else log.topic_id)
             earlier = next((e for e in self.starts.get(partition, ()) if _may_be_one_topic(e, start)), None)
             if earlier is not None:
                 detail = f"{partition}: the initial offset {start.offset} was stored, it had {earlier.offset} already"
@@ -323,10 +314,10 @@ PRELUDE: Final = 5
 class Automatic(NamedTuple):
     """An automatic request that nothing has followed yet."""
 
-    number: EventNumber
-    epoch: Epoch
+    number: values.EventNumber
+    epoch: values.Epoch
     detail: str
-    begun: EventNumber | None
+    begun: values.EventNumber | None
     """When the first batch began after it."""
 
 
@@ -347,14 +338,14 @@ class RequestsEnd(Invariant):
     invariant: ClassVar[str] = "R7"
     sees_batches: ClassVar[bool] = True
     automatic: list[Automatic] = field(default_factory=list)
-    checkpoints: dict[RequestId, EventNumber] = field(default_factory=dict)
+    checkpoints: dict[values.RequestId, values.EventNumber] = field(default_factory=dict)
     """When the checkpoint of a person's reset was complete that neither has started nor failed."""
 
-    epoch: Epoch = Epoch(0)
+    epoch: values.Epoch = values.Epoch(0)
     """Of the events so far."""
 
-    since: EventNumber = EventNumber(0)
-    ahead: dict[EventNumber, Epoch] = field(default_factory=dict)
+    since: values.EventNumber = values.EventNumber(0)
+    ahead: dict[values.EventNumber, values.Epoch] = field(default_factory=dict)
     """Changes of the next boundary, in an epoch that was not started yet."""
 
     def before(self, moment: Moment, event: events.Event) -> None:
@@ -374,10 +365,12 @@ class RequestsEnd(Invariant):
         for request_id in late:
             self._unsettled(request_id, self.checkpoints.pop(request_id))
 
-    def _unsettled(self, request_id: RequestId, number: EventNumber) -> None:
+    def _unsettled(self, request_id: values.RequestId, number: values.EventNumber) -> None:
         self.add(f"the checkpoint of reset {request_id} is complete, neither the reset nor its failure follows", number)
 
-    def _scoped(self, moment: Moment, number: EventNumber, body: events.ResetBegun, request_id: RequestId) -> None:
+    def _scoped(
+        self, moment: Moment, number: values.EventNumber, body: events.ResetBegun, request_id: values.RequestId
+    ) -> None:
         person = moment.persons.get(request_id)
         if person is None:
             self.add(f"reset {request_id} begins, it was never accepted", number)
@@ -405,7 +398,7 @@ class RequestsEnd(Invariant):
                 self._followed(number, None)
         self._cause(event)
 
-    def _followed(self, number: EventNumber, epoch: Epoch | None) -> None:
+    def _followed(self, number: values.EventNumber, epoch: values.Epoch | None) -> None:
         for asked in self.automatic:
             if epoch is not None and epoch <= asked.epoch:
                 self.add(f"{asked.detail}, followed by epoch {epoch}", asked.number, number)
@@ -437,7 +430,7 @@ class RequestsEnd(Invariant):
                 self._uncaused({number: event.epoch}, event.kind)
         self.ahead = {}
 
-    def _uncaused(self, ahead: Mapping[EventNumber, Epoch], kind: str = "NextBoundaryChanged") -> None:
+    def _uncaused(self, ahead: Mapping[values.EventNumber, values.Epoch], kind: str = "NextBoundaryChanged") -> None:
         for number, epoch in ahead.items():
             if epoch != self.epoch:
                 self.add(f"epoch {epoch} of {kind} has no cause", self.since, number)

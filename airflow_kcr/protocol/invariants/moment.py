@@ -15,52 +15,41 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Batch, RegionState
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.scopes import Scope
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    Epoch,
-    EventNumber,
-    GroupId,
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    Offset,
-    Range,
-    RequestId,
-    Timeline,
-)
+from airflow_kcr.protocol.values import GroupPartition, Offset
 
 
 class HeldClaim(NamedTuple):
     """Whose a claim is, and since which event."""
 
-    member: MemberId
-    incarnation: Incarnation
-    epoch: Epoch
-    since: EventNumber
+    member: values.MemberId
+    incarnation: values.Incarnation
+    epoch: values.Epoch
+    since: values.EventNumber
 
 
 class NumberRun(NamedTuple):
     """Numbers of checkpoints that follow each other: [first, beyond)."""
 
-    first: CheckpointNumber
-    beyond: CheckpointNumber
+    first: values.CheckpointNumber
+    beyond: values.CheckpointNumber
 
 
 @dataclass(slots=True, kw_only=True)
 class OpenCheckpoint:
     """A checkpoint from its opening to its end."""
 
-    number: EventNumber
+    number: values.EventNumber
     """When it was opened."""
 
     opened: events.CheckpointOpened
-    parts: dict[EventNumber, events.Contributed] = field(default_factory=dict)
+    parts: dict[values.EventNumber, events.Contributed] = field(default_factory=dict)
     """What members have contributed, and when."""
 
 
@@ -68,42 +57,42 @@ class OpenCheckpoint:
 class KeptCheckpoint:
     """A complete current checkpoint that has its offsets."""
 
-    number: EventNumber
+    number: values.EventNumber
     """When it was opened."""
 
     offsets: OffsetMap
-    previous: CheckpointNumber | None
-    published: EventNumber | None = None
+    previous: values.CheckpointNumber | None
+    published: values.EventNumber | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class LatestAttempt:
     """The epoch that a reset began last."""
 
-    epoch: Epoch
-    timeline: Timeline
-    person: RequestId | None
+    epoch: values.Epoch
+    timeline: values.Timeline
+    person: values.RequestId | None
     seek: dict[GroupPartition, SeekEntry]
     """Its seek map, as far as it is written."""
 
-    done: EventNumber | None = None
+    done: values.EventNumber | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Person:
     """A person's reset that is neither done nor failed."""
 
-    number: EventNumber
+    number: values.EventNumber
     forced: bool
     scope: Scope
-    asked: EventNumber | None = None
+    asked: values.EventNumber | None = None
     """When its checkpoint was asked for."""
 
-    checkpoint_ended: EventNumber | None = None
+    checkpoint_ended: values.EventNumber | None = None
     """When the request of its checkpoint ended."""
 
-    begun: Epoch | None = None
-    overtaken: Epoch | None = None
+    begun: values.Epoch | None = None
+    overtaken: values.Epoch | None = None
     """A reset that was done meanwhile and is not its own."""
 
 
@@ -115,48 +104,48 @@ Actor: TypeAlias = Batch | events.Claimed | events.Contributed | events.CommitRe
 class Moment:
     """What holds after an event."""
 
-    number: EventNumber = EventNumber(0)
-    epoch: Epoch = Epoch(0)
+    number: values.EventNumber = values.EventNumber(0)
+    epoch: values.Epoch = values.Epoch(0)
     """By the events that begin one and by no other, so that one without a cause stands out."""
 
-    timeline: Timeline = Timeline(0)
+    timeline: values.Timeline = values.Timeline(0)
     state: RegionState = RegionState.STOPPED
-    state_since: EventNumber = EventNumber(0)
+    state_since: values.EventNumber = values.EventNumber(0)
     unowned: frozenset[GroupPartition] = frozenset()
     """The partitions that the brokers have and no member owns, as far as a member told of them."""
 
-    unowned_since: EventNumber = EventNumber(0)
-    restore_point: CheckpointNumber | None = None
-    stamp: CheckpointNumber = CheckpointNumber(1)
+    unowned_since: values.EventNumber = values.EventNumber(0)
+    restore_point: values.CheckpointNumber | None = None
+    stamp: values.CheckpointNumber = values.CheckpointNumber(1)
     """The sequence that a batch is stamped with: the open checkpoint's, else the next one."""
 
     deliveries: dict[str, str] = field(default_factory=dict)
-    newest: dict[MemberId, Incarnation] = field(default_factory=dict)
+    newest: dict[values.MemberId, values.Incarnation] = field(default_factory=dict)
     """The newest incarnation of each member."""
 
-    present: dict[MemberId, Incarnation] = field(default_factory=dict)
+    present: dict[values.MemberId, values.Incarnation] = field(default_factory=dict)
     """The same, without those that have left."""
 
     claims: dict[GroupPartition, HeldClaim] = field(default_factory=dict)
     skips: dict[GroupPartition, list[Offset]] = field(default_factory=dict)
     """Ascending."""
 
-    open: dict[CheckpointNumber, OpenCheckpoint] = field(default_factory=dict)
-    kept: dict[CheckpointNumber, KeptCheckpoint] = field(default_factory=dict)
+    open: dict[values.CheckpointNumber, OpenCheckpoint] = field(default_factory=dict)
+    kept: dict[values.CheckpointNumber, KeptCheckpoint] = field(default_factory=dict)
     """By number, ascending."""
 
     retired: list[NumberRun] = field(default_factory=list)
     """The complete current checkpoints that have no offsets any more."""
 
-    undone: tuple[CheckpointNumber, ...] = ()
+    undone: tuple[values.CheckpointNumber, ...] = ()
     """What the reset that began last took off the current timeline."""
 
     attempt: LatestAttempt | None = None
-    persons: dict[RequestId, Person] = field(default_factory=dict)
+    persons: dict[values.RequestId, Person] = field(default_factory=dict)
 
     # -- questions -----------------------------------------------------------------------------------------------
 
-    def delivery(self, group: GroupId) -> Delivery:
+    def delivery(self, group: values.GroupId) -> Delivery:
         """Return the delivery of a group."""
         found = self.deliveries.get(group)
         return Delivery.AT_LEAST_ONCE if found is None else Delivery(found)
@@ -173,11 +162,11 @@ class Moment:
             offset = Offset(offset + 1)
         return offset
 
-    def skipped(self, partition: GroupPartition) -> list[Range]:
+    def skipped(self, partition: GroupPartition) -> list[values.Range]:
         """Return the offsets that were skipped."""
-        return [Range(o, Offset(o + 1)) for o in self.skips.get(partition, ())]
+        return [values.Range(o, Offset(o + 1)) for o in self.skips.get(partition, ())]
 
-    def is_current(self, sequence: CheckpointNumber) -> bool:
+    def is_current(self, sequence: values.CheckpointNumber) -> bool:
         """Whether a checkpoint is complete and not undone."""
         return sequence in self.kept or any(run.first <= sequence < run.beyond for run in self.retired)
 
@@ -207,7 +196,7 @@ class Moment:
                 self._region(event.number, body)
                 self._checkpoint(event.number, body)
 
-    def _region(self, number: EventNumber, body: events.Body) -> None:
+    def _region(self, number: values.EventNumber, body: events.Body) -> None:
         match body:
             case events.RegionCreated(deliveries=found) | events.SpecChanged(deliveries=found):
                 self.deliveries = dict(found)
@@ -222,7 +211,9 @@ class Moment:
             case events.Stopped():
                 self._without_owner(number, frozenset())
 
-    def _member(self, number: EventNumber, body: events.MemberRegistered | events.MemberLeft | events.Claimed) -> None:
+    def _member(
+        self, number: values.EventNumber, body: events.MemberRegistered | events.MemberLeft | events.Claimed
+    ) -> None:
         match body:
             case events.MemberRegistered(member=member, incarnation=incarnation):
                 self.newest[member] = self.present[member] = incarnation
@@ -239,13 +230,13 @@ class Moment:
                 if self.unowned:
                     self._without_owner(number, self.unowned.difference(body.partitions))
 
-    def _without_owner(self, number: EventNumber, partitions: frozenset[GroupPartition]) -> None:
+    def _without_owner(self, number: values.EventNumber, partitions: frozenset[GroupPartition]) -> None:
         if partitions != self.unowned:
             self.unowned, self.unowned_since = partitions, number
 
     def _person(
         self,
-        number: EventNumber,
+        number: values.EventNumber,
         body: events.PersonResetAccepted
         | events.PersonResetFailed
         | events.CheckpointRequested
@@ -263,7 +254,9 @@ class Moment:
                 if request_id in self.persons:
                     self.persons[request_id].checkpoint_ended = number
 
-    def _reset(self, number: EventNumber, body: events.ResetBegun | events.SeekWritten | events.ResetDone) -> None:
+    def _reset(
+        self, number: values.EventNumber, body: events.ResetBegun | events.SeekWritten | events.ResetDone
+    ) -> None:
         match body:
             case events.ResetBegun():
                 self._begin(body)
@@ -279,12 +272,12 @@ class Moment:
     def _begin(self, body: events.ResetBegun) -> None:
         self.epoch = body.epoch
         self.attempt = LatestAttempt(epoch=body.epoch, timeline=body.timeline, person=body.person, seek=dict(body.seek))
-        self.restore_point, self.stamp = body.restore_point, CheckpointNumber(body.sequence + 1)
+        self.restore_point, self.stamp = body.restore_point, values.CheckpointNumber(body.sequence + 1)
         self.undone = self._undo(body.seek.offsets) if body.opens_timeline else ()
         if body.person in self.persons:
             self.persons[body.person].begun = body.epoch
 
-    def _done(self, number: EventNumber, attempt: LatestAttempt) -> None:
+    def _done(self, number: values.EventNumber, attempt: LatestAttempt) -> None:
         attempt.done = number
         if attempt.person is not None:
             self.persons.pop(attempt.person, None)
@@ -292,10 +285,10 @@ class Moment:
             if person.begun is not None and person.begun <= attempt.epoch and person.overtaken is None:
                 person.overtaken = attempt.epoch
 
-    def _is_checkpoint(self, sequence: CheckpointNumber) -> bool:
+    def _is_checkpoint(self, sequence: values.CheckpointNumber) -> bool:
         return sequence in self.open or self.is_current(sequence)
 
-    def _undo(self, opening: Mapping[GroupPartition, Offset]) -> tuple[CheckpointNumber, ...]:
+    def _undo(self, opening: Mapping[GroupPartition, Offset]) -> tuple[values.CheckpointNumber, ...]:
         """Take the checkpoints off the current timeline that a timeline opening at these offsets lies below.
 
         A retired one no longer has offsets to decide by; it stays if a newer one with offsets does.
@@ -304,15 +297,15 @@ class Moment:
         gone = [s for s, checkpoint in self.kept.items() if not place.covers(checkpoint.offsets)]
         for sequence in gone:
             del self.kept[sequence]
-        stays = max(self.kept, default=CheckpointNumber(0))
+        stays = max(self.kept, default=values.CheckpointNumber(0))
         runs, self.retired = self.retired, []
         for run in runs:
             if run.first < stays:
                 self.retired.append(NumberRun(run.first, min(run.beyond, stays)))
-            gone += [CheckpointNumber(s) for s in range(max(run.first, stays), run.beyond)]
+            gone += [values.CheckpointNumber(s) for s in range(max(run.first, stays), run.beyond)]
         return tuple(sorted(gone))
 
-    def _checkpoint(self, number: EventNumber, body: events.Body) -> None:
+    def _checkpoint(self, number: values.EventNumber, body: events.Body) -> None:
         match body:
             case events.CheckpointOpened(sequence=sequence):
                 self.open[sequence] = OpenCheckpoint(number=number, opened=body)
@@ -321,18 +314,20 @@ class Moment:
                 self.open[sequence].parts[number] = body
             case events.CheckpointAborted(sequence=sequence) if sequence in self.open:
                 del self.open[sequence]
-                self.stamp = CheckpointNumber(sequence + 1)
+                self.stamp = values.CheckpointNumber(sequence + 1)
             case events.CheckpointCompleted(sequence=sequence) if sequence in self.open:
                 opened = self.open.pop(sequence)
                 self.kept[sequence] = KeptCheckpoint(number=opened.number, offsets=body.offsets, previous=body.previous)
-                self.stamp, self.restore_point = CheckpointNumber(sequence + 1), sequence
+                self.stamp, self.restore_point = values.CheckpointNumber(sequence + 1), sequence
             case events.CheckpointPublished(sequence=sequence) if sequence in self.kept:
                 self.kept[sequence].published = number
             case events.CheckpointsRetired(sequences=sequences):
                 self._retire([s for s in sequences if self.kept.pop(s, None) is not None])
 
-    def _retire(self, gone: list[CheckpointNumber]) -> None:
-        runs = sorted([*self.retired, *(NumberRun(sequence, CheckpointNumber(sequence + 1)) for sequence in gone)])
+    def _retire(self, gone: list[values.CheckpointNumber]) -> None:
+        runs = sorted(
+            [*self.retired, *(NumberRun(sequence, values.CheckpointNumber(sequence + 1)) for sequence in gone)]
+        )
         self.retired = runs[:1]
         for run in runs[1:]:
             last = self.retired[-1]
@@ -364,7 +359,7 @@ class Invariant:
     count: int = 0
     """How many there are."""
 
-    def add(self, detail: str, *numbers: EventNumber) -> None:
+    def add(self, detail: str, *numbers: values.EventNumber) -> None:
         """Note a violation: what is wrong, and the events that contradict each other."""
         self.count += 1
         if len(self.first) < KEPT:
@@ -390,7 +385,7 @@ class Invariant:
     def end(self, moment: Moment, batch: Batch, flaw: str) -> None:
         """Take a batch whose row says that it was done: it ends now, and `flaw` says what speaks against that."""
 
-    def accept(self, moment: Moment, batch: Batch, number: EventNumber) -> None:
+    def accept(self, moment: Moment, batch: Batch, number: values.EventNumber) -> None:
         """Take a batch that counts as accepted from now on, after event `number`."""
 
     def unproven(self, moment: Moment, batch: Batch, flaw: str) -> None:

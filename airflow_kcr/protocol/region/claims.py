@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog, PartitionBusy, UnknownMember
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region import (
@@ -29,17 +30,7 @@ from airflow_kcr.protocol.region import (
 from airflow_kcr.protocol.region.commands import Acknowledge, ClaimPartitions, Contribute, ReadRegion, ReportPublished
 from airflow_kcr.protocol.region.state import InitialKey, Region, put
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    Epoch,
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    TopicId,
-    checked,
-    few,
-    replace,
-)
+from airflow_kcr.protocol.values import GroupPartition, few, replace
 
 
 def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
@@ -107,7 +98,7 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
 
 def _check(region: Region, proposal: ClaimPartitions) -> None:
     for partition in proposal.partitions:
-        checked(partition.partition, f"the partition number of {partition}")
+        values.checked(partition.partition, f"the partition number of {partition}")
         if partition.group != proposal.member.group or not region.rules.subscribes(partition.group, partition.topic):
             raise ConfigurationError(
                 f"{proposal.member} claims {partition}, which the spec of region {region.name} does not give its "
@@ -167,10 +158,10 @@ def _with_initial_offsets(region: Region, now: datetime, proposal: ClaimPartitio
         ):
             newly_named[partition] = replace(row or rows.Claim(), topic_id=assigned.bounds.topic_id)
         topic_id = (newly_named.get(partition) or row or rows.Claim()).topic_id
-        start, nameless = assigned.initial, region.initial.get((partition, TopicId("")))
+        start, nameless = assigned.initial, region.initial.get((partition, values.TopicId("")))
         if (partition, topic_id) in region.initial:
             continue
-        if assigned.bounds.topic_id not in {TopicId(""), topic_id}:
+        if assigned.bounds.topic_id not in {values.TopicId(""), topic_id}:
             # What was read is another topic's log; the out-of-range policy decides, and the next claim stores.
             continue
         if nameless is not None and row is not None and not row.topic_id:
@@ -208,11 +199,11 @@ def _with_resume_points(region: Region, now: datetime, proposal: ClaimPartitions
     return resets.write_seek(region, now, SeekMap(entries))
 
 
-def _is_own(row: rows.Claim, proposal: ClaimPartitions, epoch: Epoch) -> bool:
+def _is_own(row: rows.Claim, proposal: ClaimPartitions, epoch: values.Epoch) -> bool:
     return row.owner == proposal.member and row.incarnation == proposal.incarnation and row.epoch == epoch
 
 
-def _acknowledged(region: Region, member: rows.Member, proposal: ClaimPartitions) -> Epoch | None:
+def _acknowledged(region: Region, member: rows.Member, proposal: ClaimPartitions) -> values.Epoch | None:
     """Return which epoch a member has acknowledged once it holds what it claims.
 
     Who claims in a running region has nothing to acknowledge. In a reset, the sinks are still to go where partitions
@@ -242,7 +233,7 @@ def _is_contested(region: Region, partition: GroupPartition, proposal: ClaimPart
     row, entry = region.claims[partition], region.seek.get(partition)
     if region.state not in rows.RESET_STATES and entry is not None and entry.offset is None:
         return True
-    if Epoch(0) < row.epoch < region.epoch and (row.is_started or region.state not in rows.RESET_STATES):
+    if values.Epoch(0) < row.epoch < region.epoch and (row.is_started or region.state not in rows.RESET_STATES):
         return True
     return region.is_unsettled(partition, row) and not _is_own(row, proposal, region.epoch)
 
@@ -290,7 +281,7 @@ def shown(
     return of_member(region, command.member, now)
 
 
-def of_member(region: Region, member: MemberId, now: datetime) -> MemberRegion:
+def of_member(region: Region, member: values.MemberId, now: datetime) -> MemberRegion:
     """Return what `member` sees of `region`.
 
     Args:
@@ -339,11 +330,11 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberRegion:
     )
 
 
-def _holds(region: Region, claim: rows.Claim, member: MemberId, incarnation: Incarnation) -> bool:
+def _holds(region: Region, claim: rows.Claim, member: values.MemberId, incarnation: values.Incarnation) -> bool:
     return claim.owner == member and claim.incarnation == incarnation and claim.epoch == region.epoch
 
 
-def publisher(region: Region, checkpoint: rows.Checkpoint, now: datetime) -> MemberId | None:
+def publisher(region: Region, checkpoint: rows.Checkpoint, now: datetime) -> values.MemberId | None:
     """Return whose turn it is to publish a checkpoint.
 
     The live member of lowest group and index, then the next.
@@ -354,12 +345,12 @@ def publisher(region: Region, checkpoint: rows.Checkpoint, now: datetime) -> Mem
     return live[int((now - checkpoint.finished_at) / PUBLISHER_TURN) % len(live)]
 
 
-def _publish(region: Region, member: MemberId, now: datetime) -> tuple[CheckpointNumber, ...]:
+def _publish(region: Region, member: values.MemberId, now: datetime) -> tuple[values.CheckpointNumber, ...]:
     due = [c for _, c in sorted(region.checkpoints.items()) if c.state is rows.CheckpointState.COMPLETE]
     return tuple(c.sequence for c in due) if due and publisher(region, due[0], now) == member else ()
 
 
-def _commit(region: Region, claims: Mapping[GroupPartition, rows.Claim]) -> CheckpointNumber | None:
+def _commit(region: Region, claims: Mapping[GroupPartition, rows.Claim]) -> values.CheckpointNumber | None:
     """Return the restore point if its commit is pending and this member's part of the commit read-back is missing.
 
     Until then no reset has started since its completion, so the resume points of the member's claims are its offsets.

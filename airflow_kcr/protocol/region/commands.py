@@ -14,29 +14,13 @@ from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 from uuid import uuid4
 
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap
 from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import (
-    NO_CLUSTER,
-    AssignmentId,
-    BatchId,
-    CheckpointNumber,
-    ClusterId,
-    Epoch,
-    EventNumber,
-    GroupId,
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    Offset,
-    Range,
-    RegionId,
-    RequestId,
-    Timeline,
-)
+from airflow_kcr.protocol.values import GroupPartition, Offset
 
 A_co = TypeVar("A_co", covariant=True)
 
@@ -51,19 +35,19 @@ class Command(Generic[A_co]):
 class Caller:
     """Who asks, and in which epoch."""
 
-    member: MemberId
-    incarnation: Incarnation
-    epoch: Epoch
+    member: values.MemberId
+    incarnation: values.Incarnation
+    epoch: values.Epoch
 
 
 # -- presence ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Register(Command[Incarnation]):
+class Register(Command[values.Incarnation]):
     """Register a new incarnation of a member, with a fresh lease."""
 
-    member: MemberId
+    member: values.MemberId
     token: str
     """Made by the process, unique for each start: a repeated registration is recognised by it."""
 
@@ -74,7 +58,7 @@ class Register(Command[Incarnation]):
     takeover: bool = False
     """Whether a live lease of another process may be superseded (Airflow's retry of the same task)."""
 
-    previous: Incarnation | None = None
+    previous: values.Incarnation | None = None
     """The incarnation that this very process was, where it returns after a lost lease."""
 
     sinks_fenced: bool = False
@@ -87,7 +71,7 @@ class Register(Command[Incarnation]):
 class EventMark:
     """One event of a region's history, as a member remembers it: no other history has it."""
 
-    number: EventNumber
+    number: values.EventNumber
     at: datetime
     """When it was recorded, by the store's clock."""
 
@@ -99,9 +83,9 @@ class Heartbeat:
     now: datetime
     """The store's clock."""
 
-    counter: EventNumber
-    epoch: Epoch
-    incarnation: Incarnation
+    counter: values.EventNumber
+    epoch: values.Epoch
+    incarnation: values.Incarnation
     """The member's newest incarnation."""
 
     renewed: bool
@@ -118,8 +102,8 @@ class Heartbeat:
 class Renew(Command[Heartbeat]):
     """Renew a member's lease, if its incarnation holds it and it is not over; the answer says whether."""
 
-    member: MemberId
-    incarnation: Incarnation
+    member: values.MemberId
+    incarnation: values.Incarnation
     lease: timedelta
     """By how much, from now on."""
 
@@ -134,7 +118,7 @@ class Renew(Command[Heartbeat]):
 class ReadRegion(Command[MemberRegion]):
     """Read what a member sees of its region; takes no lock."""
 
-    member: MemberId
+    member: values.MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,25 +130,25 @@ class Reconcile(Command[Region]):
 class Leave(Command[Region]):
     """Give up lease and claims: the member left its group."""
 
-    member: MemberId
-    incarnation: Incarnation
+    member: values.MemberId
+    incarnation: values.Incarnation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepSlot(Command[Region]):
     """Give up the lease, not the claims: a static member stops and expects to return."""
 
-    member: MemberId
-    incarnation: Incarnation
+    member: values.MemberId
+    incarnation: values.Incarnation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportLater(rows.Noted, Command[Region]):
     """Report what a member remembers of later times than the store: a restored store halts its regions."""
 
-    incarnation: Incarnation
-    timeline: Timeline = Timeline(0)
-    counter: EventNumber = EventNumber(0)
+    incarnation: values.Incarnation
+    timeline: values.Timeline = values.Timeline(0)
+    counter: values.EventNumber = values.EventNumber(0)
     """Of the region's events; 0 if that is not known."""
 
     positions: OffsetMap = EMPTY
@@ -198,11 +182,11 @@ class AssignedPartition:
 class ClaimPartitions(Command[MemberRegion]):
     """Replace the member's claims by its assignment, all of it and nothing else."""
 
-    member: MemberId
-    incarnation: Incarnation
-    assignment: AssignmentId
+    member: values.MemberId
+    incarnation: values.Incarnation
+    assignment: values.AssignmentId
     partitions: Mapping[GroupPartition, AssignedPartition]
-    cluster: ClusterId = NO_CLUSTER
+    cluster: values.ClusterId = values.NO_CLUSTER
     """The cluster that the logs were read in; where the region knows the group on another one, it halts."""
 
     waited: timedelta = timedelta(0)
@@ -227,8 +211,8 @@ class PartitionAdvice:
 class ReportPartitions(Command[PartitionAdvice]):
     """Report which partitions the brokers have, as one member read them."""
 
-    member: MemberId
-    incarnation: Incarnation
+    member: values.MemberId
+    incarnation: values.Incarnation
     partitions: frozenset[GroupPartition]
     """Every partition that they have of the topics that the member's group subscribes to."""
 
@@ -260,7 +244,7 @@ class Acknowledge(Command[MemberRegion]):
     caller: Caller
 
     @property
-    def member(self) -> MemberId:
+    def member(self) -> values.MemberId:
         """Who acknowledges."""
         return self.caller.member
 
@@ -280,7 +264,7 @@ class ReportOutOfRange(Command[Region]):
 
     caller: Caller
     observed: Mapping[GroupPartition, LogBounds]
-    cluster: ClusterId = NO_CLUSTER
+    cluster: values.ClusterId = values.NO_CLUSTER
     """As in `ClaimPartitions`."""
 
 
@@ -291,31 +275,31 @@ class ReportOutOfRange(Command[Region]):
 class StartBatch(Command[rows.Batch]):
     """Start a batch; the answer is its row in the ledger."""
 
-    batch: BatchId
+    batch: values.BatchId
     """Made by the member, unique for ever; a repeated request is recognised by it."""
 
-    member: MemberId
-    incarnation: Incarnation
-    epoch: Epoch
-    ranges: Mapping[GroupPartition, Range]
+    member: values.MemberId
+    incarnation: values.Incarnation
+    epoch: values.Epoch
+    ranges: Mapping[GroupPartition, values.Range]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishBatch(Command[None]):
     """Finish a batch: its work is accepted, positions advance. A finish that was already accepted is no error."""
 
-    batch: BatchId
-    member: MemberId
-    incarnation: Incarnation
+    batch: values.BatchId
+    member: values.MemberId
+    incarnation: values.Incarnation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscardBatch(Command[Region]):
     """Discard a batch: nothing of it runs any more, and nothing of it counts. Already closed is no error."""
 
-    batch: BatchId
-    member: MemberId
-    incarnation: Incarnation
+    batch: values.BatchId
+    member: values.MemberId
+    incarnation: values.Incarnation
 
 
 # -- boundaries and checkpoints ------------------------------------------------------------------------------------
@@ -334,10 +318,10 @@ class StoreBoundaryOffsets(Command[Region]):
 class Contribute(Command[MemberRegion]):
     """Contribute a member's part to the draining checkpoint; the last part completes it."""
 
-    sequence: CheckpointNumber
-    member: MemberId
-    incarnation: Incarnation
-    epoch: Epoch
+    sequence: values.CheckpointNumber
+    member: values.MemberId
+    incarnation: values.Incarnation
+    epoch: values.Epoch
     offsets: OffsetMap
     """Its next offset for every partition it holds; empty for an idle member."""
 
@@ -352,19 +336,19 @@ class Contribute(Command[MemberRegion]):
 class ReportPublished(Command[MemberRegion]):
     """Report that the member's sinks show what belongs to a complete checkpoint."""
 
-    sequence: CheckpointNumber
-    member: MemberId
+    sequence: values.CheckpointNumber
+    member: values.MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportReadBack(Command[Region]):
     """Report what Kafka answered, read back, to a commit of the restore point."""
 
-    sequence: CheckpointNumber
-    member: MemberId | None = None
+    sequence: values.CheckpointNumber
+    member: values.MemberId | None = None
     """Who has committed its partitions; None: they were repaired while the groups were empty."""
 
-    incarnation: Incarnation = Incarnation(0)
+    incarnation: values.Incarnation = values.Incarnation(0)
     offsets: OffsetMap
 
 
@@ -388,10 +372,10 @@ class DeclareRegion(Command[Region]):
     """
 
     spec: Spec
-    region_id: RegionId = field(default_factory=lambda: RegionId(uuid4().hex))
+    region_id: values.RegionId = field(default_factory=lambda: values.RegionId(uuid4().hex))
     """What the region is called beyond its name."""
 
-    clusters: Mapping[GroupId, ClusterId] = field(default_factory=dict)
+    clusters: Mapping[values.GroupId, values.ClusterId] = field(default_factory=dict)
     """Which clusters its groups are on, where that is known already; a group of another cluster is another group."""
 
 
@@ -405,7 +389,7 @@ class ChangeSpec(Command[Region]):
     later: Spec | None = None
     """The whole new spec, where some of it waits; None where `at_once` is all of it."""
 
-    clusters: Mapping[GroupId, ClusterId] = field(default_factory=dict)
+    clusters: Mapping[values.GroupId, values.ClusterId] = field(default_factory=dict)
     """Which clusters groups were found on; refused with OtherCluster where the region knows one of them on another."""
 
 
@@ -466,7 +450,7 @@ class ReportGroups(Command[Region]):
     A second report of the same changes nothing, and a clean one counts, whichever member reported the foreign consumer.
     """
 
-    seen: Mapping[GroupId, tuple[ForeignConsumer, ...]]
+    seen: Mapping[values.GroupId, tuple[ForeignConsumer, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,7 +461,7 @@ class ReportClusters(Command[Region]):
     group of that cluster is another region's.
     """
 
-    found: Mapping[GroupId, ClusterId]
+    found: Mapping[values.GroupId, values.ClusterId]
 
 
 # -- checkpoints and resets of people and DAG runs -----------------------------------------------------------------
@@ -487,7 +471,7 @@ class ReportClusters(Command[Region]):
 class RequestCheckpoint(Command[rows.CheckpointRequest]):
     """Request a checkpoint, or find out where the request of this request id stands."""
 
-    request_id: RequestId
+    request_id: values.RequestId
     purpose: rows.CheckpointPurpose = rows.CheckpointPurpose.REQUEST
     boundary: datetime | None = None
     """The checkpoint has exactly the records before this instant; None: it is taken as soon as members have drained."""
@@ -505,14 +489,14 @@ class RequestCheckpoint(Command[rows.CheckpointRequest]):
 class PublishCheckpoint(Command[Region]):
     """Say that the sinks show what belongs to a complete checkpoint, if no member can."""
 
-    sequence: CheckpointNumber
+    sequence: values.CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinCheckpoint(Command[Region]):
     """Pin a checkpoint under a label, or unpin it with an empty one."""
 
-    sequence: CheckpointNumber
+    sequence: values.CheckpointNumber
     label: str
     reason: str = ""
 
@@ -534,7 +518,7 @@ class ApplyReset(Command[rows.PersonReset]):
     """Accept a person's reset: a plan, approved. The answer is where it stands."""
 
     reset: rows.PersonReset
-    epoch: Epoch
+    epoch: values.Epoch
     """In which the plan was made."""
 
     resolved: SeekMap | None = None

@@ -13,25 +13,13 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
-from airflow_kcr.protocol.values import (
-    AssignmentId,
-    CheckpointNumber,
-    ClusterId,
-    Epoch,
-    EventNumber,
-    GroupId,
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    RegionId,
-    RequestId,
-    Timeline,
-)
+from airflow_kcr.protocol.values import GroupPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +31,7 @@ class Body:
 class RegionCreated(Body):
     """The region was declared."""
 
-    region_id: RegionId
+    region_id: values.RegionId
     deliveries: Mapping[str, str]
     """Delivery by group id."""
 
@@ -67,7 +55,7 @@ class SpecProposed(Body):
 class StartFailed(Body):
     """A process could not start a member with the spec in force."""
 
-    member: MemberId
+    member: values.MemberId
     revision: int
     refusal: str
 
@@ -102,7 +90,7 @@ class Halted(Body):
 class Killed(Body):
     """A new epoch without a reset: whatever runs is void."""
 
-    epoch: Epoch
+    epoch: values.Epoch
     requester: rows.Requester
 
 
@@ -118,8 +106,8 @@ class Stopped(Body):
 class MemberRegistered(Body):
     """A new incarnation of a member exists; older ones are fenced."""
 
-    member: MemberId
-    incarnation: Incarnation
+    member: values.MemberId
+    incarnation: values.Incarnation
     label: str
     took_over: bool
     """Whether another process held a live lease."""
@@ -129,16 +117,16 @@ class MemberRegistered(Body):
 class ClusterFound(Body):
     """A group was found on a Kafka cluster for the first time; from now on it is that one."""
 
-    group: GroupId
-    cluster: ClusterId
+    group: values.GroupId
+    cluster: values.ClusterId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLeft(Body):
     """A member has no lease any more: it left by itself, or a changed spec has no place for it."""
 
-    member: MemberId
-    incarnation: Incarnation
+    member: values.MemberId
+    incarnation: values.Incarnation
     dropped: tuple[GroupPartition, ...] = ()
     """The claims that went with it; none where a static member keeps its slot."""
 
@@ -156,13 +144,13 @@ class InitialOffsetsStored(Body):
 class Claimed(Body):
     """A member's claims were replaced by these."""
 
-    member: MemberId
-    incarnation: Incarnation
-    assignment: AssignmentId
-    epoch: Epoch
+    member: values.MemberId
+    incarnation: values.Incarnation
+    assignment: values.AssignmentId
+    epoch: values.Epoch
     partitions: tuple[GroupPartition, ...]
     dropped: tuple[GroupPartition, ...]
-    taken: Mapping[GroupPartition, MemberId]
+    taken: Mapping[GroupPartition, values.MemberId]
     """Partitions that another member held until now."""
 
 
@@ -170,7 +158,7 @@ class Claimed(Body):
 class CheckpointRequested(Body):
     """A checkpoint was requested."""
 
-    request_id: RequestId
+    request_id: values.RequestId
     purpose: rows.CheckpointPurpose
     boundary: datetime | None
     requester: rows.Requester
@@ -180,15 +168,15 @@ class CheckpointRequested(Body):
 class CheckpointRequestAnswered(Body):
     """A request has its answer."""
 
-    request_id: RequestId
-    sequence: CheckpointNumber
+    request_id: values.RequestId
+    sequence: values.CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRequestEnded(Body):
     """A request ended without a checkpoint."""
 
-    request_id: RequestId
+    request_id: values.RequestId
     why: str
 
 
@@ -196,12 +184,12 @@ class CheckpointRequestEnded(Body):
 class CheckpointOpened(Body):
     """A checkpoint was opened; participants and partitions are frozen."""
 
-    sequence: CheckpointNumber
-    timeline: Timeline
-    request_id: RequestId
+    sequence: values.CheckpointNumber
+    timeline: values.Timeline
+    request_id: values.RequestId
     purpose: rows.CheckpointPurpose
     boundary: datetime | None
-    participants: Mapping[MemberId, Incarnation]
+    participants: Mapping[values.MemberId, values.Incarnation]
     partitions: tuple[GroupPartition, ...]
 
 
@@ -209,17 +197,17 @@ class CheckpointOpened(Body):
 class DrainBegun(Body):
     """Every partition is where the checkpoint will be; nothing begins any more."""
 
-    sequence: CheckpointNumber
+    sequence: values.CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contributed(Body):
     """One member stored its part of a checkpoint."""
 
-    sequence: CheckpointNumber
-    member: MemberId
-    incarnation: Incarnation
-    epoch: Epoch
+    sequence: values.CheckpointNumber
+    member: values.MemberId
+    incarnation: values.Incarnation
+    epoch: values.Epoch
     offsets: OffsetMap
     bounds: Mapping[GroupPartition, LogBounds]
 
@@ -228,10 +216,10 @@ class Contributed(Body):
 class CheckpointCompleted(Body):
     """A checkpoint is complete and is the restore point."""
 
-    sequence: CheckpointNumber
-    timeline: Timeline
-    epoch: Epoch
-    previous: CheckpointNumber | None
+    sequence: values.CheckpointNumber
+    timeline: values.Timeline
+    epoch: values.Epoch
+    previous: values.CheckpointNumber | None
     offsets: OffsetMap
     inexact: Mapping[GroupPartition, str]
 
@@ -240,7 +228,7 @@ class CheckpointCompleted(Body):
 class CheckpointAborted(Body):
     """A checkpoint was given up; its sequence is burnt."""
 
-    sequence: CheckpointNumber
+    sequence: values.CheckpointNumber
     reason: str
     late: tuple[str, ...]
     """Members and partitions that were late, by name."""
@@ -250,27 +238,27 @@ class CheckpointAborted(Body):
 class CheckpointPublished(Body):
     """The sinks show what belongs to the checkpoint; downstream may read it."""
 
-    sequence: CheckpointNumber
-    member: MemberId | None
+    sequence: values.CheckpointNumber
+    member: values.MemberId | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishLate(Body):
     """A complete checkpoint is not published within its time; later checkpoints wait for it."""
 
-    sequence: CheckpointNumber
+    sequence: values.CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitReadBack(Body):
     """The offsets that Kafka has after one member's commit of a checkpoint."""
 
-    sequence: CheckpointNumber
-    member: MemberId | None
+    sequence: values.CheckpointNumber
+    member: values.MemberId | None
     """None: a repair while the group was empty."""
 
-    incarnation: Incarnation
-    epoch: Epoch
+    incarnation: values.Incarnation
+    epoch: values.Epoch
     offsets: OffsetMap
 
 
@@ -278,7 +266,7 @@ class CommitReadBack(Body):
 class CommitResolved(Body):
     """It is known whether Kafka holds the checkpoint's offsets."""
 
-    sequence: CheckpointNumber
+    sequence: values.CheckpointNumber
     committed: rows.Committed
     why: str
 
@@ -287,8 +275,8 @@ class CommitResolved(Body):
 class SeekCommitted(Body):
     """A member committed to Kafka where it resumed after a reset, or failed; then lag tools are wrong for a while."""
 
-    epoch: Epoch
-    member: MemberId
+    epoch: values.Epoch
+    member: values.MemberId
     failure: str
 
 
@@ -296,14 +284,14 @@ class SeekCommitted(Body):
 class CheckpointsRetired(Body):
     """Checkpoints were forgotten; their digests stay."""
 
-    sequences: tuple[CheckpointNumber, ...]
+    sequences: tuple[values.CheckpointNumber, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPinned(Body):
     """A checkpoint was pinned under a name, or released (empty name)."""
 
-    sequence: CheckpointNumber
+    sequence: values.CheckpointNumber
     name: str
     reason: str
 
@@ -336,8 +324,8 @@ class BoundaryHeld(Body):
 class ResetRequested(Body):
     """An automatic request arrived."""
 
-    member: MemberId
-    epoch: Epoch
+    member: values.MemberId
+    epoch: values.Epoch
     """The epoch it was made in."""
 
     cause: rows.ResetCause
@@ -355,7 +343,7 @@ class ResetAnswered(Body):
 class PersonResetAccepted(Body):
     """A person's reset was stored."""
 
-    request_id: RequestId
+    request_id: values.RequestId
     target: str
     forced: bool
     requester: rows.Requester
@@ -368,7 +356,7 @@ class PersonResetAccepted(Body):
 class PersonResetFailed(Body):
     """A person's reset failed; nothing else has changed."""
 
-    request_id: RequestId
+    request_id: values.RequestId
     why: str
 
 
@@ -376,15 +364,15 @@ class PersonResetFailed(Body):
 class ResetBegun(Body):
     """A new epoch: every partition goes to its seek entry."""
 
-    epoch: Epoch
-    sequence: CheckpointNumber
-    timeline: Timeline
+    epoch: values.Epoch
+    sequence: values.CheckpointNumber
+    timeline: values.Timeline
     cause: rows.ResetCause
     attempt: int
-    restore_point: CheckpointNumber | None
+    restore_point: values.CheckpointNumber | None
     seek: SeekMap
-    undoes: tuple[CheckpointNumber, ...]
-    person: RequestId | None
+    undoes: tuple[values.CheckpointNumber, ...]
+    person: values.RequestId | None
     detail: str
 
     @property
@@ -397,7 +385,7 @@ class ResetBegun(Body):
 class SeekWritten(Body):
     """Open seek entries were written."""
 
-    epoch: Epoch
+    epoch: values.Epoch
     seek: SeekMap
 
 
@@ -405,24 +393,24 @@ class SeekWritten(Body):
 class Acknowledged(Body):
     """A member is quiesced, its fences are raised and its positions set."""
 
-    member: MemberId
-    incarnation: Incarnation
-    epoch: Epoch
+    member: values.MemberId
+    incarnation: values.Incarnation
+    epoch: values.Epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetDone(Body):
     """Every partition is covered and every member quiesced: the region continues as its desired state says."""
 
-    epoch: Epoch
-    sequence: CheckpointNumber
+    epoch: values.Epoch
+    sequence: values.CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRestoredSeen(Body):
     """A member had already seen later numbers than the store's: the store is older than the world."""
 
-    member: MemberId
+    member: values.MemberId
     detail: str
 
 
@@ -484,12 +472,12 @@ PARTS: Final = (Contributed, CommitReadBack, Acknowledged)
 class Event:
     """One event of a region's history."""
 
-    number: EventNumber
+    number: values.EventNumber
     at: datetime
-    epoch: Epoch
+    epoch: values.Epoch
     """The region's epoch after the decision."""
 
-    timeline: Timeline
+    timeline: values.Timeline
     body: Body
 
     @property

@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Final, Self
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, StalePlan, UnknownCheckpoint, UpsertNeedsConsent
-from airflow_kcr.protocol import documents
+from airflow_kcr.protocol import documents, values
 from airflow_kcr.protocol.documents import FullDocument
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, write_offsets
@@ -27,18 +27,7 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import UpsertSink
 from airflow_kcr.protocol.target_resolution import PlanLine, resolve
 from airflow_kcr.protocol.targets import Needs, Situation, Target, ToCheckpoint, ToRun
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    Epoch,
-    GroupPartition,
-    Offset,
-    RegionId,
-    RegionName,
-    RequestId,
-    few,
-    format_instant,
-    region_name,
-)
+from airflow_kcr.protocol.values import GroupPartition, Offset, few, format_instant
 
 # The target
 
@@ -54,7 +43,7 @@ class NoTimes:
         raise KeyError(partition, instant)
 
 
-def target_checkpoint(region: Region, request: rows.ResetRequest) -> CheckpointNumber | None:
+def target_checkpoint(region: Region, request: rows.ResetRequest) -> values.CheckpointNumber | None:
     """Return the checkpoint that a person's target names; None for any other target.
 
     Raises:
@@ -72,7 +61,7 @@ def target_checkpoint(region: Region, request: rows.ResetRequest) -> CheckpointN
             return None
 
 
-def of_run(region: Region, dag_id: str, run_id: str) -> CheckpointNumber:
+def of_run(region: Region, dag_id: str, run_id: str) -> values.CheckpointNumber:
     """Return the newest complete current checkpoint that answered a request of a DAG run.
 
     Raises:
@@ -82,7 +71,7 @@ def of_run(region: Region, dag_id: str, run_id: str) -> CheckpointNumber:
     return _answer(region, dag_id, run_id, has_offsets=True)
 
 
-def checkpoint_number_of_run(region: Region, dag_id: str, run_id: str) -> CheckpointNumber:
+def checkpoint_number_of_run(region: Region, dag_id: str, run_id: str) -> values.CheckpointNumber:
     """Return the newest current checkpoint that answered a request of a DAG run, also where it is retired.
 
     Raises:
@@ -92,7 +81,7 @@ def checkpoint_number_of_run(region: Region, dag_id: str, run_id: str) -> Checkp
     return _answer(region, dag_id, run_id, has_offsets=False)
 
 
-def _answer(region: Region, dag_id: str, run_id: str, *, has_offsets: bool) -> CheckpointNumber:
+def _answer(region: Region, dag_id: str, run_id: str, *, has_offsets: bool) -> values.CheckpointNumber:
     asked = region.archive.requests_of_run(dag_id, run_id)
     answers = sorted({request.sequence for request in asked if request.sequence is not None})
     checkpoints = [row for sequence in answers if (row := region.checkpoint_of(sequence)) is not None]
@@ -211,14 +200,14 @@ def seek_map(
 
 
 def _left_by_earlier(
-    region: Region, sequence: CheckpointNumber, lacking: frozenset[GroupPartition]
+    region: Region, sequence: values.CheckpointNumber, lacking: frozenset[GroupPartition]
 ) -> dict[GroupPartition, SeekEntry]:
     """Return where earlier checkpoints left partitions that one lacks, as the brokers did not have them then.
 
     What was found later than that checkpoint is in none of them.
     """
     found: dict[GroupPartition, SeekEntry] = {}
-    before: CheckpointNumber | None = sequence
+    before: values.CheckpointNumber | None = sequence
     for _ in range(LOOK_BACK):
         earlier = region.archive.newest_usable(before) if lacking else None
         if earlier is None:
@@ -255,7 +244,7 @@ def _kept(region: Region, partition: GroupPartition, current: OffsetMap) -> Seek
 
 
 def checkpoint_offsets(
-    region: Region, sequence: CheckpointNumber | None, partitions: Collection[GroupPartition]
+    region: Region, sequence: values.CheckpointNumber | None, partitions: Collection[GroupPartition]
 ) -> tuple[OffsetMap | None, SeekMap]:
     """Return a checkpoint's offsets, and what fills its gaps: it never was complete, or some partitions were gone."""
     row = None if sequence is None else region.checkpoint_of(sequence)
@@ -317,12 +306,12 @@ class Plan(FullDocument):
 
     also = ("target", "scope")
 
-    plan: RequestId
-    region: RegionName
-    region_id: RegionId
+    plan: values.RequestId
+    region: values.RegionName
+    region_id: values.RegionId
     """Which region of that name; for another it is refused."""
 
-    epoch: Epoch
+    epoch: values.Epoch
     """The epoch in which it was made; under another it is refused."""
 
     made_at: datetime
@@ -334,7 +323,7 @@ class Plan(FullDocument):
     """One for each partition; fewer in a summary."""
 
     totals: Totals
-    undoes: tuple[CheckpointNumber, ...] = ()
+    undoes: tuple[values.CheckpointNumber, ...] = ()
     """The checkpoints that it would take off the current timeline."""
 
     runs: tuple[rows.Requester, ...] = ()
@@ -358,7 +347,7 @@ class Plan(FullDocument):
         """
         try:
             found = documents.read(document, cls)
-            region_name(found.region)
+            values.region_name(found.region)
         except ValueError as error:
             raise ConfigurationError(f"not a plan of a reset; `kcr reset plan … -o json` writes one: {error}") from None
         if not found.plan:
@@ -452,7 +441,7 @@ class Plan(FullDocument):
         )
 
 
-def plan(region: Region, now: datetime, request_id: RequestId, request: rows.ResetRequest, log: LogView) -> Plan:
+def plan(region: Region, now: datetime, request_id: values.RequestId, request: rows.ResetRequest, log: LogView) -> Plan:
     """Return what a reset would do if it were applied now.
 
     Args:
@@ -515,7 +504,7 @@ def require_fresh(region: Region, plan: Plan) -> None:
         )
 
 
-def require_epoch(region: Region, epoch: Epoch) -> None:
+def require_epoch(region: Region, epoch: values.Epoch) -> None:
     """Refuse a plan that was made in another epoch.
 
     Raises:
@@ -528,7 +517,7 @@ def require_epoch(region: Region, epoch: Epoch) -> None:
         )
 
 
-def _runs(region: Region, undoes: tuple[CheckpointNumber, ...]) -> tuple[rows.Requester, ...]:
+def _runs(region: Region, undoes: tuple[values.CheckpointNumber, ...]) -> tuple[rows.Requester, ...]:
     """Return the DAG runs that were answered by these checkpoints, in the order of their checkpoints."""
     answers = [r for r in region.archive.requests_for(undoes) if r.state is rows.RequestState.ANSWERED]
     return tuple(r.requester for r in sorted(answers, key=lambda r: r.sequence or 0))

@@ -14,23 +14,14 @@ from datetime import datetime
 from typing import Final, assert_never
 
 from airflow_kcr.errors import BatchRefused, NotClaimed
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, filled, from_offsets
 from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, events, rows, timelines
 from airflow_kcr.protocol.region.commands import Acknowledge, AnswerEntries, ReportSeekCommit, RequestReset
 from airflow_kcr.protocol.region.state import NO_SEEK, BatchesProven, Region, put
 from airflow_kcr.protocol.rules import Delivery
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    Epoch,
-    GroupPartition,
-    MemberId,
-    Offset,
-    RequestId,
-    Timeline,
-    few,
-    replace,
-)
+from airflow_kcr.protocol.values import GroupPartition, Offset, few, replace
 
 RESETS_BACK: Final = 100
 """How many resets that were done without a partition may lie between a batch of it and the one that proves it done."""
@@ -224,10 +215,10 @@ class Opening:
     """A seek map that is not what the automatic reset would have used: it opens a timeline and is its restore point."""
 
     seek: SeekMap
-    checkpoint: CheckpointNumber | None = None
+    checkpoint: values.CheckpointNumber | None = None
     """The checkpoint that was reset to, which decides the next boundary; None for any other target."""
 
-    person: RequestId | None = None
+    person: values.RequestId | None = None
 
 
 def begin(region: Region, now: datetime, cause: rows.ResetCause, detail: str = "") -> Region:
@@ -268,7 +259,7 @@ def open_timeline(region: Region, now: datetime, cause: rows.ResetCause, opening
     )
     region = resolve_commit(region, now, rows.Committed.SUPERSEDED, "a reset began")
     seek = filled(opening.seek, initial=region.initial_offsets(), partitions=region.universe_in_order())
-    region = _in_new_epoch(replace(region, timeline=Timeline(region.timeline + 1)), seek)
+    region = _in_new_epoch(replace(region, timeline=values.Timeline(region.timeline + 1)), seek)
     region = replace(region, restore_point=rows.RestorePoint(_burnt(region), region.epoch))
     undoes = timelines.undone_by(region, seek.offsets)
     region = boundaries.after_reset(timelines.without_undone(region, undoes), now, opening.checkpoint)
@@ -281,11 +272,11 @@ def _interrupted(region: Region, now: datetime, cause: rows.ResetCause) -> Regio
 
 
 def _in_new_epoch(region: Region, seek: SeekMap) -> Region:
-    epoch = Epoch(region.epoch + 1)
+    epoch = values.Epoch(region.epoch + 1)
     region = replace(
         region,
         epoch=epoch,
-        next_sequence=CheckpointNumber(region.next_sequence + 1),
+        next_sequence=values.CheckpointNumber(region.next_sequence + 1),
         seek_maps=put(region.seek_maps, {epoch: seek}),
         stopping=None,
         halt=None,
@@ -293,9 +284,9 @@ def _in_new_epoch(region: Region, seek: SeekMap) -> Region:
     return _placed(region, seek)
 
 
-def _burnt(region: Region) -> CheckpointNumber:
+def _burnt(region: Region) -> values.CheckpointNumber:
     """Return the number that the present epoch has burnt, which no checkpoint is opened under."""
-    return CheckpointNumber(region.next_sequence - 1)
+    return values.CheckpointNumber(region.next_sequence - 1)
 
 
 def _begun(
@@ -305,9 +296,9 @@ def _begun(
     detail: str,
     *,
     seek: SeekMap,
-    undoes: tuple[CheckpointNumber, ...] = (),
+    undoes: tuple[values.CheckpointNumber, ...] = (),
     attempt: int = 1,
-    person: RequestId | None,
+    person: values.RequestId | None,
 ) -> Region:
     sequence = _burnt(region)
     reset = rows.ResetAttempt(
@@ -513,7 +504,7 @@ def halt(region: Region, now: datetime, reason: rows.Halt) -> Region:
     return region.moved_to(now, rows.RegionState.HALTED, reason.text)
 
 
-def open_targets(region: Region, member: MemberId) -> dict[GroupPartition, SeekEntry]:
+def open_targets(region: Region, member: values.MemberId) -> dict[GroupPartition, SeekEntry]:
     """Return the open entries of the partitions that a member holds: what it has to answer before it acknowledges.
 
     The current position of one that had none is where a sink without progress begins.

@@ -12,25 +12,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.targets import Target
-from airflow_kcr.protocol.values import (
-    AssignmentId,
-    BatchId,
-    CheckpointNumber,
-    Epoch,
-    EventNumber,
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    Offset,
-    Range,
-    RequestId,
-    Timeline,
-    TopicId,
-)
+from airflow_kcr.protocol.values import GroupPartition, Offset
 
 
 class RegionState(StrEnum):
@@ -212,8 +199,8 @@ class HaltReason(StrEnum):
 class Member:
     """One member's newest incarnation."""
 
-    member: MemberId
-    incarnation: Incarnation
+    member: values.MemberId
+    incarnation: values.Incarnation
     token: str = ""
     """What its process called this start."""
 
@@ -223,13 +210,13 @@ class Member:
     version: str = ""
     """Of the package that it runs; empty: it did not say."""
 
-    acknowledged: Epoch | None = None
+    acknowledged: values.Epoch | None = None
     """The newest epoch in which it said: quiesced, fences raised, positions set."""
 
-    claimed: Epoch | None = None
+    claimed: values.Epoch | None = None
     """The newest epoch in which it claimed, be it nothing."""
 
-    assignment: AssignmentId | None = None
+    assignment: values.AssignmentId | None = None
     spec_revision: int = 0
     """The revision of the spec it was started with."""
 
@@ -252,7 +239,7 @@ class Member:
 class Lease:
     """The right of one incarnation to act, by the store's clock. Renewals write only this, outside the region lock."""
 
-    incarnation: Incarnation
+    incarnation: values.Incarnation
     until: datetime
     lacks: str = ""
     """What the member lacks to run a batch, or slows it down, as it said with its last renewal; empty: nothing."""
@@ -262,13 +249,13 @@ class Lease:
 class Claim:
     """One partition of the region: who may process it, from where. The row stays without an owner."""
 
-    owner: MemberId | None = None
-    incarnation: Incarnation = Incarnation(0)
-    epoch: Epoch = Epoch(0)
+    owner: values.MemberId | None = None
+    incarnation: values.Incarnation = values.Incarnation(0)
+    epoch: values.Epoch = values.Epoch(0)
     """The epoch in which the present owner claimed it."""
 
-    last_owner: MemberId | None = None
-    topic_id: TopicId = TopicId("")
+    last_owner: values.MemberId | None = None
+    topic_id: values.TopicId = values.TopicId("")
     leader_epoch: int = -1
     resume: Offset | None = None
     """The **resume point**; None while its seek entry is open."""
@@ -329,23 +316,23 @@ class Absence:
 class Batch:
     """One row of the ledger."""
 
-    batch: BatchId
-    member: MemberId
-    incarnation: Incarnation
-    epoch: Epoch
-    timeline: Timeline
-    sequence: CheckpointNumber
-    ranges: Mapping[GroupPartition, Range]
+    batch: values.BatchId
+    member: values.MemberId
+    incarnation: values.Incarnation
+    epoch: values.Epoch
+    timeline: values.Timeline
+    sequence: values.CheckpointNumber
+    ranges: Mapping[GroupPartition, values.Range]
     started_at: datetime
-    started_after: EventNumber
+    started_after: values.EventNumber
     """The region's event counter at begin: places the batch between two transitions."""
 
     outcome: Outcome | None = None
     """None while it runs."""
 
     finished_at: datetime | None = None
-    finished_after: EventNumber | None = None
-    proven_in: Epoch | None = None
+    finished_after: values.EventNumber | None = None
+    proven_in: values.Epoch | None = None
     """The epoch of the reset whose sinks' progress proved it done; None: its own end was accepted, or nothing was."""
 
     undone_from: Mapping[GroupPartition, Offset] = field(default_factory=dict)
@@ -355,7 +342,7 @@ class Batch:
     """Set when its incarnation was superseded: from then on it can't write any more."""
 
     @property
-    def accepted_in(self) -> Epoch:
+    def accepted_in(self) -> values.Epoch:
         """The epoch in which it was accepted, if it was: only the resets of later ones undo any of it."""
         return self.epoch if self.proven_in is None else self.proven_in
 
@@ -385,7 +372,7 @@ class BoundaryOffset:
     leader_epoch: int = -1
 
 
-BoundaryKey: TypeAlias = tuple[GroupPartition, TopicId, datetime]
+BoundaryKey: TypeAlias = tuple[GroupPartition, values.TopicId, datetime]
 """Which log, and the boundary in it."""
 
 
@@ -403,7 +390,7 @@ class Requester:
 class CheckpointRequest:
     """One request for a checkpoint; outlives its checkpoint as a tombstone, so that an old run keeps its answer."""
 
-    request_id: RequestId
+    request_id: values.RequestId
     purpose: CheckpointPurpose
     state: RequestState
     requested_at: datetime
@@ -416,7 +403,7 @@ class CheckpointRequest:
     """What the region shall want when this checkpoint is complete; None: as before."""
 
     requester: Requester = field(default_factory=Requester)
-    sequence: CheckpointNumber | None = None
+    sequence: values.CheckpointNumber | None = None
     """The checkpoint that was last opened for it, or answered it."""
 
     answered_at: datetime | None = None
@@ -427,7 +414,7 @@ class CheckpointRequest:
 class Contribution:
     """What one member stored in a checkpoint."""
 
-    incarnation: Incarnation
+    incarnation: values.Incarnation
     offsets: OffsetMap
     committed: OffsetMap
     """Kafka's committed offsets that the member saw for its partitions."""
@@ -440,18 +427,18 @@ class Contribution:
 class Checkpoint:
     """One checkpoint's record. Offsets live beside it (`Region.offsets`), contributions until it is retired."""
 
-    sequence: CheckpointNumber
-    timeline: Timeline
-    epoch: Epoch
+    sequence: values.CheckpointNumber
+    timeline: values.Timeline
+    epoch: values.Epoch
     state: CheckpointState
     purpose: CheckpointPurpose
-    request_id: RequestId
-    participants: Mapping[MemberId, Incarnation]
+    request_id: values.RequestId
+    participants: Mapping[values.MemberId, values.Incarnation]
     opened_at: datetime
     phase: CheckpointPhase | None = None
     boundary: datetime | None = None
     drain_deadline: datetime | None = None
-    previous: CheckpointNumber | None = None
+    previous: values.CheckpointNumber | None = None
     """The restore point it was built on; set at completion."""
 
     inexact: Mapping[GroupPartition, str] = field(default_factory=dict)
@@ -463,7 +450,7 @@ class Checkpoint:
 
     published_at: datetime | None = None
     abort_reason: str = ""
-    undone_by: Timeline | None = None
+    undone_by: values.Timeline | None = None
     """The timeline whose opening took it off the current timeline."""
 
     pinned_as: str = ""
@@ -487,23 +474,23 @@ class Checkpoint:
 class ResetAttempt:
     """One attempt of a reset; its seek map is `Region.seek_maps[epoch]`."""
 
-    epoch: Epoch
-    sequence: CheckpointNumber
-    timeline: Timeline
+    epoch: values.Epoch
+    sequence: values.CheckpointNumber
+    timeline: values.Timeline
     cause: ResetCause
     state: ResetState
     started_at: datetime
     attempt: int = 1
-    restore_point: CheckpointNumber | None = None
+    restore_point: values.CheckpointNumber | None = None
     """The number of what it goes back to: the restore point before it, or its own where it opened a timeline."""
 
     deadline: datetime | None = None
     """Runs only while members with leases could cover the partitions."""
 
-    must_publish: tuple[CheckpointNumber, ...] = ()
+    must_publish: tuple[values.CheckpointNumber, ...] = ()
     """Complete checkpoints that have to be published before the region continues."""
 
-    person: RequestId | None = None
+    person: values.RequestId | None = None
     """The accepted request it carries out."""
 
     detail: str = ""
@@ -545,12 +532,12 @@ class ResetRequest:
 class PersonReset(ResetRequest):
     """A person's accepted reset."""
 
-    request_id: RequestId
+    request_id: values.RequestId
     state: PersonResetState
     requester: Requester
     requested_at: datetime
     order: int
-    epoch: Epoch | None = None
+    epoch: values.Epoch | None = None
     failure: str = ""
     finished_at: datetime | None = None
 
@@ -559,7 +546,7 @@ class PersonReset(ResetRequest):
 class ResetAnswer:
     """A person's answer to a question about a reset: which checkpoint, or an approval of its plan."""
 
-    request_id: RequestId
+    request_id: values.RequestId
     """The plan that was approved, or the DAG run for which a checkpoint was chosen."""
 
     who: str
@@ -573,13 +560,13 @@ class ResetAnswer:
 class StartFailure:
     """Why a process could not start a member with the spec in force."""
 
-    member: MemberId
+    member: values.MemberId
     revision: int
     digest: str
     """Of the spec's text: a revision that was taken back may name another text later."""
 
     refusal: str
-    incarnation: Incarnation = Incarnation(0)
+    incarnation: values.Incarnation = values.Incarnation(0)
     """The member's newest when it was said; once it lives again, it says nothing any more."""
 
 
@@ -587,8 +574,8 @@ class StartFailure:
 class RestorePoint:
     """Where a region goes back to: a checkpoint's offsets, or the seek map of a reset that opened a timeline."""
 
-    sequence: CheckpointNumber
-    epoch: Epoch | None = None
+    sequence: values.CheckpointNumber
+    epoch: values.Epoch | None = None
     """The reset's; None: it is a checkpoint."""
 
 
@@ -599,12 +586,12 @@ class Noted:
     Any client that may commit can have written the latter.
     """
 
-    member: MemberId
+    member: values.MemberId
     """Who remembers it, or has read it."""
 
-    epoch: Epoch
-    sequence: CheckpointNumber
-    timeline: Timeline
+    epoch: values.Epoch
+    sequence: values.CheckpointNumber
+    timeline: values.Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,33 +16,16 @@ from datetime import datetime
 from typing import TypeAlias, TypeVar
 
 from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StaleIncarnation, UnknownMember
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekMap
 from airflow_kcr.protocol.region import events, rows
 from airflow_kcr.protocol.region.archive import NOTHING, Archive, Named
 from airflow_kcr.protocol.region.events import Body, Event
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import (
-    NO_CLUSTER,
-    BatchId,
-    CheckpointNumber,
-    ClusterId,
-    Epoch,
-    EventNumber,
-    GroupId,
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    Offset,
-    RegionId,
-    RegionName,
-    RequestId,
-    Timeline,
-    TopicId,
-    replace,
-)
+from airflow_kcr.protocol.values import GroupPartition, Offset, replace
 
-InitialKey: TypeAlias = tuple[GroupPartition, TopicId]
+InitialKey: TypeAlias = tuple[GroupPartition, values.TopicId]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -75,17 +58,17 @@ class BatchStarted:
 class BatchClosed:
     """Ledger: a running batch has its outcome."""
 
-    batch: BatchId
+    batch: values.BatchId
     outcome: rows.Outcome
     at: datetime
-    after: EventNumber
+    after: values.EventNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchQuiescedAfter:
     """Ledger: a running batch's incarnation was superseded; from this moment it can't write any more."""
 
-    batch: BatchId
+    batch: values.BatchId
     at: datetime
 
 
@@ -100,8 +83,8 @@ class BatchesProven:
     its ranges were since processed by others.
     """
 
-    epoch: Epoch
-    proven_in: Epoch
+    epoch: values.Epoch
+    proven_in: values.Epoch
     """Of the reset whose sinks told their progress."""
 
     progress: OffsetMap
@@ -112,7 +95,7 @@ class BatchesProven:
 class OffsetsForgotten:
     """Ledger: offsets and contributions of retired checkpoints go."""
 
-    sequences: tuple[CheckpointNumber, ...]
+    sequences: tuple[values.CheckpointNumber, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +113,8 @@ class BoundariesForgotten:
 class CheckpointsUndone:
     """Ledger: a new timeline has undone these checkpoints, most of which the region does not hold."""
 
-    sequences: tuple[CheckpointNumber, ...]
-    by: Timeline
+    sequences: tuple[values.CheckpointNumber, ...]
+    by: values.Timeline
 
 
 LedgerChange: TypeAlias = (
@@ -156,8 +139,8 @@ class Region:
     makes.
     """
 
-    name: RegionName
-    region_id: RegionId
+    name: values.RegionName
+    region_id: values.RegionId
     """What it is beyond its name; made when it was declared."""
 
     spec: Spec
@@ -172,10 +155,10 @@ class Region:
 
     state: rows.RegionState = rows.RegionState.STOPPED
     desired_state: rows.DesiredState = rows.DesiredState.STOPPED
-    epoch: Epoch = Epoch(0)
-    timeline: Timeline = Timeline(0)
-    next_sequence: CheckpointNumber = CheckpointNumber(1)
-    counter: EventNumber = EventNumber(0)
+    epoch: values.Epoch = values.Epoch(0)
+    timeline: values.Timeline = values.Timeline(0)
+    next_sequence: values.CheckpointNumber = values.CheckpointNumber(1)
+    counter: values.EventNumber = values.EventNumber(0)
     recorded_at: datetime | None = None
     """When the event of this number was recorded; None: nothing was, or its history was dropped before an upgrade."""
 
@@ -186,12 +169,12 @@ class Region:
     held_boundary: datetime | None = None
     """The boundary for which it was said that members have held there for longer than a period."""
 
-    aligned: CheckpointNumber | None = None
+    aligned: values.CheckpointNumber | None = None
     """The newest current checkpoint that was aligned to a boundary."""
 
     failures: int = 0
-    open_checkpoint: CheckpointNumber | None = None
-    stopping: CheckpointNumber | None = None
+    open_checkpoint: values.CheckpointNumber | None = None
+    stopping: values.CheckpointNumber | None = None
     """The complete checkpoint of a stop, until it is published and committed."""
 
     halt: rows.Halt | None = None
@@ -201,7 +184,7 @@ class Region:
     initialised: bool = False
     """Whether the region was ever covered: partitions found later start at their beginning."""
 
-    clusters: Mapping[GroupId, ClusterId] = field(default_factory=dict)
+    clusters: Mapping[values.GroupId, values.ClusterId] = field(default_factory=dict)
     """Which cluster each group is on, as far as known; see `lost_logs`."""
 
     foreign_consumers: tuple[ForeignConsumer, ...] = ()
@@ -213,10 +196,10 @@ class Region:
     absent: Mapping[GroupPartition, rows.Absence] = field(default_factory=dict)
     """Partitions of the region that the brokers say they do not have; see `lost_logs`."""
 
-    members: Mapping[MemberId, rows.Member] = field(default_factory=dict)
-    leases: Mapping[MemberId, rows.Lease] = field(default_factory=dict)
+    members: Mapping[values.MemberId, rows.Member] = field(default_factory=dict)
+    leases: Mapping[values.MemberId, rows.Lease] = field(default_factory=dict)
     claims: Mapping[GroupPartition, rows.Claim] = field(default_factory=dict)
-    running: Mapping[BatchId, rows.Batch] = field(default_factory=dict)
+    running: Mapping[values.BatchId, rows.Batch] = field(default_factory=dict)
     """Batches started and not ended."""
 
     initial: Mapping[InitialKey, rows.InitialOffset] = field(default_factory=dict)
@@ -227,19 +210,21 @@ class Region:
     """What is over, as it was stored before this decision; asked by name."""
 
     boundary_offsets: Mapping[rows.BoundaryKey, rows.BoundaryOffset] = field(default_factory=dict)
-    requests: Mapping[RequestId, rows.CheckpointRequest] = field(default_factory=dict)
-    checkpoints: Mapping[CheckpointNumber, rows.Checkpoint] = field(default_factory=dict)
-    offsets: Mapping[CheckpointNumber, OffsetMap] = field(default_factory=dict)
+    requests: Mapping[values.RequestId, rows.CheckpointRequest] = field(default_factory=dict)
+    checkpoints: Mapping[values.CheckpointNumber, rows.Checkpoint] = field(default_factory=dict)
+    offsets: Mapping[values.CheckpointNumber, OffsetMap] = field(default_factory=dict)
     """Offsets of the restore point, where it is a checkpoint."""
 
-    frozen: Mapping[CheckpointNumber, frozenset[GroupPartition]] = field(default_factory=dict)
+    frozen: Mapping[values.CheckpointNumber, frozenset[GroupPartition]] = field(default_factory=dict)
     """Partitions frozen when a checkpoint was opened."""
 
-    contributions: Mapping[tuple[CheckpointNumber, MemberId], rows.Contribution] = field(default_factory=dict)
-    read_backs: Mapping[CheckpointNumber, OffsetMap] = field(default_factory=dict)
-    resets: Mapping[Epoch, rows.ResetAttempt] = field(default_factory=dict)
-    seek_maps: Mapping[Epoch, SeekMap] = field(default_factory=dict)
-    person_resets: Mapping[RequestId, rows.PersonReset] = field(default_factory=dict)
+    contributions: Mapping[tuple[values.CheckpointNumber, values.MemberId], rows.Contribution] = field(
+        default_factory=dict
+    )
+    read_backs: Mapping[values.CheckpointNumber, OffsetMap] = field(default_factory=dict)
+    resets: Mapping[values.Epoch, rows.ResetAttempt] = field(default_factory=dict)
+    seek_maps: Mapping[values.Epoch, SeekMap] = field(default_factory=dict)
+    person_resets: Mapping[values.RequestId, rows.PersonReset] = field(default_factory=dict)
     skips: Mapping[GroupPartition, tuple[Offset, ...]] = field(default_factory=dict)
     """Single records that a person chose to step over, ascending."""
 
@@ -252,10 +237,10 @@ class Region:
         return self.spec.rules
 
     @property
-    def own_groups(self) -> Mapping[GroupId, ClusterId]:
+    def own_groups(self) -> Mapping[values.GroupId, values.ClusterId]:
         """The groups that are no other region's, each with its cluster: of the spec in force, and of one that waits."""
         waiting = () if self.next_spec is None else self.next_spec.rules.groups
-        return {g: self.clusters.get(g, NO_CLUSTER) for g in sorted({*self.rules.groups, *waiting})}
+        return {g: self.clusters.get(g, values.NO_CLUSTER) for g in sorted({*self.rules.groups, *waiting})}
 
     @property
     def reset(self) -> rows.ResetAttempt | None:
@@ -269,12 +254,12 @@ class Region:
         return (self.archive.seek_map(self.epoch) or NO_SEEK) if held is None else held
 
     @property
-    def restore_sequence(self) -> CheckpointNumber | None:
+    def restore_sequence(self) -> values.CheckpointNumber | None:
         """The number of the restore point: the checkpoint's, or the one that its reset has burnt."""
         return None if self.restore_point is None else self.restore_point.sequence
 
     @property
-    def restore_epoch(self) -> Epoch | None:
+    def restore_epoch(self) -> values.Epoch | None:
         """The epoch whose seek map is the restore point, where that is a reset."""
         return None if self.restore_point is None else self.restore_point.epoch
 
@@ -291,7 +276,7 @@ class Region:
 
     def record(self, now: datetime, body: Body) -> Region:
         """Return the region with one more event; the only place where the event counter moves."""
-        number = EventNumber(self.counter + 1)
+        number = values.EventNumber(self.counter + 1)
         event = Event(number=number, at=now, epoch=self.epoch, timeline=self.timeline, body=body)
         return replace(self, counter=number, recorded_at=now, events=(*self.events, event))
 
@@ -360,7 +345,7 @@ class Region:
         body = events.PersonResetFailed(request_id=reset.request_id, why=why)
         return self.with_person_reset(failed).record(now, body)
 
-    def is_live(self, member: MemberId, now: datetime) -> bool:
+    def is_live(self, member: values.MemberId, now: datetime) -> bool:
         """Whether the member's newest incarnation holds a lease that is not over, by the store's clock."""
         lease, row = self.leases.get(member), self.members.get(member)
         return (
@@ -371,12 +356,17 @@ class Region:
             and lease.until > now
         )
 
-    def live_members(self, now: datetime) -> tuple[MemberId, ...]:
+    def live_members(self, now: datetime) -> tuple[values.MemberId, ...]:
         """The members that hold leases, in order."""
         return tuple(m for m in sorted(self.members) if self.is_live(m, now))
 
     def require_member(
-        self, member: MemberId, incarnation: Incarnation, now: datetime, *, epoch: Epoch | None = None
+        self,
+        member: values.MemberId,
+        incarnation: values.Incarnation,
+        now: datetime,
+        *,
+        epoch: values.Epoch | None = None,
     ) -> rows.Member:
         """Return the member's row if this incarnation may act.
 
@@ -405,7 +395,7 @@ class Region:
         self.require_epoch(epoch)
         return row
 
-    def require_epoch(self, epoch: Epoch | None) -> None:
+    def require_epoch(self, epoch: values.Epoch | None) -> None:
         """Refuse a caller of another epoch.
 
         Raises:
@@ -459,27 +449,27 @@ class Region:
         entry = self.seek_maps[point.epoch].get(partition)
         return None if entry is None else entry.offset
 
-    def contributions_to(self, sequence: CheckpointNumber) -> Mapping[MemberId, rows.Contribution]:
+    def contributions_to(self, sequence: values.CheckpointNumber) -> Mapping[values.MemberId, rows.Contribution]:
         """Return what was contributed to one checkpoint, by member, in order; of a retired one nothing is left."""
         found = {member: part for (of, member), part in sorted(self.contributions.items()) if of == sequence}
         return found if found or sequence == self.open_checkpoint else self.archive.contributions(sequence)
 
-    def checkpoint_of(self, sequence: CheckpointNumber) -> rows.Checkpoint | None:
+    def checkpoint_of(self, sequence: values.CheckpointNumber) -> rows.Checkpoint | None:
         """Return a checkpoint's row, whatever became of it; None: there is none of that number."""
         held = self.checkpoints.get(sequence)
         return self.archive.checkpoint(sequence) if held is None else held
 
-    def offsets_of(self, sequence: CheckpointNumber) -> OffsetMap | None:
+    def offsets_of(self, sequence: values.CheckpointNumber) -> OffsetMap | None:
         """Return the offsets of a checkpoint; None: it is not complete, or retired."""
         held = self.offsets.get(sequence)
         return self.archive.offsets([sequence]).get(sequence) if held is None else held
 
-    def request_of(self, request_id: RequestId) -> rows.CheckpointRequest | None:
+    def request_of(self, request_id: values.RequestId) -> rows.CheckpointRequest | None:
         """Return the request that a request id names, whatever became of it."""
         held = self.requests.get(request_id)
         return self.archive.request(request_id) if held is None else held
 
-    def named_by(self, request_id: RequestId) -> Named:
+    def named_by(self, request_id: values.RequestId) -> Named:
         """Return what a request id names, whatever became of it."""
         held = Named(self.requests.get(request_id), self.person_resets.get(request_id))
         if held.request is not None and held.reset is not None:
@@ -487,7 +477,7 @@ class Region:
         stored = self.archive.named(request_id)
         return Named(held.request or stored.request, held.reset or stored.reset)
 
-    def person_reset_of(self, request_id: RequestId) -> rows.PersonReset | None:
+    def person_reset_of(self, request_id: values.RequestId) -> rows.PersonReset | None:
         """Return a person's reset by its request id, whatever became of it."""
         held = self.person_resets.get(request_id)
         return self.archive.person_reset(request_id) if held is None else held
