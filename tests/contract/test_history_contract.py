@@ -12,7 +12,6 @@ import pytest
 
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.errors import UnknownRegion
-from airflow_kcr.protocol.invariants import verify
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import EventNumber, RegionName
@@ -22,6 +21,7 @@ from airflow_kcr.store.postgres.session import Session
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
 from tests.support.stores import Subject
+from tests.support.verifying import verify
 
 
 def lived(driver: Driver) -> Driver:

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, NumberOutOfRange
-from airflow_kcr.protocol.invariants.proof import verify
 from airflow_kcr.protocol.region.commands import DeleteRegion, KillRegion, PinCheckpoint
 from airflow_kcr.protocol.region.rows import PersonResetState, ResetCause
 from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber, Epoch, RequestId, Timeline
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
+from tests.support.verifying import verify
 
 LONG = (998, 2**31 - 3, 2**31, 2**53, 2**62)
 """Each is followed by more than one sequence; beyond 2**53 a float would round them."""

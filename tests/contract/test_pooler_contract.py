@@ -18,7 +18,6 @@ from sqlalchemy import create_engine, text
 from airflow_kcr import libpq
 from airflow_kcr.errors import OutcomeUnknown, SinkError, SinkRefused, StoreBusy, StoreRefused, StoreUnavailable
 from airflow_kcr.libpq import CommitLost
-from airflow_kcr.protocol.invariants.proof import verify
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -30,6 +29,7 @@ from airflow_kcr.store.postgres.statements import Statement
 from tests.support.breaking_proxy import Break, breaking_proxy
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.pgbouncer import needs_pgbouncer, pooled
+from tests.support.verifying import verify
 
 pytestmark = [pytest.mark.postgres, needs_pgbouncer]
 

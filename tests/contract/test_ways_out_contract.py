@@ -14,7 +14,6 @@ from typing import Final
 import pytest
 
 from airflow_kcr.errors import NotClaimed
-from airflow_kcr.protocol.invariants.proof import verify
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
@@ -24,6 +23,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, Of
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.stores import Specs, Subject
+from tests.support.verifying import verify
 
 Way = Callable[[Driver, Specs], object]
 RULES: Final = RegionRules(groups={GROUP: group_rules(members=2)}, max_failures=0)

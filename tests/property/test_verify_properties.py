@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_kcr.api.verdict import Verdict, drop_old
-from airflow_kcr.protocol.invariants import History, verify
+from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.commands import Reconcile, StartRegion
 from airflow_kcr.protocol.region.rows import RegionState
@@ -17,6 +17,7 @@ from airflow_kcr.protocol.rules import CheckpointRules, Delivery, OutOfRangePoli
 from airflow_kcr.protocol.values import GroupId
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.random_scripts import PARTITIONS, USUAL, VERBS, WAITED_FOR, EveryMinute, Script, Step
+from tests.support.verifying import verify
 
 small = st.integers(0, 7)
 steps = st.lists(st.tuples(st.sampled_from([*USUAL * 3, *VERBS]), small, small, small), max_size=40)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import KcrError
-from airflow_kcr.protocol.invariants import History, verify
+from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region import boundaries, commands
 from airflow_kcr.protocol.region.coverage import is_batch_quiesced
@@ -23,6 +23,7 @@ from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import AssignmentId, Epoch, Incarnation, Offset, Range
 from tests.support.driver import Driver
 from tests.support.scripts import boundary, hourly, running, started
+from tests.support.verifying import verify
 
 Flaws = Iterator[str]
 Script = Callable[[], Flaws]

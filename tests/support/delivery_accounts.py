@@ -16,13 +16,13 @@ import psycopg
 
 from airflow_kcr.protocol.invariants.accounting import redeliveries
 from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.invariants.proof import verify
 from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetCause
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import BatchId
 from tests.support.member_accounts import Place
 from tests.support.plain_engine import Written
 from tests.support.sink_tables import libpq
+from tests.support.verifying import verify
 
 _FIRST = 5
 """How many records are named in a message."""

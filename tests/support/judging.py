@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from airflow_kcr.protocol.invariants import History, verify
+from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Checkpoint, Halt, Outcome, RegionState, ResetAttempt, ResetCause
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, Range
 from tests.support.driver import Driver
+from tests.support.verifying import verify
 
 Body = TypeVar("Body", bound=events.Body)
 Row = TypeVar("Row")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from airflow_kcr.protocol.invariants.moment import Invariant, Moment
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.rules import Delivery
-from airflow_kcr.protocol.values import BatchId, EventNumber, GroupPartition, Offset, Range
+from airflow_kcr.protocol.values import EventNumber, GroupPartition, Offset, Range
 
 
 def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
@@ -87,59 +87,6 @@ def width(ranges: Iterable[Range]) -> int:
     return sum(r.width for r in joined(ranges))
 
 
-class Mark(NamedTuple):
-    """What a row of the ledger says of resets that came after it."""
-
-    offset: Offset
-    batch: BatchId
-    number: EventNumber
-    """After which event it was accepted."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Marks:
-    """What the rows of one partition, as they were read, say of the resets to come.
-
-    Ranges without a mark say that no reset goes below their ends, and of them the furthest says it all. Ranges that are
-    undone from their start say that one goes there or below, and of them the lowest does. The few that a reset fell
-    into say where.
-    """
-
-    done: Mark | None = None
-    undone: Mark | None = None
-    inside: list[Mark] = field(default_factory=list)
-
-    def note(self, batch: Batch, number: EventNumber, range_: Range, mark: Offset | None) -> None:
-        """Note a range that counts as accepted after an event, and from where on it is undone."""
-        if mark is None:
-            if self.done is None or range_.to > self.done.offset:
-                self.done = Mark(range_.to, batch.batch, number)
-        elif mark <= range_.from_:
-            if self.undone is None or mark < self.undone.offset:
-                self.undone = Mark(mark, batch.batch, number)
-        else:
-            if self.done is None or mark > self.done.offset:
-                self.done = Mark(mark, batch.batch, number)
-            self.inside.append(Mark(mark, batch.batch, number))
-
-    def seek(self, partition: GroupPartition, offset: Offset, judge: Invariant) -> None:
-        """Take a reset that goes to an offset."""
-        if self.done is not None and offset < self.done.offset:
-            _, batch, number = self.done
-            detail = f"batch {batch} is done in the ledger, by the resets after it it is undone from {partition}"
-            judge.add(f"{detail} {offset}", number)
-            self.done = Mark(offset, batch, number)
-        if self.undone is not None and offset <= self.undone.offset:
-            self.undone = None
-        self.inside = [mark for mark in self.inside if offset > mark.offset]
-
-    def finish(self, partition: GroupPartition, judge: Invariant) -> None:
-        """Tell of what no reset has done."""
-        for mark in (*self.inside, *(() if self.undone is None else (self.undone,))):
-            detail = f"batch {mark.batch} is undone from {partition} {mark.offset} in the ledger"
-            judge.add(f"{detail}, by the resets after it it is done", mark.number)
-
-
 @dataclass(slots=True, kw_only=True)
 class Way:
     """One partition, between its restore point and wherever it is."""
@@ -154,8 +101,6 @@ class Way:
 
     gaps: list[Range] = field(default_factory=list)
     """What may be missing."""
-
-    marks: Marks = field(default_factory=Marks)
 
     def seek(self, offset: Offset | None, *, opens: bool, explains: bool) -> None:
         """Go where a reset says: what lies beyond is no longer accepted; what lies before may explain a gap."""
@@ -187,8 +132,7 @@ class Tiled(Invariant):
     For every complete checkpoint and each of its partitions: the ranges that had been accepted by then, and not undone,
     lie end to end from the restore point's offset (of the newest checkpoint or reset before that has the partition;
     else where it was first told to begin) to the checkpoint's. Twice is never right. Missing is right for single
-    skipped offsets, and where `at_most_once` resumed beyond what was started and never accepted. Besides, where rows
-    say what resets have undone of them, it must be what the resets' maps say.
+    skipped offsets, and where `at_most_once` resumed beyond what was started and never accepted.
 
     It can't see what the sinks hold (R1b), nor records that were never in a range because a person or the
     out-of-range policy jumped over them: those open a timeline, whose map is the new restore point.
@@ -196,9 +140,6 @@ class Tiled(Invariant):
 
     invariant: ClassVar[str] = "R1a"
     sees_batches: ClassVar[bool] = True
-    judges_marks: bool = False
-    """Whether rows say what resets have undone; those that are read page by page don't."""
-
     ways: dict[GroupPartition, Way] = field(default_factory=dict)
 
     def way(self, partition: GroupPartition) -> Way:
@@ -228,8 +169,6 @@ class Tiled(Invariant):
             way = self.way(partition)
             explains = moment.delivery(partition.group) is Delivery.AT_MOST_ONCE
             way.seek(entry.offset, opens=opens, explains=explains)
-            if entry.offset is not None and self.judges_marks:
-                way.marks.seek(partition, entry.offset, self)
 
     def _checkpoint(self, moment: Moment, partition: GroupPartition, offset: Offset) -> None:
         way, number = self.way(partition), moment.number
@@ -260,21 +199,9 @@ class Tiled(Invariant):
 
     def accept(self, moment: Moment, batch: Batch, number: EventNumber) -> None:
         """See `Invariant`."""
-        marks, ways = batch.undone_from, self.ways
+        ways = self.ways
         for partition, range_ in batch.ranges.items():
             way = ways.get(partition) or self.way(partition)
             twice = add(way.done, range_)
             if twice:
                 way.twice += twice
-            if self.judges_marks:
-                way.marks.note(batch, number, range_, marks.get(partition))
-        if marks or batch.outcome is not Outcome.DONE:
-            whole = all(marks.get(p) == r.from_ for p, r in batch.ranges.items())
-            if whole is not (batch.outcome is Outcome.UNDONE):
-                said = ", ".join(f"{p} {o}" for p, o in marks.items()) or "nowhere"
-                self.add(f"batch {batch.batch} is {batch.outcome} in the ledger, undone from {said}", number)
-
-    def finish(self, moment: Moment) -> None:
-        """See `Invariant`."""
-        for partition, way in self.ways.items():
-            way.marks.finish(partition, self)

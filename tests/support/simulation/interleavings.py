@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from airflow_kcr.errors import KcrError
-from airflow_kcr.protocol.invariants import History, verify
+from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region import commands, liveness, rows
@@ -47,6 +47,7 @@ from airflow_kcr.protocol.values import (
 from tests.support.memory import MemoryTransactions
 from tests.support.simulation.snapshots import Snapshot, put_back, taken
 from tests.support.simulation.world import EPOCH
+from tests.support.verifying import verify
 from tests.support.whole import everything
 
 GROUP, NAME = GroupId("g"), RegionName("flights")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from airflow_kcr.protocol.invariants import History, verify
+from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import EventNumber, GroupPartition
 from tests.support.simulation.handovers import Handovers
+from tests.support.verifying import verify
 
 if TYPE_CHECKING:
     from airflow_kcr.protocol.region.rows import Batch

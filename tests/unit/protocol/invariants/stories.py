@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_kcr.protocol.invariants import History, Violation, verify
+from airflow_kcr.protocol.invariants.history import History, Violation
 from airflow_kcr.protocol.region.events import Body, Event
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import BatchId, EventNumber, GroupPartition, Offset, Range
 from tests.support.driver import Driver
+from tests.support.verifying import verify
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_kcr.protocol.invariants import History
+from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.events import (
     CheckpointCompleted,

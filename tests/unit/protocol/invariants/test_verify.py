@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.protocol.invariants import History, verify
+from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.invariants.proof import CHECKS
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import EventNumber
+from tests.support.verifying import verify
 from tests.unit.protocol.invariants.stories import crash_between, recorded, two_checkpoints
 
 

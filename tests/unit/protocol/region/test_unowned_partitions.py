@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import StaleIncarnation
-from airflow_kcr.protocol.invariants import History, verify
+from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import coverage, events
 from airflow_kcr.protocol.region.commands import KillRegion, PartitionAdvice, ReportGroups, ReportPartitions
@@ -19,6 +19,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartitio
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import happened, judge
 from tests.support.scripts import boundary, started
+from tests.support.verifying import verify
 
 REJOIN = Timeouts().rejoin_after.total_seconds()
 WAIT = Timeouts().unowned_wait.total_seconds()
