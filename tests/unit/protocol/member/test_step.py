@@ -6,16 +6,17 @@ import pytest
 
 from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol.member import messages
-from airflow_kcr.protocol.member.state import Awaited, State, moved
-from airflow_kcr.protocol.member.step import CLAIM_BACKOFF
+from airflow_kcr.protocol.member.state import Awaited, MemberMachine, State, moved
+from airflow_kcr.protocol.member.step import CLAIM_BACKOFF, step
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.commands import Found
 from airflow_kcr.protocol.region.rows import Claim, RegionState, ResetCause
 from airflow_kcr.protocol.region.view import MemberRegion
+from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import AssignmentId, BatchId, Epoch, EventNumber, Incarnation, Offset, Timeline
 from tests.support import answers
-from tests.support.lone_member import MINE, LoneMember, claims_of, view_of
+from tests.support.lone_member import MINE, PROCESS, LoneMember, claims_of, view_of
 
 B1 = BatchId("b1")
 SEEN = view_of(claims_of())
@@ -25,6 +26,12 @@ def later(view: MemberRegion, **changes: object) -> messages.Event:
     """Return that the region was read, one event later and with these changes."""
     newer = {"counter": EventNumber(view.counter + 1), **changes}
     return answers.view_read(view=replace(view, **newer))  # type: ignore[arg-type]
+
+
+def test_whatever_happens_to_a_closed_member_is_ignored() -> None:
+    closed = MemberMachine(process=PROCESS, timeouts=Timeouts(), state=State.CLOSED)
+    assert step(closed, answers.batch_started(batch=B1), 1.0) == (closed, ())
+    assert step(closed, messages.BatchFinished(batch=B1), 1.0) == (closed, ())
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
@@ -124,6 +131,13 @@ def test_a_store_that_knows_less_than_was_seen_is_told_so(event: messages.Event)
     assert lone.wanted(commands.ReportLater) == []
 
 
+def test_a_store_that_gives_an_incarnation_that_was_used_before_is_told_so() -> None:
+    lone = LoneMember().processing()
+    lone.now = 10.0
+    lone.feed(messages.Notice.TICK, answers.registered(incarnation=Incarnation(1), sent_at=10.0))
+    assert lone.wanted(commands.ReportLater)
+
+
 def test_a_store_that_shows_less_than_when_it_was_asked_is_told_so_and_what_it_shows_now_counts() -> None:
     lone = LoneMember().processing()
     lone.feed(answers.renewed(sent_at=0.0, counter=EventNumber(11)))
@@ -173,6 +187,12 @@ def test_a_sink_that_stands_further_than_the_store_is_told() -> None:
     lone.feed(messages.SinkFailed(epoch=Epoch(1), why="", fence=Epoch(7), timeline=Timeline(3)))
     memory = lone.wanted(commands.ReportLater)[0]
     assert (memory.epoch, memory.timeline) == (7, 3)
+
+
+def test_a_newer_incarnation_in_the_view_is_another_process() -> None:
+    lone = LoneMember().processing()
+    lone.feed(later(SEEN, incarnation=Incarnation(2)))
+    assert lone.state is State.FENCED
 
 
 # -- views ------------------------------------------------------------------------------------------------------------

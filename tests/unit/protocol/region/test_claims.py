@@ -21,7 +21,7 @@ from airflow_kcr.protocol.values import (
     TopicId,
 )
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
+from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, state
 from tests.support.scripts import boundary, hourly, located, running, started
 
 
@@ -512,3 +512,17 @@ def test_a_reclaim_of_ones_own_leaves_the_open_checkpoint_alone() -> None:
     checkpoint = driver.request_checkpoint("n").sequence
     driver.claim(driver.member(0))
     assert open_checkpoint(driver) == checkpoint
+
+
+def test_a_newcomer_that_holds_nothing_still_has_to_be_among_the_participants() -> None:
+    driver = Driver(partitions=1)
+    driver.handle(commands.StartRegion())
+    driver.join(driver.member(0))
+    driver.spread()
+    driver.finish_reset()
+    driver.wait(driver.region.rules.timeouts.arrival_wait.total_seconds())
+    first = driver.request_checkpoint("n").sequence
+    driver.join(driver.member(1))
+    driver.claim(driver.member(1), [])
+    assert aborted(driver, first)
+    assert driver.member(1) in checkpoint_of(driver).participants

@@ -78,6 +78,13 @@ def test_only_the_checkpoint_that_drains_takes_contributions() -> None:
     refused(running(), part, errors.CheckpointRefused, "not draining")
 
 
+def test_a_member_that_contradicts_its_own_contribution_is_refused() -> None:
+    driver = draining()
+    driver.contribute(driver.member(0))
+    other = part_of(driver, driver.member(0), dict.fromkeys(driver.claims(driver.member(0)), 9))
+    refused(driver, other, errors.ConflictingContribution, "already contributed other offsets")
+
+
 def test_nobody_contributes_in_the_middle_of_a_batch() -> None:
     driver = running()
     batch = driver.start_batch(driver.member(0))

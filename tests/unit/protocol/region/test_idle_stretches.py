@@ -22,7 +22,7 @@ from tests.support.driver import Driver
 from tests.support.judging import happened, judge, open_checkpoint, state
 from tests.support.scripts import HOUR, boundary, hourly, located
 
-IDLE = 6
+IDLE = 4
 catching_up = pytest.mark.parametrize("catchup", [True, False])
 
 
@@ -51,7 +51,7 @@ def pass_bounds(driver: Driver, number: int) -> list[CheckpointNumber]:
 
 
 def idle(*, catchup: bool = True, mode: CheckpointMode = CheckpointMode.AUTO) -> tuple[Driver, list[CheckpointNumber]]:
-    """Return a region that has checkpointed itself at six boundaries at which nothing had come, and its checkpoints."""
+    """Return a region that has checkpointed itself at four boundaries where nothing had come, and its checkpoints."""
     driver = hourly(mode=mode, catchup=catchup, partitions=2, members=2)
     return driver, pass_bounds(driver, IDLE)
 
