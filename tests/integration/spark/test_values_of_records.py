@@ -195,6 +195,11 @@ def in_a_cast(batch: DataFrame, context: BatchContext) -> None:
     context.sinks["out"].write(text_of(batch).selectExpr("topic", "partition", "offset", "cast(value as int) as value"))
 
 
+def with_a_nul(batch: DataFrame, context: BatchContext) -> None:
+    ended = text_of(batch).selectExpr("topic", "partition", "offset", "concat(value, decode(X'00', 'utf-8')) as value")
+    context.sinks["out"].write(ended)
+
+
 def in_spark(batch: DataFrame, context: BatchContext) -> None:
     text_of(batch).selectExpr("raise_error(value)").collect()
 
@@ -223,6 +228,7 @@ PIPELINES: Final[Mapping[Pipeline, str]] = {
     in_a_worker: rf"failed: LookupError \(.*{HERE}, line \d+\)$",
     in_a_function: rf"failed: ValueError \(.*{HERE}, line \d+\)$",
     in_a_cast: rf"failed: SparkNumberFormatException: CAST_INVALID_INPUT \(.*{HERE}, line \d+\)$",
+    with_a_nul: "a text holds what this database's encoding can't, or a NUL, which no text of Postgres can",
     in_spark: rf"failed: SparkRuntimeException: USER_RAISED_EXCEPTION \(.*{HERE}, line \d+\)$",
     wrapped: rf"failed: SparkRuntimeException: USER_RAISED_EXCEPTION \(.*{HERE}, line \d+\)$",
     of_kinds: "UNRESOLVED_COLUMN.WITH_SUGGESTION `none_of_these` ",
