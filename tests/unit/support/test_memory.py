@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.commands import DeclareRegion, RetireCheckpoints
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import (
-    BatchClosed,
     BatchesProven,
-    BatchQuiescedAfter,
-    BatchStarted,
-    LedgerChange,
-    Spec,
 )
-from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -35,9 +27,8 @@ from airflow_kcr.protocol.values import (
     Timeline,
     TopicName,
 )
-from tests.support.driver import BEGINNING, Clock
-from tests.support.memory import MemoryTransactions, proven
-from tests.support.scripts import checkpoints_of_ten, hourly
+from tests.support.driver import BEGINNING
+from tests.support.memory import proven
 
 FLIGHTS = RegionName("flights")
 LEASE = timedelta(seconds=10)
@@ -46,32 +37,6 @@ MEMBER = MemberId(GroupId("g"), 0)
 
 def p(number: int) -> GroupPartition:
     return GroupPartition(GroupId("g"), TopicName("t"), number)
-
-
-def test_what_is_retired_is_forgotten_and_nothing_else() -> None:
-    driver = hourly(keep=2)
-    checkpoints = checkpoints_of_ten(driver, 4)
-    driver.handle(RetireCheckpoints())
-    region = driver.region
-    assert set(region.offsets) == set(region.read_backs) == {s for s, _ in region.contributions} == set(checkpoints[2:])
-    assert set(checkpoints) <= set(region.checkpoints)
-
-
-def test_every_kind_of_ledger_change_reaches_its_rows() -> None:
-    store = MemoryTransactions(Clock())
-    store.handle(FLIGHTS, DeclareRegion(spec=Spec(text="{}", rules=RegionRules(groups={}))))
-    changes: tuple[LedgerChange, ...] = (
-        BatchStarted(batch=batch(outcome=None)),
-        BatchQuiescedAfter(batch=BatchId("b"), at=BEGINNING + LEASE),
-        BatchClosed(batch=BatchId("b"), outcome=Outcome.UNKNOWN, at=BEGINNING, after=EventNumber(4)),
-        BatchesProven(epoch=Epoch(1), proven_in=Epoch(3), progress=places(p0=10, p1=20)),
-    )
-    region, _ = store.decide(FLIGHTS, lambda region, now: (replace(region, ledger=changes), None))
-    assert len(region.ledger) == 0
-    row = store.batch(FLIGHTS, BatchId("b"))
-    assert row is not None
-    assert (row.quiesced_after, row.finished_at, row.finished_after) == (BEGINNING + LEASE, BEGINNING, 4)
-    assert (row.outcome, row.proven_in, row.accepted_in) == (Outcome.DONE, 3, 3)
 
 
 # -- proven -----------------------------------------------------------------------------------------------------------
