@@ -146,7 +146,7 @@ def preparing(
         refuse_held(store, run)
     spec, revision, digest = stored_spec(region.spec.text), region.spec.revision, region.spec.digest
     with ExitStack() as stack:
-        with failures.told(revision, digest):
+        with failures.reported(revision, digest):
             parts = load(spec, run.group, environ, region_id=region.region_id, taken=store.taken(run.region))
             cluster = stack.enter_context(reader_with(parts.kafka))
             # Before anything joins: in a group that is another region's, these members would be the foreign consumers.
@@ -258,7 +258,7 @@ def hosting(
         # Not the reader's: a call about a group may take all of its time, and no checkpoint waits for that.
         process = stack.enter_context(AdminProcess(admin_settings(prepared.parts.kafka)))
         logs = BrokerLogs(process)
-        with failures.told(prepared.revision, prepared.digest):
+        with failures.reported(prepared.revision, prepared.digest):
             partitions = _partitions(prepared, logs)
             spark = _session(prepared, partitions)
             prepared = replace(prepared, fetch=fetch_for(run.group, partitions, executor_memory(spark)))

@@ -182,7 +182,7 @@ class Notifications:
             if newest > known:
                 known = newest
                 for host in self._hosts:
-                    host.tell(messages.Changed(counter=newest))
+                    host.post(messages.Changed(counter=newest))
 
 
 # The parent watchdog
@@ -219,7 +219,7 @@ class ParentWatchdog:
         end_process: Callable[[str], None],
     ) -> None:
         self._store, self._region, self._task, self._end_process = store, region, task, end_process
-        self._told = threading.Event()
+        self._is_going = threading.Event()
         self._over = threading.Event()
         self._member_pool: MemberPool | None = None
 
@@ -247,10 +247,10 @@ class ParentWatchdog:
             yield
             return
 
-        def told(number: int, frame: FrameType | None) -> None:
-            self._told.set()
+        def going(number: int, frame: FrameType | None) -> None:
+            self._is_going.set()
 
-        before = signal.signal(signal.SIGUSR1, told)
+        before = signal.signal(signal.SIGUSR1, going)
         try:
             yield
         finally:
@@ -260,7 +260,7 @@ class ParentWatchdog:
     def _watch_task(self, task: Task) -> None:
         while not self._over.is_set():
             period = POLL_PERIOD if task.pid else REQUEST_PERIOD
-            if self._told.wait(period) or task.is_gone() or self._is_asked(task):
+            if self._is_going.wait(period) or task.is_gone() or self._is_asked(task):
                 self._task_gone(task)
                 return
 

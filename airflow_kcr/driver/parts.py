@@ -114,10 +114,10 @@ class StartFailures:
 
     def __init__(self, store: RegionStore, region: RegionName, members: Collection[MemberId]) -> None:
         self._store, self._region, self._members = store, region, members
-        self._told: set[tuple[str, type[KcrError]]] = set()
+        self._reported: set[tuple[str, type[KcrError]]] = set()
 
     @contextmanager
-    def told(self, revision: int, digest: str) -> Iterator[None]:
+    def reported(self, revision: int, digest: str) -> Iterator[None]:
         """Tell it where that is what an error in the block says; that something is away once, with its first words.
 
         Args:
@@ -129,8 +129,8 @@ class StartFailures:
         except (ConfigurationError, SinkError, BrokerUnavailable, OtherCluster, GroupInOtherRegion) as error:
             # Each try has other words for what does not answer, and each report would be an event.
             what = (digest, type(error))
-            if what not in self._told and self._report(revision, digest, sentence(error)) and is_away(error):
-                self._told.add(what)
+            if what not in self._reported and self._report(revision, digest, sentence(error)) and is_away(error):
+                self._reported.add(what)
             raise
 
     def _report(self, revision: int, digest: str, refusal: str) -> bool:
@@ -252,11 +252,11 @@ def _store(given: str) -> tuple[CheckVerdict, str]:
     with connect(url) as store:
         store.names()  # the schema is this program's, and this user may read it
     before = datetime.now(UTC)
-    told, now = server_at(url), datetime.now(UTC)
+    again, now = server_at(url), datetime.now(UTC)
     described = f"Postgres {server.version}{' behind a pooler' if server.is_pooled else ''}"
     if server.is_standby:
         return CheckVerdict.FAILED, f"{described}, a standby, which takes no changes; give the address of the primary"
-    if skew := _skew(told, before, now):
+    if skew := _skew(again, before, now):
         return CheckVerdict.WARNING, (
             f"{described}; the clocks of this machine and of the store differ by {skew.total_seconds():.1f} s: have "
             "both follow a time server, or boundaries divide records by another time than you see"

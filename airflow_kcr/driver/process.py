@@ -298,7 +298,7 @@ def line(title: str, members: Sequence[MemberProgress]) -> str:
     everybody = total(members)
     states = ", ".join(f"{one.member} {one.state}" for one in members) or "no member"
     checkpoint = f"; checkpoint {everybody.checkpoint}" if everybody.checkpoint else ""
-    incidents = f"; {told}" if (told := _incidents(everybody.counts)) else ""
+    incidents = f"; {found}" if (found := _incidents(everybody.counts)) else ""
     return (
         f"{title}: {everybody.counts.records:,} records, {everybody.records_per_second:,.0f}/s, "
         f"{_number(everybody.lag)} offsets behind{checkpoint} ({states}){incidents}"
@@ -341,7 +341,7 @@ def _cells(one: MemberProgress) -> tuple[str, ...]:
 
 def _incidents(counts: Counts) -> str:
     """Return what went wrong since the start, for a reader who returns after a week; empty if nothing did."""
-    told = {
+    incidents = {
         "resets": counts.resets,
         "failed batches": counts.failed_batches,
         "discarded batches": counts.discarded_batches,
@@ -349,7 +349,7 @@ def _incidents(counts: Counts) -> str:
         "times without the store": counts.store_losses,
         "complaints": counts.troubles,
     }
-    found = ", ".join(f"{name}: {number:,}" for name, number in told.items() if number)
+    found = ", ".join(f"{name}: {number:,}" for name, number in incidents.items() if number)
     last = f" (the last: {' '.join(counts.last_trouble.split())})" if counts.last_trouble else ""
     return f"since the start: {found}{last}" if found else ""
 

@@ -371,13 +371,13 @@ def environment(plan: AirflowPlan, known: Kept) -> dict[str, str]:
         "LOGGING__WORKER_LOG_SERVER_PORT": str(known.ports["worker_logs"]),
         "LOGGING__TRIGGER_LOG_SERVER_PORT": str(known.ports["trigger_logs"]),
     }
-    told = {f"AIRFLOW__{name}": value for name, value in {**_SETTINGS, **own, **plan.settings}.items()}
+    settings = {f"AIRFLOW__{name}": value for name, value in {**_SETTINGS, **own, **plan.settings}.items()}
     connections = {
         "AIRFLOW_CONN_KCR_DEFAULT": _with_scheme("kcr", plan.store_url),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(_SPARK_CONNECTION),
     }
     home = {"AIRFLOW_HOME": str(plan.folder / "home"), MARKER: str(plan.folder)}
-    return {**_surroundings(), **plan.environment, **connections, **told, **home}
+    return {**_surroundings(), **plan.environment, **connections, **settings, **home}
 
 
 def write_private(path: Path, text: str) -> None:

@@ -145,8 +145,8 @@ def _ivy_home(jars: JarSet) -> Path:
 
 
 def _key(jars: JarSet) -> str:
-    told = json.dumps([jars.wanted, sorted(jars.without)])
-    return f"{jars.name}-{jars.wanted[0][2]}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+    identity = json.dumps([jars.wanted, sorted(jars.without)])
+    return f"{jars.name}-{jars.wanted[0][2]}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 
 def _cached(folder: Path) -> tuple[Path, ...] | None:
@@ -190,7 +190,7 @@ def _run_ivy(jars: JarSet, target: Path) -> None:
         except subprocess.TimeoutExpired as error:
             raise _failed(jars, f"it was not done within {DOWNLOAD_WITHIN:g} s") from error
     if ran.returncode != 0:
-        raise _failed(jars, "Ivy says:\n" + _told(ran.stdout + ran.stderr))
+        raise _failed(jars, "Ivy says:\n" + _last_words(ran.stdout + ran.stderr))
 
 
 def _failed(jars: JarSet, why: str) -> ServiceFailed:
@@ -201,7 +201,7 @@ def _failed(jars: JarSet, why: str) -> ServiceFailed:
     )
 
 
-def _told(output: str) -> str:
+def _last_words(output: str) -> str:
     """The last lines of Ivy that say something."""
     lines = [line.strip() for line in output.splitlines() if line.strip(" :=\t-.|") and "VERBOSE OR DEBUG" not in line]
     return "\n".join(lines[-IVY_LINES:])

@@ -57,7 +57,7 @@ class Recorded:
         except psutil.NoSuchProcess:
             return False
 
-    def tell_all(self, number: signal.Signals) -> None:
+    def signal_all(self, number: signal.Signals) -> None:
         """Send a signal to the process and to everything it has started."""
         for one in self._all():
             with suppress(psutil.NoSuchProcess):
@@ -70,7 +70,7 @@ class Recorded:
             ServiceFailed: if it can't be killed either.
         """
         left = self._all()
-        self.tell_all(signal.SIGCONT)  # who is suspended would not hear the other
+        self.signal_all(signal.SIGCONT)  # who is suspended would not hear the other
         if self.alive:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, ask)
@@ -224,7 +224,7 @@ def start_detached(
     with log.open("ab") as output:
         begin = output.tell()
         try:
-            told = subprocess.run(
+            said = subprocess.run(
                 ["/bin/sh", "-c", _DETACH, "kcr", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -238,7 +238,7 @@ def start_detached(
             ).stdout
         except subprocess.SubprocessError as error:
             raise ServiceFailed(f"{name} could not be started: {error}") from error
-    pid, group = map(int, told.split())
+    pid, group = map(int, said.split())
     return ServiceProcess(name, Recorded(pid, group, _created(pid)), log, begin)
 
 

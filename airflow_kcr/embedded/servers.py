@@ -160,10 +160,10 @@ def write_settings(folder: Path, settings: Mapping[str, str]) -> None:
     """Write the file with which a broker starts: its settings, else `SETTINGS`."""
     folder.mkdir(parents=True, exist_ok=True)
     # In a Java properties file a backslash escapes what follows.
-    told = {name: value.replace("\\", "\\\\") for name, value in sorted({**SETTINGS, **settings}.items())}
+    escaped = {name: value.replace("\\", "\\\\") for name, value in sorted({**SETTINGS, **settings}.items())}
     path = folder / "server.properties"
     path.touch(mode=0o600)  # it may hold passwords
-    path.write_text("".join(f"{name}={value}\n" for name, value in told.items()), encoding="utf-8")
+    path.write_text("".join(f"{name}={value}\n" for name, value in escaped.items()), encoding="utf-8")
 
 
 def java_command(classes: Sequence[Path], *arguments: str) -> list[str]:
@@ -208,9 +208,9 @@ class Postgres(EmbeddedServer):
             "unix_socket_directories": "",
             **self.settings,
         }
-        told = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+        arguments = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         child = self.launch(
-            [str(programs / "postgres"), "-D", str(self.data), *told],
+            [str(programs / "postgres"), "-D", str(self.data), *arguments],
             name="Postgres",
             log=self.folder / "postgres.log",
             env=dict(os.environ),

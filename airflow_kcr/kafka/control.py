@@ -284,7 +284,7 @@ class ControlConsumer:
             _log.error("The event thread of group %s failed: %s", self._group, why)
             failure = ProtocolError(f"the event thread of group {self._group} failed: {why}")
             failure.__cause__ = error
-            self._tell(partial(self._listener.failed, failure))
+            self._report(partial(self._listener.failed, failure))
         finally:
             self._commits.give_up("the member has ended")
             self._close(self._until_end())
@@ -329,7 +329,7 @@ class ControlConsumer:
         self._commits.step(group_consumer, time.monotonic())
         self._reads.step(group_consumer)
         for text in self._complaints.due(time.monotonic()):
-            self._tell(partial(self._listener.troubled, text))
+            self._report(partial(self._listener.troubled, text))
 
     def _take_end(self, by: float) -> None:
         self._ends_by = by
@@ -384,12 +384,12 @@ class ControlConsumer:
             if was_assigned and not group_consumer.fatal and not group_consumer.has_left:
                 self._complain(Complaint("leave", f"the group did not answer a leave within {LEAVE_TIMEOUT:.0f} s"))
         self._close(CLOSE_TIMEOUT)
-        self._tell(self._listener.left)
+        self._report(self._listener.left)
 
     def _close_keeping_slot(self) -> None:
         self._commits.give_up("the member closed its consumer")
         self._close(CLOSE_TIMEOUT)
-        self._tell(self._listener.left)
+        self._report(self._listener.left)
 
     def _close(self, bound: timedelta) -> None:
         group_consumer, self._group_consumer = self._group_consumer, None
@@ -409,12 +409,12 @@ class ControlConsumer:
         for item in news:
             match item:
                 case GroupConsumerAssigned(partitions):
-                    self._tell(partial(self._listener.assigned, partitions))
+                    self._report(partial(self._listener.assigned, partitions))
                 case GroupConsumerRevoked():
                     self._joined_at = time.monotonic()
-                    self._tell(self._listener.revoked)
+                    self._report(self._listener.revoked)
                 case GroupConsumerLost(why):
-                    self._tell(partial(self._listener.fenced, why))
+                    self._report(partial(self._listener.fenced, why))
                 case GroupConsumerWaits(why):
                     self._asks_again_at = time.monotonic() + ASK_AGAIN
                     self._complain(Complaint("slot", f"{why}; asked again until that one's session is over"))
@@ -426,7 +426,7 @@ class ControlConsumer:
         if self._group_consumer is not None:
             self._deliver(self._group_consumer.news())
         released = threading.Event()
-        self._tell(partial(self._listener.revoking, partitions, released.set))
+        self._report(partial(self._listener.revoking, partitions, released.set))
         until = time.monotonic() + self._drains_within
         while not released.wait(DRAIN_SLICE) and not self._going.is_set():
             if time.monotonic() >= until:
@@ -437,9 +437,9 @@ class ControlConsumer:
     def _complain(self, complaint: Complaint) -> None:
         text = self._complaints.heard(complaint.kind, complaint.text, time.monotonic())
         if text is not None:
-            self._tell(partial(self._listener.troubled, text))
+            self._report(partial(self._listener.troubled, text))
 
-    def _tell(self, say: Callable[[], None]) -> None:
+    def _report(self, say: Callable[[], None]) -> None:
         if not self._muted.is_set():
             say()
 
@@ -454,8 +454,8 @@ EVERY: Final = timedelta(seconds=5)
 
 @dataclass(slots=True)
 class _Kind:
-    told_at: float
-    untold: int = 0
+    logged_at: float
+    unlogged: int = 0
     text: str = ""
 
 
@@ -482,18 +482,18 @@ class Complaints:
             What is to be told now; None: it was counted.
         """
         known = self._kinds.get(kind)
-        if known is None or (now - known.told_at >= self._every and not known.untold):
-            self._kinds[kind] = _Kind(told_at=now)
+        if known is None or (now - known.logged_at >= self._every and not known.unlogged):
+            self._kinds[kind] = _Kind(logged_at=now)
             return text
-        known.untold += 1
+        known.unlogged += 1
         known.text = text
         return None
 
     def due(self, now: float) -> tuple[str, ...]:
         """Return what was counted and is to be told now."""
-        told: list[str] = []
+        due: list[str] = []
         for kind in self._kinds.values():
-            if kind.untold and now - kind.told_at >= self._every:
-                told.append(f"{kind.text} ({kind.untold} more in the last {now - kind.told_at:.0f} s)")
-                kind.told_at, kind.untold = now, 0
-        return tuple(told)
+            if kind.unlogged and now - kind.logged_at >= self._every:
+                due.append(f"{kind.text} ({kind.unlogged} more in the last {now - kind.logged_at:.0f} s)")
+                kind.logged_at, kind.unlogged = now, 0
+        return tuple(due)

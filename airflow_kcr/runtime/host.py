@@ -172,9 +172,9 @@ class MemberHost:
         self._done = threading.Event()
         self._end = Ended(how=End.CLOSED)
         silence = who.timeouts.statement_timeout + who.timeouts.renew / 2
-        self._requests = StoreCalls(world.store, who, self.tell, self.fail, self._clock, silence)
-        self._leases = world.renewals.member(self.tell, self.fail, world.store_clock, silence)
-        self._grouping = Grouping(who, self.tell, self.fail, self._metrics)
+        self._requests = StoreCalls(world.store, who, self.post, self.fail, self._clock, silence)
+        self._leases = world.renewals.member(self.post, self.fail, world.store_clock, silence)
+        self._grouping = Grouping(who, self.post, self.fail, self._metrics)
         membership = world.membership(self._grouping)
         self._grouping.use(membership)
         self._planner = Planner(world.logs, self._clock, world.store_clock, checkpoint.grace, limits)
@@ -184,7 +184,7 @@ class MemberHost:
             world.sinks,
             self._planner,
             Places(world.logs, membership, who.group, world.store_clock),
-            happened=self.tell,
+            happened=self.post,
             failed=self.fail,
             clock=self._clock,
         )
@@ -198,7 +198,7 @@ class MemberHost:
 
     def terminate(self) -> None:
         """Ask the member to end within the close time, keeping a static member's slot (SIGTERM, Ctrl-C)."""
-        self.tell(messages.Notice.TERMINATED)
+        self.post(messages.Notice.TERMINATED)
 
     def hold(self) -> None:
         """Plan no further batch.
@@ -239,9 +239,9 @@ class MemberHost:
             process = replace(self._machine.process, spec_revision=revision)
             self._machine = replace(self._machine, process=process)
 
-        self.tell(adopted)
+        self.post(adopted)
 
-    def tell(self, happening: Happening) -> None:
+    def post(self, happening: Happening) -> None:
         """Put an event for the machine, or something to do in the loop, into its queue."""
         self._happenings.put(happening)
 
@@ -252,7 +252,7 @@ class MemberHost:
             if self._failure is None:
                 self._failure = error
 
-        self.tell(failed)
+        self.post(failed)
 
     def wait(self, timeout: float) -> Ended | None:
         """Return how the member ended; None if it has not within `timeout` seconds."""
@@ -360,10 +360,10 @@ class MemberHost:
         """End all threads of the member; the store's remaining commands are sent first."""
         left = self.who.timeouts.close * (1 - CLOSE_SHARE)
         self._working.end()
-        told = self._requests.end(left.total_seconds() / 2)
+        is_sent = self._requests.end(left.total_seconds() / 2)
         self._leases.end()
         ended = self._grouping.membership.end(left / 2)
-        if not told:
+        if not is_sent:
             _LOG.warning("%s: the store could not be told that this member ends", self.who.member)
         if not ended:
             _LOG.warning("%s: the Kafka client did not close in time", self.who.member)
@@ -443,7 +443,7 @@ class MemberHost:
         if self._world.is_ready():
             self._working.plan(effect, batch, self._size.records, self._world.lacks)
         else:
-            self.tell(messages.RangesPlanned(batch=batch, ranges={}))  # nothing to read, for now
+            self.post(messages.RangesPlanned(batch=batch, ranges={}))  # nothing to read, for now
 
     def _run_batch(self, effect: messages.RunBatch) -> None:
         row, view = effect.row, self._machine.view

@@ -71,23 +71,23 @@ class StoreClock:
     def __init__(self, clock: Clock, now: datetime) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._told = (now, clock())
+        self._reading = (now, clock())
 
-    def tell(self, now: datetime) -> None:
+    def note(self, now: datetime) -> None:
         """Note what the store just answered; an older answer than the one known changes nothing."""
         heard = self._clock()
         with self._lock:
-            if now > self._at(self._told, heard):
-                self._told = (now, heard)
+            if now > self._at(self._reading, heard):
+                self._reading = (now, heard)
 
     def now(self) -> datetime:
         """Return a moment that the store's clock has reached."""
         with self._lock:
-            return self._at(self._told, self._clock())
+            return self._at(self._reading, self._clock())
 
     @staticmethod
-    def _at(told: tuple[datetime, Seconds], moment: Seconds) -> datetime:
-        return told[0] + timedelta(seconds=moment - told[1])
+    def _at(reading: tuple[datetime, Seconds], moment: Seconds) -> datetime:
+        return reading[0] + timedelta(seconds=moment - reading[1])
 
 
 # Identity
@@ -274,7 +274,7 @@ class LeaseCalls:
         if isinstance(answer, RefusedError):
             self._deliver(messages.Refused(command=asked.command, error=answer))
             return
-        self._store_clock.tell(answer.now)
+        self._store_clock.note(answer.now)
         self._deliver(messages.Answered(command=asked.command, result=answer, sent_at=sent_at))
 
 

@@ -73,8 +73,8 @@ def essential_line(error: BaseException) -> str:
     own = next((link for link in _python_chain(error) if isinstance(link, KcrError)), None)
     if own is not None:
         return _shortened(f"{type(own).__name__}: {own}{_place(error)}")
-    if told := _python_of_task(error):
-        return _shortened(_of_traceback(told))
+    if said := _python_of_task(error):
+        return _shortened(_of_traceback(said))
     thrown = tuple(java_chain(error))
     if not thrown:
         of_system = f": {os.strerror(error.errno)}" if isinstance(error, OSError) and error.errno else ""

@@ -61,7 +61,7 @@ def decoded(batch: DataFrame, how: Format) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    told = F.concat_ws(
+    message = F.concat_ws(
         "",
         F.lit(f"{OWN}poison record "),
         F.concat_ws("/", *COORDINATES),
@@ -71,7 +71,7 @@ def decoded(batch: DataFrame, how: Format) -> DataFrame:
     )
     judged = _judged(batch, how)
     # The filter has to be computed to know whether a row stays, so the error can't be optimised away.
-    sound = F.when(F.col(_REASON).isNull(), F.lit(True)).otherwise(F.raise_error(told).cast("boolean"))
+    sound = F.when(F.col(_REASON).isNull(), F.lit(True)).otherwise(F.raise_error(message).cast("boolean"))
     return _rows(judged.where(sound), how)
 
 
@@ -88,10 +88,10 @@ class Decoded:
     @property
     def poisoned(self) -> int:
         """How many could not be decoded; counted when it is first asked for."""
-        return self.told[0]
+        return self.summary[0]
 
     @cached_property
-    def told(self) -> tuple[int, Sequence[object]]:
+    def summary(self) -> tuple[int, Sequence[object]]:
         """How many, and of the first of them topic, partition, offset and reason; empty: there is none."""
         from pyspark.sql import functions as F
 
@@ -124,7 +124,7 @@ def decoding(batch: DataFrame, how: Format) -> Iterator[Decoded]:
             poison=bad.select(*COORDINATES, "timestamp", "key", "value", F.col(_REASON).alias("reason")),
         )
         yield found
-        poisoned, first = found.told
+        poisoned, first = found.summary
         if poisoned:
             _LOG.warning("%d poison record(s), the first %s/%s/%s: %s", poisoned, *first)
     finally:
@@ -150,7 +150,7 @@ def dead_letters_to_topic(poison: DataFrame, context: BatchContext, *, topic: st
 
     if topic in {place.topic for place in context.ranges}:
         raise ConfigurationError(f"{topic} is read by this very batch: its poison would come back for ever")
-    told = {
+    named = {
         "kcr.topic": F.col("topic"),
         "kcr.partition": F.col("partition").cast("string"),
         "kcr.offset": F.col("offset").cast("string"),
@@ -159,7 +159,7 @@ def dead_letters_to_topic(poison: DataFrame, context: BatchContext, *, topic: st
         "kcr.batch": F.lit(str(context.batch_id)),
     }
     headers = F.array(
-        *(F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in told.items())
+        *(F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in named.items())
     )
     options = {f"kafka.{name}": value for name, value in kafka.items()}
     letters = poison.select("key", "value", headers.alias("headers"))
@@ -292,7 +292,7 @@ class Json:
         )
 
         def object_of(read: Column) -> Column:
-            told = F.when(
+            unread = F.when(
                 read.isNull() | read[_CORRUPT].isNotNull() | read[end].isNull() | read[whole].isNull(),
                 "not JSON of this schema",
             )
@@ -302,7 +302,7 @@ class Json:
                 read[whole][one.name].try_cast(_read_as(one.dataType)).alias(self.renamed.get(one.name, one.name))
                 for one in self._parsed.fields
             )
-            return F.struct(*columns, F.coalesce(told, *flaws).alias(_CORRUPT))
+            return F.struct(*columns, F.coalesce(unread, *flaws).alias(_CORRUPT))
 
         # As an element of an array it is read once, however often it is named.
         return F.transform(F.array(F.from_json(text, schema, _STRICT)), object_of)[0]
@@ -427,13 +427,13 @@ class Avro:
         from pyspark.sql import functions as F
 
         # Spark makes a row of nulls of what is no record of the schema.
-        required, nullable = self._told_apart()
+        required, nullable = self._by_null()
         missing = [struct[name].isNull() for name in required] or [
             reduce(and_, (struct[name].isNull() for name in nullable))
         ]
         return F.when(value.isNull(), "no value").when(reduce(or_, missing), "not Avro of this schema")
 
-    def _told_apart(self) -> tuple[list[str], list[str]]:
+    def _by_null(self) -> tuple[list[str], list[str]]:
         """The names of the fields that are never null, and of those that may be."""
         try:
             fields = json.loads(self.schema)["fields"]

@@ -101,7 +101,7 @@ class SparkEngine:
         self._lock = threading.Lock()
         self._running: _Running | None = None
         self._cancelled: deque[BatchId] = deque(maxlen=_REMEMBERED)
-        self._told_scans = False
+        self._has_warned = False
         self._started_batches = 0
         threads = jvm.virtual_machine(self._spark.sparkContext).java.lang.Thread
         self._current_thread, self._interrupted = threads.currentThread, threads.interrupted
@@ -232,9 +232,9 @@ class SparkEngine:
         try:
             return count_scans(self._spark, jobs, since)
         except (Py4JError, ValueError, TypeError) as error:
-            if not self._told_scans:
+            if not self._has_warned:
                 logger.warning("how often a batch was read can't be told with this Spark: %s", error)
-            self._told_scans = True
+            self._has_warned = True
             return None
 
     def _outcome(self, running: _Running, context: BatchContext, error: BaseException) -> BatchError:

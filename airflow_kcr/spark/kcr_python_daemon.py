@@ -141,8 +141,8 @@ def _children(pid: int) -> Iterator[int]:
 
 def _is_stopped(pid: int) -> bool:
     """Whether a process is stopped; not by a debugger, and unknown where the kernel has no such table."""
-    with suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as told:
-        return told.read().rpartition(")")[2].split()[0] == "T"
+    with suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+        return stat.read().rpartition(")")[2].split()[0] == "T"
     return False
 
 

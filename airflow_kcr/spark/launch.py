@@ -146,13 +146,13 @@ def _failure(conf: Mapping[str, str], what: str, lines: tuple[str, ...]) -> KcrE
         require_java(os.environ)
     except KcrError as missing:
         return missing
-    told = f"Spark's JVM {what}: {_reason(lines)}"
+    text = f"Spark's JVM {what}: {_reason(lines)}"
     if conf.get(PACKAGES):
-        told += (
+        text += (
             f"\nIt fetches {conf[PACKAGES]}: check that a Maven repository can be reached from here, or name the jars "
             "themselves (--jars)"
         )
-    return ServiceFailed(told)
+    return ServiceFailed(text)
 
 
 def _reason(lines: tuple[str, ...]) -> str:

@@ -75,12 +75,12 @@ class Breakable(EmbeddedServer):
     def suspend(self) -> None:
         """Hold its processes (SIGSTOP): connections stay, but nothing is answered."""
         if self.child is not None:
-            self.child.recorded.tell_all(signal.SIGSTOP)
+            self.child.recorded.signal_all(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Resume a suspended server (SIGCONT)."""
         if self.child is not None:
-            self.child.recorded.tell_all(signal.SIGCONT)
+            self.child.recorded.signal_all(signal.SIGCONT)
 
 
 class Postgres(Breakable, servers.Postgres):

@@ -72,14 +72,14 @@ def process(batch: DataFrame, context: BatchContext) -> None:
         ConfigurationError: nothing says where the output goes.
         ToolMissing: the package with the tables is not installed.
     """
-    told = {
+    columns = {
         "region": context.region,
         "member": str(context.member),
         "epoch": context.epoch,
         "timeline": context.timeline,
         "sequence": context.sequence,
     }
-    found = partial_sums(batch).withColumns({name: F.lit(value) for name, value in told.items()})
+    found = partial_sums(batch).withColumns({name: F.lit(value) for name, value in columns.items()})
     target = batch_folder(output_folder(batch.sparkSession), context.batch_id)
     found.write.mode("overwrite").partitionBy("kind").parquet(target)
 

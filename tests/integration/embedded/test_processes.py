@@ -95,7 +95,7 @@ def test_a_service_that_does_not_listen_is_killed(launch: Launch, tmp_path: Path
 @LAUNCHES
 def test_a_suspended_service_can_be_stopped(launch: Launch, tmp_path: Path) -> None:
     child = run(launch, tmp_path, "sleep 100 & trap 'echo asked; exit' TERM; echo ready; wait")
-    child.recorded.tell_all(signal.SIGSTOP)
+    child.recorded.signal_all(signal.SIGSTOP)
     assert happened(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED, within=10)
     child.stop()
     assert not child.alive
@@ -142,7 +142,7 @@ def test_another_process_with_the_pid_of_a_recorded_one_is_left_alone(tmp_path: 
     former = replace(child.recorded, group=child.pid, started=child.recorded.started - 3600)
     former.stop()
     former.kill()
-    former.tell_all(signal.SIGKILL)
+    former.signal_all(signal.SIGKILL)
     assert not former.alive
     assert child.alive
     child.stop()

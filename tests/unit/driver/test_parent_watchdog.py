@@ -201,13 +201,13 @@ def test_a_task_that_is_not_on_this_host_is_gone_when_its_last_checkpoint_is_ask
     driver: Driver, ended: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parent_watchdog_module, "REQUEST_PERIOD", 0.05)
-    looks: list[RequestId] = []
+    looks, look = list[RequestId](), Region.request_of
 
     def looked(region: Region, request_id: RequestId) -> CheckpointRequest | None:
         looks.append(request_id)
-        return region.request_of(request_id)
+        return look(region, request_id)
 
-    monkeypatch.setattr(parent_watchdog_module, "request_of", looked)
+    monkeypatch.setattr(Region, "request_of", looked)
     member_pool = member_pool_of(driver, 0, 1)
     task = Task(request_id="dag/run/consume/0/try 1", drain=timedelta(seconds=0.5))
     parent_watchdog = watched(driver, task, ended)

@@ -51,7 +51,7 @@ def store() -> RegionStore:
 
 
 def test_who_can_not_start_tells_the_store_in_one_line_that_it_can_keep(store: RegionStore) -> None:
-    with pytest.raises(errors.PipelineUnusable), StartFailures(store, FLIGHTS, [other()]).told(1, digest(store)):
+    with pytest.raises(errors.PipelineUnusable), StartFailures(store, FLIGHTS, [other()]).reported(1, digest(store)):
         raise errors.PipelineUnusable("there is no module '\0\ud800'. Looked in\n  /one\n  /two")
     region, now = store.read(FLIGHTS)
     assert [(c.member, c.refusal) for c in specs.start_failures(region, now)] == [
@@ -60,14 +60,14 @@ def test_who_can_not_start_tells_the_store_in_one_line_that_it_can_keep(store: R
 
 
 def test_what_the_spec_has_no_part_in_is_not_told(store: RegionStore) -> None:
-    with pytest.raises(errors.UnknownMember), StartFailures(store, FLIGHTS, [other()]).told(1, digest(store)):
+    with pytest.raises(errors.UnknownMember), StartFailures(store, FLIGHTS, [other()]).reported(1, digest(store)):
         raise errors.UnknownMember("index 1 is not one of them")
     assert store.read(FLIGHTS)[0].start_failures == ()
 
 
 def test_what_is_away_is_told_once_however_often_it_is_tried_in_other_words(store: RegionStore) -> None:
     def told(error: errors.KcrError) -> str:
-        with suppress(errors.KcrError), failures.told(1, digest(store)):
+        with suppress(errors.KcrError), failures.reported(1, digest(store)):
             raise error
         region, now = store.read(FLIGHTS)
         return specs.start_failures(region, now)[0].refusal
@@ -91,7 +91,10 @@ def test_a_store_that_is_away_does_not_hide_why_members_do_not_start(caplog: pyt
 
     caplog.set_level(logging.WARNING)
     away = cast("RegionStore", Away())
-    with pytest.raises(errors.PipelineUnusable, match="nowhere"), StartFailures(away, FLIGHTS, [MEMBER]).told(1, ""):
+    with (
+        pytest.raises(errors.PipelineUnusable, match="nowhere"),
+        StartFailures(away, FLIGHTS, [MEMBER]).reported(1, ""),
+    ):
         raise errors.PipelineUnusable("there is no module 'nowhere'")
     assert "the store could not be told why its members don't start" in caplog.text
 

@@ -28,7 +28,7 @@ def test_an_older_answer_does_not_turn_the_stores_clock_back() -> None:
     hands = Hands()
     clock = StoreClock(hands, NOON)
     hands.now += 5
-    clock.tell(NOON + timedelta(seconds=1))
+    clock.note(NOON + timedelta(seconds=1))
     assert clock.now() == NOON + timedelta(seconds=5)
 
 
@@ -36,7 +36,7 @@ def test_an_answer_that_arrived_faster_than_the_one_before_brings_the_clock_near
     hands = Hands()
     clock = StoreClock(hands, NOON)
     hands.now += 1
-    clock.tell(NOON + timedelta(seconds=9))
+    clock.note(NOON + timedelta(seconds=9))
     hands.now += 1
     assert clock.now() == NOON + timedelta(seconds=10)
 
@@ -51,7 +51,7 @@ def test_what_is_known_of_the_stores_clock_is_never_ahead_of_it(answers: list[tu
     for pause, on_the_way in answers:
         sent = timedelta(seconds=hands.now + pause / 1000 - 1000)
         hands.now += (pause + on_the_way) / 1000
-        clock.tell(NOON + sent)
+        clock.note(NOON + sent)
         assert clock.now() <= NOON + timedelta(seconds=hands.now - 1000, microseconds=1)
     hands.now += after
     assert clock.now() <= NOON + timedelta(seconds=hands.now - 1000, microseconds=1)
