@@ -7,20 +7,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, RegionId, RegionName
 from airflow_kcr.settings import resolve_environment
-from airflow_kcr.spark.context import COORDINATES, BatchWriter
+from airflow_kcr.spark.context import COORDINATES
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +44,20 @@ class SinkOwner:
         return f"{self.name}, region {self.region} (id {self.region_id})"
 
 
-class Sink(Protocol):
+class Sink(ABC):
     """One open sink; see `ports.Sinks` for what members ask of all of theirs."""
+
+    owner: SinkOwner
 
     @property
     def fenced(self) -> bool:
         """Whether it refuses an older epoch by itself."""
-        ...
+        return True
 
+    def __str__(self) -> str:
+        return self.owner.name
+
+    @abstractmethod
     def take(self, store: RegionStore) -> None:
         """Find the place in order now that Spark runs, and note whose output is there; for the sinks of members here.
 
@@ -59,23 +65,76 @@ class Sink(Protocol):
             ConfigurationError: it can't be written to, or is another sink's.
             SinkError: it can't be reached.
         """
-        ...
 
+    @abstractmethod
     def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
-        """Refuse older epochs, then roll back or skip, and answer the open entries."""
-        ...
+        """Refuse older epochs, then roll back or skip, and answer the open entries.
 
-    def prepare(self, sequence: CheckpointNumber) -> None:
-        """Make durable what it holds."""
-        ...
+        Raises:
+            SinkError: it could not; it may be tried again.
+            SinkAhead: the place has seen a later epoch or timeline.
+        """
 
-    def publish(self, sequence: CheckpointNumber) -> None:
+    def prepare(self, sequence: CheckpointNumber) -> None:  # noqa: B027 (nothing is what most do)
+        """Make durable what it holds; of a sink whose batches are durable as they end, nothing."""
+
+    def publish(self, sequence: CheckpointNumber) -> None:  # noqa: B027 (as above)
         """Show what belongs to a checkpoint; a sink that shows output with its batch has nothing to do."""
-        ...
 
-    def writer(self, call: BatchCall) -> BatchWriter:
-        """Return what the pipeline writes one batch with."""
-        ...
+    @abstractmethod
+    def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], object]:
+        """Write rows of a batch, each made of one record, and return what is left to do once nothing of it runs.
+
+        Args:
+            rows: with the columns `topic`, `partition` and `offset` of the batch as they are.
+            call: the batch.
+
+        Raises:
+            SinkError: a coordinate is missing, a name is there twice, or the columns don't fit what is there.
+        """
+
+
+class SinkOfBatch:
+    """One sink, as a pipeline has it for one batch: `context.sinks["flights"].write(rows)`.
+
+    Args:
+        sink: where to.
+        call: the batch.
+    """
+
+    def __init__(self, sink: Sink, call: BatchCall) -> None:
+        self._sink, self._call = sink, call
+        self._rest: Callable[[], object] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self._sink}, batch {self._call.batch}>"
+
+    def write(self, rows: DataFrame) -> None:
+        """Write rows, each made of one record of this batch; a pipeline does so once for each of its sinks.
+
+        Args:
+            rows: with the columns `topic`, `partition` and `offset` of the batch as they are; the others are written
+                under their names. One without any row is fine.
+
+        Raises:
+            SinkError: columns are missing or don't fit, or it was written to before.
+        """
+        if self._rest is not None:
+            raise SinkError(f"{self!r} was written to already; a batch writes once to each sink: union the rows")
+        self._rest = self._sink.write(rows, self._call)
+
+    def finish(self) -> object:
+        """Do what is left, now that nothing of the batch runs any more.
+
+        Raises:
+            SinkError: nothing was written, or the sink refuses.
+        """
+        if self._rest is None:
+            raise SinkError(
+                f"{self!r} was not written to; write to each sink in every batch, a DataFrame without rows where there "
+                "is nothing: else it is unknown whether the records were read"
+            )
+        return self._rest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +305,6 @@ class FoundOutput:
     """What is wrong with the place, or was done."""
 
 
-# What every sink's rows have to have, and what is said to a pipeline that writes twice or not at all.
-
-
 def require_coordinates(names: Collection[str], shown: str) -> None:
     """Refuse rows that don't say which records they are made of.
 
@@ -265,16 +321,3 @@ def require_coordinates(names: Collection[str], shown: str) -> None:
             f"the rows have no column {', '.join(missing)}; keep topic, partition and offset of the batch, which say "
             f"of which record a row is made (schema: {shown})"
         )
-
-
-def written_twice(writer: object) -> SinkError:
-    """Return the error of a sink that a batch has written to before."""
-    return SinkError(f"{writer!r} was written to already; a batch writes once to each sink: union the rows")
-
-
-def not_written(writer: object) -> SinkError:
-    """Return the error of a sink that a batch has not written to."""
-    return SinkError(
-        f"{writer!r} was not written to; write to each sink in every batch, a DataFrame without rows where there "
-        "is nothing: else it is unknown whether the records were read"
-    )

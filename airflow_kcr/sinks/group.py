@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, RegionId
-from airflow_kcr.sinks.contract import DeclaredSink, Sink, SparkNeeds
+from airflow_kcr.sinks.contract import DeclaredSink, Sink, SinkOfBatch, SparkNeeds
 from airflow_kcr.spark.context import Output
 from airflow_kcr.spec import RegionSpec, SinkKind
 from airflow_kcr.store.regions import RegionStore
@@ -145,7 +145,7 @@ class GroupSinks:
 
     def output(self, call: BatchCall) -> Output:
         """Return what a batch of the group writes."""
-        return Output({name: sink.writer(call) for name, sink in self.own.items()})
+        return Output({name: SinkOfBatch(sink, call) for name, sink in self.own.items()})
 
 
 def opened_sinks(

@@ -17,11 +17,12 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks import read_checkpoint
+from airflow_kcr.sinks.contract import SinkOfBatch, SinkOwner
 from airflow_kcr.sinks.files.contents import RegionLedger
-from airflow_kcr.sinks.files.folder import HadoopFolder
-from airflow_kcr.sinks.files.frames import SparkRewriter
+from airflow_kcr.sinks.files.folder import Folder
+from airflow_kcr.sinks.files.frames import Rewriter, with_coordinates
 from airflow_kcr.sinks.files.layout import FileTarget
-from airflow_kcr.sinks.files.sink import FileSink, FilesWriter
+from airflow_kcr.sinks.files.sink import FileSink
 from tests.benchmarks.contenders import Contender, Race, Reading, member
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.benchmarks.lab import PARTITIONS, Filled, Lab
@@ -104,15 +105,12 @@ def complete_checkpoint(spark: SparkSession, folder: Path, file_size: int) -> tu
         driver.grow(partition, end=1_000_000)
     driver.up()
     target = FileTarget(
-        region=driver.name,
-        region_id=driver.region.region_id,
-        group=GROUP,
-        sink="out",
+        owner=SinkOwner(region=driver.name, region_id=driver.region.region_id, group=GROUP, sink="out"),
         path=str(folder),
         file_size=file_size,
     )
-    hadoop = HadoopFolder(spark, str(folder))
-    sink = FileSink(target, hadoop, RegionLedger(driver.store, driver.name), SparkRewriter(spark, hadoop))
+    hadoop = Folder(spark, str(folder))
+    sink = FileSink(target, hadoop, RegionLedger(driver.store, driver.name), Rewriter(spark, hadoop))
     sink.check()
     written: Path | None = None
     schema = ""
@@ -130,10 +128,10 @@ def complete_checkpoint(spark: SparkSession, folder: Path, file_size: int) -> tu
         )
         here = folder / sink.attempt(call)
         if written is None:
-            writer = FilesWriter(sink, call)
+            writer = SinkOfBatch(sink, call)
             rows = spark.range(0, 1, 1, 1).selectExpr("'t' AS topic", "0 AS partition", "id AS offset", "'x' AS value")
             writer.write(rows)
-            schema = writer.schema
+            schema = with_coordinates(rows).schema.json()
             (written,) = here.glob("*.parquet")
         here.mkdir(parents=True, exist_ok=True)
         for number in range(FILES_OF_A_BATCH - len(list(here.glob("*.parquet")))):

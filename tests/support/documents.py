@@ -57,7 +57,8 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.runtime.leases import CommitNote
-from airflow_kcr.sinks.files.layout import BatchList, ColumnType, DataFile, Manifest, Owner, Retired, Timelines, Undone
+from airflow_kcr.sinks.contract import SinkOwner
+from airflow_kcr.sinks.files.layout import BatchList, ColumnType, DataFile, Manifest, Marker, Retired, Timelines, Undone
 from airflow_kcr.spec import Difference, TakesEffect
 from airflow_kcr.store.regions import Replayed
 from airflow_kcr.triggers.payloads import (
@@ -321,16 +322,14 @@ WAITS: Final[tuple[WaitingFor, ...]] = (
     MembershipHealthy(groups=("a", "b")),
     LagBelow(records=100),
 )
+OWNER: Final = SinkOwner(region=RegionName("r"), region_id=RegionId("id"), group=GroupId("g"), sink="out")
 FILE: Final = DataFile(path="data/0000000/000001.0000000004/b-3/part-0.parquet", bytes=12)
 FILES: Final = (
-    Owner(region="r", region_id="id", group="g", sink="out", since=1, layout=2),
+    Marker(owner=OWNER, since=1, layout=2),
     ColumnType(column="a.b", type="integer"),
     BatchList(batch=BatchId("b"), schema="{}", files=(FILE, DataFile(path="p", bytes=0, schema=1))),
     Manifest(
-        region="r",
-        region_id="id",
-        group="g",
-        sink="out",
+        owner=OWNER,
         timeline=1,
         sequence=4,
         digest="d",

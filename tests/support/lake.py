@@ -15,12 +15,13 @@ from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber
 from airflow_kcr.sinks import read_checkpoint
+from airflow_kcr.sinks.contract import SinkOfBatch, SinkOwner
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.delta import table_of
-from airflow_kcr.sinks.files.folder import HadoopFolder, Table
-from airflow_kcr.sinks.files.frames import SparkRewriter
+from airflow_kcr.sinks.files.folder import Folder, Table
+from airflow_kcr.sinks.files.frames import Rewriter
 from airflow_kcr.sinks.files.layout import FileTarget
-from airflow_kcr.sinks.files.sink import FileSink, FilesWriter
+from airflow_kcr.sinks.files.sink import FileSink
 from tests.support.driver import GROUP, Driver
 from tests.support.live_region import SPEC
 
@@ -55,10 +56,7 @@ class Lake:
     def target(self, uri: str) -> FileTarget:
         """The sink at a path, as the spec has it."""
         return FileTarget(
-            region=self.driver.name,
-            region_id=self.driver.region.region_id,
-            group=GROUP,
-            sink="out",
+            owner=SinkOwner(region=self.driver.name, region_id=self.driver.region.region_id, group=GROUP, sink="out"),
             path=uri,
             file_size=self.file_size,
             format=self.format,
@@ -66,11 +64,9 @@ class Lake:
 
     def opened(self, uri: str, table: Table | None = None) -> FileSink:
         """The sink at a path, as a process has it."""
-        target, folder = self.target(uri), HadoopFolder(self.spark, uri)
+        target, folder = self.target(uri), Folder(self.spark, uri)
         ledger = RegionLedger(self.driver.store, self.driver.name)
-        return FileSink(
-            target, folder, ledger, SparkRewriter(self.spark, folder), table or table_of(self.spark, target)
-        )
+        return FileSink(target, folder, ledger, Rewriter(self.spark, folder), table or table_of(self.spark, target))
 
     def call(self, batch: BatchId) -> BatchCall:
         """A batch, as an engine has it."""
@@ -95,7 +91,7 @@ class Lake:
         """Process one batch of a member, with more columns by their SQL."""
         batch = self.driver.start_batch(self.driver.member(index), width)
         call = self.call(batch)
-        writer = FilesWriter(self.sink, call)
+        writer = SinkOfBatch(self.sink, call)
         writer.write(self.rows(call).selectExpr("*", *(f"{sql} AS {name}" for name, sql in more.items())))
         writer.finish()
         self.driver.finish_batch(batch)

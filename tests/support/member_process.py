@@ -181,9 +181,9 @@ def main(arguments: dict[str, Any]) -> int:
     declared = checked_sinks(spec, group, region_id=region.region_id)
     tables = [one.sink for one in declared if isinstance(one, DeclaredTable)]
     files = opened_files([one.target for one in declared if isinstance(one, DeclaredFolder)], store, name)
-    own: dict[str, Sink] = {sink.target.owner.sink: sink for sink in tables}
-    own |= {sink.target.sink: sink for sink in files if sink.target.group == group}
-    others = tuple(sink for sink in files if sink.target.group != group)
+    own: dict[str, Sink] = {sink.owner.sink: sink for sink in tables}
+    own |= {sink.owner.sink: sink for sink in files if sink.owner.group == group}
+    others = tuple(sink for sink in files if sink.owner.group != group)
 
     def write(call: BatchCall, rows: Rows) -> None:
         write_tables(tables, call, rows, gates.wait)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from airflow_kcr.sinks.checkpoints import CheckpointId
+from airflow_kcr.sinks.files.folder import Table
 from airflow_kcr.sinks.files.layout import Manifest, Undone
 from tests.support.sink_files import LocalFolder, Record, records_in
 
@@ -27,7 +28,7 @@ class Rows:
 
 
 @dataclass(slots=True)
-class RecordTable:
+class RecordTable(Table):
     """The table, as one process has it; `kill` may end it before a step."""
 
     rows: Rows

@@ -27,10 +27,12 @@ from airflow_kcr.protocol.values import (
     TopicName,
     TopicPartition,
 )
+from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.cleanup import Cleaned, Cleaner, GivenUp
 from airflow_kcr.sinks.files.contents import RegionLedger, checkpoints_on, shelves, timelines_in
-from airflow_kcr.sinks.files.folder import NO_TABLE, Table
+from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, Table
+from airflow_kcr.sinks.files.frames import Rewriter
 from airflow_kcr.sinks.files.layout import TEMPORARY, FileTarget, Manifest, Timelines
 from airflow_kcr.sinks.files.sink import FileSink
 from tests.support.driver import GROUP, Driver
@@ -46,17 +48,17 @@ class Killed(Exception):
 
 
 @dataclass(slots=True)
-class LocalFolder:
+class LocalFolder(Folder):
     """A folder of this machine; `steps` names what was done, and `kill` may end it before one of them."""
 
     root: Path
     kill: Callable[[str], None] = lambda step: None
     steps: list[str] = field(default_factory=list)
 
-    @property
-    def uri(self) -> str:
-        """Where it is."""
-        return str(self.root)
+    uri: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.uri = str(self.root)
 
     def read(self, path: str) -> str | None:
         """Return a text."""
@@ -70,7 +72,7 @@ class LocalFolder:
     def put(self, path: str, text: str) -> None:
         """Write a text under its own name."""
         self._step(f"write {path}")
-        self._write(self.root / path, text)
+        self._put(self.root / path, text)
 
     def create(self, path: str, text: str) -> bool:
         """Write a text where there is none."""
@@ -84,7 +86,7 @@ class LocalFolder:
         self._step(f"write {path}")
         found = self.root / path
         temporary = found.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
-        self._write(temporary, text)
+        self._put(temporary, text)
         self._step(f"rename {path}")
         temporary.rename(found)
 
@@ -112,7 +114,7 @@ class LocalFolder:
         found = sorted(p for p in (self.root / path).rglob("*") if p.is_file())
         return {p.relative_to(self.root).as_posix(): p.stat().st_size for p in found}
 
-    def _write(self, file: Path, text: str) -> None:
+    def _put(self, file: Path, text: str) -> None:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
@@ -125,7 +127,7 @@ class LocalFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordRewriter:
+class RecordRewriter(Rewriter):
     """Makes few files of many, as Spark would."""
 
     folder: LocalFolder
@@ -195,10 +197,7 @@ class Files:
     def process(self, folder: LocalFolder, table: Table | None = None) -> FileSink:
         """The sink as another process has it."""
         target = FileTarget(
-            region=self.driver.name,
-            region_id=self.driver.region.region_id,
-            group=GROUP,
-            sink="out",
+            owner=SinkOwner(region=self.driver.name, region_id=self.driver.region.region_id, group=GROUP, sink="out"),
             path=folder.uri,
             file_size=self.file_size,
         )

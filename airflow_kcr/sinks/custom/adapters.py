@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,8 +10,8 @@ from airflow_kcr.errors import ConfigurationError, KcrError, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
-from airflow_kcr.sinks.contract import not_written, written_twice
-from airflow_kcr.sinks.custom import CustomSink, Reset, SinkOwner
+from airflow_kcr.sinks.contract import Sink, SinkOwner
+from airflow_kcr.sinks.custom import CustomSink, Reset
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.frames import with_coordinates
 from airflow_kcr.spark.causes import WORDS, essential_line
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class MemberCustomSink:
+class MemberCustomSink(Sink):
     """One custom sink, told what a member does.
 
     Args:
@@ -82,9 +82,11 @@ class MemberCustomSink:
             with self._refusal(f"publish checkpoint {sequence}"):
                 self.sink.publish(contents)
 
-    def writer(self, call: BatchCall) -> CustomWriter:
-        """Return what the pipeline writes one batch with."""
-        return CustomWriter(self, call)
+    def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], None]:
+        """Have it write rows; what was written counts with its checkpoint, so nothing is left to do."""
+        with_coordinates(rows)
+        self.sink.write(rows, BatchContext.of(call, {}))
+        return lambda: None
 
     @contextmanager
     def _refusal(self, what: str) -> Iterator[None]:
@@ -107,39 +109,3 @@ def unusable(owner: SinkOwner) -> Iterator[None]:
         raise
     except Exception as error:
         raise ConfigurationError(f"{owner.name} can't be made: {type(error).__name__}: {error}") from error
-
-
-class CustomWriter:
-    """One custom sink, as a pipeline has it for one batch.
-
-    Args:
-        sink: where to.
-        call: the batch.
-    """
-
-    def __init__(self, sink: MemberCustomSink, call: BatchCall) -> None:
-        self._sink, self._call, self._written = sink, call, False
-
-    def __repr__(self) -> str:
-        return f"<{self._sink.owner.name}, batch {self._call.batch}>"
-
-    def write(self, rows: DataFrame) -> None:
-        """Have the sink write rows, each made of one record of this batch; once in each batch.
-
-        Raises:
-            SinkError: a coordinate is missing, a name is there twice, or it was written to before.
-        """
-        if self._written:
-            raise written_twice(self)
-        with_coordinates(rows)
-        self._written = True
-        self._sink.sink.write(rows, BatchContext.of(self._call, {}))
-
-    def finish(self) -> None:
-        """Refuse a batch that wrote nothing; what was written counts with its checkpoint.
-
-        Raises:
-            SinkError: nothing was written.
-        """
-        if not self._written:
-            raise not_written(self)

@@ -11,7 +11,8 @@ from airflow_kcr.protocol.values import BatchId, Range, TopicPartition
 from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.contents import CheckpointContents
-from airflow_kcr.sinks.files.folder import Folder, Rewriter
+from airflow_kcr.sinks.files.folder import Folder
+from airflow_kcr.sinks.files.frames import Rewriter
 from airflow_kcr.sinks.files.layout import BatchList, DataFile, FileTarget, Manifest, Retired
 
 FEWEST: Final = 16

@@ -32,7 +32,7 @@ from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.contents import RegionLedger, brought_up_to_date, checkpoints_on, shelves
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, Table
-from airflow_kcr.sinks.files.layout import FileTarget, Manifest, Owner, Retired
+from airflow_kcr.sinks.files.layout import FileTarget, Manifest, Marker, Retired
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -113,13 +113,14 @@ class Cleaner:
         )
 
     def _is_ours(self) -> bool:
-        owner = Owner.of(self._folder.read(layout.OWNER))
-        if owner is not None and not owner.is_of(self._target):
+        marker = Marker.of(self._folder.read(layout.OWNER))
+        owner = self._target.owner
+        if marker is not None and marker.owner != owner:
             raise ConfigurationError(
-                f"{self._target} of region {self._target.region} (id {self._target.region_id}): {self._folder.uri} is "
-                f"the folder of {owner}; nothing is deleted"
+                f"{owner.name} of region {owner.region} (id {owner.region_id}): {self._folder.uri} is "
+                f"the folder of {marker.owner}; nothing is deleted"
             )
-        return owner is not None
+        return marker is not None
 
     def _give_up(self, shelf: str, checkpoints: Mapping[CheckpointId, Checkpoint]) -> None:
         """Note for every retired checkpoint on a shelf that its output is given up; from here on it is not read."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -23,7 +24,7 @@ from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SparkNeeds
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.folder import NO_TABLE, HadoopFolder, Table
+from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, Table
 from airflow_kcr.sinks.files.frames import COORDINATE_COLUMNS, rows_of
 from airflow_kcr.sinks.files.layout import FileTarget, Manifest, Undone
 from airflow_kcr.spark import jvm
@@ -68,20 +69,6 @@ _OVERTAKEN: Final = (
 )
 
 
-def delta_table(spark: SparkSession, target: FileTarget) -> DeltaTable:
-    """Return the table of a sink; nothing of it is touched.
-
-    Args:
-        spark: the application's session.
-        target: the sink.
-
-    Raises:
-        ConfigurationError: this session can't write to it.
-    """
-    require_delta(spark, target)
-    return DeltaTable(spark, target)
-
-
 def require_delta(spark: SparkSession, target: FileTarget) -> None:
     """Refuse a session that can't write Delta tables, or not safely where the sink's is.
 
@@ -110,8 +97,8 @@ def require_delta(spark: SparkSession, target: FileTarget) -> None:
         )
 
 
-class DeltaTable:
-    """See `sinks.files.folder.Table`.
+class DeltaTable(Table):
+    """The table in which readers see whole checkpoints.
 
     Args:
         spark: the application's session; it can write Delta tables.
@@ -120,13 +107,14 @@ class DeltaTable:
 
     def __init__(self, spark: SparkSession, target: FileTarget) -> None:
         self._spark, self._target = spark.newSession(), target
+        self._owner = asdict(target.owner)
         self.uri = f"{target.path.rstrip('/')}/{layout.TABLE}"
         self._fitting: set[str] = set()
         self._is_made = False
 
     def is_there(self) -> bool:
         """Whether it has a log."""
-        return bool(HadoopFolder(self._spark, self.uri).names(_LOG))
+        return bool(Folder(self._spark, self.uri).names(_LOG))
 
     def check(self) -> None:
         """Make the table if there is none.
@@ -224,7 +212,7 @@ class DeltaTable:
         """Write in one commit; False: there was one since the table was seen, and nothing was written."""
         attempt = uuid.uuid4().hex
         options = {
-            "txnAppId": f"kcr/{self._target.region}/{self._target.region_id}/{self._target.group}/{self._target.sink}",
+            "txnAppId": "/".join(("kcr", *self._owner.values())),
             "txnVersion": str(seen + 1),
             "userMetadata": self._note({**told, "attempt": attempt}),
             "mergeSchema": "true",
@@ -240,10 +228,7 @@ class DeltaTable:
         return any(version > seen and attempt in note for version, note in later)
 
     def _note(self, told: Mapping[str, object]) -> str:
-        target = self._target
-        return json.dumps(
-            {"region": target.region, "region_id": target.region_id, "group": target.group, "sink": target.sink, **told}
-        )
+        return json.dumps({**self._owner, **told})
 
     # -- failures ------------------------------------------------------------------------------------------------
 
@@ -320,7 +305,8 @@ def table_of(spark: SparkSession, target: FileTarget) -> Table:
         case FileFormat.PARQUET:
             return NO_TABLE
         case FileFormat.DELTA:
-            return delta_table(spark, target)
+            require_delta(spark, target)
+            return DeltaTable(spark, target)
 
 
 def needs_of(kind: FileFormat) -> SparkNeeds:

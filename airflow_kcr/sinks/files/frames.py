@@ -23,12 +23,12 @@ from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkErro
 from airflow_kcr.protocol.targets import ToRun
 from airflow_kcr.protocol.values import Range, TopicPartition
 from airflow_kcr.sinks.checkpoints import CheckpointId
-from airflow_kcr.sinks.contract import require_coordinates
+from airflow_kcr.sinks.contract import SinkOwner, require_coordinates
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.columns import require_one_type
 from airflow_kcr.sinks.files.contents import checkpoints_on, newest_first, timelines_in
-from airflow_kcr.sinks.files.folder import Folder, HadoopFolder
-from airflow_kcr.sinks.files.layout import TEMPORARY, Manifest, Owner
+from airflow_kcr.sinks.files.folder import Folder
+from airflow_kcr.sinks.files.layout import TEMPORARY, Manifest, Marker
 from airflow_kcr.spark.causes import essential_line
 from airflow_kcr.spark.context import COORDINATES
 
@@ -70,15 +70,15 @@ def with_coordinates(rows: DataFrame) -> DataFrame:
     return rows.toDF(*renamed)
 
 
-class SparkRewriter:
-    """Makes new files of others; see `sinks.files.folder.Rewriter`.
+class Rewriter:
+    """Makes new files of others.
 
     Args:
         spark: the application's session.
         folder: where the files are.
     """
 
-    def __init__(self, spark: SparkSession, folder: HadoopFolder) -> None:
+    def __init__(self, spark: SparkSession, folder: Folder) -> None:
         self._spark, self._folder = spark.newSession(), folder
         for name, value in _PUTTING_TOGETHER.items():
             self._spark.conf.set(name, value)
@@ -92,7 +92,21 @@ class SparkRewriter:
         files: int,
         kept: Mapping[TopicPartition, tuple[Range, ...]] | None = None,
     ) -> Mapping[str, int]:
-        """Write the rows of several files into a few."""
+        """Write the rows of several files into a few.
+
+        Args:
+            sources: paths of the files, which have one schema.
+            schema: of them, as Spark writes it in JSON.
+            into: the path of the new files, to which something is added that no other attempt adds.
+            files: how many are made at most.
+            kept: only rows made of these records; None: all.
+
+        Returns:
+            The new files' paths with their bytes.
+
+        Raises:
+            SinkError: it failed; nothing that readers see has changed.
+        """
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
@@ -196,7 +210,7 @@ def read_checkpoint(
     """
     if sequence is not None and run is not None:
         raise ConfigurationError("read_checkpoint was given sequence and run; one of them names the checkpoint")
-    checkpoints = Checkpoints.of(HadoopFolder(spark, path))
+    checkpoints = Checkpoints.of(Folder(spark, path))
     if run is not None:
         sequence = checkpoints.sequence_of(run, store)
     return rows_of(spark, path, checkpoints.manifest(sequence))
@@ -229,7 +243,7 @@ class Checkpoints:
     """The checkpoints of a file sink, as its folder has them."""
 
     folder: Folder
-    owner: Owner
+    owner: SinkOwner
 
     @classmethod
     def of(cls, folder: Folder) -> Checkpoints:
@@ -239,13 +253,13 @@ class Checkpoints:
             ConfigurationError: it is no file sink's, or of another layout.
             SinkError: it can't be read.
         """
-        owner = Owner.of(folder.read(layout.OWNER))
-        if owner is None:
+        marker = Marker.of(folder.read(layout.OWNER))
+        if marker is None:
             raise ConfigurationError(
                 f"{folder.uri} is no folder of a file sink (it has no {layout.OWNER}); name the path that the region's "
                 "spec has, once its members have been started"
             )
-        return cls(folder=folder, owner=owner)
+        return cls(folder=folder, owner=marker.owner)
 
     def published(self) -> Iterator[CheckpointId]:
         """Yield the checkpoints that can be read, newest first, reading no further back than needed."""
@@ -319,7 +333,7 @@ class Checkpoints:
 
     @property
     def _where(self) -> str:
-        return f"sink {self.owner.sink} of group {self.owner.group}, region {self.owner.region} ({self.folder.uri})"
+        return f"{self.owner.name}, region {self.owner.region} ({self.folder.uri})"
 
     def _named(self, above: str, sequence: int) -> list[CheckpointId]:
         return [

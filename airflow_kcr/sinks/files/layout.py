@@ -34,8 +34,9 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.rules import FileFormat
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupId, RegionId, RegionName, Timeline
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, Timeline
 from airflow_kcr.sinks.checkpoints import CheckpointId
+from airflow_kcr.sinks.contract import SinkOwner
 
 OWNER: Final = "_kcr.json"
 TIMELINES: Final = "timelines"
@@ -141,14 +142,7 @@ FILE_SIZE: Final = 128 * MIB
 class FileTarget:
     """One sink of a group: which folder, and in whose name."""
 
-    region: RegionName
-    region_id: RegionId
-    """Which region of that name."""
-
-    group: GroupId
-    sink: str
-    """Its name in the spec."""
-
+    owner: SinkOwner
     path: str
     """A path or URI; references are filled in."""
 
@@ -161,10 +155,10 @@ class FileTarget:
     @property
     def place(self) -> SinkPlace:
         """Where it writes to, as the store notes it."""
-        return SinkPlace(self.group, self.sink, self.path.rstrip("/"))
+        return SinkPlace(self.owner.group, self.owner.sink, self.path.rstrip("/"))
 
     def __str__(self) -> str:
-        return f"sink {self.sink} of group {self.group}"
+        return self.owner.name
 
 
 PARQUET: Final = "parquet"
@@ -203,13 +197,10 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner(Document):
+class Marker(Document):
     """Whose folder it is."""
 
-    region: str
-    region_id: str = ""
-    group: str
-    sink: str
+    owner: SinkOwner
     since: int
     """The sequence from which on batches may have written here."""
 
@@ -219,14 +210,6 @@ class Owner(Document):
     layout: int = 1
     """Which names its files have; the texts of the first ones don't say."""
 
-    def is_of(self, target: FileTarget) -> bool:
-        """Whether it is a sink's of this very region."""
-        mine = (target.region, target.region_id, target.group, target.sink)
-        return mine == (self.region, self.region_id, self.group, self.sink)
-
-    def __str__(self) -> str:
-        return f"sink {self.sink} of group {self.group}, region {self.region} (id {self.region_id})"
-
     @classmethod
     def of(cls, text: str | None) -> Self | None:
         """Return what a text says; None: it isn't whole.
@@ -234,16 +217,14 @@ class Owner(Document):
         Raises:
             ConfigurationError: the folder was started with names that are not those of `layout`.
         """
-        owner = super(Owner, cls).of(text)
-        if owner is None:
-            return None
-        if owner.layout != LAYOUT:
+        marker = super(Marker, cls).of(text)
+        if marker is not None and marker.layout != LAYOUT:
             raise ConfigurationError(
-                f"the folder of sink {owner.sink} of group {owner.group}, region {owner.region}, has layout "
-                f"{owner.layout}, and this version of airflow-kcr reads and writes layout {LAYOUT}; name another "
+                f"the folder of {marker.owner.name}, region {marker.owner.region}, has layout "
+                f"{marker.layout}, and this version of airflow-kcr reads and writes layout {LAYOUT}; name another "
                 "folder in the spec, and read this one with the version that wrote it"
             )
-        return owner
+        return marker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,12 +265,7 @@ class BatchList(Document):
 class Manifest(Document):
     """Which files a checkpoint has."""
 
-    region: str
-    region_id: str
-    """Which region of that name."""
-
-    group: str
-    sink: str
+    owner: SinkOwner
     timeline: int
     sequence: int
     digest: str
@@ -315,8 +291,8 @@ class Manifest(Document):
 
     def holds_as(self, other: Manifest) -> bool:
         """Whether another manifest is of the same checkpoint with the same output, in whichever files."""
-        mine = (self.region_id, self.group, self.sink, self.checkpoint, self.digest, self.batches)
-        return mine == (other.region_id, other.group, other.sink, other.checkpoint, other.digest, other.batches)
+        mine = (self.owner, self.checkpoint, self.digest, self.batches)
+        return mine == (other.owner, other.checkpoint, other.digest, other.batches)
 
 
 class Undone(NamedTuple):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
@@ -13,7 +14,7 @@ from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, Timeline
 from airflow_kcr.sinks.checkpoints import CheckpointId
-from airflow_kcr.sinks.contract import not_written, written_twice
+from airflow_kcr.sinks.contract import Sink, SinkOwner
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.arrangement import Arrangement, Arranger
 from airflow_kcr.sinks.files.columns import Columns, require_one_type
@@ -24,33 +25,33 @@ from airflow_kcr.sinks.files.contents import (
     newest_first,
     timelines_in,
 )
-from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, FolderRefused, Rewriter, Table
-from airflow_kcr.sinks.files.frames import with_coordinates, write_parquet
-from airflow_kcr.sinks.files.layout import LAYOUT, BatchList, DataFile, FileTarget, Manifest, Owner, Retired, Timelines
+from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, FolderRefused, Table
+from airflow_kcr.sinks.files.frames import Rewriter, with_coordinates, write_parquet
+from airflow_kcr.sinks.files.layout import LAYOUT, BatchList, DataFile, FileTarget, Manifest, Marker, Retired, Timelines
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def lost_marker(uri: str, target: FileTarget) -> str:
+def lost_marker(uri: str, owner: SinkOwner) -> str:
     """Return what is said of a folder that has lost its marker."""
     return (
         f"{uri} has lost its marker {layout.OWNER}: the folder was deleted, emptied or swapped for another one, and "
         f"may lack output that was published; stop the region, then put it back as it was, or accept it as it is with "
-        f"`kcr region output {target.region} --take-over`, and reset the region to before the output that is missing"
+        f"`kcr region output {owner.region} --take-over`, and reset the region to before the output that is missing"
     )
 
 
-def taken(uri: str, target: FileTarget, owner: Owner) -> str:
+def taken(uri: str, owner: SinkOwner, other: SinkOwner) -> str:
     """Return what is said of a folder that is another sink's."""
     return (
-        f"{target} of region {target.region} (id {target.region_id}): {uri} is the folder of {owner}; each sink has a "
-        "folder of its own: name another one in the spec, or delete all that is in this one"
+        f"{owner.name} of region {owner.region} (id {owner.region_id}): {uri} is the folder of {other}; each sink has "
+        "a folder of its own: name another one in the spec, or delete all that is in this one"
     )
 
 
-def claimed(target: FileTarget, folder: Folder, ledger: RegionLedger, but: Collection[str] = frozenset()) -> Owner:
+def claimed(target: FileTarget, folder: Folder, ledger: RegionLedger, but: Collection[str] = frozenset()) -> Marker:
     """Return whose folder it is, having marked one without a marker as the target's.
 
     Args:
@@ -68,18 +69,10 @@ def claimed(target: FileTarget, folder: Folder, ledger: RegionLedger, but: Colle
         raise ConfigurationError(
             f"{target}: {folder.uri} holds {strange[0]!r}, and is no sink's folder; name an empty one"
         )
-    mine = Owner(
-        region=target.region,
-        region_id=target.region_id,
-        group=target.group,
-        sink=target.sink,
-        since=ledger.stamp(),
-        format=target.format,
-        layout=LAYOUT,
-    )
-    if not folder.create(layout.OWNER, mine.text()) and Owner.of(folder.read(layout.OWNER)) is None:
+    mine = Marker(owner=target.owner, since=ledger.stamp(), format=target.format, layout=LAYOUT)
+    if not folder.create(layout.OWNER, mine.text()) and Marker.of(folder.read(layout.OWNER)) is None:
         folder.replace(layout.OWNER, mine.text())
-    return Owner.of(folder.read(layout.OWNER)) or mine
+    return Marker.of(folder.read(layout.OWNER)) or mine
 
 
 _LOG = logging.getLogger(__name__)
@@ -88,8 +81,10 @@ ATTEMPTS: Final = 10
 """Attempts at showing a checkpoint in a table that others write to at the same time."""
 
 
-class FileSink:
+class FileSink(Sink):
     """Keeps the output of one group's pipeline in one folder; nothing is touched before `check`.
+
+    It is fenced: what a zombie writes is in no list that an accepted batch has, so in no manifest.
 
     Args:
         target: which folder, and in whose name.
@@ -102,14 +97,11 @@ class FileSink:
     def __init__(
         self, target: FileTarget, folder: Folder, ledger: RegionLedger, rewriter: Rewriter, table: Table = NO_TABLE
     ) -> None:
-        self.target, self.folder = target, folder
+        self.target, self.folder, self.owner = target, folder, target.owner
         self._ledger, self._rewriter, self._table = ledger, rewriter, table
         self._columns = Columns(folder)
         self._checked_in: Epoch | None = None
         self._known: Timelines | None = None
-
-    fenced: Final = True
-    """What a zombie writes is in no list that an accepted batch has, so in no manifest."""
 
     def take(self, store: RegionStore) -> None:
         """Claim the folder; see `check`."""
@@ -139,39 +131,39 @@ class FileSink:
             raise ConfigurationError(f"{self.target} can't write to {self.folder.uri}: {error}") from error
 
     def _take(self) -> None:
-        owner = self._owner()
-        if owner is None:
+        marker = self._marker()
+        if marker is None:
             if self._ledger.has_taken(self.target.place):
-                raise ConfigurationError(f"{self.target}: {lost_marker(self.folder.uri, self.target)}")
-            owner = claimed(self.target, self.folder, self._ledger)
-        if not owner.is_of(self.target):
-            raise ConfigurationError(taken(self.folder.uri, self.target, owner))
-        if owner.format != self.target.format:
+                raise ConfigurationError(f"{self.target}: {lost_marker(self.folder.uri, self.owner)}")
+            marker = claimed(self.target, self.folder, self._ledger)
+        if marker.owner != self.owner:
+            raise ConfigurationError(taken(self.folder.uri, self.owner, marker.owner))
+        if marker.format != self.target.format:
             raise ConfigurationError(
-                f"{self.target}: the folder {self.folder.uri} was created with format {owner.format}, and the spec "
+                f"{self.target}: the folder {self.folder.uri} was created with format {marker.format}, and the spec "
                 f"says {self.target.format}; name another folder, or keep the format"
             )
         self._ledger.take(self.target.place)
 
-    def _marked(self) -> Owner:
+    def _marked(self) -> Marker:
         """Return the folder's marker; refuse a folder that was emptied, or swapped for another one, under a member.
 
         Raises:
             SinkError: its marker is missing, or another region's.
         """
-        owner = self._owner()
-        if owner is None or not owner.is_of(self.target):
-            raise SinkError(f"{self.target}: {lost_marker(self.folder.uri, self.target)}")
-        return owner
+        marker = self._marker()
+        if marker is None or marker.owner != self.owner:
+            raise SinkError(f"{self.target}: {lost_marker(self.folder.uri, self.owner)}")
+        return marker
 
-    def _require_previous(self, contents: CheckpointContents, owner: Owner) -> None:
+    def _require_previous(self, contents: CheckpointContents, marker: Marker) -> None:
         """Refuse a folder that lacks the checkpoint before: an older copy of it has taken its place.
 
         Raises:
             SinkError: it does.
         """
         before = contents.previous
-        if before is None or before.sequence < owner.since:
+        if before is None or before.sequence < marker.since:
             return
         if self.folder.read(layout.manifest(before)) is None and self.folder.read(layout.retired(before)) is None:
             raise SinkError(
@@ -180,8 +172,8 @@ class FileSink:
                 "what is missing (`kcr reset apply --force`)"
             )
 
-    def _owner(self) -> Owner | None:
-        return Owner.of(self.folder.read(layout.OWNER))
+    def _marker(self) -> Marker | None:
+        return Marker.of(self.folder.read(layout.OWNER))
 
     # -- batches -------------------------------------------------------------------------------------------------
 
@@ -225,14 +217,19 @@ class FileSink:
         self.folder.put(layout.batch_list(where), listed.text())
         return listed
 
-    def writer(self, call: BatchCall) -> FilesWriter:
-        """Return what the pipeline writes one batch with."""
-        return FilesWriter(self, call)
+    def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], BatchList]:
+        """Write the rows into a folder of the batch, and return how its files are listed.
+
+        The files have the coordinates with `kcr_` before their names. They count once the batch is accepted and its
+        checkpoint published.
+        """
+        named = with_coordinates(rows)
+        schema = named.schema.json()
+        self.fit(schema)
+        write_parquet(named, f"{self.folder.uri}/{self.attempt(call)}")
+        return partial(self.list_files, call, schema)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
-
-    def prepare(self, sequence: CheckpointNumber) -> None:
-        """Do nothing: every batch that ended is durable."""
 
     def publish(self, sequence: CheckpointNumber) -> None:
         """Show a complete checkpoint in the table, then write its manifest; said again, it changes nothing.
@@ -244,22 +241,22 @@ class FileSink:
             SinkError: an accepted batch has no list, the folder, the table or the store is away, or the folder has
                 another checkpoint of this number, or lacks the one before.
         """
-        owner = self._marked()
+        marker = self._marked()
         for _ in range(ATTEMPTS):
             # Before the ledger is asked: once it says that a checkpoint is undone, the table is written to.
             seen = self._table.seen()
             self._note_undone()
-            contents = self._ledger.contents(sequence, self.target.group)
+            contents = self._ledger.contents(sequence, self.owner.group)
             if contents.undone_by is not None:
                 return
-            if self._publish(contents, seen, owner):
+            if self._publish(contents, seen, marker):
                 self._note_undone()
                 return
         raise SinkError(
             f"{self.target}: checkpoint {sequence} is not in the table yet, others write to it all the time"
         )
 
-    def _publish(self, contents: CheckpointContents, seen: int, owner: Owner) -> bool:
+    def _publish(self, contents: CheckpointContents, seen: int, marker: Marker) -> bool:
         """Publish what is accepted; False: the table was written to since it was asked, so the ledger has to be."""
         if Retired.of(self.folder.read(layout.retired(contents.id))) is not None:
             return True
@@ -269,9 +266,9 @@ class FileSink:
         if written is not None:
             self._require_same(written, contents)
             return True
-        self._require_previous(contents, owner)
+        self._require_previous(contents, marker)
         try:
-            found = self._arranged(contents, owner)
+            found = self._arranged(contents, marker)
             manifest = self._manifest(contents, found)
             if not self._table.show(manifest, seen):
                 return False
@@ -301,18 +298,15 @@ class FileSink:
             self.folder.delete(found.superfluous)
         return True
 
-    def _arranged(self, contents: CheckpointContents, owner: Owner) -> Arrangement:
-        arranger = Arranger(target=self.target, folder=self.folder, rewriter=self._rewriter, since=owner.since)
+    def _arranged(self, contents: CheckpointContents, marker: Marker) -> Arrangement:
+        arranger = Arranger(target=self.target, folder=self.folder, rewriter=self._rewriter, since=marker.since)
         found = arranger.arranged(contents, self._undone_before(contents), self._given_up_before(contents))
         require_one_type(f"{self.target}: checkpoint {contents.id}", found.schemas)
         return found
 
     def _manifest(self, contents: CheckpointContents, found: Arrangement) -> Manifest:
         return Manifest(
-            region=self.target.region,
-            region_id=self.target.region_id,
-            group=self.target.group,
-            sink=self.target.sink,
+            owner=self.owner,
             timeline=contents.id.timeline,
             sequence=contents.id.sequence,
             digest=contents.digest,
@@ -381,7 +375,7 @@ class FileSink:
         asked = [p for p, target in order.open.items() if target.source is SeekSource.SINK_PROGRESS]
         if not asked:
             return {}
-        done = self._ledger.progress(order.timeline, self.target.group)
+        done = self._ledger.progress(order.timeline, self.owner.group)
         return {p: _past(done[p], order.skips.get(p, ())) if p in done else None for p in asked}
 
 
@@ -391,57 +385,3 @@ def _past(offset: Offset, skips: tuple[Offset, ...]) -> Offset:
         if skipped == offset:
             offset = Offset(skipped + 1)
     return offset
-
-
-class FilesWriter:
-    """One file sink, as a pipeline has it for one batch.
-
-    Args:
-        sink: where to.
-        call: the batch.
-    """
-
-    def __init__(self, sink: FileSink, call: BatchCall) -> None:
-        self._sink, self._call = sink, call
-        self._schema: str | None = None
-
-    def __repr__(self) -> str:
-        return f"<{self._sink.target}, batch {self._call.batch}>"
-
-    @property
-    def schema(self) -> str:
-        """The schema of what was written, as Spark writes it in JSON.
-
-        Raises:
-            SinkError: nothing was written.
-        """
-        if self._schema is None:
-            raise not_written(self)
-        return self._schema
-
-    def write(self, rows: DataFrame) -> None:
-        """Write rows, each made of one record of this batch; a pipeline does so once for each of its sinks.
-
-        Args:
-            rows: with the columns `topic`, `partition` and `offset` of the batch as they are; the files have them with
-                `kcr_` before their names. One without any row is fine.
-
-        Raises:
-            SinkError: a coordinate is missing, a name is there twice, the columns don't fit the sink's table, or it
-                was written to before.
-        """
-        if self._schema is not None:
-            raise written_twice(self)
-        named = with_coordinates(rows)
-        schema = named.schema.json()
-        self._sink.fit(schema)
-        self._schema = schema
-        write_parquet(named, f"{self._sink.folder.uri}/{self._sink.attempt(self._call)}")
-
-    def finish(self) -> None:
-        """Write the list of what was written; it counts once the batch is accepted and its checkpoint published.
-
-        Raises:
-            SinkError: nothing was written, or the list can't be.
-        """
-        self._sink.list_files(self._call, self.schema)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr import libpq
@@ -15,8 +16,8 @@ from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
-from airflow_kcr.sinks.contract import not_written, written_twice
+from airflow_kcr.protocol.values import GroupPartition, Offset
+from airflow_kcr.sinks.contract import Sink
 from airflow_kcr.sinks.postgres import checks, frames, insertion, resets, staging
 from airflow_kcr.sinks.postgres.database import Database, SinkBusy
 from airflow_kcr.sinks.postgres.insertion import Inserted
@@ -42,7 +43,7 @@ _PARAMETER: Final = re.compile(r"parameter \$(\d+)")
 _LOG = logging.getLogger(__name__)
 
 
-class PostgresSink:
+class PostgresSink(Sink):
     """Writes the output of one group's pipeline into one table; nothing is opened before `check`.
 
     Args:
@@ -58,7 +59,7 @@ class PostgresSink:
     def __init__(
         self, target: Target, url: str, timeouts: Timeouts, taken: Collection[SinkPlace] = frozenset()
     ) -> None:
-        self.target = target
+        self.target, self.owner = target, target.owner
         self._taken = taken
         self.database = Database(url, timeouts=timeouts, who=str(target))
         self._timeouts = timeouts
@@ -74,28 +75,14 @@ class PostgresSink:
         with self._transaction("check the target") as connection:
             self._table = checks.checked(connection, self.target, is_known=self.where in self._taken)
 
-    fenced: Final = True
-
     def take(self, store: RegionStore) -> None:
         """Note where it writes to."""
-        store.take(self.target.owner.region, self.where)
-
-    def prepare(self, sequence: CheckpointNumber) -> None:
-        """Do nothing: every batch that ended is durable."""
-
-    def publish(self, sequence: CheckpointNumber) -> None:
-        """Do nothing: rows are shown with their batch."""
-
-    def writer(self, call: BatchCall) -> TableWriter:
-        """Return what the pipeline writes one batch with."""
-        return TableWriter(self, call)
+        store.take(self.owner.region, self.where)
 
     @property
     def where(self) -> SinkPlace:
         """Where it writes to, as the store notes it."""
-        return SinkPlace(
-            self.target.owner.group, self.target.owner.sink, f"{self.target.table} at {self.database.address}"
-        )
+        return SinkPlace(self.owner.group, self.owner.sink, f"{self.target.table} at {self.database.address}")
 
     @contextmanager
     def deciding(self) -> Iterator[TargetTable]:
@@ -148,6 +135,36 @@ class PostgresSink:
             answer = resets.reset(table, order)
         self._tidy(order)
         return answer
+
+    def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], Inserted]:
+        """Have executors fill the staging table of the batch in parallel, and return its insertion.
+
+        Spark's own JDBC writer was measured faster than COPY from Python. The rows are inserted after the pipeline has
+        returned and none of its tasks runs any more, so one that fails after it has written leaves nothing behind.
+        """
+        columns = frames.columns_of(
+            rows.schema.simpleString(), rows.columns, {f.name: f.dataType for f in rows.schema.fields}
+        )
+        staged = self.stage(call, columns)
+        named = frames.staged_columns(rows, [column.name for column in columns])
+        options = frames.jdbc_options(self.database, staged)
+        try:
+            named.write.format("jdbc").options(**options).mode("append").save()
+        except Exception as error:
+            thrown = of_postgres(error)
+            if thrown is None:
+                raise
+            WORDS.error("%s: batch %s was refused", self, call.batch, exc_info=error)
+            raise self._refusal(thrown, named.columns) from None
+        return partial(self.insert, call, staged)
+
+    def _refusal(self, thrown: JavaObject, columns: Sequence[str]) -> SinkError:
+        said = thrown.getServerErrorMessage()
+        column = None if said is None else said.getColumn()
+        if said is not None and column is None and (number := _PARAMETER.search(str(said.getWhere() or ""))):
+            column = columns[(int(number[1]) - 1) % len(columns)]
+        constraint = None if said is None else said.getConstraint()
+        return self.database.refusal(str(thrown.getSQLState()), column=column, constraint=constraint)
 
     def stage(self, call: BatchCall, columns: Sequence[Column]) -> Staging:
         """Make the table that executors write a batch's rows into, and the target if there is none yet.
@@ -207,68 +224,3 @@ class PostgresSink:
 
     def _lost(self, what: str) -> SinkError:
         return SinkError(f"{self.target}: can't tell whether the database {self.database.address} did {what}")
-
-
-class TableWriter:
-    """One sink, as a pipeline has it for one batch: `context.sinks["flights"].write(rows)`.
-
-    Executors fill the staging table of the batch in parallel, through Spark's own JDBC writer, which was measured
-    faster than COPY from Python. The rows are inserted after the pipeline has returned and none of its tasks runs any
-    more, so a pipeline that fails after it has written leaves nothing behind.
-
-    Args:
-        sink: where to.
-        call: the batch.
-    """
-
-    def __init__(self, sink: PostgresSink, call: BatchCall) -> None:
-        self._sink, self._call = sink, call
-        self._staging: Staging | None = None
-
-    def __repr__(self) -> str:
-        return f"<{self._sink.target}, batch {self._call.batch}>"
-
-    def write(self, rows: DataFrame) -> None:
-        """Write rows, each made of one record of this batch; a pipeline does so once for each of its sinks.
-
-        Args:
-            rows: with the columns `topic`, `partition` and `offset` of the batch as they are; the others are written
-                under their names. One without any row is fine.
-
-        Raises:
-            SinkError: columns are missing or don't fit the table, or it was written to before.
-        """
-        if self._staging is not None:
-            raise written_twice(self)
-        columns = frames.columns_of(
-            rows.schema.simpleString(), rows.columns, {f.name: f.dataType for f in rows.schema.fields}
-        )
-        self._staging = staging = self._sink.stage(self._call, columns)
-        named = frames.staged_columns(rows, [column.name for column in columns])
-        options = frames.jdbc_options(self._sink.database, staging)
-        try:
-            named.write.format("jdbc").options(**options).mode("append").save()
-        except Exception as error:
-            thrown = of_postgres(error)
-            if thrown is None:
-                raise
-            WORDS.error("%s was refused", self, exc_info=error)
-            raise self._refusal(thrown, named.columns) from None
-
-    def _refusal(self, thrown: JavaObject, columns: Sequence[str]) -> SinkError:
-        said = thrown.getServerErrorMessage()
-        column = None if said is None else said.getColumn()
-        if said is not None and column is None and (number := _PARAMETER.search(str(said.getWhere() or ""))):
-            column = columns[(int(number[1]) - 1) % len(columns)]
-        constraint = None if said is None else said.getConstraint()
-        return self._sink.database.refusal(str(thrown.getSQLState()), column=column, constraint=constraint)
-
-    def finish(self) -> Inserted:
-        """Insert what was written.
-
-        Raises:
-            SinkError: nothing was written, or the sink refuses.
-        """
-        if self._staging is None:
-            raise not_written(self)
-        return self._sink.insert(self._call, self._staging)

@@ -38,7 +38,7 @@ from airflow_kcr.store.postgres.row_layout import (
     Field,
     JsonLayout,
     Layout,
-    Table,
+    TableLayout,
     fields_of,
     json_row,
     listed,
@@ -176,11 +176,11 @@ BOUNDARY_OFFSETS: Final[Layout[rows.BoundaryKey, rows.BoundaryOffset]] = Layout.
 
 # Maps by partition: the offsets of one checkpoint, the seek map of one epoch
 
-GROUPS: Final = Table("consumer_group", ("group_id",), ("cluster_id",))
-OFFSETS: Final = Table("checkpoint_offset", ("sequence", *PARTITION), ("next_offset",))
-READ_BACKS: Final = Table("read_back", ("sequence", *PARTITION), ("next_offset",))
-FROZEN: Final = Table("checkpoint_partition", ("sequence", *PARTITION))
-SKIPS: Final = Table("skip", (*PARTITION, "skipped_offset"))
+GROUPS: Final = TableLayout("consumer_group", ("group_id",), ("cluster_id",))
+OFFSETS: Final = TableLayout("checkpoint_offset", ("sequence", *PARTITION), ("next_offset",))
+READ_BACKS: Final = TableLayout("read_back", ("sequence", *PARTITION), ("next_offset",))
+FROZEN: Final = TableLayout("checkpoint_partition", ("sequence", *PARTITION))
+SKIPS: Final = TableLayout("skip", (*PARTITION, "skipped_offset"))
 
 _REWINDS: Final = """coalesce(n.next_offset < (
         SELECT s.next_offset FROM kcr.seek_offset s
@@ -223,7 +223,7 @@ class Contributor:
 CONTRIBUTORS: Final[JsonLayout[ContributionKey, Contributor]] = JsonLayout.of(
     "contribution", Contributor, {"sequence": CheckpointNumber, "member": MemberId}
 )
-CONTRIBUTED: Final = Table(
+CONTRIBUTED: Final = TableLayout(
     "contribution_offset", ("sequence", *PARTITION), ("member_index", "next_offset", "committed_offset", *_LOG)
 )
 

@@ -19,7 +19,7 @@ from airflow_kcr.store.postgres.region_reads import SQL
 from airflow_kcr.store.postgres.row_layout import (
     Columns,
     Layout,
-    Table,
+    TableLayout,
     Values,
     arrays,
     as_json,
@@ -179,7 +179,7 @@ def _head(before: Region, after: Region) -> Iterator[Write]:
 # Tables by their layouts
 
 
-def _changed(table: Table, columns: Columns, key: tuple[str, ...], gone: Columns) -> Iterator[Write]:
+def _changed(table: TableLayout, columns: Columns, key: tuple[str, ...], gone: Columns) -> Iterator[Write]:
     """Yield what writes rows of a table, and what deletes those of some keys; without rows, there are no columns."""
     if columns:
         yield Write(table.upsert, table.bound(columns))
@@ -194,7 +194,7 @@ def _rows(layout: Layout[K, V], changed: Changes[K, V]) -> Iterator[Write]:
 
 
 def _map(
-    table: Table,
+    table: TableLayout,
     before: Mapping[N, M],
     after: Mapping[N, M],
     rows_of: Callable[[M | None, M], Mapping[GroupPartition, Values]],

@@ -111,7 +111,7 @@ def field_of(name: str, hint: object) -> Field:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class TableLayout:
     """A table of the schema as it is written: rows that are bound as one array for each column."""
 
     name: str
@@ -163,7 +163,7 @@ class Table:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Layout(Table, Generic[K, V]):
+class Layout(TableLayout, Generic[K, V]):
     """The layout of a mapping of the region: its rows are of one class, its keys of one or several fields."""
 
     row: Callable[..., V]

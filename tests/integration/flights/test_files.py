@@ -23,7 +23,7 @@ from airflow_kcr.protocol.region.rows import RegionState, ResetRequest
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, RegionName
 from airflow_kcr.sinks import read_checkpoint
-from airflow_kcr.sinks.files.folder import HadoopFolder
+from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.frames import Checkpoints
 from airflow_kcr.spec import parse
 from tests.integration.flights.test_exactly_once import Flights
@@ -80,7 +80,7 @@ def flights(kafka: Kafka, url: str, folder: Path, jars: tuple[Path, ...]) -> Ite
 
 def everything(spark: SparkSession, path: str) -> DataFrame:
     """The rows of all checkpoints that are published."""
-    checkpoints = Checkpoints.of(HadoopFolder(spark, path)).published()
+    checkpoints = Checkpoints.of(Folder(spark, path)).published()
     parts = (read_checkpoint(spark, path, sequence=checkpoint.sequence) for checkpoint in checkpoints)
     # Checkpoints from before the first batch know of no columns but the coordinates.
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)

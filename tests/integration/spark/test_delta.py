@@ -25,11 +25,12 @@ from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import UNDECLARED, RegionName
 from airflow_kcr.sinks import clean_checkpoints, read_checkpoint
+from airflow_kcr.sinks.contract import SinkOfBatch, SinkOwner
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.delta import delta_table, require_delta
+from airflow_kcr.sinks.files.delta import require_delta, table_of
 from airflow_kcr.sinks.files.folder import Table
 from airflow_kcr.sinks.files.layout import FileTarget, Manifest, Undone
-from airflow_kcr.sinks.files.sink import FileSink, FilesWriter
+from airflow_kcr.sinks.files.sink import FileSink
 from airflow_kcr.spark.session import DELTA
 from tests.support.driver import GROUP
 from tests.support.lake import READ, Lake, reset_order
@@ -66,14 +67,24 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, tmp_path / "out", format=FileFormat.DELTA)
 
 
-class Stepping:
+class Stepping(Table):
     """The table as one process has it, which does something before or after its writes."""
 
     def __init__(self, lake: Lake, before: Callable[[str], None], after: Callable[[str], None]) -> None:
-        self._inner: Table = delta_table(lake.spark, lake.target(lake.root.as_uri()))
+        self._inner: Table = table_of(lake.spark, lake.target(lake.root.as_uri()))
         self._before, self._after = before, after
-        self.is_there, self.check = self._inner.is_there, self._inner.check
-        self.fit, self.seen = self._inner.fit, self._inner.seen
+
+    def is_there(self) -> bool:
+        return self._inner.is_there()
+
+    def check(self) -> None:
+        self._inner.check()
+
+    def fit(self, schema: str) -> None:
+        self._inner.fit(schema)
+
+    def seen(self) -> int:
+        return self._inner.seen()
 
     def show(self, manifest: Manifest, seen: int) -> bool:
         self._before("show")
@@ -232,7 +243,7 @@ def test_a_reset_takes_what_it_undoes_out_and_what_is_left_of_it_comes_with_the_
     lake.batch(1)
     second = lake.checkpoint("n2")
     before = shown(lake)
-    version = delta_table(lake.spark, lake.target(lake.root.as_uri())).seen()
+    version = table_of(lake.spark, lake.target(lake.root.as_uri())).seen()
     lake.reset(by=-7)
     assert any(b.undone_from and b.outcome is Outcome.DONE for b in lake.driver.batches)
     assert shown(lake) == {first: lake.read(first)}
@@ -321,8 +332,8 @@ def test_rows_that_do_not_fit_fail_their_batch_and_no_publication(lake: Lake) ->
     }
     for sql, told in wrong.values():
         with pytest.raises(SinkError, match=f"(?is){told}"):
-            FilesWriter(lake.sink, call).write(lake.rows(call).selectExpr("*", sql))
-    writer = FilesWriter(lake.sink, call)
+            SinkOfBatch(lake.sink, call).write(lake.rows(call).selectExpr("*", sql))
+    writer = SinkOfBatch(lake.sink, call)
     writer.write(lake.rows(call))
     writer.finish()
     lake.driver.finish_batch(call.batch)
@@ -398,10 +409,7 @@ def test_the_command_that_cleans_takes_what_is_undone_out_of_the_table(
 
 def test_a_store_that_keeps_no_writers_apart_is_refused_by_name(spark: SparkSession) -> None:
     target = FileTarget(
-        region=RegionName("flights"),
-        region_id=UNDECLARED,
-        group=GROUP,
-        sink="out",
+        owner=SinkOwner(region=RegionName("flights"), region_id=UNDECLARED, group=GROUP, sink="out"),
         path="s3a://bucket/out",
         format=FileFormat.DELTA,
     )

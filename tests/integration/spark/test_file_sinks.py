@@ -10,7 +10,7 @@ import pytest
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkError
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.sinks import read_checkpoint
-from airflow_kcr.sinks.files.sink import FilesWriter
+from airflow_kcr.sinks.contract import SinkOfBatch
 from tests.support.lake import Lake
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def test_a_batch_with_a_column_of_another_type_is_refused_when_it_is_written(lak
     sequence = lake.checkpoint("n1")
     refused = lake.call(lake.driver.start_batch(lake.driver.member(0)))
     with pytest.raises(SinkError, match=r"column code(\.n)? is .* has it as .*; write it as before, under another na"):
-        FilesWriter(lake.sink, refused).write(lake.rows(refused).selectExpr("*", f"{then} AS Code"))
+        SinkOfBatch(lake.sink, refused).write(lake.rows(refused).selectExpr("*", f"{then} AS Code"))
     rows = read_checkpoint(lake.spark, lake.root.as_uri(), sequence=sequence)
     assert [row[0] for row in rows.selectExpr("CAST(code AS STRING)").distinct().collect()] == [
         lake.spark.sql(f"SELECT CAST({first} AS STRING)").head()[0]  # type: ignore[index]
@@ -95,7 +95,7 @@ def test_fields_of_a_struct_may_differ_and_whether_something_may_be_null(lake: L
 def test_of_two_batches_at_once_that_differ_the_second_is_refused(lake: Lake) -> None:
     other = lake.opened(lake.root.as_uri())
     calls = [lake.call(lake.driver.start_batch(lake.driver.member(index))) for index in range(2)]
-    one, two = (FilesWriter(sink, call) for sink, call in zip((lake.sink, other), calls, strict=True))
+    one, two = (SinkOfBatch(sink, call) for sink, call in zip((lake.sink, other), calls, strict=True))
     one.write(lake.rows(calls[0]).selectExpr("*", "1 AS code"))
     two.write(lake.rows(calls[1]).selectExpr("*", "'1' AS code"))
     one.finish()
@@ -105,7 +105,7 @@ def test_of_two_batches_at_once_that_differ_the_second_is_refused(lake: Lake) ->
 
 def test_a_batch_and_a_checkpoint_without_rows_are_fine(lake: Lake) -> None:
     batch = lake.driver.start_batch(lake.driver.member(0))
-    writer = FilesWriter(lake.sink, lake.call(batch))
+    writer = SinkOfBatch(lake.sink, lake.call(batch))
     writer.write(lake.rows(lake.call(batch)).where("false"))
     writer.finish()
     lake.driver.finish_batch(batch)
@@ -117,7 +117,7 @@ def test_a_batch_and_a_checkpoint_without_rows_are_fine(lake: Lake) -> None:
 
 def test_a_writer_asks_for_one_write_with_coordinates(lake: Lake) -> None:
     call = lake.call(lake.driver.start_batch(lake.driver.member(0)))
-    writer = FilesWriter(lake.sink, call)
+    writer = SinkOfBatch(lake.sink, call)
     with pytest.raises(SinkError, match="was not written to; write to each sink in every batch"):
         writer.finish()
     with pytest.raises(SinkError, match="have no column offset"):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_kcr.sinks.contract import SinkOfBatch
 from airflow_kcr.sinks.postgres import addresses
 from airflow_kcr.sinks.postgres.frames import reached
-from airflow_kcr.sinks.postgres.sink import TableWriter
 from tests.support.sink_tables import Table, records
 from tests.support.tied import Postgres, start_postgres
 
@@ -42,7 +42,7 @@ def test_batches_go_to_the_server_that_takes_them_though_another_is_first(
     reached(table.sink.database)
     table.reset({0: 0})
     for begin in (0, 5):
-        writer = TableWriter(table.sink, table.call({0: (begin, begin + 5)}))
+        writer = SinkOfBatch(table.sink, table.call({0: (begin, begin + 5)}))
         writer.write(spark.range(begin, begin + 5).selectExpr("'t' topic", "0 partition", "id offset", "'v' value"))
         writer.finish()
     assert Table(url=writing.url()).held() == records(p0=(0, 10))

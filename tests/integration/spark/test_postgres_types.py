@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from airflow_kcr.protocol.rules import SinkMode
-from airflow_kcr.sinks.postgres.sink import TableWriter
+from airflow_kcr.sinks.contract import SinkOfBatch
 from airflow_kcr.sinks.postgres.target import OWN_COLUMNS
 from tests.support.sink_tables import Table
 from tests.support.tied import Postgres, start_postgres
@@ -126,7 +126,7 @@ def zone(request: pytest.FixtureRequest, spark: SparkSession, url: str) -> Itera
 
 def write(table: Table, rows: DataFrame) -> None:
     """Write rows, one for each record, as a pipeline does."""
-    writer = TableWriter(table.sink, table.call({0: (0, rows.count())}))
+    writer = SinkOfBatch(table.sink, table.call({0: (0, rows.count())}))
     writer.write(rows)
     writer.finish()
 

@@ -15,8 +15,9 @@ import pytest
 from airflow_kcr.errors import ConfigurationError, InvalidTarget, StoreError, UnknownCheckpoint
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.targets import ToInitial
+from airflow_kcr.protocol.values import RegionId
 from airflow_kcr.sinks import read_checkpoint
-from airflow_kcr.sinks.files.layout import OWNER, Owner
+from airflow_kcr.sinks.files.layout import OWNER, Marker
 from tests.support.lake import PATIENT, READ, Lake, reset_order
 from tests.support.live_region import live_region
 
@@ -61,9 +62,11 @@ def test_a_run_reads_its_own_checkpoint_whatever_was_published_since(lake: Lake,
 def test_a_run_of_a_later_region_of_the_name_reads_nothing_of_the_earlier_one(lake: Lake, database_url: str) -> None:
     lake.batch(0)
     lake.checkpoint("n1", asked_by(RUN))
-    owner = Owner.of(lake.sink.folder.read(OWNER))
+    owner = Marker.of(lake.sink.folder.read(OWNER))
     assert owner is not None
-    lake.sink.folder.replace(OWNER, replace(owner, region_id="an earlier one").text())
+    lake.sink.folder.replace(
+        OWNER, replace(owner, owner=replace(owner.owner, region_id=RegionId("an earlier one"))).text()
+    )
     with pytest.raises(UnknownCheckpoint, match=r"folder of .*\(id an earlier one\).*is another one"):
         read_checkpoint(lake.spark, lake.root.as_uri(), run=f"{DAG}/{RUN}", store=database_url)
 

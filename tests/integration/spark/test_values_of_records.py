@@ -24,7 +24,7 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.region.commands import DeclareRegion, KillRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionId, RegionName
-from airflow_kcr.sinks.postgres.sink import TableWriter
+from airflow_kcr.sinks.contract import SinkOfBatch
 from airflow_kcr.sinks.postgres.target import OWN_COLUMNS
 from airflow_kcr.spark.causes import WORDS
 from airflow_kcr.spark.context import Output
@@ -83,7 +83,7 @@ class Failing:
         table.reset()
 
         def output(batch: BatchCall) -> Output:
-            return Output({"out": TableWriter(table.sink, batch)})
+            return Output({"out": SinkOfBatch(table.sink, batch)})
 
         source = Source(
             region=REGION, region_id=RegionId("1"), member=MemberId(GROUP, 0), kafka=self._kafka.settings, options={}

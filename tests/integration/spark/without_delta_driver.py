@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionName
+from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.files.delta import table_of
 from airflow_kcr.sinks.files.layout import FileTarget
 
@@ -21,10 +22,7 @@ def main() -> None:
     builder = builder.config("spark.jars", ",".join(sys.argv[1:])).config("spark.driver.host", "127.0.0.1")
     spark = builder.getOrCreate()
     target = FileTarget(
-        region=RegionName("flights"),
-        region_id=UNDECLARED,
-        group=GroupId("g"),
-        sink="out",
+        owner=SinkOwner(region=RegionName("flights"), region_id=UNDECLARED, group=GroupId("g"), sink="out"),
         path="/lake/out",
         format=FileFormat.DELTA,
     )

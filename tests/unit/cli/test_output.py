@@ -240,7 +240,7 @@ def test_a_place_is_not_forgotten_where_the_decision_is_not_committed(
 def folder(store: PostgresTransactions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
     """The folder of an earlier region, which the spec of the present one names."""
     monkeypatch.setattr("airflow_kcr.sinks.outputs.file_session", lambda conf, needs: nullcontext(None))
-    monkeypatch.setattr("airflow_kcr.sinks.kinds.files.HadoopFolder", lambda spark, path: LocalFolder(Path(path)))
+    monkeypatch.setattr("airflow_kcr.sinks.kinds.files.Folder", lambda spark, path: LocalFolder(Path(path)))
     driver = Driver(name=NAME, region_id=RegionId("the first"))
     driver.up()
     files = Files(driver, tmp_path / "out")
@@ -288,9 +288,9 @@ def test_a_folder_is_emptied_only_by_the_sink_that_has_taken_it(tmp_path: Path) 
     files = Files(driver, tmp_path / "out")
     files.process_batch(driver.member(0))
     files.checkpoint("n1")
-    others = replace(files.sink.target, region_id=RegionId("another"))
+    others = replace(files.sink.owner, region_id=RegionId("another"))
     assert "is the folder of" in emptied(files.folder, others)
     assert files.manifests() != {}
-    assert emptied(files.folder, files.sink.target) == "all files deleted"
+    assert emptied(files.folder, files.sink.owner) == "all files deleted"
     assert files.folder.names("") == ()
-    assert "no sink has taken" in emptied(files.folder, files.sink.target)
+    assert "no sink has taken" in emptied(files.folder, files.sink.owner)

@@ -1,24 +1,30 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Offset, Timeline
+from airflow_kcr.sinks.contract import Sink
 from airflow_kcr.sinks.group import GroupSinks
-from airflow_kcr.spark.context import BatchWriter
 from airflow_kcr.store.regions import RegionStore
 from tests.support.runtime_fakes import FakeSinks, p
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 ORDER = ResetSinks(epoch=Epoch(3), timeline=Timeline(2), resume=EMPTY, open={}, target=None, skips={})
 
 
-class FakeSink(FakeSinks):
+class FakeSink(FakeSinks, Sink):
     """A sink that notes what it is asked."""
 
     def take(self, store: RegionStore) -> None:
         raise AssertionError("it is open already")
 
-    def writer(self, call: BatchCall) -> BatchWriter:
+    def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], object]:
         raise AssertionError("nothing is written")
 
 

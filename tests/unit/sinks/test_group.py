@@ -37,7 +37,12 @@ def file_targets(spec: RegionSpec, environ: Mapping[str, str]) -> list[FileTarge
 
 def test_the_file_sinks_of_all_groups_are_found() -> None:
     (target,) = file_targets(spec(size=2), {"LAKE": "s3a://lake"})
-    assert (target.path, target.group, target.sink, target.file_size) == ("s3a://lake/out", G, "out", 2 * MIB)
+    assert (target.path, target.owner.group, target.owner.sink, target.file_size) == (
+        "s3a://lake/out",
+        G,
+        "out",
+        2 * MIB,
+    )
     assert file_targets(spec(), {"LAKE": ""})[0].file_size == 128 * MIB
     assert file_targets(spec(size=0), {"LAKE": ""})[0].file_size == 0
     assert target.format is FileFormat.PARQUET

@@ -10,11 +10,11 @@ from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import UNDECLARED, RegionName
 from airflow_kcr.store.postgres import layouts
 from airflow_kcr.store.postgres.layouts import HEAD_COLUMNS, head_values
-from airflow_kcr.store.postgres.row_layout import Table
+from airflow_kcr.store.postgres.row_layout import TableLayout
 from airflow_kcr.store.postgres.statements import array
 from tests.support.catalogue import SNAPSHOT, tables_in
 
-TABLES = {found.name: found for found in vars(layouts).values() if isinstance(found, Table)}
+TABLES = {found.name: found for found in vars(layouts).values() if isinstance(found, TableLayout)}
 ELSEWHERE = {"region", "batch_range", "event", "history_start", "sink_place"}
 """Written and read by statements of their own."""
 

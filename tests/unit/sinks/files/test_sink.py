@@ -13,7 +13,7 @@ from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber, RegionId, RegionName
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.layout import Owner, Undone
+from airflow_kcr.sinks.files.layout import Marker, Undone
 from tests.support.driver import Driver
 from tests.support.sink_files import SCHEMA, Files, Killed, LocalFolder
 
@@ -372,11 +372,11 @@ class TestResets:
 
 class TestTheFolder:
     def test_is_taken_once_and_found_again(self, files: Files) -> None:
-        owner = Owner.of(files.folder.read(layout.OWNER))
+        owner = Marker.of(files.folder.read(layout.OWNER))
         files.sink.check()
         assert owner is not None
-        assert Owner.of(files.folder.read(layout.OWNER)) == owner
-        assert (owner.region, owner.group, owner.sink) == ("flights", "g", "out")
+        assert Marker.of(files.folder.read(layout.OWNER)) == owner
+        assert (owner.owner.region, owner.owner.group, owner.owner.sink) == ("flights", "g", "out")
 
     def test_of_another_sink_is_refused(self, files: Files, tmp_path: Path) -> None:
         other = Driver(name=RegionName("others"))
@@ -396,12 +396,14 @@ class TestTheFolder:
     def test_that_is_swapped_under_a_member_is_told_by_the_next_checkpoint(self, files: Files, how: str) -> None:
         both(files)
         sequence = files.driver.checkpoint("n1")
-        owner = Owner.of(files.folder.read(layout.OWNER))
+        owner = Marker.of(files.folder.read(layout.OWNER))
         assert owner is not None
         if how == "deleted":
             files.folder.delete([layout.OWNER])
         else:
-            files.folder.replace(layout.OWNER, replace(owner, region_id="another").text())
+            files.folder.replace(
+                layout.OWNER, replace(owner, owner=replace(owner.owner, region_id=RegionId("another"))).text()
+            )
         with pytest.raises(SinkError, match="has lost its marker"):
             files.sink.publish(sequence)
         files.folder.replace(layout.OWNER, owner.text())

@@ -20,7 +20,7 @@ from airflow_kcr.protocol.targets import ShiftBy, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.contents import RegionLedger
-from airflow_kcr.sinks.files.layout import Owner
+from airflow_kcr.sinks.files.layout import Marker
 from airflow_kcr.sinks.files.sink import FileSink
 from tests.support.driver import Driver
 from tests.support.record_table import RecordTable, Rows
@@ -210,7 +210,7 @@ def test_a_folder_of_another_format_is_refused(tabled: Tabled) -> None:
     ledger = RegionLedger(tabled.driver.store, tabled.driver.name)
     with pytest.raises(ConfigurationError, match="was created with format parquet, and the spec says delta"):
         FileSink(target, folder, ledger, RecordRewriter(folder)).check()
-    owner = Owner.of(folder.read(layout.OWNER))
+    owner = Marker.of(folder.read(layout.OWNER))
     assert owner is not None
     assert owner.format == "parquet"
 

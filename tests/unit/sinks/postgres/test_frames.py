@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
@@ -20,10 +20,11 @@ from airflow_kcr.protocol.values import (
     RegionName,
     Timeline,
 )
-from airflow_kcr.sinks.contract import SinkOwner
+from airflow_kcr.sinks.contract import SinkOfBatch, SinkOwner
 from airflow_kcr.sinks.postgres import frames as sinks
 from airflow_kcr.sinks.postgres.frames import columns_of, jdbc_options, reached, sql_type
-from airflow_kcr.sinks.postgres.sink import PostgresSink, TableWriter
+from airflow_kcr.sinks.postgres.insertion import Inserted
+from airflow_kcr.sinks.postgres.sink import PostgresSink
 from airflow_kcr.sinks.postgres.staging import Staging
 from airflow_kcr.sinks.postgres.target import Target
 from airflow_kcr.spark.context import Output
@@ -137,19 +138,19 @@ class TestWriterOptions:
             reached(sink("postgresql:///d?host=/run/postgresql").database)
 
 
-@dataclass(slots=True)
-class Recorder:
+class Recorder(PostgresSink):
     """A sink that only notes."""
 
-    target: Target
-    done: list[str] = field(default_factory=list)
+    def __init__(self, target: Target, done: list[str]) -> None:
+        self.target, self.owner, self.done = target, target.owner, done
 
     def stage(self, call: BatchCall, columns: object) -> Staging:
         self.done.append(f"stage {self.target.owner.sink}")
         return STAGING
 
-    def insert(self, call: BatchCall, staging: Staging) -> None:
+    def insert(self, call: BatchCall, staged: Staging) -> Inserted:
         self.done.append(f"insert {self.target.owner.sink}")
+        return Inserted(staged=0, written=0)
 
 
 class Rows:
@@ -194,7 +195,7 @@ class TestOutput:
     def output(self, *names: str) -> tuple[Output, list[str]]:
         done: list[str] = []
         recorders = [Recorder(sink(name=name).target, done) for name in names]
-        return Output({one.target.owner.sink: TableWriter(one, CALL) for one in recorders}), done  # type: ignore[arg-type]
+        return Output({one.target.owner.sink: SinkOfBatch(one, CALL) for one in recorders}), done
 
     def test_is_inserted_after_all_of_it_is_written(self) -> None:
         output, done = self.output("y", "x")
@@ -223,4 +224,4 @@ class TestOutput:
         assert output.writers == {}
 
     def test_shows_no_url(self) -> None:
-        assert repr(TableWriter(sink(), CALL)) == "<sink x of group g, batch b>"
+        assert repr(SinkOfBatch(sink(), CALL)) == "<sink x of group g, batch b>"
